@@ -1,0 +1,98 @@
+# `make help` lists the targets. Variables: VENV (.venv), PYTHON (the interpreter that makes it), ARGS (for pytest),
+# JOBS (processes that `make test` tests with, each with servers of its own; more than cores, since tests wait a lot).
+SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
+# The tests start a thousand processes: without bytecode each would compile everything that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+JOBS ?= 3
+# The long files come first by their names, and those of tests/unit, which are short, fill up the end.
+SPREAD := --dist loadfile --no-loadscope-reorder
+comma := ,
+
+DEV := $(VENV)/.installed-dev
+TRAINING := $(VENV)/.installed-dev+training
+# What only the tests with PyTorch can reach, and their data.
+TOGETHER := torch_ranks shared_run together exchange leader equipment meeting
+empty :=
+NEEDS_TORCH := $(subst $(empty) $(empty),$(comma),client/bso_client/integrations/* $(TOGETHER:%=client/bso_client/distributed/%.py))
+TRAINED := .cache/coverage/training
+# The specification that docs/asyncapi.yaml is held against.
+ASYNCAPI := .cache/asyncapi/3.0.0.json
+# The demonstrations need less than development does; where that is installed, nothing more is.
+DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
+QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-queue venv servers test unit test-newest test-slow test-training lint types wheel asyncapi bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-12s %s\n' "$$name" "$$words"; done
+
+demo: $(DEMO) ## train a real classifier again and again until its best batch size is known; no server needed
+	$(BIN)/bso demo
+
+demo-queue: $(QUEUE) servers ## the same through a private RabbitMQ, a private MariaDB and two workers
+	$(BIN)/bso demo --queue
+
+venv: $(DEV) ## make the virtual environment with everything that development needs
+
+$(VENV)/.installed-%: pyproject.toml tools/make-venv
+	tools/make-venv $(VENV) $(subst +,$(comma),$*)
+	@touch $@
+
+servers: ## install MariaDB, RabbitMQ and PostgreSQL if they are missing (Debian, as root)
+	@tools/install-servers
+
+test: servers $(DEV) $(ASYNCAPI) ## rules, types, wheel, the tests that are not slow, coverage
+	@$(MAKE) -j2 --output-sync=target lint types wheel
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(JOBS) $(SPREAD) $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --omit="$(NEEDS_TORCH)"
+	@$(BIN)/coverage json --quiet --omit="$(NEEDS_TORCH)" -o .cache/coverage/report.json
+	@$(BIN)/python -m tools.check_coverage .cache/coverage/report.json
+
+unit: $(DEV) ## the tests that need no server
+	$(PYTEST) tests/unit $(ARGS)
+
+test-newest: $(DEV) ## the suites marked newest on a real MySQL 9 and RabbitMQ 4 (Debian, as root; 900 MB in /var/tmp)
+	PYTHON=$(abspath $(BIN))/python tools/newest-servers run $(PYTEST) -m 'newest and not slow' $(ARGS)
+
+test-slow: servers $(DEV) ## the tests marked slow
+	$(PYTEST) -m slow -n 2 $(SPREAD) $(ARGS)
+
+test-training: $(TRAINING) ## the tests with PyTorch, transformers, Lightning and Zeus, which are installed (large)
+	$(BIN)/coverage erase --data-file=$(TRAINED)
+	@# Not by greenlet: CPython 3.11 that traces hangs when two threads end at once and coverage minds their greenlets.
+	$(BIN)/coverage run --concurrency=thread --data-file=$(TRAINED) -m pytest tests/training -m "not slow" -n 2 $(SPREAD) $(ARGS)
+	@$(BIN)/coverage combine --quiet --data-file=$(TRAINED)
+	@$(BIN)/coverage report --data-file=$(TRAINED) --include="$(NEEDS_TORCH)" --fail-under=75
+
+lint: $(DEV) ## style, formatting, import rules
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
+	@mkdir -p .cache
+	@$(BIN)/lint-imports --cache-dir .cache/import-linter >.cache/import-linter.log || { cat .cache/import-linter.log; exit 1; }
+
+types: $(DEV) ## mypy (strict) and pyright
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+wheel: $(DEV) ## build the wheel and try it in a throw-away environment
+	tools/try-wheel $(BIN)/python build/wheel
+
+bench: servers $(DEV) ## what a decision costs
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+asyncapi: $(DEV) ## write docs/asyncapi.yaml from the messages and the topology
+	$(BIN)/python docs/write_asyncapi.py
+
+$(ASYNCAPI): | $(DEV)
+	@tools/fetch-asyncapi-schema $(BIN)/python $@
+
+clean: ## remove what the targets made, the virtual environment included
+	rm -rf $(VENV) build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

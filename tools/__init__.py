@@ -1,0 +1,1 @@
+"""What developing and demonstrating the project needs, and its users do not."""

@@ -1,0 +1,73 @@
+"""A MariaDB of one's own."""
+
+import os
+from pathlib import Path
+from typing import ClassVar
+from uuid import uuid4
+
+from tools.private_servers.server import PrivateServer, free_ports, greets, program
+
+
+class MariaDB(PrivateServer):
+    """A private MariaDB server, login root without a password; ready in about a second, in 0.3 s after kill().
+
+    `url` has no database; a database per test comes from create_database().
+    """
+
+    name: ClassVar[str] = "mariadb"
+
+    def __init__(self) -> None:
+        super().__init__()
+        [self.port] = free_ports(1)
+
+    @property
+    def url(self) -> str:
+        return f"mysql+asyncmy://root@127.0.0.1:{self.port}/"
+
+    def create_database(self) -> str:
+        """Create a database with a name never used before, and return the URL of it."""
+        name = f"bso_{uuid4().hex[:12]}"
+        self.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+        return self.url + name
+
+    def create_login(self, database_url: str) -> str:
+        """Create a login never used before that owns this database and has no other power; return its URL of it."""
+        name, login = database_url.rpartition("/")[2], f"login_{uuid4().hex[:12]}"
+        self.execute(f"CREATE USER {login} IDENTIFIED BY 'secret'; GRANT ALL ON {name}.* TO {login}")
+        return database_url.replace("root@", f"{login}:secret@")
+
+    def execute(self, sql: str) -> str:
+        """Run statements as root; what they select comes back as lines of tab-separated values."""
+        client = program("mariadb", package="mariadb-client")
+        return self._run([client, "--no-defaults", "-uroot", f"--socket={self._socket}", "-N", "-B", "-e", sql])
+
+    @property
+    def _socket(self) -> Path:
+        return self.folder / "mariadb.sock"
+
+    def _launch(self) -> None:
+        server = program("mariadbd", package="mariadb-server")
+        data = self.folder / "data"
+        user = ["--user=root"] if os.geteuid() == 0 else []
+        if not data.exists():
+            install = program("mariadb-install-db", package="mariadb-server")
+            options = ["--auth-root-authentication-method=normal", "--skip-test-db", f"--datadir={data}"]
+            self._run([install, "--no-defaults", *user, *options])
+        self._spawn(
+            self.name,
+            [
+                server,
+                "--no-defaults",
+                *user,
+                f"--datadir={data}",
+                f"--port={self.port}",
+                "--bind-address=127.0.0.1",
+                f"--socket={self._socket}",
+                f"--pid-file={self.folder / 'mariadb.pid'}",
+                "--skip-name-resolve",
+                "--max-connections=600",
+            ],
+        )
+
+    def _answers(self) -> bool:
+        return greets(self.port)

@@ -1,0 +1,267 @@
+"""The life of a private server: start, kill, freeze, thaw, stop, start again."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, ClassVar, Self
+
+# The guard outlives its parent: when the pipe to it closes, it kills the server and removes the folder.
+_GUARD = 'cat >/dev/null; for p in $2; do kill -s KILL -- "-$p"; done 2>/dev/null; sleep 0.2; rm -rf -- "$1"'
+
+
+class ServerMissing(Exception):
+    """The server's programs are not installed on this machine."""
+
+
+GONE_TIMEOUT_S = 10.0  # how long killed processes may take to go
+
+
+class ServerFailed(Exception):
+    """The server did not do what was asked of it in time; the message ends with its last output."""
+
+
+class PrivateServer(ABC):
+    """A server process of one's own, with its data in a temporary folder that close() removes.
+
+    Nothing runs before start().
+    """
+
+    name: ClassVar[str]
+    start_timeout_s: ClassVar[float] = 90.0
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"bso-{self.name}-")).resolve()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start the server, on the same port and data as before, and return when it answers."""
+        if self.is_running:
+            return self
+        try:
+            self._launch()
+            self._watch_over_children()
+            self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def kill(self) -> None:
+        """End the server as a power failure would (SIGKILL); its data stay. Does nothing when it is not running."""
+        self._dismiss_guard()
+        for process in self._processes.values():
+            _kill_tree(process)
+        self._processes.clear()
+
+    def freeze(self) -> None:
+        """Stop the server in its tracks (SIGSTOP): connections stay open and nothing answers."""
+        _signal_tree(self._main.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on (SIGCONT)."""
+        _signal_tree(self._main.pid, signal.SIGCONT)
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Ask the server to shut down in order, and kill it if it has not in time; its data stay."""
+        if self.is_running:
+            self.thaw()
+            self._main.send_signal(self._stop_signal())
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._main.wait(timeout_s)
+        self.kill()
+
+    def close(self) -> None:
+        """Kill the server and remove its temporary folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server's process lives; a frozen one does."""
+        main = self._processes.get(self.name)
+        return main is not None and main.poll() is None
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where a client connects, credentials included."""
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Prepare the data if they are new, and spawn the processes; the main one under self.name."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether the server takes requests."""
+
+    def _stop_signal(self) -> signal.Signals:
+        return signal.SIGTERM
+
+    @property
+    def _main(self) -> subprocess.Popen[bytes]:
+        if self.name not in self._processes:
+            raise ServerFailed(f"{self.name} is not running")
+        return self._processes[self.name]
+
+    def _spawn(self, name: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
+        with self._log(name).open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [str(part) for part in command],
+                env=env,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _run(self, command: Sequence[str | Path], timeout_s: float = 60.0) -> str:
+        """Run a program of the server to its end and return what it printed."""
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ServerFailed(f"{command[0]} ended with {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self.start_timeout_s
+        while not self._answers():
+            if self._main.poll() is not None:
+                raise ServerFailed(f"{self.name} ended with {self._main.returncode}: {self._last_output()}")
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.name} does not answer: {self._last_output()}")
+            time.sleep(0.05)
+
+    def _last_output(self) -> str:
+        return self._log(self.name).read_text(errors="replace")[-2000:]
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def _watch_over_children(self) -> None:
+        pids = " ".join(str(process.pid) for process in self._processes.values())
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "guard", str(self.folder), pids],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _dismiss_guard(self) -> None:
+        if self._guard is None:
+            return
+        os.killpg(self._guard.pid, signal.SIGKILL)
+        self._guard.wait()
+        _close(self._guard.stdin)
+        self._guard = None
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nothing listens on at this moment.
+
+    They lie below those that the system gives to outgoing connections: else a client that tries again and again while
+    the server is down would one day get the server's own port, connect to itself, and keep the server from its port.
+    """
+    found: list[int] = []
+    with contextlib.ExitStack() as stack:
+        for port in random.sample(range(15000, 32000), 1000):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise ServerFailed(f"no {count} free ports between 15000 and 32000")
+
+
+def program(name: str, *patterns: str, package: str) -> Path:
+    """The newest program that a pattern finds, else the one on the PATH or among the system's; else ServerMissing."""
+    found = [path for pattern in patterns for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)]
+    on_path = shutil.which(name) or shutil.which(name, path="/usr/local/sbin:/usr/sbin:/sbin")
+    if not found and on_path is None:
+        raise ServerMissing(f"no {name} on this machine; Debian has it in the package {package}")
+    return found[0] if found else Path(str(on_path))
+
+
+def greets(port: int, *, timeout_s: float = 2.0) -> bool:
+    """Whether something listens on the port, and speaks first."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
+            return bool(connection.recv(64))
+    except OSError:
+        return False
+
+
+def _signal_tree(pid: int, number: signal.Signals) -> None:
+    """Signal a process and its descendants, parents first, whatever process groups they have made for themselves."""
+    for one in [pid, *_descendants(pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, number)
+
+
+def _kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL a process and its descendants, and return when all are gone.
+
+    Stopped first, it makes no more children. PostgreSQL does not start while a child of the killed one lives.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGSTOP)
+    descendants = list(_descendants(process.pid))
+    for one in [process.pid, *descendants]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + GONE_TIMEOUT_S
+    while any(_is_alive(one) for one in descendants) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs still; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        found = [int(child) for child in children.read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    for child in found:
+        yield child
+        yield from _descendants(child)
+
+
+def _close(pipe: IO[bytes] | None) -> None:
+    if pipe is not None:
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
