@@ -1,0 +1,173 @@
+"""Commands: what a training, an operator or a worker asks for. Imperative, each addressed to one job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from bso.domain.hardware import HardwareKind
+from bso.domain.learning_rate import LearningRate
+from bso.domain.trial import Outcome
+
+
+class OnConflict(Enum):
+    """What to do when a job is registered with another identity."""
+
+    NEW_VERSION = "new_version"  # start, or resume, the version with this identity, and warn
+    RAISE = "raise"  # refuse, naming the fields that differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterJob:
+    """Register a job or change its specification. ``spec`` holds only what the user set, by field name.
+
+    Without a job_id in the request, one is made from ``job_id_prefix`` and the command_id.
+    """
+
+    spec: Mapping[str, Any]
+    job_id_prefix: str = "job"
+    on_conflict: OnConflict = OnConflict.NEW_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginTrial:
+    """Begin a training run and be told its batch size.
+
+    Without ``recurrence_id`` the trial joins the oldest open recurrence that has no running trial, else it opens
+    one. ``batch_size`` records a choice that a client out of reach has made itself; ``replaces`` is then the
+    command_id of the request that it gave up. ``learning_rate`` is what the training scales its rate by, if it says so.
+    """
+
+    hardware: HardwareKind
+    recurrence_id: str | None = None
+    batch_size: int | None = None
+    replaces: str | None = None
+    learning_rate: LearningRate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportEpoch:
+    """Report an evaluation. Cumulative ``epoch`` (float), ``time_s``, ``energy_j`` (None: not measured), ``metric``.
+
+    A journalled report was kept while the optimizer was out of reach: it is recorded, never judged. With
+    ``is_profiling`` power limits were profiled since the report before: the cost leaves out what that added.
+    """
+
+    trial_number: int
+    trial_id: str
+    epoch: float
+    time_s: float
+    energy_j: float | None
+    metric: float
+    is_journalled: bool = False
+    is_profiling: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishTrial:
+    """Say how a training ended. Time and energy since on_train_begin, None: as last reported.
+
+    A live training cannot declare itself converged or too costly: it reports the epoch, and is judged. Only a
+    journalled finish carries such an outcome, with the ``bound`` that the client used. An interrupted training that
+    has a checkpoint says ``may_resume``: its trial is suspended, not ended.
+    """
+
+    trial_number: int
+    trial_id: str
+    outcome: Outcome
+    reason: str = ""
+    time_s: float | None = None
+    energy_j: float | None = None
+    bound: float | None = None
+    is_journalled: bool = False
+    may_resume: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewLease:
+    """Say that a training is alive; wakes a suspended trial up. Idempotent, leaves no event unless it wakes.
+
+    With ``is_resumption`` the training goes on from a checkpoint, and is also told its batch size's power profile.
+    """
+
+    trial_number: int
+    trial_id: str
+    is_resumption: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireLease:
+    """Suspend, or after the resume window end, a trial whose lease still ends at ``lease_expires_at``."""
+
+    trial_number: int
+    trial_id: str
+    lease_expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerMeasurement:
+    """Average power [W] and throughput [samples/s] of all GPUs together, under one power limit [W] of each GPU."""
+
+    power_limit_w: float
+    average_power_w: float
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPowerProfile:
+    """Record what was measured while the power limit was tuned for one batch size."""
+
+    batch_size: int
+    hardware: HardwareKind
+    measurements: tuple[PowerMeasurement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowBatchSize:
+    """Lift the infeasibility of a batch size, on one hardware kind (its key) or on all."""
+
+    batch_size: int
+    hardware_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteJob:
+    """Delete a job: running trials are cancelled, its numbers stay taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeJob:
+    """Ask for the state of a job. A query: changes nothing."""
+
+
+Command = (
+    RegisterJob
+    | BeginTrial
+    | ReportEpoch
+    | FinishTrial
+    | RenewLease
+    | ExpireLease
+    | ReportPowerProfile
+    | AllowBatchSize
+    | DeleteJob
+    | DescribeJob
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A command with its address: which job, under which command_id (UUID), and the login that sent it, if known."""
+
+    command_id: str
+    job_id: str
+    command: Command
+    user: str | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
+
+
+TRIAL_COMMANDS = (ReportEpoch, FinishTrial, RenewLease, ExpireLease)
+EXPIRING = (BeginTrial, DescribeJob)
+"""Commands whose answer is worthless after the client's deadline; all others never expire."""

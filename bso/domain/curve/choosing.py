@@ -1,0 +1,180 @@
+"""Which batch size the next trial runs, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bso.domain.curve import normal
+from bso.domain.curve.beliefs import Beliefs
+from bso.domain.curve.standing import Standing
+from bso.domain.curve.values import Value, horizon, value_of
+from bso.domain.policy import Choice
+
+_ABORTS_BEFORE_INCUMBENT = 2
+_OCTAVE = 1.0 + 1e-9
+_SPREAD = 2.0 + 1e-9  # octaves around the default, for recurrences that overlap before anything has converged
+_LOOK_COST = 0.05  # of a second look: with some luck at most so much dearer
+_LOOK_PACE, _LOOK_GROWTH = 0.1, 2.5  # how often, and how much more rarely after each
+_LEAST_DEARER = 0.01  # what seems no dearer is looked at like this
+_DEAREST = 5.0
+_TOLD = 0.005  # runs; less is told as nothing
+_CAUTION, _DISTRUST = 5.0, 0.7  # while nothing converges: for a failure's probability, and for each failure seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What a choice depends on.
+
+    ``recurrences`` counts those before this one, ``aborts`` the failed trials of this one; ``is_last``: no attempt is
+    left after this one. By batch size: ``looks`` counts its ended trials, ``failures`` those of them that would never
+    have converged, as far as can be told.
+    """
+
+    beliefs: Beliefs
+    standing: Standing
+    default_batch_size: int
+    running: tuple[int, ...]
+    recurrences: int
+    aborts: int
+    is_last: bool
+    looks: dict[int, int]
+    failures: dict[int, float]
+
+
+def choose(now: Situation) -> Choice:
+    """The batch size whose next run is worth most: the incumbent, or another where that pays in the long run."""
+    incumbent = now.standing.incumbent(now.beliefs)
+    if incumbent is None:
+        return _first(now)
+    if now.aborts >= _ABORTS_BEFORE_INCUMBENT:
+        return _told(
+            incumbent, f"{now.aborts} trials of this recurrence have failed; {incumbent} is the best one known"
+        )
+    worth = {size: _value(now, size, incumbent) for size in _candidates(now, incumbent)}
+    size = max(worth, key=lambda one: (worth[one].net, -one), default=incumbent)
+    if size != incumbent and worth[size].net > 0.0:
+        return _told(size, _why_another(now, size, incumbent, worth[size]))
+    return _neighbour(now, incumbent) or _told(incumbent, _why_incumbent(now, incumbent, worth))
+
+
+def safest(now: Situation) -> int:
+    """The batch size most likely to give a model: the incumbent, else the default, else what looks best.
+
+    Where a batch size has failed in this recurrence that used to converge, trainings may have changed, and what lies
+    near it fails, too: then the default, which its user has chosen, goes before other batch sizes that cost less.
+    """
+    if now.standing.lapsed and now.standing.is_reliable(now.default_batch_size, now.beliefs):
+        return now.default_batch_size
+    incumbent = now.standing.safest(now.beliefs)
+    return incumbent if incumbent is not None else _first(now).batch_size
+
+
+def _first(now: Situation) -> Choice:
+    """Nothing that can run has converged: the default, or if that has failed what promises most near what was tried."""
+    default, beliefs = now.default_batch_size, now.beliefs
+    why = "nothing has converged yet"
+    if any(beliefs.of(size).has_converged for size in beliefs.sizes):
+        why = "none of those that can run at this time has converged lately"
+    if default in now.standing.fresh and not now.failures.get(default, 0.0):
+        return _beside_default(now) or _told(default, f"{why}; {default} is the default")
+    near = _near(now, now.standing.fresh or now.standing.offered)
+
+    def doubt(size: int) -> float:
+        belief = beliefs.of(size)
+        return belief.cost + _CAUTION * belief.fails + _DISTRUST * now.failures.get(size, 0.0)
+
+    size = min(near, key=lambda one: (doubt(one), one))
+    return _told(size, f"{why}; {size} promises most of what is left near the default")
+
+
+def _beside_default(now: Situation) -> Choice | None:
+    """While the default is under way, recurrences that overlap run what is near it: the nearest first, each once.
+
+    Only with their first attempt, and only if others are left: who has lost one trial gets what is safest.
+    """
+    default, between = now.default_batch_size, now.beliefs.octaves_between
+    if default not in now.running or now.aborts or now.is_last:
+        return None
+    unseen = [size for size in now.standing.fresh if size not in now.running and not now.looks.get(size, 0)]
+    near = [size for size in unseen if between(size, default) <= _SPREAD]
+    size = min((size for size in near if size != default), key=lambda one: (between(one, default), -one), default=None)
+    if size is None:
+        return None
+    return _told(size, f"nothing has converged yet, and {default}, the default, is under way; {size} is near it")
+
+
+def _candidates(now: Situation, incumbent: int) -> list[int]:
+    return [size for size in _near(now, now.standing.fresh) if size != incumbent]
+
+
+def _near(now: Situation, among: frozenset[int]) -> list[int]:
+    """Those of a set within an octave of a batch size that was tried, or next to one; all if there are none."""
+    beliefs, usable = now.beliefs, sorted(now.standing.usable)
+    tried = {size for size in usable if beliefs.of(size).is_tried or size == now.default_batch_size}
+    beside = {other for size in tried for other in beliefs.neighbours(size, usable)}
+    near = [
+        size
+        for size in sorted(among)
+        if size in tried or size in beside or any(beliefs.octaves_between(size, one) <= _OCTAVE for one in tried)
+    ]
+    return near or sorted(among)
+
+
+def _value(now: Situation, size: int, incumbent: int) -> Value:
+    return value_of(now.beliefs, size, incumbent, recurrences=now.recurrences)
+
+
+def _neighbour(now: Situation, incumbent: int) -> Choice | None:
+    """Both neighbours of the incumbent are tried once; those that may be hardly dearer again, ever more rarely."""
+    beside = now.beliefs.neighbours(incumbent, sorted(now.standing.fresh | {incumbent}))
+    for size in beside:
+        if not now.beliefs.of(size).is_tried:
+            return _told(size, f"{size} is near {incumbent}, the best one known, and was never tried")
+    for size in beside:
+        dearer = normal.exp(min(_DEAREST, now.beliefs.of(size).cost - now.beliefs.of(incumbent).cost)) - 1.0
+        looks = now.looks.get(size, 0)
+        if (
+            size not in now.running
+            and now.beliefs.cost_at_best(size, incumbent) < math.log1p(_LOOK_COST)
+            and max(dearer, _LEAST_DEARER) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.recurrences
+        ):
+            after = f"after {looks} trial{'' if looks == 1 else 's'}"
+            reason = f"another look at {size}, which seems {_percent(dearer)} dearer than {incumbent} {after}"
+            return Choice(batch_size=size, reason=reason, is_second_look=True)
+    return None
+
+
+def _why_another(now: Situation, size: int, incumbent: int, value: Value) -> str:
+    ratio = normal.exp(now.beliefs.of(size).cost - now.beliefs.of(incumbent).cost)
+    looks = f"{_percent(1.0 - ratio)} cheaper" if ratio <= 1.0 else f"{_percent(ratio - 1.0)} dearer"
+    comes = horizon(now.recurrences)
+    return (
+        f"{size} looks {looks} than {incumbent}, may save {value.gain:.2g} runs over the next {comes} recurrences, "
+        f"and costs {_runs(value.price)} more to try"
+    )
+
+
+def _why_incumbent(now: Situation, incumbent: int, worth: dict[int, Value]) -> str:
+    cost = normal.exp(now.beliefs.of(incumbent).cost)
+    if not worth:
+        return f"{incumbent} is the best one known (expected {cost:.6g} J), and there is no other to try"
+    other = max(worth, key=lambda one: (worth[one].net, -one))
+    return (
+        f"{incumbent} is the best one known (expected {cost:.6g} J); trying {other} would cost "
+        f"{_runs(worth[other].price)} more and save {_runs(worth[other].gain)}"
+    )
+
+
+def _told(size: int, reason: str) -> Choice:
+    return Choice(batch_size=size, reason=reason)
+
+
+def _runs(runs: float) -> str:
+    if runs < _TOLD:
+        return "nothing"
+    return "a run" if f"{runs:.2g}" == "1" else f"{runs:.2g} runs"
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.3g} %"

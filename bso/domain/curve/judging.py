@@ -1,0 +1,145 @@
+"""Whether a trial is worth going on with: the doubling bound for all, and for explorations what they still promise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bso.domain.curve import normal
+from bso.domain.curve.beliefs import Beliefs
+from bso.domain.curve.validation import Forecast
+from bso.domain.curve.values import value_of
+
+_MOST_DOUBLINGS = 64
+_FREE_ABORTS = 3  # of a recurrence, before the bound of an exploration doubles, too
+_LEAST_NOISE = 0.15**2
+_HOPELESS, _OVERDUE = 1e-3, 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Underway:
+    """A running trial that has not reached its target: progress in epochs, cost [J], ln of what an epoch of it costs.
+
+    ``interval`` is the progress between two evaluations: it may reach the target anywhere in the next one.
+    ``forecast`` is what its validation curve says; None: nothing.
+    """
+
+    batch_size: int
+    epochs: float
+    interval: float
+    cost: float
+    epoch_cost: float
+    max_epochs: int
+    is_second_look: bool
+    forecast: Forecast | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """What is left of a trial: ``z`` standard deviations above the expected ln epochs, so many or more being
+    as likely as ``longer`` says.
+
+    ``left`` epochs are expected to come, ``converges`` is the probability that it reaches its target at all.
+    ``surprise`` is by how much its validation curve has raised the expectation of ln epochs.
+    """
+
+    z: float
+    longer: float
+    left: float
+    converges: float
+    surprise: float
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it will hardly reach its target any more."""
+        return self.longer < _OVERDUE or self.converges < _HOPELESS
+
+
+def bound_of(
+    beliefs: Beliefs, batch_size: int, incumbent: int, *, beta: float, aborts: int, dearer: float = 0.0
+) -> float:
+    """The cost [J] above which a trial is stopped: ``beta`` times what the incumbent is expected to cost.
+
+    The incumbent gets twice that for each abort of the recurrence, so that some trial always ends. ``dearer``: ln of
+    the factor by which the level of epoch costs has risen since.
+    """
+    doublings = aborts if batch_size == incumbent else max(0, aborts - _FREE_ABORTS)
+    return beta * normal.exp(beliefs.of(incumbent).cost + dearer) * 2.0 ** min(doublings, _MOST_DOUBLINGS)
+
+
+def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurrences: int, dearer: float) -> str | None:
+    """Why an exploration is not worth its further cost; None: it is.
+
+    It goes on while the expected cost to finish, over the probability that it ever does, is at most one run of the
+    incumbent and what its result would save.
+    """
+    size = underway.batch_size
+    if underway.is_second_look:
+        return None
+    best, prospect = beliefs.of(incumbent).cost + dearer, prospect_of(beliefs, underway)
+    if prospect.longer < _OVERDUE:
+        return f"{size} takes far longer than expected"
+    if prospect.is_hopeless:
+        return f"{size} will hardly converge within {underway.max_epochs} epochs any more"
+    to_finish = prospect.left * normal.exp(underway.epoch_cost) / prospect.converges
+    at_least = math.log(_reached(underway)) + underway.epoch_cost - best if prospect.z > 0.0 else -math.inf
+    seen = underway.epoch_cost - dearer
+    gain = value_of(
+        beliefs,
+        size,
+        incumbent,
+        recurrences=recurrences,
+        epoch_cost=seen,
+        at_least=at_least,
+        surprise=prospect.surprise,
+        told=0.0 if underway.forecast is None else underway.forecast.precision,
+    ).gain
+    worth = normal.exp(best) * (1.0 + gain * prospect.converges)
+    if to_finish <= worth:
+        return None
+    return (
+        f"{size} is expected to cost {to_finish:.6g} J more, and going on is worth {worth:.6g} J at most: "
+        f"{incumbent} is cheaper{_by_its_curve(underway.forecast)}"
+    )
+
+
+def is_nearly_there(beliefs: Beliefs, underway: Underway, incumbent: int, *, dearer: float) -> bool:
+    """Whether by its validation curve a trial will finish for less than a fresh run of the incumbent costs."""
+    if underway.forecast is None:
+        return False
+    prospect = prospect_of(beliefs, underway)
+    if prospect.is_hopeless:
+        return False
+    to_finish = prospect.left * normal.exp(underway.epoch_cost) / prospect.converges
+    return to_finish <= normal.exp(beliefs.of(incumbent).cost + dearer)
+
+
+def prospect_of(beliefs: Beliefs, underway: Underway) -> Prospect:
+    """What is left of a trial, by what is believed of its batch size and by its validation curve."""
+    belief = beliefs.of(underway.batch_size)
+    expected, surprise = belief.epochs, 0.0
+    deviation = math.sqrt(beliefs.variance(underway.batch_size) + max(belief.noise, _LEAST_NOISE))
+    if underway.forecast is not None:
+        expected, deviation = underway.forecast.combined(expected, deviation)
+        surprise = expected - belief.epochs
+    reached, most = _reached(underway), underway.max_epochs + 0.5 * underway.interval
+    z, z_most = (math.log(reached) - expected) / deviation, (math.log(most) - expected) / deviation
+    longer, much_longer = normal.above(z), normal.above(z_most)
+    if longer < _OVERDUE:
+        return Prospect(z=z, longer=longer, left=math.inf, converges=0.0, surprise=surprise)
+    total = normal.truncated_mean(expected, deviation, reached, underway.max_epochs)
+    return Prospect(
+        z=z,
+        longer=longer,
+        left=max(total - underway.epochs, 0.5 * underway.interval),
+        converges=(1.0 - belief.fails) * (longer - much_longer) / (belief.fails + (1.0 - belief.fails) * longer),
+        surprise=surprise,
+    )
+
+
+def _reached(underway: Underway) -> float:
+    return underway.epochs + 0.5 * underway.interval
+
+
+def _by_its_curve(forecast: Forecast | None) -> str:
+    return "" if forecast is None else f"; by its validation curve, {forecast.words}"

@@ -1,0 +1,261 @@
+"""What the curve policy remembers: sufficient statistics, whose size does not depend on how long a job lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bso.domain.curve.surprises import NO_SURPRISES, Surprises
+from bso.domain.curve.validation import Approach, Landmark, Ratio, with_ratios
+from bso.domain.replacing import replace
+
+_ONE_BEFORE_THE_LAST = 2.0  # after a change a batch size that was given up may run once more; see Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochSums:
+    """What runs of one batch size say of ln epochs. ``weight`` counts converged runs, ``mean`` is that of theirs.
+
+    Censored runs have been fitted as observations with a noise of their own: ``censored_precision`` sums their
+    1 / variance, ``censored_sum`` what they say times that.
+    """
+
+    weight: float = 0.0
+    mean: float = 0.0
+    censored_precision: float = 0.0
+    censored_sum: float = 0.0
+
+    def observation(self, noise: float) -> tuple[float, float] | None:
+        """All runs as one observation, its value and the variance of its noise; None: there are none.
+
+        ``noise`` is the variance of ln epochs between runs.
+        """
+        precision = self.weight / noise
+        total = precision + self.censored_precision
+        return ((precision * self.mean + self.censored_sum) / total, 1.0 / total) if total > 0.0 else None
+
+    def plus(self, other: EpochSums, share: float) -> EpochSums:
+        """The sums with a share of others."""
+        weight = self.weight + share * other.weight
+        total = self.weight * self.mean + share * other.weight * other.mean
+        return EpochSums(
+            weight=weight,
+            mean=total / weight if weight > 0.0 else 0.0,
+            censored_precision=self.censored_precision + share * other.censored_precision,
+            censored_sum=self.censored_sum + share * other.censored_sum,
+        )
+
+
+_NO_RUNS = EpochSums()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRecord:
+    """Runs of one batch size: ``sums`` of those since the last change, ``before`` of those before it.
+
+    ``squares`` is the sum of squared deviations of ln epochs of converged runs since the change. ``converged`` and
+    ``failed`` count towards the probability that a run fails, ``looks`` all ended runs, ``failed_in_a_row`` adds up how
+    likely each since the last converged one, of those that were stopped, would never have converged.
+    """
+
+    sums: EpochSums = _NO_RUNS
+    before: EpochSums = _NO_RUNS
+    squares: float = 0.0
+    converged: float = 0.0
+    failed: float = 0.0
+    looks: int = 0
+    failed_in_a_row: float = 0.0
+    surprises: Surprises = NO_SURPRISES
+
+    @property
+    def has_converged(self) -> bool:
+        """Whether any run has, before a change or since."""
+        return self.sums.weight > 0.0 or self.before.weight > 0.0
+
+    def with_run(self, ln_epochs: float) -> EpochRecord:
+        """The record with one more converged run."""
+        weight = self.sums.weight + 1.0
+        shift = ln_epochs - self.sums.mean
+        mean = self.sums.mean + shift / weight
+        return replace(
+            self,
+            sums=replace(self.sums, weight=weight, mean=mean),
+            squares=self.squares + shift * (ln_epochs - mean),
+            converged=self.converged + 1.0,
+            looks=self.looks + 1,
+            failed_in_a_row=0.0,
+        )
+
+    def with_censored(self, ln_epochs: float, variance: float, failed: float) -> EpochRecord:
+        """The record with one more run that ended before its target."""
+        sums = replace(
+            self.sums,
+            censored_precision=self.sums.censored_precision + 1.0 / variance,
+            censored_sum=self.sums.censored_sum + ln_epochs / variance,
+        )
+        return replace(
+            self,
+            sums=sums,
+            failed=self.failed + failed,
+            looks=self.looks + 1,
+            failed_in_a_row=self.failed_in_a_row + failed,
+        )
+
+    def with_failure(self, failed: float) -> EpochRecord:
+        """The record with one more run that would not have converged, perhaps on its hardware only."""
+        return replace(self, failed=self.failed + failed, looks=self.looks + 1)
+
+    def after_change(self, kept: float) -> EpochRecord:
+        """The record when trainings have changed; of what was before an earlier change this share still counts."""
+        return replace(
+            self,
+            sums=_NO_RUNS,
+            before=self.sums.plus(self.before, kept),
+            squares=0.0,
+            converged=self.converged * kept,
+            failed=self.failed * kept,
+            failed_in_a_row=min(self.failed_in_a_row, _ONE_BEFORE_THE_LAST),
+            surprises=NO_SURPRISES,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochKnowledge:
+    """What one version of a job knows of epochs to the target, on whatever hardware, by batch size.
+
+    ``second_looks`` are the numbers of running trials that the policy lets run although they look expensive.
+    ``approaches`` tells, by number, how near running trials have come to the target, and ``landmarks``, by exponent,
+    how long trials took from there.
+    """
+
+    records: Mapping[int, EpochRecord] = field(default_factory=dict)
+    second_looks: frozenset[int] = frozenset()
+    approaches: Mapping[int, Approach] = field(default_factory=dict)
+    landmarks: Mapping[int, Landmark] = field(default_factory=dict)
+
+    def record(self, batch_size: int) -> EpochRecord:
+        """What is known of a batch size; an empty record if nothing is."""
+        return self.records.get(batch_size, _NOTHING)
+
+    def approach(self, trial_number: int) -> Approach:
+        """How near a running trial has come to the target; an empty approach if that is not known."""
+        return self.approaches.get(trial_number, _NOWHERE)
+
+    def with_approach(self, trial_number: int, approach: Approach) -> EpochKnowledge:
+        """The knowledge with the approach of a running trial added or replaced."""
+        return replace(self, approaches={**self.approaches, trial_number: approach})
+
+    def without_trial(self, trial_number: int) -> EpochKnowledge:
+        """The knowledge when a trial no longer runs."""
+        approaches = {number: one for number, one in self.approaches.items() if number != trial_number}
+        return replace(self, second_looks=self.second_looks - {trial_number}, approaches=approaches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCostRecord:
+    """ln of the cost [J] of an epoch of one batch size, relative to the level of all, and how uncertain that is."""
+
+    value: float
+    variance: float
+    seen_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCostKnowledge:
+    """What is known of epoch costs on one hardware kind: a level common to all batch sizes, and a part for each.
+
+    Both wander: ``observations`` is their clock. ``profiling_ratio`` is the mean, over ``profiled`` epochs, of what an
+    epoch in which power limits were profiled cost, as a multiple of an ordinary one.
+    """
+
+    records: Mapping[int, EpochCostRecord] = field(default_factory=dict)
+    level: float = 0.0
+    level_variance: float = 0.0
+    observations: int = 0
+    profiling_ratio: float = 1.0
+    profiled: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntEpochs:
+    """What a run says of epochs: converged after exp(``ln_epochs``), or, censored, that with a variance of its own.
+
+    ``failed``: how likely it is that the run would never have converged. ``kept`` is below 1 where the run has shown
+    that trainings have changed: the share of older knowledge that still counts (EpochRecord.after_change). Without
+    ``ln_epochs`` only ``failed`` is learnt. ``ratios`` are those of the landmarks that a converged run has passed.
+    """
+
+    ln_epochs: float | None
+    variance: float | None
+    failed: float
+    kept: float = 1.0
+    surprises: Surprises = NO_SURPRISES
+    ratios: tuple[Ratio, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntEpochCost:
+    """What is believed of epoch costs after a run: of its batch size, and of the level; see EpochCostKnowledge."""
+
+    value: float
+    variance: float
+    level: float
+    level_variance: float
+    profiling_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntCurve:
+    """What the curve policy learns from the end of a trial; a part is None where the trial says nothing of it."""
+
+    epochs: LearntEpochs | None
+    epoch_cost: LearntEpochCost | None
+
+
+_NOTHING, _NOWHERE = EpochRecord(), Approach()
+
+
+def with_learnt_epochs(
+    knowledge: EpochKnowledge, trial_number: int, batch_size: int, learnt: LearntEpochs | None
+) -> EpochKnowledge:
+    """The knowledge after a trial has ended."""
+    knowledge = knowledge.without_trial(trial_number)
+    if learnt is None:
+        return knowledge
+    records = dict(knowledge.records)
+    if learnt.kept < 1.0:
+        records = {size: record.after_change(learnt.kept) for size, record in records.items()}
+    record = records.get(batch_size, _NOTHING)
+    if learnt.ln_epochs is None:
+        record = record.with_failure(learnt.failed)
+    elif learnt.variance is None:
+        record = record.with_run(learnt.ln_epochs)
+    else:
+        record = record.with_censored(learnt.ln_epochs, learnt.variance, learnt.failed)
+    if learnt.ln_epochs is not None:
+        record = replace(record, surprises=learnt.surprises)
+    records[batch_size] = record
+    landmarks = with_ratios(knowledge.landmarks, learnt.ratios, learnt.kept)
+    return replace(knowledge, records=records, landmarks=landmarks)
+
+
+def with_learnt_cost(
+    knowledge: EpochCostKnowledge, batch_size: int, learnt: LearntEpochCost | None
+) -> EpochCostKnowledge:
+    """The knowledge after a trial has ended."""
+    if learnt is None:
+        return knowledge
+    number = knowledge.observations + 1
+    record = EpochCostRecord(value=learnt.value, variance=learnt.variance, seen_at=number)
+    ratio, profiled = knowledge.profiling_ratio, knowledge.profiled
+    if learnt.profiling_ratio is not None:
+        profiled += 1
+        ratio += (learnt.profiling_ratio - ratio) / profiled
+    return EpochCostKnowledge(
+        records={**knowledge.records, batch_size: record},
+        level=learnt.level,
+        level_variance=learnt.level_variance,
+        observations=number,
+        profiling_ratio=ratio,
+        profiled=profiled,
+    )

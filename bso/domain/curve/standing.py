@@ -1,0 +1,82 @@
+"""Which batch sizes may run, and which of them is the incumbent: one answer for choosing, judging and telling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bso.domain.curve.beliefs import Beliefs
+from bso.domain.curve.records import EpochRecord
+from bso.domain.job import JobVersion
+from bso.domain.knowledge import ArmRecord, Knowledge, feasible
+from bso.domain.recurrence import Recurrence
+from bso.domain.remembering import remembered
+
+_MISSES_TOLERATED = 1
+_TWICE = 1.5  # failed in a row, more likely than not
+_PACE = 0.1  # what misses its target again and again is offered ever more rarely, like second looks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """``usable`` batch sizes can run; ``offered`` are those of them that do not miss their target again and again.
+
+    ``fresh`` are those of the offered ones that have not failed in the recurrence; all three are never empty but
+    ``fresh``. ``lapsed`` are those that have failed in it although they had converged before, and, as far as can be
+    told, at least the second time in a row. ``misses`` counts how often in a row a batch size has not converged just
+    now; of those that were stopped before that was certain, one is not counted.
+    """
+
+    usable: frozenset[int]
+    offered: frozenset[int]
+    fresh: frozenset[int]
+    lapsed: frozenset[int]
+    misses: dict[int, int]
+
+    def incumbent(self, beliefs: Beliefs) -> int | None:
+        """The batch size of least expected cost among those that have converged and still do; None: there is none."""
+        return beliefs.incumbent(self._converging(_MISSES_TOLERATED))
+
+    def safest(self, beliefs: Beliefs) -> int | None:
+        """The best one known that has neither failed in the recurrence nor missed, as far as there is one."""
+        for tolerated in range(_MISSES_TOLERATED + 1):
+            found = beliefs.incumbent(self._converging(tolerated) & self.fresh)
+            if found is not None:
+                return found
+        found = beliefs.incumbent(self._converging(0))
+        return found if found is not None else self.incumbent(beliefs)
+
+    def is_reliable(self, batch_size: int, beliefs: Beliefs) -> bool:
+        """Whether a batch size has converged, has not missed since, and has not failed in the recurrence."""
+        return batch_size in self.fresh & self._converging(0) and beliefs.of(batch_size).has_converged
+
+    def _converging(self, tolerated: int) -> frozenset[int]:
+        return frozenset(size for size in self.usable if self.misses.get(size, 0) <= tolerated)
+
+
+@remembered  # every report asks for it, and only the ends of trials change it
+def standing_of(version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None) -> Standing:
+    """How the batch sizes stand on a hardware kind, in a recurrence or apart from any."""
+    key = knowledge.hardware.key
+    able = feasible(knowledge, version.spec)
+    fitting = frozenset(size for size in able if recurrence is None or recurrence.may_fit(size, key))
+    fitting = fitting or frozenset({min(able)})
+    usable = frozenset(size for size in fitting if not knowledge.arm(size).is_resting) or fitting
+    misses = {size: _misses(knowledge.arm(size), version.epochs.record(size)) for size in usable}
+    number = 0 if recurrence is None else recurrence.recurrence_number
+    offered = frozenset(size for size in usable if _may_be_offered(misses[size], number)) or usable
+    failed = frozenset[int]() if recurrence is None else recurrence.failed
+    lapsed = frozenset(size for size in failed if _has_lapsed(version.epochs.record(size)))
+    return Standing(usable=usable, offered=offered, fresh=offered - failed, lapsed=lapsed, misses=misses)
+
+
+def _has_lapsed(record: EpochRecord) -> bool:
+    return record.has_converged and record.failed_in_a_row > _TWICE
+
+
+def _misses(arm: ArmRecord, record: EpochRecord) -> int:
+    """What did not converge in a row, and what was stopped when hardly any run still converges: that, less one."""
+    return max(arm.not_converged_in_a_row, round(record.failed_in_a_row) - 1)
+
+
+def _may_be_offered(misses: int, recurrence_number: int) -> bool:
+    return misses <= _MISSES_TOLERATED or misses**3 <= _PACE * recurrence_number

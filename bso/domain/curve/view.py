@@ -1,0 +1,192 @@
+"""What matters for one trial of a job: what is believed, what may be spent on it, and what it says itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bso.domain.curve import judging, learning, normal
+from bso.domain.curve.beliefs import Beliefs, beliefs_from
+from bso.domain.curve.records import EpochCostKnowledge, EpochKnowledge, LearntCurve, LearntEpochCost, LearntEpochs
+from bso.domain.curve.standing import standing_of
+from bso.domain.curve.validation import Forecast, forecast
+from bso.domain.events import LateResult, TrialEnded
+from bso.domain.job import Job
+from bso.domain.job_spec import JobSpec
+from bso.domain.profiling import is_all_profiled
+from bso.domain.replacing import replace
+from bso.domain.trial import DIVERGED, OUT_OF_MEMORY, Outcome, Trial, reason_code
+
+_FAILED = LearntEpochs(ln_epochs=None, variance=None, failed=1.0)
+_CENSORED = frozenset({Outcome.NOT_CONVERGED, Outcome.COST_EXCEEDED, Outcome.INTERRUPTED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What matters for one trial. ``own_cost``: what it says of its epoch cost; None: nothing yet.
+
+    ``patience``: why the bound was raised; None: it was not.
+
+    ``incumbent`` is None, too, before any epoch was paid for on the hardware kind: nothing is known of its costs.
+    """
+
+    spec: JobSpec
+    beliefs: Beliefs
+    epochs: EpochKnowledge
+    costs: EpochCostKnowledge
+    incumbent: int | None
+    aborts: int
+    recurrences: int
+    is_second_look: bool
+    bound: float | None
+    own_cost: LearntEpochCost | None
+    patience: str | None = None
+
+    @property
+    def dearer(self) -> float:
+        """Ln of the factor by which the level of epoch costs has risen, as this trial shows."""
+        return 0.0 if self.own_cost is None else self.own_cost.level - self.beliefs.level
+
+    def why_to_stop(self, trial: Trial) -> str | None:
+        """Why an exploration is not worth going on with."""
+        if self.incumbent is None or trial.batch_size == self.incumbent or self.own_cost is None:
+            return None
+        if self.spec.beta_knob is None:
+            return None
+        underway = self._underway(trial, self.own_cost)
+        return judging.why_to_stop(
+            self.beliefs, underway, self.incumbent, recurrences=self.recurrences, dearer=self.dearer
+        )
+
+    def with_bound(self, trial: Trial, bound: float | None) -> View:
+        """The view with this bound, raised by the cost of a fresh run of the incumbent where less will do.
+
+        That is looked at only where the next report may be above the bound.
+        """
+        own, incumbent = self.own_cost, self.incumbent
+        if bound is None or own is None or incumbent is None or trial.cost + trial.cost / trial.reports <= bound:
+            return replace(self, bound=bound)
+        underway = self._underway(trial, own)
+        if underway.forecast is None or not judging.is_nearly_there(
+            self.beliefs, underway, incumbent, dearer=self.dearer
+        ):
+            return replace(self, bound=bound)
+        raised = trial.cost + normal.exp(self.beliefs.of(incumbent).cost + self.dearer)
+        why = (
+            f"the target is not reached yet, but by its validation curve, {underway.forecast.words}: "
+            f"to go on is cheaper than a fresh run of {incumbent}"
+        )
+        return replace(self, bound=max(bound, raised), patience=why)
+
+    def learnt(self, trial: Trial, ended: TrialEnded | LateResult, *, is_measured: bool) -> LearntCurve | None:
+        """What the end of the trial says; None: nothing."""
+        if trial.batch_size not in self.beliefs.sizes:
+            return None
+        if not trial.reports:
+            return LearntCurve(epochs=_FAILED, epoch_cost=None) if _cannot_converge(ended) else None
+        epochs = self._learnt_epochs(trial, ended)
+        has_cost = is_measured and ended.cost > 0.0 and ended.outcome is not Outcome.CANCELLED
+        own = self.own_cost if has_cost else None
+        if own is not None and trial.profiled.epochs and not is_all_profiled(trial.epoch, trial.profiled):
+            own = replace(own, profiling_ratio=learning.profiling_ratio(trial))
+        return None if epochs is None and own is None else LearntCurve(epochs=epochs, epoch_cost=own)
+
+    def _underway(self, trial: Trial, own: LearntEpochCost) -> judging.Underway:
+        return judging.Underway(
+            batch_size=trial.batch_size,
+            epochs=trial.epoch,
+            interval=_interval(trial),
+            cost=trial.cost,
+            epoch_cost=own.value + own.level,
+            max_epochs=self.spec.max_epochs,
+            is_second_look=self.is_second_look,
+            forecast=self._forecast(trial),
+        )
+
+    def _forecast(self, trial: Trial) -> Forecast | None:
+        noise = self.beliefs.of(trial.batch_size).noise
+        return forecast(self.epochs.landmarks, self.epochs.approach(trial.trial_number), noise)
+
+    def _learnt_epochs(self, trial: Trial, ended: TrialEnded | LateResult) -> LearntEpochs | None:
+        if ended.outcome is Outcome.CONVERGED:
+            size, approach = trial.batch_size, self.epochs.approach(trial.trial_number)
+            return learning.converged(self.beliefs, self.epochs.record(size), size, trial.epoch, approach)
+        if _cannot_converge(ended):
+            return _FAILED
+        if ended.outcome not in _CENSORED:
+            return None
+        return learning.censored(
+            self.beliefs,
+            self.epochs.record(trial.batch_size),
+            trial.batch_size,
+            trial.epoch,
+            _interval(trial),
+            may_have_failed=ended.outcome is not Outcome.INTERRUPTED,
+            has_incumbent=self.incumbent is not None,
+            forecast=self._forecast(trial),
+        )
+
+
+def view_of(job: Job, trial: Trial) -> View:
+    """The view of a trial after its latest report."""
+    version = job.versions[trial.version_number]
+    knowledge = job.knowledge_of(trial)
+    spec, costs = version.spec, knowledge.epoch_costs
+    beliefs = beliefs_from(spec, version.epochs, costs, ())
+    recurrence = job.recurrences.get(trial.recurrence_id)
+    incumbent = standing_of(version, knowledge, recurrence).incumbent(beliefs) if costs.records else None
+    own = _own_cost(beliefs, costs, trial)
+    view = View(
+        spec=spec,
+        beliefs=beliefs,
+        epochs=version.epochs,
+        costs=costs,
+        incumbent=incumbent,
+        aborts=recurrence.aborts if recurrence is not None else 0,
+        recurrences=recurrence.recurrence_number - 1 if recurrence is not None else job.last_recurrence_number,
+        is_second_look=trial.trial_number in version.epochs.second_looks,
+        bound=None,
+        own_cost=own,
+    )
+    return view.with_bound(trial, _bound(view, trial))
+
+
+def _bound(view: View, trial: Trial) -> float | None:
+    spec = view.spec
+    if not spec.early_stopping or trial.is_unbounded:
+        return None
+    if view.incumbent is None:
+        return spec.cost_budget
+    if spec.beta_knob is None:
+        return None
+    bound = judging.bound_of(
+        view.beliefs,
+        trial.batch_size,
+        view.incumbent,
+        beta=spec.beta_knob,
+        aborts=view.aborts,
+        dearer=view.dearer,
+    )
+    return bound if math.isfinite(bound) else None
+
+
+def _own_cost(beliefs: Beliefs, costs: EpochCostKnowledge, trial: Trial) -> LearntEpochCost | None:
+    """What the trial says of epoch costs so far; None: nothing, or the job never had its batch size."""
+    if not trial.reports or trial.cost <= 0.0 or trial.batch_size not in beliefs.sizes:
+        return None
+    is_profiled = is_all_profiled(trial.epoch, trial.profiled)
+    seen = learning.epoch_cost_seen(trial.cost, trial.epoch, is_profiled=is_profiled, costs=costs)
+    return learning.learnt_cost(beliefs, costs, trial.batch_size, seen)
+
+
+def _interval(trial: Trial) -> float:
+    """The progress between two evaluations, in epochs."""
+    return trial.epoch / trial.reports if trial.reports else 1.0
+
+
+def _cannot_converge(ended: TrialEnded | LateResult) -> bool:
+    """Whether a trial has shown that its batch size does not converge, whatever time it is given."""
+    code = reason_code(ended.reason)
+    if ended.outcome is Outcome.INFEASIBLE:
+        return code != OUT_OF_MEMORY  # what memory excludes is known elsewhere
+    return ended.outcome is Outcome.NOT_CONVERGED and code == DIVERGED

@@ -1,0 +1,202 @@
+"""Beginning a trial: which recurrence it serves and which batch size it runs."""
+
+from __future__ import annotations
+
+from bso.domain.commands import BeginTrial
+from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, with_lease
+from bso.domain.decide.ending import Ending, end_trial
+from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
+from bso.domain.hardware import hardware_problems
+from bso.domain.identifiers import identifier_problem, trial_id_for
+from bso.domain.job import Job
+from bso.domain.job_spec import MAX_BATCH_SIZE, PRUNING_THOMPSON
+from bso.domain.knowledge import Knowledge
+from bso.domain.learning_rate import learning_rate_problems
+from bso.domain.policy import Choice
+from bso.domain.recurrence import Recurrence
+from bso.domain.replies import TrialBegun
+from bso.domain.trial import LEASE_LAPSED, Outcome, Trial, TrialState
+
+MAX_OPEN_RECURRENCES = 128
+"""Recurrences that nobody finishes do not pile up: beyond this number the oldest idle one is closed."""
+MAX_ACTIVE_TRIALS = 256
+"""Trainings that are killed again and again do not pile up: beyond this number the oldest suspended ones are ended."""
+
+
+def begin_trial(job: Job, command: BeginTrial, context: Context) -> Decision:
+    """Open or join a recurrence, choose a batch size, and start the trial under a lease."""
+    problems = _problems(command)
+    if problems:
+        return refused_for(job, "invalid_trial", "The trial cannot begin like this", problems)
+    replaced = _end_replaced(job, command, context)
+    given_up = _end_oldest_suspended(apply(job, replaced), context)
+    job_now = apply(job, [*replaced, *given_up])
+    recurrence_id = _recurrence_id(job_now, command)
+    opened = _open_recurrence(job_now, recurrence_id)
+    job_now = apply(job_now, opened)
+    recurrence = job_now.recurrences[recurrence_id]
+    choice = _choice(job_now, recurrence, command)
+    started = _start(job_now, recurrence, choice, command, context)
+    job_now = with_lease(apply(job_now, [started]), started.trial_number, context.lease_ends())
+    events = (*replaced, *given_up, *opened, started)
+    warnings = _warnings(job, job_now.knowledge_of(job_now.trials[started.trial_number]), started)
+    return Decision(job=job_now, events=events, reply=_begun(job_now, started, context, warnings))
+
+
+def _problems(command: BeginTrial) -> dict[str, str]:
+    problems = hardware_problems(command.hardware)
+    if command.recurrence_id is not None and (problem := identifier_problem(command.recurrence_id)):
+        problems["recurrence_id"] = problem
+    if command.batch_size is not None and not 1 <= command.batch_size <= MAX_BATCH_SIZE:
+        problems["batch_size"] = f"must be from 1 to {MAX_BATCH_SIZE}, got {command.batch_size}"
+    if command.learning_rate is not None:
+        problems |= learning_rate_problems(command.learning_rate)
+    return problems
+
+
+def _end_replaced(job: Job, command: BeginTrial, context: Context) -> tuple[Event, ...]:
+    """Cancel the trial that the given-up request started after all, if it did."""
+    if command.replaces is None:
+        return ()
+    trial_id = trial_id_for(command.replaces)
+    for trial in job.active_trials():
+        if trial.trial_id == trial_id:
+            reason = "replaced: its client had gone on with a batch size of its own"
+            return end_trial(job, trial, Ending.of(trial, Outcome.CANCELLED, reason), context.now)
+    return ()
+
+
+def _end_oldest_suspended(job: Job, context: Context) -> tuple[Event, ...]:
+    """Give up the oldest suspended trials, if too many are active; a result of theirs may still come late."""
+    active = job.active_trials()
+    suspended = [trial for trial in active if not _is_running(trial)]
+    reason = f"{LEASE_LAPSED}: {len(active)} trials are active and this is among the oldest that are suspended"
+    events: tuple[Event, ...] = ()
+    for trial in suspended[: max(0, len(active) + 1 - MAX_ACTIVE_TRIALS)]:
+        ended = end_trial(job, trial, Ending.of(trial, Outcome.INTERRUPTED, reason), context.now)
+        job = apply(job, ended)
+        events += ended
+    return events
+
+
+def _joinable(job: Job) -> Recurrence | None:
+    """The oldest open recurrence without a running trial."""
+    busy = {trial.recurrence_id for trial in job.active_trials() if trial.state is TrialState.RUNNING}
+    idle = [recurrence for name, recurrence in job.recurrences.items() if name not in busy]
+    return min(idle, key=lambda recurrence: recurrence.recurrence_number, default=None)
+
+
+def _recurrence_id(job: Job, command: BeginTrial) -> str:
+    if command.recurrence_id is not None:
+        return command.recurrence_id
+    joined = _joinable(job)
+    return _new_name(job) if joined is None else joined.recurrence_id
+
+
+def _new_name(job: Job) -> str:
+    """A name that no open recurrence has; a user may have given the plain ones away."""
+    name = f"recurrence-{job.last_recurrence_number + 1}"
+    while name in job.recurrences:
+        name += "+"
+    return name
+
+
+def _open_recurrence(job: Job, recurrence_id: str) -> tuple[Event, ...]:
+    if recurrence_id in job.recurrences:
+        return ()
+    number = job.last_recurrence_number + 1
+    return (*_close_oldest_idle(job), RecurrenceOpened(recurrence_id=recurrence_id, recurrence_number=number))
+
+
+def _close_oldest_idle(job: Job) -> tuple[Event, ...]:
+    """Close the oldest recurrence without a running trial, if there are too many; those with a suspended one last."""
+    states = {trial.recurrence_id: trial.state for trial in sorted(job.active_trials(), key=_is_running)}
+    idle = [open_ for name, open_ in job.recurrences.items() if states.get(name) is not TrialState.RUNNING]
+    if len(job.recurrences) < MAX_OPEN_RECURRENCES or not idle:
+        return ()
+    oldest = min(idle, key=lambda recurrence: (recurrence.recurrence_id in states, recurrence.recurrence_number))
+    reason = f"abandoned: {len(job.recurrences)} recurrences are open and this is the oldest that nothing runs for"
+    return (RecurrenceEnded(recurrence_id=oldest.recurrence_id, has_model=False, trial_number=None, reason=reason),)
+
+
+def _is_running(trial: Trial) -> bool:
+    return trial.state is TrialState.RUNNING
+
+
+def _choice(job: Job, recurrence: Recurrence, command: BeginTrial) -> Choice:
+    if command.batch_size is not None:
+        return Choice(
+            batch_size=command.batch_size,
+            reason="chosen by the client itself while the optimizer was out of reach",
+            is_unbounded=recurrence.aborts + 1 >= job.spec.max_attempts,
+        )
+    return policy_of(job).choose(job, recurrence, command.hardware)
+
+
+def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial, context: Context) -> TrialStarted:
+    number = job.last_trial_number + 1
+    trial = Trial(
+        trial_number=number,
+        trial_id=trial_id_for(context.command_id),
+        version_number=job.current_version,
+        recurrence_id=recurrence.recurrence_id,
+        attempt=recurrence.aborts + 1,
+        batch_size=choice.batch_size,
+        hardware=command.hardware,
+        reason=choice.reason,
+        is_unbounded=choice.is_unbounded,
+        started_at=context.now,
+    )
+    return TrialStarted(
+        trial_number=number,
+        trial_id=trial.trial_id,
+        version_number=trial.version_number,
+        recurrence_id=trial.recurrence_id,
+        attempt=trial.attempt,
+        batch_size=trial.batch_size,
+        hardware=trial.hardware,
+        reason=trial.reason,
+        is_unbounded=trial.is_unbounded,
+        bound=policy_of(job).bound(job, trial),
+        started_at=context.now,
+        learning_rate=command.learning_rate,
+        is_second_look=choice.is_second_look,
+    )
+
+
+def _begun(job: Job, started: TrialStarted, context: Context, warnings: tuple[str, ...]) -> TrialBegun:
+    return TrialBegun(
+        trial_number=started.trial_number,
+        trial_id=started.trial_id,
+        recurrence_id=started.recurrence_id,
+        attempt=started.attempt,
+        batch_size=started.batch_size,
+        reason=started.reason,
+        is_last_attempt=started.attempt >= job.spec.max_attempts,
+        bound=started.bound,
+        lease_s=context.rules.lease_s,
+        stage=job.knowledge_of(job.trials[started.trial_number]).stage,
+        spec=job.spec,
+        warnings=warnings,
+        power_profile=context.power_profile(started.batch_size, started.hardware),
+    )
+
+
+def _warnings(before: Job, knowledge: Knowledge, started: TrialStarted) -> tuple[str, ...]:
+    """What the user should hear at the beginning of a trial; ``before``: the job as it was."""
+    fits_nothing = all(arm.out_of_memories for arm in knowledge.arms.values())
+    found = "no batch size that fits in memory: add smaller ones" if fits_nothing else "nothing that converges"
+    attention = (
+        f"job {before.job_id} needs attention: three rounds of exploration found {found}; "
+        f"batch size {started.batch_size} runs without early stopping"
+    )
+    warnings = (attention,) if knowledge.needs_attention and before.spec.policy == PRUNING_THOMPSON else ()
+    known, now = before.version.learning_rate, started.learning_rate
+    if known is None or now is None or now == known:
+        return warnings
+    rate = (
+        f"the learning rate is {now.describe()}; the last trial of version {before.current_version} of job "
+        f"{before.job_id} had {known.describe()}, and costs under different rates are not comparable: "
+        "give the job another `version`, or go back to the old rate"
+    )
+    return (*warnings, rate)

@@ -1,0 +1,100 @@
+"""What deciding gives, and what it may depend on besides the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from bso.domain.commands import PowerMeasurement
+from bso.domain.curve.policy import CurvePolicy
+from bso.domain.events import Event
+from bso.domain.evolve import evolve
+from bso.domain.hardware import HardwareKind
+from bso.domain.job import Job
+from bso.domain.policy import Policy
+from bso.domain.pruning_thompson import PruningThompson
+from bso.domain.replacing import replace
+from bso.domain.replies import Problem, Reply
+from bso.domain.trial import Trial
+
+POLICIES: dict[str, Policy] = {"pruning_thompson": PruningThompson(), "curve": CurvePolicy()}
+
+PowerProfiles = Mapping[tuple[int, str], tuple[PowerMeasurement, ...]]
+"""What was measured under several power limits, by batch size and key of the hardware kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Settings of the optimizer itself. ``operators`` are logins that may change jobs they do not own."""
+
+    lease_s: float = 600.0
+    resume_window_s: float = 7 * 86400.0
+    operators: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Where and when a command is decided. ``command_id`` also seeds whatever ids are new.
+
+    ``power_profiles`` holds those of the hardware kind that needs_profiles_of names.
+    """
+
+    command_id: str
+    user: str | None
+    now: datetime
+    rules: Rules
+    power_profiles: PowerProfiles = field(default_factory=dict)
+
+    def lease_ends(self) -> datetime:
+        """When a lease granted now ends."""
+        return self.now + timedelta(seconds=self.rules.lease_s)
+
+    def power_profile(self, batch_size: int, hardware: HardwareKind) -> tuple[PowerMeasurement, ...]:
+        """What is known of a batch size on a hardware kind; empty if nothing is."""
+        return self.power_profiles.get((batch_size, hardware.key), ())
+
+    def resume_window_ends(self) -> datetime:
+        """Until when a trial suspended now may wake up."""
+        return self.now + timedelta(seconds=self.rules.resume_window_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The events that follow from a command, the job after them (leases set), and the reply."""
+
+    job: Job
+    events: tuple[Event, ...]
+    reply: Reply
+
+
+def unchanged(job: Job, reply: Reply) -> Decision:
+    """A decision that nothing happens."""
+    return Decision(job=job, events=(), reply=reply)
+
+
+def refused(job: Job, problem_type: str, title: str, detail: str, fields: dict[str, str] | None = None) -> Decision:
+    """A decision to refuse a command: it leaves no trace."""
+    return unchanged(job, Problem(type=problem_type, title=title, detail=detail, fields=fields or {}))
+
+
+def refused_for(job: Job, problem_type: str, title: str, problems: dict[str, str]) -> Decision:
+    """A decision to refuse a command for what is wrong with its fields, by name."""
+    return refused(job, problem_type, title, "; ".join(f"{name} {each}" for name, each in problems.items()), problems)
+
+
+def apply(job: Job, events: Iterable[Event]) -> Job:
+    """The job after several events."""
+    for event in events:
+        job = evolve(job, event)
+    return job
+
+
+def with_lease(job: Job, trial_number: int, ends: datetime | None) -> Job:
+    """The job with the lease of one trial set."""
+    return job.with_trial(replace(job.trials[trial_number], lease_expires_at=ends))
+
+
+def policy_of(job: Job, trial: Trial | None = None) -> Policy:
+    """The policy of the current version, or of the version that a trial belongs to."""
+    return POLICIES[(job.spec if trial is None else job.spec_of(trial)).policy]

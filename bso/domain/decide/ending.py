@@ -1,0 +1,202 @@
+"""Ending a trial: what it says about its batch size, and whether its recurrence is over."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+
+from bso.domain.commands import FinishTrial
+from bso.domain.cost import cost_of
+from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, unchanged, with_lease
+from bso.domain.events import Event, LateResult, RecurrenceEnded, TrialEnded, TrialSuspended
+from bso.domain.job import Job
+from bso.domain.profiling import undistorted
+from bso.domain.replacing import replace
+from bso.domain.replies import TrialFinished
+from bso.domain.stopping import is_over_bound
+from bso.domain.trial import FAILURES, LEASE_LAPSED, Outcome, Trial, TrialState, reason_code
+
+MAX_REASON_LENGTH = 1000
+_NO_RESULT = frozenset({Outcome.INTERRUPTED, Outcome.CANCELLED})
+_DECLARED_BY_CLIENT = frozenset({Outcome.NOT_CONVERGED, Outcome.INFEASIBLE, Outcome.INTERRUPTED, Outcome.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a trial ended, and its totals. Cost and bound in J."""
+
+    outcome: Outcome
+    reason: str
+    cost: float
+    time_s: float
+    energy_j: float
+    bound: float | None
+
+    @classmethod
+    def of(cls, trial: Trial, outcome: Outcome, reason: str) -> Ending:
+        """The ending of a trial with the totals of its last report."""
+        return cls(
+            outcome=outcome,
+            reason=reason,
+            cost=trial.cost,
+            time_s=trial.time_s,
+            energy_j=trial.energy_j,
+            bound=trial.bound,
+        )
+
+
+def end_trial(job: Job, trial: Trial, ending: Ending, now: datetime) -> tuple[Event, ...]:
+    """The events of a trial's end, or of a result that comes after it was given up."""
+    over = ending.outcome is Outcome.CONVERGED and is_over_bound(job, trial, ending.cost)
+    ended: TrialEnded | LateResult
+    if trial.is_active:
+        ended = TrialEnded(
+            trial_number=trial.trial_number,
+            outcome=ending.outcome,
+            reason=ending.reason,
+            cost=ending.cost,
+            time_s=ending.time_s,
+            energy_j=ending.energy_j,
+            bound=ending.bound,
+            is_over_bound=over,
+            is_failure=False,
+            learnt_cost=None,
+            ended_at=now,
+        )
+    else:
+        ended = LateResult(
+            trial_number=trial.trial_number,
+            outcome=ending.outcome,
+            reason=ending.reason,
+            cost=ending.cost,
+            time_s=ending.time_s,
+            energy_j=ending.energy_j,
+            bound=ending.bound,
+            is_over_bound=over,
+            is_failure=False,
+            learnt_cost=None,
+        )
+    events = policy_of(job, trial).learn(job, trial, ended)
+    return events + _end_of_recurrence(apply(job, events), trial, ending.outcome)
+
+
+def should_retry(job: Job, trial: Trial) -> bool:
+    """Whether the recurrence of a trial still wants a model."""
+    return trial.recurrence_id in job.recurrences
+
+
+def finish_trial(job: Job, trial: Trial, command: FinishTrial, context: Context) -> Decision:
+    """End a trial as the training says, or suspend it if the training has a checkpoint to resume from."""
+    if not (trial.is_active or trial.may_report_late):
+        return unchanged(job, finished(job, trial))
+    problems = _problems(trial, command)
+    if problems:
+        return refused_for(job, "invalid_finish", "The trial cannot end like this", problems)
+    if not trial.is_active and command.outcome in _NO_RESULT:
+        return unchanged(job, finished(job, trial))
+    if command.may_resume and command.outcome is Outcome.INTERRUPTED:
+        return _suspend(job, trial, context)
+    events = end_trial(job, _as_measured(trial, command), _ending(job, trial, command), context.now)
+    after = apply(job, events)
+    return Decision(job=after, events=events, reply=finished(after, after.trials[trial.trial_number]))
+
+
+def _as_measured(trial: Trial, command: FinishTrial) -> Trial:
+    """The trial, its energy being incomplete where the totals go on after the last measurement of it."""
+    is_told = command.energy_j is not None
+    is_as_reported = trial.reports > 0 and command.time_s in (None, trial.time_s)
+    return replace(trial, is_energy_complete=trial.is_energy_complete and (is_told or is_as_reported))
+
+
+def finished(job: Job, trial: Trial) -> TrialFinished:
+    """The reply about a trial that has ended, whenever that was."""
+    return TrialFinished(
+        outcome=trial.late_outcome or trial.outcome or Outcome.INTERRUPTED,
+        reason=trial.outcome_reason,
+        cost=trial.cost,
+        should_retry=should_retry(job, trial),
+    )
+
+
+def _suspend(job: Job, trial: Trial, context: Context) -> Decision:
+    events: tuple[Event, ...] = ()
+    if trial.state is TrialState.RUNNING:
+        events = (TrialSuspended(trial_number=trial.trial_number),)
+    after = with_lease(apply(job, events), trial.trial_number, context.resume_window_ends())
+    reply = TrialFinished(
+        outcome=Outcome.INTERRUPTED, reason="suspended until it is resumed", cost=trial.cost, should_retry=True
+    )
+    return Decision(job=after, events=events, reply=reply)
+
+
+def _problems(trial: Trial, command: FinishTrial) -> dict[str, str]:
+    problems: dict[str, str] = {}
+    if not command.is_journalled and command.outcome not in _DECLARED_BY_CLIENT:
+        problems["outcome"] = (
+            f"is decided by the optimizer: report the epoch and be judged; a live training may say "
+            f"{', '.join(sorted(outcome.value for outcome in _DECLARED_BY_CLIENT))}, got {command.outcome.value}"
+        )
+    for name, total, last in (
+        ("time_s", command.time_s, trial.time_s),
+        ("energy_j", command.energy_j, trial.energy_j),
+    ):
+        if total is not None and not last <= total <= MOST:
+            problems[name] = f"must be a finite total of at least {last:g}, as last reported; got {total:g}"
+    if command.bound is not None and not 0 < command.bound < math.inf:
+        problems["bound"] = f"must be a positive finite cost, got {command.bound}"
+    return problems
+
+
+MOST = 1e18
+"""The largest total time [s] or energy [J] that is believed."""
+
+
+def _ending(job: Job, trial: Trial, command: FinishTrial) -> Ending:
+    time_s = trial.time_s if command.time_s is None else command.time_s
+    energy_j = trial.energy_j if command.energy_j is None else command.energy_j
+    told = undistorted(trial.totals, trial.profiled)
+    added_s, added_j = trial.time_s - told.time_s, trial.energy_j - told.energy_j
+    return Ending(
+        outcome=command.outcome,
+        reason=_told(command),
+        cost=trial_cost(job, trial, time_s=time_s - added_s, energy_j=energy_j - added_j),
+        time_s=time_s,
+        energy_j=energy_j,
+        bound=command.bound if command.is_journalled else trial.bound,
+    )
+
+
+def _told(command: FinishTrial) -> str:
+    """The reason that the training gave. It cannot claim to have been given up, which only the optimizer knows."""
+    reason = command.reason[:MAX_REASON_LENGTH].replace("\x00", " ")
+    if not reason.strip() or reason_code(reason) == LEASE_LAPSED:
+        return f"the training said so: {command.outcome.value} {reason}".strip()
+    return reason
+
+
+def trial_cost(job: Job, trial: Trial, *, time_s: float, energy_j: float) -> float:
+    """The cost [J] of a trial's time and energy, by the knobs of its version and the power of its hardware."""
+    return cost_of(
+        energy_j=energy_j,
+        time_s=time_s,
+        eta_knob=job.spec_of(trial).eta_knob,
+        max_power_w=trial.hardware.max_power_w,
+    )
+
+
+def _end_of_recurrence(job: Job, trial: Trial, outcome: Outcome) -> tuple[Event, ...]:
+    recurrence = job.recurrences.get(trial.recurrence_id)
+    if recurrence is None:
+        return ()
+    if outcome is Outcome.CONVERGED:
+        reason = f"trial {trial.trial_number} converged"
+    elif outcome in FAILURES and recurrence.aborts >= job.spec_of(trial).max_attempts:
+        reason = f"none of {recurrence.aborts} attempts converged"
+    else:
+        return ()
+    has_model = outcome is Outcome.CONVERGED
+    number = trial.trial_number if has_model else None
+    return (
+        RecurrenceEnded(recurrence_id=trial.recurrence_id, has_model=has_model, trial_number=number, reason=reason),
+    )

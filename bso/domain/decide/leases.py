@@ -1,0 +1,49 @@
+"""Leases: renewing them, and what happens when they lapse."""
+
+from __future__ import annotations
+
+from bso.domain.commands import ExpireLease, RenewLease
+from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused, unchanged, with_lease
+from bso.domain.decide.ending import Ending, end_trial
+from bso.domain.events import Event, TrialResumed, TrialSuspended
+from bso.domain.job import Job
+from bso.domain.replies import LeaseExpired, LeaseRenewed
+from bso.domain.trial import LEASE_LAPSED, Outcome, Trial, TrialState
+
+
+def renew_lease(job: Job, trial: Trial, command: RenewLease, context: Context) -> Decision:
+    """Extend a running trial's lease, or wake a suspended trial up."""
+    if not trial.is_active:
+        outcome = trial.outcome.value if trial.outcome else "ended"
+        detail = f"trial {trial.trial_number} ended as {outcome} ({trial.outcome_reason}): begin another one"
+        return refused(job, "trial_ended", "The trial has ended", detail)
+    events: tuple[Event, ...] = ()
+    if trial.state is TrialState.SUSPENDED:
+        events = (TrialResumed(trial_number=trial.trial_number),)
+    after = with_lease(apply(job, events), trial.trial_number, context.lease_ends())
+    reply = LeaseRenewed(
+        trial_number=trial.trial_number,
+        recurrence_id=trial.recurrence_id,
+        batch_size=trial.batch_size,
+        epoch=trial.epoch,
+        bound=policy_of(after, trial).bound(after, trial),
+        lease_s=context.rules.lease_s,
+        power_profile=context.power_profile(trial.batch_size, trial.hardware) if command.is_resumption else (),
+        time_s=trial.time_s,
+        energy_j=trial.energy_j,
+    )
+    return Decision(job=after, events=events, reply=reply)
+
+
+def expire_lease(job: Job, trial: Trial, command: ExpireLease, context: Context) -> Decision:
+    """Suspend a trial whose lease lapsed; end one that stayed suspended for the whole resume window."""
+    is_current = trial.lease_expires_at == command.lease_expires_at
+    if not trial.is_active or not is_current or context.now < command.lease_expires_at:
+        return unchanged(job, LeaseExpired(state=trial.state))
+    if trial.state is TrialState.RUNNING:
+        suspended = TrialSuspended(trial_number=trial.trial_number)
+        after = with_lease(apply(job, [suspended]), trial.trial_number, context.resume_window_ends())
+        return Decision(job=after, events=(suspended,), reply=LeaseExpired(state=TrialState.SUSPENDED))
+    reason = f"{LEASE_LAPSED}: nothing was heard of the trial for the whole resume window"
+    events = end_trial(job, trial, Ending.of(trial, Outcome.INTERRUPTED, reason), context.now)
+    return Decision(job=apply(job, events), events=events, reply=LeaseExpired(state=TrialState.ENDED))

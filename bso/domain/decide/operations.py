@@ -1,0 +1,86 @@
+"""What operators and tools ask for: power profiles, lifting infeasibility, deletion."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+from bso.domain.commands import AllowBatchSize, ReportPowerProfile
+from bso.domain.decide.decision import Context, Decision, apply, refused, refused_for
+from bso.domain.decide.ending import MOST
+from bso.domain.events import BatchSizeAllowed, Event, JobDeleted, PowerProfiled, TrialEnded
+from bso.domain.hardware import hardware_problems
+from bso.domain.job import Job
+from bso.domain.job_spec import MAX_BATCH_SIZE
+from bso.domain.replies import AllowedAgain, Deleted, PowerProfileRecorded
+from bso.domain.trial import Outcome, Trial
+
+MAX_MEASUREMENTS = 1000
+
+
+def report_power_profile(job: Job, command: ReportPowerProfile) -> Decision:
+    """Record power and throughput under several power limits."""
+    problems = hardware_problems(command.hardware)
+    if not 1 <= command.batch_size <= MAX_BATCH_SIZE:
+        problems["batch_size"] = f"must be from 1 to {MAX_BATCH_SIZE}, got {command.batch_size}"
+    if not 1 <= len(command.measurements) <= MAX_MEASUREMENTS:
+        problems["measurements"] = f"must be 1 to {MAX_MEASUREMENTS}, got {len(command.measurements)}"
+    for index, measurement in enumerate(command.measurements):
+        if not all(0 < value <= MOST for value in astuple(measurement)):
+            problems[f"measurements.{index}"] = f"must hold positive finite numbers, got {measurement}"
+    if problems:
+        return refused_for(job, "invalid_power_profile", "The power profile is not valid", problems)
+    event = PowerProfiled(batch_size=command.batch_size, hardware=command.hardware, measurements=command.measurements)
+    return Decision(job=apply(job, [event]), events=(event,), reply=PowerProfileRecorded())
+
+
+def allow_batch_size(job: Job, command: AllowBatchSize, context: Context) -> Decision:
+    """Lift the infeasibility of a batch size."""
+    if not _may_change(job, context):
+        return _not_owner(job, context)
+    kinds = tuple(sorted(job.version.knowledge))
+    if command.hardware_key is not None and command.hardware_key not in kinds:
+        detail = f"job {job.job_id} knows the hardware kinds {', '.join(kinds) or '(none)'}, got {command.hardware_key}"
+        return refused(job, "unknown_hardware", "The job never ran on this hardware kind", detail)
+    if command.batch_size not in job.spec.batch_sizes:
+        sizes = ", ".join(map(str, job.spec.batch_sizes))
+        detail = f"the batch sizes of job {job.job_id} are {sizes}, got {command.batch_size}"
+        return refused(job, "unknown_batch_size", "The job does not have this batch size", detail)
+    keys = kinds if command.hardware_key is None else (command.hardware_key,)
+    event = BatchSizeAllowed(batch_size=command.batch_size, hardware_keys=keys)
+    return Decision(job=apply(job, [event]), events=(event,), reply=AllowedAgain(hardware_keys=keys))
+
+
+def delete_job(job: Job, context: Context) -> Decision:
+    """Cancel what is active and leave a tombstone."""
+    if not _may_change(job, context):
+        return _not_owner(job, context)
+    active = job.active_trials()
+    events: tuple[Event, ...] = (*(_cancelled(trial, context) for trial in active), JobDeleted())
+    reply = Deleted(cancelled_trials=tuple(trial.trial_number for trial in active))
+    return Decision(job=apply(job, events), events=events, reply=reply)
+
+
+def _cancelled(trial: Trial, context: Context) -> TrialEnded:
+    return TrialEnded(
+        trial_number=trial.trial_number,
+        outcome=Outcome.CANCELLED,
+        reason="the job was deleted",
+        cost=trial.cost,
+        time_s=trial.time_s,
+        energy_j=trial.energy_j,
+        bound=trial.bound,
+        is_over_bound=False,
+        is_failure=False,
+        learnt_cost=None,
+        ended_at=context.now,
+    )
+
+
+def _may_change(job: Job, context: Context) -> bool:
+    """Whether the sender owns the job or is an operator; without separate logins everybody may."""
+    return None in (job.owner, context.user) or context.user == job.owner or context.user in context.rules.operators
+
+
+def _not_owner(job: Job, context: Context) -> Decision:
+    detail = f"job {job.job_id} belongs to {job.owner}, the command came from {context.user}; ask them or an operator"
+    return refused(job, "not_owner", "Only its owner or an operator may change the job like this", detail)

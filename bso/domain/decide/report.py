@@ -1,0 +1,150 @@
+"""Judging an epoch report."""
+
+from __future__ import annotations
+
+import math
+
+from bso.domain.commands import ReportEpoch
+from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused, refused_for, unchanged, with_lease
+from bso.domain.decide.ending import MOST, Ending, end_trial, should_retry, trial_cost
+from bso.domain.events import EpochReported, Event, TrialResumed
+from bso.domain.job import Job
+from bso.domain.profiling import Totals, undistorted
+from bso.domain.replies import EpochJudged
+from bso.domain.trial import EpochReport, Trial, TrialState
+
+
+def report_epoch(
+    job: Job, trial: Trial, command: ReportEpoch, context: Context, earlier: EpochReport | None
+) -> Decision:
+    """Record a report and say whether to go on. ``earlier``: what the log holds for exactly this epoch."""
+    if not (trial.is_active or trial.may_report_late):
+        return _after_the_end(job, trial)
+    problems = _problems(command)
+    if problems:
+        return refused_for(job, "invalid_report", "The report has values out of range", problems)
+    if trial.reports and command.epoch <= trial.epoch:
+        return _earlier_epoch(job, trial, command, context, earlier)
+    backwards = _backwards(trial, command)
+    if backwards:
+        return refused_for(job, "report_goes_backwards", "Cumulative totals never fall", backwards)
+    return _record(job, trial, command, context)
+
+
+def needs_earlier_report(job: Job, command: object) -> bool:
+    """Whether deciding needs what the log holds for the reported epoch: the trial is already past it."""
+    if not isinstance(command, ReportEpoch):
+        return False
+    trial = job.trials.get(command.trial_number)
+    return trial is not None and trial.reports > 0 and command.epoch <= trial.epoch
+
+
+def _record(job: Job, trial: Trial, command: ReportEpoch, context: Context) -> Decision:
+    woken = _woken(trial)
+    before = apply(job, woken)
+    reported = _reported(before, trial, command, is_fill_in=False)
+    after = _renewed(apply(before, [reported]), trial, context)
+    events: tuple[Event, ...] = (*woken, reported)
+    reporting = after.trials[trial.trial_number]
+    if command.is_journalled:
+        reply = EpochJudged(should_stop=False, reason="recorded", cost=reported.cost, bound=reported.bound)
+        return Decision(job=after, events=events, reply=reply)
+    verdict = policy_of(after, reporting).judge(after, reporting)
+    if verdict.outcome is None:
+        reply = EpochJudged(should_stop=False, reason=verdict.reason, cost=reported.cost, bound=reported.bound)
+        return Decision(job=after, events=events, reply=reply)
+    ended = end_trial(after, reporting, Ending.of(reporting, verdict.outcome, verdict.reason), context.now)
+    after = apply(after, ended)
+    reply = EpochJudged(
+        should_stop=True,
+        reason=verdict.reason,
+        cost=reported.cost,
+        bound=reported.bound,
+        outcome=verdict.outcome,
+        should_retry=should_retry(after, trial),
+    )
+    return Decision(job=after, events=(*events, *ended), reply=reply)
+
+
+def _earlier_epoch(
+    job: Job, trial: Trial, command: ReportEpoch, context: Context, earlier: EpochReport | None
+) -> Decision:
+    """Fill a gap in, answer a repetition again, or set a contradiction aside."""
+    told = EpochJudged(should_stop=False, reason="recorded before", cost=trial.cost, bound=trial.bound)
+    if earlier is None:
+        woken = _woken(trial)
+        before = apply(job, woken)
+        reported = _reported(before, trial, command, is_fill_in=True)
+        after = _renewed(apply(before, [reported]), trial, context)
+        return Decision(job=after, events=(*woken, reported), reply=told)
+    same = EpochReport(epoch=command.epoch, time_s=command.time_s, energy_j=command.energy_j, metric=command.metric)
+    if _alike(earlier, same):
+        return unchanged(job, told)
+    detail = (
+        f"epoch {command.epoch:g} of trial {trial.trial_number} was reported before with other numbers: "
+        f"expected {earlier}, got {same}"
+    )
+    return refused(job, "conflicting_report", "The epoch was reported before with other numbers", detail)
+
+
+def _alike(one: EpochReport, other: EpochReport) -> bool:
+    same_metric = one.metric == other.metric or (math.isnan(one.metric) and math.isnan(other.metric))
+    return same_metric and (one.time_s, one.energy_j) == (other.time_s, other.energy_j)
+
+
+def _after_the_end(job: Job, trial: Trial) -> Decision:
+    outcome = trial.outcome.value if trial.outcome else "ended"
+    detail = f"trial {trial.trial_number} ended as {outcome} ({trial.outcome_reason}): begin another one"
+    return refused(job, "trial_ended", "The trial has ended", detail)
+
+
+def _problems(command: ReportEpoch) -> dict[str, str]:
+    problems: dict[str, str] = {}
+    if not 0 < command.epoch <= MOST:
+        problems["epoch"] = f"must be a positive finite number of epochs, got {command.epoch:g}"
+    if not 0 <= command.time_s <= MOST:
+        problems["time_s"] = f"must be a finite number of seconds of 0 or more, got {command.time_s:g}"
+    if command.energy_j is not None and not 0 <= command.energy_j <= MOST:
+        problems["energy_j"] = (
+            f"must be a finite number of joules of 0 or more, or null if it was not measured; got {command.energy_j:g}"
+        )
+    return problems
+
+
+def _backwards(trial: Trial, command: ReportEpoch) -> dict[str, str]:
+    problems: dict[str, str] = {}
+    if command.time_s < trial.time_s:
+        problems["time_s"] = f"was {trial.time_s:g} at epoch {trial.epoch:g}, got {command.time_s:g}"
+    if command.energy_j is not None and command.energy_j < trial.energy_j:
+        problems["energy_j"] = f"was {trial.energy_j:g} at epoch {trial.epoch:g}, got {command.energy_j:g}"
+    return problems
+
+
+def _reported(job: Job, trial: Trial, command: ReportEpoch, *, is_fill_in: bool) -> EpochReported:
+    energy_j = trial.energy_j if command.energy_j is None else command.energy_j
+    reached = Totals(epoch=command.epoch, time_s=command.time_s, energy_j=energy_j)
+    if not is_fill_in:
+        profiled = trial.profiled.plus(trial.totals, reached) if command.is_profiling else trial.profiled
+        reached = undistorted(reached, profiled)
+    return EpochReported(
+        trial_number=trial.trial_number,
+        epoch=command.epoch,
+        time_s=command.time_s,
+        energy_j=command.energy_j,
+        metric=command.metric,
+        cost=trial_cost(job, trial, time_s=reached.time_s, energy_j=reached.energy_j),
+        bound=policy_of(job, trial).bound(job, trial),
+        is_journalled=command.is_journalled,
+        is_fill_in=is_fill_in,
+        is_profiling=command.is_profiling,
+    )
+
+
+def _woken(trial: Trial) -> tuple[Event, ...]:
+    if trial.state is not TrialState.SUSPENDED:
+        return ()
+    return (TrialResumed(trial_number=trial.trial_number),)
+
+
+def _renewed(job: Job, trial: Trial, context: Context) -> Job:
+    return with_lease(job, trial.trial_number, context.lease_ends()) if trial.is_active else job

@@ -1,0 +1,19 @@
+"""One root of all errors, and three families that say what the caller has to do."""
+
+from __future__ import annotations
+
+
+class BsoError(Exception):
+    """The root of every error that bso raises on purpose."""
+
+
+class Retryable(BsoError):
+    """The same request may succeed later: wait and try again. A message is requeued."""
+
+
+class Rejected(BsoError):
+    """The request itself is wrong and will never succeed: correct it. A message is dead-lettered."""
+
+
+class Misconfigured(BsoError):
+    """The installation is wrong: an operator has to change something before anything can succeed."""

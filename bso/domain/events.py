@@ -1,0 +1,247 @@
+"""Events: facts that happened to a job, in the past tense. Folding them with evolve gives the job's state.
+
+Whatever was computed stands in the event, so that folding a log decides nothing and calls no numerical library.
+``hardware_key`` together with ``version_number`` names the knowledge that an event changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from bso.domain.commands import PowerMeasurement
+from bso.domain.curve.records import LearntCurve
+from bso.domain.hardware import HardwareKind
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Stage
+from bso.domain.learning_rate import LearningRate
+from bso.domain.trial import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRegistered:
+    """A job came into being, or came back after its deletion, with an empty memory."""
+
+    version_number: int
+    spec: JobSpec
+    seed: int
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRespecified:
+    """The specification changed; a new or an earlier version may have become the current one."""
+
+    version_number: int
+    spec: JobSpec
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceOpened:
+    """A model is due."""
+
+    recurrence_id: str
+    recurrence_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted:
+    """A training run began, with this batch size and for this reason."""
+
+    trial_number: int
+    trial_id: str
+    version_number: int
+    recurrence_id: str
+    attempt: int
+    batch_size: int
+    hardware: HardwareKind
+    reason: str
+    is_unbounded: bool
+    bound: float | None
+    started_at: datetime
+    learning_rate: LearningRate | None = None
+    is_second_look: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochReported:
+    """A training evaluated its model. ``is_fill_in``: a lower epoch that arrived late, recorded only.
+
+    ``is_profiling``: power limits were profiled since the report before; ``cost`` [J] leaves out what that added.
+    """
+
+    trial_number: int
+    epoch: float
+    time_s: float
+    energy_j: float | None
+    metric: float
+    cost: float
+    bound: float | None
+    is_journalled: bool = False
+    is_fill_in: bool = False
+    is_profiling: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSuspended:
+    """A lease lapsed."""
+
+    trial_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResumed:
+    """A suspended trial was heard of again."""
+
+    trial_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEnded:
+    """A trial has its outcome. ``learnt_cost`` [J] is what its batch size learns from it; None: nothing.
+
+    ``learnt_curve`` is what the policy ``curve`` has fitted; other policies learn none.
+
+    ``is_failure``: its batch size failed by it; in Pruning a convergence above the bound is one too.
+    """
+
+    trial_number: int
+    outcome: Outcome
+    reason: str
+    cost: float
+    time_s: float
+    energy_j: float
+    bound: float | None
+    is_over_bound: bool
+    is_failure: bool
+    learnt_cost: float | None
+    ended_at: datetime
+    learnt_curve: LearntCurve | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateResult:
+    """A trial that was given up as interrupted has reported its result after all: it is learnt."""
+
+    trial_number: int
+    outcome: Outcome
+    reason: str
+    cost: float
+    time_s: float
+    energy_j: float
+    bound: float | None
+    is_over_bound: bool
+    is_failure: bool
+    learnt_cost: float | None
+    learnt_curve: LearntCurve | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePoint:
+    """Costs have risen or fallen: the reference and the windows begin anew with this trial.
+
+    ``old_reference`` [J]: by pruning_thompson the cheapest converged cost before, by curve what was expected of it.
+    """
+
+    version_number: int
+    hardware_key: str
+    trial_number: int
+    cost: float
+    old_reference: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnded:
+    """A pruning round is over. No survivors: nothing converged, and the exploration begins again later."""
+
+    version_number: int
+    hardware_key: str
+    round_number: int
+    survivors: tuple[int, ...]
+    pruned: tuple[int, ...]
+    next_default_batch_size: int
+    recurrence_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEntered:
+    """The job went from one stage to the next."""
+
+    version_number: int
+    hardware_key: str
+    stage: Stage
+    batch_sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionNeeded:
+    """Three rounds in a row found nothing that converges: somebody should look at the job."""
+
+    version_number: int
+    hardware_key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceEnded:
+    """A recurrence is over, with a model or without one."""
+
+    recurrence_id: str
+    has_model: bool
+    trial_number: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSizeAllowed:
+    """An operator lifted the infeasibility of a batch size on these hardware kinds."""
+
+    batch_size: int
+    hardware_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerProfiled:
+    """Power and throughput of a batch size were measured under several power limits."""
+
+    batch_size: int
+    hardware: HardwareKind
+    measurements: tuple[PowerMeasurement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDeleted:
+    """A job was deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSnapshotted:
+    """History before this event was exported and removed; ``state`` is the stored snapshot as it stood."""
+
+    state: Mapping[str, Any]
+
+
+Event = (
+    JobRegistered
+    | JobRespecified
+    | RecurrenceOpened
+    | TrialStarted
+    | EpochReported
+    | TrialSuspended
+    | TrialResumed
+    | TrialEnded
+    | LateResult
+    | ChangePoint
+    | RoundEnded
+    | StageEntered
+    | AttentionNeeded
+    | RecurrenceEnded
+    | BatchSizeAllowed
+    | PowerProfiled
+    | JobDeleted
+    | JobSnapshotted
+)
+"""Every event."""

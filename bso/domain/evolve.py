@@ -1,0 +1,263 @@
+"""From events to state: evolve copies and adds, so folding a log gives the same job on every machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from bso.domain import events as happened
+from bso.domain.curve.evolution import with_approach, with_learnt_curve, with_second_look
+from bso.domain.curve.records import EpochKnowledge
+from bso.domain.events import Event
+from bso.domain.forgetting import after_allowing, after_change_point
+from bso.domain.job import Job, JobVersion
+from bso.domain.knowledge import Knowledge
+from bso.domain.learning import with_end_of_trial
+from bso.domain.profiling import Totals
+from bso.domain.recurrence import Recurrence
+from bso.domain.replacing import replace
+from bso.domain.trial import FAILURES, OUT_OF_MEMORY, Outcome, Trial, TrialState, reason_code
+
+
+def evolve(job: Job, event: Event) -> Job:
+    """The job after an event, which thereby takes the next number (``last_seq``)."""
+    changed: Job = _EVOLUTIONS[type(event)](job, event)
+    return replace(changed, last_seq=job.last_seq + 1)
+
+
+def fold(job_id: str, events: Iterable[Event]) -> Job:
+    """The job that a whole log describes, with all its trials. Leases are not part of history."""
+    job = Job(job_id=job_id)
+    for event in events:
+        job = evolve(job, event)
+    return job
+
+
+def _registered(job: Job, event: happened.JobRegistered) -> Job:
+    version = JobVersion(version_number=event.version_number, spec=event.spec, seed=event.seed)
+    return replace(
+        job,
+        owner=event.owner,
+        is_deleted=False,
+        current_version=event.version_number,
+        versions={event.version_number: version},
+    )
+
+
+def _respecified(job: Job, event: happened.JobRespecified) -> Job:
+    known = job.versions.get(event.version_number)
+    version = JobVersion(
+        version_number=event.version_number,
+        spec=event.spec,
+        seed=event.seed,
+        knowledge=known.knowledge if known is not None else {},
+        learning_rate=known.learning_rate if known is not None else None,
+        epochs=known.epochs if known is not None else EpochKnowledge(),
+    )
+    return replace(job.with_version(version), current_version=event.version_number)
+
+
+def _recurrence_opened(job: Job, event: happened.RecurrenceOpened) -> Job:
+    recurrence = Recurrence(recurrence_id=event.recurrence_id, recurrence_number=event.recurrence_number)
+    return replace(
+        job,
+        last_recurrence_number=event.recurrence_number,
+        recurrences={**job.recurrences, event.recurrence_id: recurrence},
+    )
+
+
+def _trial_started(job: Job, event: happened.TrialStarted) -> Job:
+    trial = Trial(
+        trial_number=event.trial_number,
+        trial_id=event.trial_id,
+        version_number=event.version_number,
+        recurrence_id=event.recurrence_id,
+        attempt=event.attempt,
+        batch_size=event.batch_size,
+        hardware=event.hardware,
+        reason=event.reason,
+        is_unbounded=event.is_unbounded,
+        bound=event.bound,
+        started_at=event.started_at,
+        learning_rate=event.learning_rate,
+    )
+    job = replace(job.with_trial(trial), last_trial_number=event.trial_number)
+    version = job.versions[event.version_number]
+    if event.learning_rate is not None:
+        job = job.with_version(replace(version, learning_rate=event.learning_rate))
+    if event.is_second_look:
+        job = with_second_look(job, event)
+    return job.with_knowledge(event.version_number, job.knowledge_of(trial))
+
+
+def _epoch_reported(job: Job, event: happened.EpochReported) -> Job:
+    trial = job.trials[event.trial_number]
+    if event.is_fill_in:
+        return job.with_trial(replace(trial, reports=trial.reports + 1))
+    is_finite = math.isfinite(event.metric)
+    energy_j = trial.energy_j if event.energy_j is None else event.energy_j
+    reached = Totals(epoch=event.epoch, time_s=event.time_s, energy_j=energy_j)
+    reported = job.with_trial(
+        replace(
+            trial,
+            reports=trial.reports + 1,
+            epoch=event.epoch,
+            time_s=event.time_s,
+            energy_j=energy_j,
+            profiled=trial.profiled.plus(trial.totals, reached) if event.is_profiling else trial.profiled,
+            is_energy_complete=trial.is_energy_complete and event.energy_j is not None,
+            metric=event.metric,
+            nonfinite_metrics_in_a_row=0 if is_finite else trial.nonfinite_metrics_in_a_row + 1,
+            cost=event.cost,
+            bound=event.bound,
+        )
+    )
+    return with_approach(reported, trial, event)
+
+
+def _suspended(job: Job, event: happened.TrialSuspended) -> Job:
+    return job.with_trial(replace(job.trials[event.trial_number], state=TrialState.SUSPENDED))
+
+
+def _resumed(job: Job, event: happened.TrialResumed) -> Job:
+    return job.with_trial(replace(job.trials[event.trial_number], state=TrialState.RUNNING))
+
+
+def _trial_ended(job: Job, event: happened.TrialEnded) -> Job:
+    trial = job.trials[event.trial_number]
+    ended = replace(
+        trial,
+        state=TrialState.ENDED,
+        lease_expires_at=None,
+        outcome=event.outcome,
+        outcome_reason=event.reason,
+        cost=event.cost,
+        time_s=event.time_s,
+        energy_j=event.energy_j,
+        bound=event.bound,
+        is_over_bound=event.is_over_bound,
+        ended_at=event.ended_at,
+    )
+    return _with_result(job.with_trial(ended), trial, event)
+
+
+def _late_result(job: Job, event: happened.LateResult) -> Job:
+    trial = job.trials[event.trial_number]
+    ended = replace(
+        trial,
+        late_outcome=event.outcome,
+        cost=event.cost,
+        time_s=event.time_s,
+        energy_j=event.energy_j,
+        bound=event.bound,
+        is_over_bound=event.is_over_bound,
+    )
+    return _with_result(job.with_trial(ended), trial, event)
+
+
+def _with_result(job: Job, trial: Trial, event: happened.TrialEnded | happened.LateResult) -> Job:
+    knowledge = with_end_of_trial(job.knowledge_of(trial), job.spec_of(trial), trial, event)
+    job = with_learnt_curve(job.with_knowledge(trial.version_number, knowledge), trial, event.learnt_curve)
+    recurrence = job.recurrences.get(trial.recurrence_id)
+    if recurrence is None or event.outcome not in FAILURES:
+        return job
+    ceilings = dict(recurrence.out_of_memory_from)
+    if event.outcome is Outcome.INFEASIBLE and reason_code(event.reason) == OUT_OF_MEMORY:
+        ceilings[trial.hardware.key] = min(trial.batch_size, ceilings.get(trial.hardware.key, trial.batch_size))
+    aborted = replace(
+        recurrence,
+        aborts=recurrence.aborts + 1,
+        failed=recurrence.failed | {trial.batch_size},
+        out_of_memory_from=ceilings,
+    )
+    return replace(job, recurrences={**job.recurrences, recurrence.recurrence_id: aborted})
+
+
+def _change_point(job: Job, event: happened.ChangePoint) -> Job:
+    return job.with_knowledge(event.version_number, after_change_point(_knowledge(job, event)))
+
+
+def _round_ended(job: Job, event: happened.RoundEnded) -> Job:
+    knowledge = _knowledge(job, event)
+    state = knowledge.pruning
+    if event.survivors:
+        state = replace(
+            state,
+            round_number=event.round_number + 1,
+            default_batch_size=event.next_default_batch_size,
+            pruned=state.pruned | set(event.pruned),
+            barren_rounds=0,
+            paused_in=None,
+            verdicts={},
+        )
+    else:
+        state = replace(state, barren_rounds=state.barren_rounds + 1, paused_in=event.recurrence_id, verdicts={})
+    return job.with_knowledge(event.version_number, replace(knowledge, pruning=state))
+
+
+def _stage_entered(job: Job, event: happened.StageEntered) -> Job:
+    return job.with_knowledge(event.version_number, replace(_knowledge(job, event), stage=event.stage))
+
+
+def _attention_needed(job: Job, event: happened.AttentionNeeded) -> Job:
+    return job.with_knowledge(event.version_number, replace(_knowledge(job, event), needs_attention=True))
+
+
+def _recurrence_ended(job: Job, event: happened.RecurrenceEnded) -> Job:
+    left = {name: open_ for name, open_ in job.recurrences.items() if name != event.recurrence_id}
+    return replace(job, recurrences=left)
+
+
+def _batch_size_allowed(job: Job, event: happened.BatchSizeAllowed) -> Job:
+    for key in event.hardware_keys:
+        knowledge = job.version.knowledge[key]
+        job = job.with_knowledge(job.current_version, after_allowing(knowledge, event.batch_size))
+    recurrences = {
+        name: replace(
+            recurrence,
+            out_of_memory_from={
+                key: ceiling
+                for key, ceiling in recurrence.out_of_memory_from.items()
+                if key not in event.hardware_keys or ceiling > event.batch_size
+            },
+        )
+        for name, recurrence in job.recurrences.items()
+    }
+    return replace(job, recurrences=recurrences)
+
+
+def _deleted(job: Job, _: happened.JobDeleted) -> Job:
+    return replace(job, is_deleted=True, current_version=max(job.versions), versions={}, recurrences={})
+
+
+def _unchanged(job: Job, _: Event) -> Job:
+    return job
+
+
+def _knowledge(
+    job: Job, event: happened.ChangePoint | happened.RoundEnded | happened.StageEntered | happened.AttentionNeeded
+) -> Knowledge:
+    return job.versions[event.version_number].knowledge[event.hardware_key]
+
+
+_EVOLUTIONS: dict[type, Callable[[Job, Any], Job]] = {
+    happened.JobRegistered: _registered,
+    happened.JobRespecified: _respecified,
+    happened.RecurrenceOpened: _recurrence_opened,
+    happened.TrialStarted: _trial_started,
+    happened.EpochReported: _epoch_reported,
+    happened.TrialSuspended: _suspended,
+    happened.TrialResumed: _resumed,
+    happened.TrialEnded: _trial_ended,
+    happened.LateResult: _late_result,
+    happened.ChangePoint: _change_point,
+    happened.RoundEnded: _round_ended,
+    happened.StageEntered: _stage_entered,
+    happened.AttentionNeeded: _attention_needed,
+    happened.RecurrenceEnded: _recurrence_ended,
+    happened.BatchSizeAllowed: _batch_size_allowed,
+    happened.PowerProfiled: _unchanged,
+    happened.JobDeleted: _deleted,
+    happened.JobSnapshotted: _unchanged,
+}

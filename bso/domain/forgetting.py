@@ -1,0 +1,53 @@
+"""What is forgotten: costs at a change point, infeasibility when an operator lifts it. Copying, no decisions."""
+
+from __future__ import annotations
+
+from bso.domain.knowledge import ArmRecord, Knowledge, PruningState, Stage, too_large_from
+from bso.domain.replacing import replace
+
+
+def after_change_point(knowledge: Knowledge) -> Knowledge:
+    """The knowledge after costs have changed: what is known apart from costs stays."""
+    arms = {
+        size: ArmRecord(
+            interrupted_after_s=arm.interrupted_after_s,
+            is_resting=arm.is_resting,
+            out_of_memories=arm.out_of_memories,
+            exceeds_wall_time=arm.exceeds_wall_time,
+        )
+        for size, arm in knowledge.arms.items()
+    }
+    return replace(
+        knowledge,
+        arms=arms,
+        window=(),
+        change_points=knowledge.change_points + 1,
+        pruning=_explored_anew(knowledge),
+    )
+
+
+def after_allowing(knowledge: Knowledge, batch_size: int) -> Knowledge:
+    """The knowledge after an operator has lifted the infeasibility of a batch size.
+
+    Whatever fits proves that smaller ones do, so their memory failures are forgotten too.
+    """
+    ceiling = too_large_from(knowledge)
+    lifted = {size for size in knowledge.pruning.pruned if ceiling is not None and ceiling <= size <= batch_size}
+    lifted.add(batch_size)
+    arms = {
+        size: replace(arm, out_of_memories=0) if size <= batch_size else arm for size, arm in knowledge.arms.items()
+    }
+    if batch_size in arms:
+        allowed = replace(arms[batch_size], exceeds_wall_time=False, interrupted_after_s=(), is_resting=False)
+        arms[batch_size] = allowed
+    state = knowledge.pruning
+    verdicts = {
+        size: verdict for size, verdict in state.verdicts.items() if not (size <= batch_size and verdict.is_infeasible)
+    }
+    return replace(knowledge, arms=arms, pruning=replace(state, verdicts=verdicts, pruned=state.pruned - lifted))
+
+
+def _explored_anew(knowledge: Knowledge) -> PruningState:
+    """The round begins again: what was pruned by the old reference, while still exploring, may be fine by the new."""
+    state = replace(knowledge.pruning, verdicts={}, paused_in=None)
+    return replace(state, pruned=frozenset()) if knowledge.stage is Stage.PRUNING else state

@@ -1,0 +1,46 @@
+"""Identifiers: what a job or recurrence may be called, and ids derived from other ids."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+MAX_LENGTH = 120
+PATTERN = r"[A-Za-z0-9][A-Za-z0-9._+:-]{0,119}"
+_PATTERN = re.compile(PATTERN, re.ASCII)
+_TRIALS = uuid.UUID("5b0f3f0e-5a0b-5f5e-9c51-6c6f0a7a4c11")
+
+
+def identifier_problem(value: object) -> str | None:
+    """Say what is wrong with an identifier, or return None if it is a good one.
+
+    Good ones are ASCII, begin with a letter or digit, go on with letters, digits and ``. _ + : -``, and have
+    at most 120 characters: they fit a routing key, an ``ascii_bin`` column, a file name and a URL as they are.
+    """
+    if not isinstance(value, str):
+        return f"must be a string, got {type(value).__name__}"
+    if not value:
+        return "must not be empty"
+    if len(value) > MAX_LENGTH:
+        return f"may have at most {MAX_LENGTH} characters, got {len(value)}"
+    if not _PATTERN.fullmatch(value):
+        return (
+            "must begin with a letter or digit and go on with letters, digits or any of . _ + : - "
+            f"(ASCII only), got {value!r}"
+        )
+    return None
+
+
+def trial_id_for(begin_command_id: str) -> str:
+    """The trial_id that a begin_trial command creates: derived, so that every transport gives the same one."""
+    return str(uuid.uuid5(_TRIALS, begin_command_id))
+
+
+def job_id_for(prefix: str, register_command_id: str) -> str:
+    """The job_id for a registration without one: the prefix and eight digits derived from the command."""
+    return f"{prefix[: MAX_LENGTH - 9]}-{uuid.uuid5(_TRIALS, register_command_id).hex[:8]}"
+
+
+def expiry_command_id(trial_id: str, lease_expires_at: str) -> str:
+    """The command_id of the expiry of one lease: every worker that notices it derives the same one."""
+    return str(uuid.uuid5(uuid.UUID(trial_id), lease_expires_at))

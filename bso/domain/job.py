@@ -1,0 +1,111 @@
+"""A recurring training job: the aggregate that commands are decided on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bso.domain.curve.records import EpochKnowledge
+from bso.domain.hardware import HardwareKind
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Knowledge, fresh_knowledge
+from bso.domain.learning_rate import LearningRate
+from bso.domain.recurrence import Recurrence
+from bso.domain.replacing import replace
+from bso.domain.trial import Trial, TrialState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobVersion:
+    """One identity of the job, and what was learnt under it, by key of the hardware kind.
+
+    ``learning_rate`` is that of the last trial which named one. ``epochs`` is what the policy ``curve`` knows of
+    epochs to the target, on whatever hardware.
+    """
+
+    version_number: int
+    spec: JobSpec
+    seed: int
+    knowledge: Mapping[str, Knowledge] = field(default_factory=dict)
+    learning_rate: LearningRate | None = None
+    epochs: EpochKnowledge = EpochKnowledge()
+
+    def knowledge_on(self, hardware: HardwareKind) -> Knowledge:
+        """What is known on a hardware kind; fresh where nothing is."""
+        found = self.knowledge.get(hardware.key)
+        return found if found is not None else fresh_knowledge(self.spec, hardware)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The whole state of a job. ``last_seq`` numbers its events, ``trials`` holds those that are loaded.
+
+    Active trials are always loaded; ended ones only where a command asked for one, or where a log was folded from
+    its beginning. A deleted job is a tombstone: its numbers go on when it is registered again.
+    """
+
+    job_id: str
+    last_seq: int = 0
+    last_trial_number: int = 0
+    last_recurrence_number: int = 0
+    owner: str | None = None
+    is_deleted: bool = False
+    current_version: int = 0
+    versions: Mapping[int, JobVersion] = field(default_factory=dict)
+    recurrences: Mapping[str, Recurrence] = field(default_factory=dict)
+    trials: Mapping[int, Trial] = field(default_factory=dict)
+
+    @property
+    def version(self) -> JobVersion:
+        """The version that new trials belong to."""
+        return self.versions[self.current_version]
+
+    @property
+    def spec(self) -> JobSpec:
+        """The specification of the current version."""
+        return self.version.spec
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether trials may begin."""
+        return bool(self.versions) and not self.is_deleted
+
+    def active_trials(self) -> tuple[Trial, ...]:
+        """The trials that have not ended, in order of their numbers."""
+        return tuple(self.trials[number] for number in sorted(self.trials) if self.trials[number].is_active)
+
+    def running_on(self, version_number: int, hardware: HardwareKind) -> tuple[int, ...]:
+        """The batch sizes of the running trials of a version on a hardware kind."""
+        return tuple(
+            trial.batch_size
+            for trial in self.active_trials()
+            if trial.state is TrialState.RUNNING
+            and trial.version_number == version_number
+            and trial.hardware.key == hardware.key
+        )
+
+    def knowledge_of(self, trial: Trial) -> Knowledge:
+        """What is known where a trial belongs."""
+        return self.versions[trial.version_number].knowledge_on(trial.hardware)
+
+    def spec_of(self, trial: Trial) -> JobSpec:
+        """The specification that a trial runs under."""
+        return self.versions[trial.version_number].spec
+
+    def with_trial(self, trial: Trial) -> Job:
+        """The job with a trial added or replaced."""
+        return replace(self, trials={**self.trials, trial.trial_number: trial})
+
+    def with_version(self, version: JobVersion) -> Job:
+        """The job with a version added or replaced."""
+        return replace(self, versions={**self.versions, version.version_number: version})
+
+    def with_knowledge(self, version_number: int, knowledge: Knowledge) -> Job:
+        """The job with the knowledge of one version on one hardware kind replaced."""
+        version = self.versions[version_number]
+        known = {**version.knowledge, knowledge.hardware.key: knowledge}
+        return self.with_version(replace(version, knowledge=known))
+
+    def without_ended_trials(self) -> Job:
+        """The job as it is stored: ended trials live in their own table."""
+        return replace(self, trials={trial.trial_number: trial for trial in self.active_trials()})

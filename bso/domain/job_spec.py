@@ -1,0 +1,243 @@
+"""What a user asks for: the specification of a recurring training job, its validation and its identity.
+
+Field names are those of Zeus (NSDI '23). A request holds only what the user set; what is missing is taken from
+the recorded specification, or from the defaults here at the first registration, and is then recorded: a later
+release's defaults change no running job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from bso.domain.errors import Rejected
+
+MAX_BATCH_SIZE = 2**31 - 1
+MAX_BATCH_SIZES = 1000
+MAX_VERSION_LENGTH = 120
+PRUNING_THOMPSON, CURVE = "pruning_thompson", "curve"
+POLICIES = (PRUNING_THOMPSON, CURVE)
+DEFAULT_POLICY = CURVE
+"""That of a new job whose specification names none."""
+_MOST_UNKNOWN = 5
+
+
+class InvalidSpec(Rejected):
+    """One or more fields of a job specification are out of range; ``problems`` says which and why."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.problems = dict(problems)
+        super().__init__("; ".join(f"{name} {problem}" for name, problem in self.problems.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecIdentity:
+    """The fields that make results comparable; another identity is another version of the job."""
+
+    target_metric: float
+    higher_is_better_metric: bool
+    eta_knob: float
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A complete, valid specification.
+
+    ``batch_sizes`` is sorted and holds ``default_batch_size``. ``eta_knob`` (0 to 1) weighs energy against time,
+    ``beta_knob`` (1 or more, None: never stop early) is the early-stopping threshold over the cheapest converged
+    cost. ``window_size`` 0 means: learn from all trials; else from the last window_size * len(batch_sizes).
+    ``cost_budget`` [J] bounds a trial while nothing has converged. ``max_attempts`` trials at most serve one
+    recurrence; the last of them runs without a bound.
+
+    The defaults here are also what is read where a recorded specification lacks a field. Hence that of ``policy``
+    never changes, records without it being of jobs that learn by pruning_thompson; a new job gets ``curve``.
+    """
+
+    batch_sizes: tuple[int, ...]
+    default_batch_size: int
+    eta_knob: float = 0.5
+    beta_knob: float | None = 2.0
+    target_metric: float = 0.5
+    higher_is_better_metric: bool = True
+    max_epochs: int = 100
+    num_pruning_rounds: int = 2
+    window_size: int = 0
+    mab_prior_mean: float = 0.0
+    mab_prior_precision: float = 0.0
+    mab_num_explorations: int = 2
+    mab_seed: int | None = None
+    policy: str = PRUNING_THOMPSON
+    version: str = ""
+    cost_budget: float | None = None
+    early_stopping: bool = True
+    max_attempts: int = 3
+
+    @property
+    def identity(self) -> SpecIdentity:
+        """The fields whose change starts a new version of the job."""
+        return SpecIdentity(
+            target_metric=self.target_metric,
+            higher_is_better_metric=self.higher_is_better_metric,
+            eta_knob=self.eta_knob,
+            version=self.version,
+        )
+
+    @property
+    def observations_kept(self) -> int:
+        """The number of ended trials that the window spans; 0: all."""
+        return self.window_size * len(self.batch_sizes)
+
+    def distance_to_target(self, metric: float) -> float:
+        """How far a validation metric is from the target, in its own unit: 0 or less where it has reached it."""
+        return self.target_metric - metric if self.higher_is_better_metric else metric - self.target_metric
+
+    def reached_target(self, metric: float) -> bool:
+        """Whether a validation metric is at the target or better; NaN and infinities never are."""
+        if not math.isfinite(metric):
+            return False
+        return metric >= self.target_metric if self.higher_is_better_metric else metric <= self.target_metric
+
+
+SPEC_FIELDS = tuple(field.name for field in fields(JobSpec))
+IDENTITY_FIELDS = tuple(field.name for field in fields(SpecIdentity))
+
+
+def resolve_spec(requested: Mapping[str, Any], recorded: JobSpec | None = None) -> JobSpec:
+    """Complete a request with what is recorded (or the defaults) and check every field.
+
+    Raises InvalidSpec naming each field that is unknown, of a wrong type, or out of range.
+    """
+    problems = _unknown(requested)
+    values: dict[str, Any] = {}
+    for name, raw in requested.items():
+        if name not in SPEC_FIELDS:
+            continue
+        try:
+            values[name] = _CHECKS[name](raw)
+        except _Invalid as invalid:
+            problems[name] = str(invalid)
+    if recorded is None:
+        values.setdefault("policy", DEFAULT_POLICY)
+        problems.update(
+            {name: "is required" for name in ("batch_sizes", "default_batch_size") if name not in requested}
+        )
+    if problems:
+        raise InvalidSpec(problems)
+    spec = replace(recorded, **values) if recorded is not None else JobSpec(**values)
+    if spec.default_batch_size not in spec.batch_sizes:
+        sizes = ", ".join(map(str, spec.batch_sizes))
+        raise InvalidSpec(
+            {"default_batch_size": f"must be one of batch_sizes ({sizes}), got {spec.default_batch_size}"}
+        )
+    return spec
+
+
+def _unknown(requested: Mapping[str, Any]) -> dict[str, str]:
+    """The first few unknown fields: a typing error must not silently train with a default."""
+    unknown = [name for name in requested if name not in SPEC_FIELDS]
+    known = ", ".join(SPEC_FIELDS)
+    return {name[:80]: f"is unknown; known are {known}" for name in unknown[:_MOST_UNKNOWN]}
+
+
+class _Invalid(Exception):
+    """A field's value is not acceptable; the message completes the sentence that its name begins."""
+
+
+def _integer(least: int, most: int) -> Callable[[object], int]:
+    def check(raw: object) -> int:
+        if isinstance(raw, float) and raw.is_integer():
+            raw = int(raw)
+        if isinstance(raw, bool) or not isinstance(raw, int) or not least <= raw <= most:
+            raise _Invalid(f"must be a whole number from {least} to {most}, got {_shown(raw)}")
+        return raw
+
+    return check
+
+
+def _number(least: float, most: float, words: str) -> Callable[[object], float]:
+    def check(raw: object) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, int | float):
+            raise _Invalid(f"must be {words}, got {_shown(raw)}")
+        try:
+            number = float(raw)
+        except OverflowError:
+            number = math.inf
+        if not (math.isfinite(number) and least <= number <= most):
+            raise _Invalid(f"must be {words}, got {_shown(raw)}")
+        return number
+
+    return check
+
+
+def _optional(check: Callable[[object], Any]) -> Callable[[object], Any]:
+    return lambda raw: None if raw is None else check(raw)
+
+
+def _boolean(raw: object) -> bool:
+    if not isinstance(raw, bool):
+        raise _Invalid(f"must be true or false, got {_shown(raw)}")
+    return raw
+
+
+def _sizes(raw: object) -> tuple[int, ...]:
+    if not isinstance(raw, list | tuple | range) or not 1 <= len(raw) <= MAX_BATCH_SIZES:
+        raise _Invalid(f"must be a list of 1 to {MAX_BATCH_SIZES} whole numbers, got {_shown(raw)}")
+    try:
+        sizes = [_BATCH_SIZE(size) for size in raw]
+    except _Invalid as invalid:
+        raise _Invalid(f"has an element that {invalid}") from invalid
+    twice = sorted({size for size in sizes if sizes.count(size) > 1})
+    if twice:
+        raise _Invalid(f"must not name a batch size twice, got {twice[0]} again")
+    return tuple(sorted(sizes))
+
+
+def _policy(raw: object) -> str:
+    if not isinstance(raw, str) or raw not in POLICIES:
+        raise _Invalid(f"must be one of {', '.join(POLICIES)}, got {_shown(raw)}")
+    return raw
+
+
+def _version(raw: object) -> str:
+    if not isinstance(raw, str) or len(raw) > MAX_VERSION_LENGTH or not raw.isprintable():
+        raise _Invalid(f"must be printable text of at most {MAX_VERSION_LENGTH} characters, got {_shown(raw)}")
+    return raw
+
+
+def _window(raw: object) -> int:
+    size = _integer(0, 100_000)(raw)
+    if size == 1:
+        raise _Invalid("must be 0 (learn from all trials) or at least 2, since one cost has no variance; got 1")
+    return size
+
+
+def _shown(raw: object) -> str:
+    text = repr(raw)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+_BATCH_SIZE = _integer(1, MAX_BATCH_SIZE)
+_FINITE = _number(-1e300, 1e300, "a finite number")
+_CHECKS: Mapping[str, Callable[[object], Any]] = {
+    "batch_sizes": _sizes,
+    "default_batch_size": _BATCH_SIZE,
+    "eta_knob": _number(0.0, 1.0, "a number from 0 (time alone) to 1 (energy alone)"),
+    "beta_knob": _optional(_number(1.0, 1e300, "a number of 1 or more, or null for no early stopping")),
+    "target_metric": _FINITE,
+    "higher_is_better_metric": _boolean,
+    "max_epochs": _integer(1, 10**9),
+    "num_pruning_rounds": _integer(0, 1000),
+    "window_size": _window,
+    "mab_prior_mean": _FINITE,
+    "mab_prior_precision": _number(0.0, 1e300, "a finite number of 0 or more"),
+    "mab_num_explorations": _integer(0, 1_000_000),
+    "mab_seed": _optional(_integer(0, 2**63 - 1)),
+    "policy": _policy,
+    "version": _version,
+    "cost_budget": _optional(_number(5e-324, 1e300, "a positive number of joules, or null for none")),
+    "early_stopping": _boolean,
+    "max_attempts": _integer(1, 1000),
+}

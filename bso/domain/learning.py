@@ -1,0 +1,132 @@
+"""What the end of a trial adds to the knowledge of its batch size: copying and adding, no decisions."""
+
+from __future__ import annotations
+
+from bso.domain import pruning
+from bso.domain.events import LateResult, TrialEnded
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import (
+    INTERRUPTIONS_BEFORE_REST,
+    ArmRecord,
+    Knowledge,
+    Observation,
+    PruningState,
+    Stage,
+)
+from bso.domain.replacing import replace
+from bso.domain.trial import FAILURES, OUT_OF_MEMORY, Outcome, Trial, reason_code
+
+SAME_ELAPSED_TIME = 0.05
+
+
+def with_end_of_trial(knowledge: Knowledge, spec: JobSpec, trial: Trial, ended: TrialEnded | LateResult) -> Knowledge:
+    """The knowledge after a trial has ended.
+
+    Nothing is learnt of a batch size that the job never had, which a client out of reach may have chosen.
+    """
+    if ended.outcome is Outcome.CANCELLED:
+        return knowledge
+    knowledge = replace(
+        knowledge,
+        arms=_lifted(_awake(knowledge, trial.batch_size), knowledge, spec, trial, ended),
+        needs_attention=knowledge.needs_attention and ended.outcome is not Outcome.CONVERGED,
+    )
+    if not (trial.batch_size in spec.batch_sizes or trial.batch_size in knowledge.arms):
+        return knowledge
+    arm = _arm_after(knowledge.arm(trial.batch_size), ended)
+    return replace(
+        knowledge,
+        arms={**knowledge.arms, trial.batch_size: arm},
+        window=_window_after(knowledge, spec, trial, ended),
+        pruning=_pruning_after(knowledge, trial, ended),
+    )
+
+
+def _arm_after(arm: ArmRecord, ended: TrialEnded | LateResult) -> ArmRecord:
+    if ended.outcome is Outcome.INTERRUPTED:
+        return _interrupted(arm, ended.time_s)
+    has_converged = ended.outcome is Outcome.CONVERGED
+    ran_out_of_memory = ended.outcome is Outcome.INFEASIBLE and reason_code(ended.reason) == OUT_OF_MEMORY
+    return replace(
+        arm,
+        costs=arm.costs if ended.learnt_cost is None else arm.costs.add(ended.learnt_cost),
+        convergences=arm.convergences + has_converged,
+        cheapest_converged=_least(arm.cheapest_converged, ended.learnt_cost if has_converged else None),
+        not_converged_in_a_row=_not_converged_in_a_row(arm, ended, ran_out_of_memory=ran_out_of_memory),
+        interrupted_after_s=(),
+        is_resting=False,
+        out_of_memories=arm.out_of_memories + ran_out_of_memory,
+    )
+
+
+def _not_converged_in_a_row(arm: ArmRecord, ended: TrialEnded | LateResult, *, ran_out_of_memory: bool) -> int:
+    """Stopped for its cost a trial shows nothing of this, and running out of memory has rules of its own."""
+    if ended.outcome is Outcome.CONVERGED:
+        return 0
+    is_failure_to_converge = ended.outcome in (Outcome.NOT_CONVERGED, Outcome.INFEASIBLE) and not ran_out_of_memory
+    return arm.not_converged_in_a_row + is_failure_to_converge
+
+
+def _interrupted(arm: ArmRecord, elapsed_s: float) -> ArmRecord:
+    """One more interruption in a row: after three the batch size rests; always at the same time, it is a limit."""
+    elapsed = (*arm.interrupted_after_s, elapsed_s)[-INTERRUPTIONS_BEFORE_REST:]
+    is_third = len(elapsed) == INTERRUPTIONS_BEFORE_REST
+    middle = sum(elapsed) / len(elapsed)
+    is_same_time = middle > 0 and all(abs(one - middle) <= SAME_ELAPSED_TIME * middle for one in elapsed)
+    return replace(
+        arm,
+        interrupted_after_s=elapsed,
+        is_resting=is_third,
+        exceeds_wall_time=arm.exceeds_wall_time or (is_third and is_same_time),
+    )
+
+
+def _awake(knowledge: Knowledge, ended_batch_size: int) -> dict[int, ArmRecord]:
+    """The arms, those that rested until another trial ended being awake again."""
+    return {
+        size: replace(arm, is_resting=False) if arm.is_resting and size != ended_batch_size else arm
+        for size, arm in knowledge.arms.items()
+    }
+
+
+def _lifted(
+    arms: dict[int, ArmRecord], knowledge: Knowledge, spec: JobSpec, trial: Trial, ended: TrialEnded | LateResult
+) -> dict[int, ArmRecord]:
+    """The arms, no longer excluded if none of them converged any more and now one does: the cause lay elsewhere."""
+    sampled = set(spec.batch_sizes) - knowledge.pruning.pruned
+    is_news = ended.outcome is Outcome.CONVERGED and trial.batch_size in sampled
+    if not is_news or any(knowledge.arm(size).still_converges for size in sampled):
+        return arms
+    return {size: replace(arm, not_converged_in_a_row=0) for size, arm in arms.items()}
+
+
+def _window_after(
+    knowledge: Knowledge, spec: JobSpec, trial: Trial, ended: TrialEnded | LateResult
+) -> tuple[Observation, ...]:
+    """The last results that the window spans; interruptions are none, and push nothing out."""
+    if not spec.window_size:
+        return ()
+    if ended.outcome is Outcome.INTERRUPTED:
+        return knowledge.window
+    seen = Observation(
+        batch_size=trial.batch_size, cost=ended.learnt_cost, has_converged=ended.outcome is Outcome.CONVERGED
+    )
+    return (*knowledge.window, seen)[-spec.observations_kept :]
+
+
+def _pruning_after(knowledge: Knowledge, trial: Trial, ended: TrialEnded | LateResult) -> PruningState:
+    state = knowledge.pruning
+    is_final = ended.outcome is Outcome.CONVERGED or ended.outcome in FAILURES
+    if knowledge.stage is not Stage.PRUNING or not is_final:
+        return state
+    return pruning.with_result(
+        state,
+        trial.batch_size,
+        has_converged=ended.outcome is Outcome.CONVERGED and not ended.is_failure,
+        is_infeasible=ended.outcome is Outcome.INFEASIBLE,
+        cost=ended.learnt_cost,
+    )
+
+
+def _least(first: float | None, second: float | None) -> float | None:
+    return min((value for value in (first, second) if value is not None), default=None)

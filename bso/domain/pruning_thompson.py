@@ -1,0 +1,266 @@
+"""The policy of the Zeus paper: exploration with pruning, then Gaussian Thompson sampling (NSDI '23, section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bso.domain import pruning
+from bso.domain.bandit import CostPosterior, posterior_of, sample_cheapest
+from bso.domain.events import (
+    ChangePoint,
+    Event,
+    LateResult,
+    TrialEnded,
+)
+from bso.domain.evolve import evolve
+from bso.domain.hardware import HardwareKind
+from bso.domain.job import Job, JobVersion
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import (
+    NOT_CONVERGED_BEFORE_EXCLUSION,
+    Knowledge,
+    Stage,
+    cheapest_known,
+    cheapest_of,
+    costs_of,
+    feasible,
+    reference_of,
+)
+from bso.domain.policy import Choice, Expectation, Outlook, Verdict
+from bso.domain.recurrence import Recurrence
+from bso.domain.replacing import replace
+from bso.domain.rounds import end_of_round
+from bso.domain.stopping import early_stopping_bound, judge_progress
+from bso.domain.trial import FAILURES, Outcome, Trial
+
+_WITH_COST = frozenset({Outcome.CONVERGED, Outcome.COST_EXCEEDED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Situation:
+    """What a choice depends on. ``arms`` may run as far as the job knows, ``offered`` also in this recurrence."""
+
+    spec: JobSpec
+    seed: int
+    trial_number: int
+    knowledge: Knowledge
+    recurrence: Recurrence
+    feasible: frozenset[int]
+    arms: frozenset[int]
+    offered: frozenset[int]
+    running: tuple[int, ...]
+
+
+def posterior_on(knowledge: Knowledge, spec: JobSpec, batch_size: int) -> CostPosterior | None:
+    """What is believed about the mean cost of a batch size; None before its first cost, if the prior is flat."""
+    return posterior_of(
+        costs_of(knowledge, spec, batch_size),
+        prior_mean=spec.mab_prior_mean,
+        prior_precision=spec.mab_prior_precision,
+    )
+
+
+class PruningThompson:
+    """Explores with pruning, then samples; stops a trial at ``beta_knob`` times the cheapest converged cost."""
+
+    def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
+        """The batch size for the next trial of a recurrence, of the job's current version."""
+        now = _situation(job, recurrence, hardware)
+        is_last = recurrence.aborts + 1 >= now.spec.max_attempts
+        if now.knowledge.needs_attention:
+            return replace(_known_or_default(now, "three rounds found nothing that converges"), is_unbounded=True)
+        if is_last and recurrence.aborts:
+            reason = (
+                f"attempt {recurrence.aborts + 1} of {now.spec.max_attempts} is the last, without a bound on its cost"
+            )
+            return replace(_known_or_default(now, reason, tolerated=0), is_unbounded=True)
+        choice = _explore(now) if now.knowledge.stage is Stage.PRUNING else _sample(now)
+        return replace(choice, is_unbounded=is_last)
+
+    def bound(self, job: Job, trial: Trial) -> float | None:
+        """The cost [J] above which the trial is stopped."""
+        return early_stopping_bound(job, trial)
+
+    def judge(self, job: Job, trial: Trial) -> Verdict:
+        """Whether a running trial goes on, after its latest report."""
+        return judge_progress(job, trial, trial.bound)  # as its report has found it
+
+    def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
+        """Change point, the end itself, and the end of a round or stage: in this order."""
+        change = _change_point(job, trial, ended)
+        ended = replace(
+            ended,
+            is_failure=_is_failure(job, trial, ended, is_change=change is not None),
+            learnt_cost=_learnt_cost(job, trial, ended),
+        )
+        events: tuple[Event, ...] = (ended,) if change is None else (change, ended)
+        for event in events:
+            job = evolve(job, event)
+        return events + end_of_round(job, trial)
+
+    def outlook(self, version: JobVersion, knowledge: Knowledge) -> Outlook:
+        """The posterior of each arm's mean cost; the best is the cheapest known one that may be offered."""
+        spec = version.spec
+        sizes = sorted({*spec.batch_sizes, *knowledge.arms})
+        posteriors = {size: posterior_on(knowledge, spec, size) for size in sizes}
+        usable = feasible(knowledge, spec)
+        offerable = usable.intersection(pruning.candidates(knowledge.pruning, spec, usable))
+        return Outlook(
+            best_batch_size=cheapest_known(knowledge, spec, frozenset(offerable)),
+            expected={
+                size: Expectation(cost=posterior.mean, deviation=posterior.std)
+                for size, posterior in posteriors.items()
+                if posterior is not None
+            },
+        )
+
+
+def _situation(job: Job, recurrence: Recurrence, hardware: HardwareKind) -> _Situation:
+    version = job.version
+    knowledge = version.knowledge_on(hardware)
+    usable = feasible(knowledge, version.spec)
+    arms = usable.intersection(pruning.candidates(knowledge.pruning, version.spec, usable))
+    return _Situation(
+        spec=version.spec,
+        seed=version.seed,
+        trial_number=job.last_trial_number + 1,
+        knowledge=knowledge,
+        recurrence=recurrence,
+        feasible=usable,
+        arms=arms,
+        offered=_offered(knowledge, recurrence, hardware.key, arms=arms, usable=usable),
+        running=job.running_on(version.version_number, hardware),
+    )
+
+
+def _offered(
+    knowledge: Knowledge, recurrence: Recurrence, key: str, *, arms: frozenset[int], usable: frozenset[int]
+) -> frozenset[int]:
+    """The batch sizes that this recurrence may run: the best of these that is not empty.
+
+    Arms that have not failed in it; those that only became too expensive (the exclusions lift); pruned ones, which
+    is better than what no longer converges or fits; and, when nothing else is left, whatever there is. Where even the
+    smallest one ran out of memory, that one: a larger one fits still less.
+    """
+    fresh = frozenset(size for size in usable if not recurrence.excludes(size, key))
+    fitting = frozenset(size for size in usable if recurrence.may_fit(size, key))
+    sampled = knowledge.stage is Stage.MAB
+    converging = frozenset(size for size in usable if not sampled or knowledge.arm(size).still_converges)
+    unfailing = frozenset(size for size in usable if not knowledge.arm(size).not_converged_in_a_row)
+    preferences = (
+        arms & fresh & converging,
+        arms & fitting & unfailing,
+        fresh & converging,
+        arms & fresh,
+        arms & fitting,
+        fresh,
+    )
+    offered = next(filter(None, preferences), arms if fitting else frozenset({min(usable)}))
+    return frozenset(size for size in offered if not knowledge.arm(size).is_resting) or offered
+
+
+def _known_or_default(now: _Situation, why: str, *, tolerated: int = NOT_CONVERGED_BEFORE_EXCLUSION - 1) -> Choice:
+    """The cheapest known batch size that may be offered; before any result the default or the nearest smaller.
+
+    One that failed to converge more often in a row than ``tolerated`` yields to any other.
+    """
+    among = now.offered if now.knowledge.needs_attention else _safest(now, tolerated)
+    known = None if now.knowledge.needs_attention else cheapest_known(now.knowledge, now.spec, among)
+    if known is not None:
+        return Choice(batch_size=known, reason=f"{why}; {known} is the cheapest batch size known")
+    default = now.spec.default_batch_size
+    size = pruning.nearest(default, among)
+    words = (
+        f"{size} is the default"
+        if size == default
+        else f"of the batch sizes left, {size} is nearest to the default {default}"
+    )
+    return Choice(batch_size=size, reason=f"{why}; {words}")
+
+
+def _safest(now: _Situation, tolerated: int) -> frozenset[int]:
+    """Those offered that are most likely to give a model: not failing to converge, known, not failing in the round."""
+
+    def doubts(size: int) -> tuple[bool, bool, bool]:
+        arm, verdict = now.knowledge.arm(size), now.knowledge.pruning.verdicts.get(size)
+        has_failed = verdict is not None and not verdict.has_converged
+        return arm.not_converged_in_a_row > tolerated, not arm.convergences, has_failed
+
+    least = min(map(doubts, now.offered))
+    return frozenset(size for size in now.offered if doubts(size) == least)
+
+
+def _explore(now: _Situation) -> Choice:
+    state = now.knowledge.pruning
+    if state.paused_in == now.recurrence.recurrence_id:
+        return _known_or_default(now, "nothing converged in this round, the exploration begins again next time")
+    size = pruning.next_to_explore(state, now.spec, now.feasible)
+    if size is None or size not in now.offered:
+        return _known_or_default(now, "the batch size under exploration cannot be offered at this time")
+    if size in now.running:
+        return _known_or_default(now, f"batch size {size} is being explored by another trial")
+    return Choice(batch_size=size, reason=f"exploring {size} in round {state.round_number} of the pruning stage")
+
+
+def _sample(now: _Situation) -> Choice:
+    arms = sorted(now.offered)
+    wanted = max(2, now.spec.mab_num_explorations)
+    looks = {size: costs_of(now.knowledge, now.spec, size).count + now.running.count(size) for size in arms}
+    unexplored = [size for size in arms if costs_of(now.knowledge, now.spec, size).count < wanted]
+    if unexplored:
+        convergences = {size: now.knowledge.arm(size).convergences for size in arms}
+        size = min(unexplored, key=lambda candidate: (looks[candidate], convergences[candidate], candidate))
+        return Choice(batch_size=size, reason=f"{size} has fewer than {wanted} costs, which sampling needs")
+    posteriors = {
+        size: posterior for size in arms if (posterior := posterior_on(now.knowledge, now.spec, size)) is not None
+    }
+    size, sample = sample_cheapest(posteriors, seed=now.seed, trial_number=now.trial_number)
+    mean = posteriors[size].mean
+    if len(arms) == 1:
+        return Choice(batch_size=size, reason=f"{size} is the only batch size left to choose (expected {mean:.6g} J)")
+    return Choice(
+        batch_size=size,
+        reason=f"sampled cost {sample:.6g} J of {size} is the lowest of {len(arms)} arms (expected {mean:.6g} J)",
+    )
+
+
+def _change_point(job: Job, trial: Trial, ended: TrialEnded | LateResult) -> ChangePoint | None:
+    """Costs have risen if a batch size that used to be within the bound converges above it.
+
+    One that never was is expensive now as ever. Unless another that used to be has just failed in the recurrence:
+    then the reference is out of reach. In Pruning a bounded trial above its bound says only that its size is bad.
+    """
+    knowledge = job.knowledge_of(trial)
+    spec = job.spec_of(trial)
+    reference = reference_of(knowledge, spec)
+    is_conclusive = knowledge.stage is Stage.MAB or trial.is_unbounded
+    if reference is None or spec.beta_knob is None or not (ended.is_over_bound and is_conclusive):
+        return None
+    recurrence = job.recurrences.get(trial.recurrence_id)
+    failed = recurrence.failed if recurrence is not None else frozenset()
+    own = cheapest_of(knowledge, spec, trial.batch_size)
+    before = [cheapest_of(knowledge, spec, size) for size in {trial.batch_size, *failed}]
+    if own is None or not any(cost is not None and cost <= spec.beta_knob * reference for cost in before):
+        return None
+    return ChangePoint(
+        version_number=trial.version_number,
+        hardware_key=trial.hardware.key,
+        trial_number=trial.trial_number,
+        cost=ended.cost,
+        old_reference=reference,
+    )
+
+
+def _is_failure(job: Job, trial: Trial, ended: TrialEnded | LateResult, *, is_change: bool) -> bool:
+    if ended.outcome is not Outcome.CONVERGED:
+        return ended.outcome in FAILURES
+    return ended.is_over_bound and not is_change and job.knowledge_of(trial).stage is Stage.PRUNING
+
+
+def _learnt_cost(job: Job, trial: Trial, ended: TrialEnded | LateResult) -> float | None:
+    """What is learnt: a converged cost in full, a censored one as it stands, nothing where energy is missing.
+
+    A cost of nothing was not measured either: as a reference it would stop every trial.
+    """
+    is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
+    return ended.cost if ended.outcome in _WITH_COST and is_measured and ended.cost > 0.0 else None

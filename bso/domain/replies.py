@@ -1,0 +1,211 @@
+"""Replies: what the sender of a command is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from bso.domain.commands import PowerMeasurement
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Stage
+from bso.domain.learning_rate import LearningRate
+from bso.domain.trial import Outcome, TrialState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The job is registered as ``spec`` says; ``warnings`` are sentences for the user."""
+
+    job_id: str
+    version_number: int
+    is_new: bool
+    spec: JobSpec
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialBegun:
+    """Train with ``batch_size``. The client keeps target, max_epochs and ``bound`` [J] in case we are out of reach.
+
+    ``lease_s``: how long the trial may stay silent. ``spec`` is the job's specification for this trial.
+    ``power_profile``: what was measured of this batch size on this hardware kind, under several power limits.
+    """
+
+    trial_number: int
+    trial_id: str
+    recurrence_id: str
+    attempt: int
+    batch_size: int
+    reason: str
+    is_last_attempt: bool
+    bound: float | None
+    lease_s: float
+    stage: Stage
+    spec: JobSpec
+    warnings: tuple[str, ...] = ()
+    power_profile: tuple[PowerMeasurement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochJudged:
+    """Whether to stop; if so the trial has ended with ``outcome``. ``cost`` and ``bound`` in J.
+
+    ``should_retry``: the recurrence still wants a model, so begin another trial.
+    """
+
+    should_stop: bool
+    reason: str
+    cost: float
+    bound: float | None
+    outcome: Outcome | None = None
+    should_retry: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFinished:
+    """The trial has ended, now or before; ``outcome`` is what was recorded first."""
+
+    outcome: Outcome
+    reason: str
+    cost: float
+    should_retry: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRenewed:
+    """The trial goes on; also what a resumed training needs to know of it, its ``power_profile`` if it asked for it.
+
+    ``epoch``, ``time_s`` and ``energy_j`` are those of its last report; workers of schema 1.0 tell the epoch alone.
+    """
+
+    trial_number: int
+    recurrence_id: str
+    batch_size: int
+    epoch: float
+    bound: float | None
+    lease_s: float
+    power_profile: tuple[PowerMeasurement, ...] = ()
+    time_s: float | None = None
+    energy_j: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseExpired:
+    """What became of the trial; its old state if the lease had been renewed meanwhile."""
+
+    state: TrialState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerProfileRecorded:
+    """The measurements are stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedAgain:
+    """The batch size may be offered again on these hardware kinds (keys)."""
+
+    hardware_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """The job is deleted; ``cancelled_trials`` were active."""
+
+    cancelled_trials: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmDescription:
+    """One batch size on one hardware kind. Costs in J; the posterior is that of the mean cost.
+
+    ``note`` says why it is not offered at present; empty if it is.
+    """
+
+    batch_size: int
+    status: str
+    trials_with_cost: int
+    convergences: int
+    mean_cost: float | None
+    posterior_mean: float | None
+    posterior_std: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindDescription:
+    """What is known on one hardware kind. ``reference`` [J] is the cheapest converged cost of the window."""
+
+    hardware: str
+    hardware_key: str
+    stage: Stage
+    round_number: int
+    reference: float | None
+    best_batch_size: int | None
+    needs_attention: bool
+    change_points: int
+    arms: tuple[ArmDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveTrialDescription:
+    """A trial that has not ended. ``is_energy_assumed``: no meter was read, ``cost`` [J] goes by constant power."""
+
+    trial_number: int
+    recurrence_id: str
+    batch_size: int
+    state: TrialState
+    epoch: float
+    cost: float
+    started_at: datetime
+    lease_expires_at: datetime | None
+    is_energy_assumed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDescription:
+    """A job as people want to see it. ``learning_rate`` is that of the last trial which named one."""
+
+    job_id: str
+    owner: str | None
+    version_number: int
+    spec: JobSpec
+    trials: int
+    recurrences: int
+    open_recurrences: tuple[str, ...]
+    kinds: tuple[KindDescription, ...]
+    active_trials: tuple[ActiveTrialDescription, ...]
+    learning_rate: LearningRate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A refusal, after RFC 9457: a stable ``type``, a ``title``, what came and what was expected in ``detail``.
+
+    ``fields`` names the offending fields. ``is_retryable``: the same command may succeed later.
+    """
+
+    type: str
+    title: str
+    detail: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    is_retryable: bool = False
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
+Reply = (
+    Registered
+    | TrialBegun
+    | EpochJudged
+    | TrialFinished
+    | LeaseRenewed
+    | LeaseExpired
+    | PowerProfileRecorded
+    | AllowedAgain
+    | Deleted
+    | JobDescription
+    | Problem
+)
+"""Every reply."""
