@@ -1,0 +1,126 @@
+"""Commands, replies and events as messages, and back."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import cast
+
+from bso.domain.commands import Command, RegisterJob, Request
+from bso.domain.events import Event
+from bso.domain.identifiers import identifier_problem, job_id_for
+from bso.domain.log import RecordedEvent
+from bso.domain.replies import Reply
+from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, dump, seal, unseal, validated
+from bso.schema.errors import MalformedMessage
+from bso.schema.names import COMMANDS, EVENTS, REPLIES, wire_name
+
+
+def encode_command(request: Request, *, sent_at: datetime | None = None) -> bytes:
+    """A command as a message. An empty job_id (a registration by prefix) is left out."""
+    return seal(
+        Envelope(
+            type=wire_name(type(request.command)),
+            command_id=request.command_id,
+            job_id=request.job_id or None,
+            sent_at=sent_at,
+            trace=request.trace,
+            body=request.command,
+        )
+    )
+
+
+def decode_command(message: bytes, *, user: str | None = None) -> Request:
+    """Read a command sent by ``user``. Raises MalformedMessage or UnsupportedSchema."""
+    envelope = unseal(message)
+    command: Command = validated(_known(COMMANDS, envelope.type, "command"), envelope.body, envelope.type)
+    command_id = _uuid(envelope.command_id)
+    job_id = envelope.job_id
+    if job_id is None and isinstance(command, RegisterJob):
+        _check_identifier("job_id_prefix", command.job_id_prefix)
+        job_id = job_id_for(command.job_id_prefix, command_id)
+    _check_identifier("job_id", job_id)
+    return Request(command_id=command_id, job_id=cast(str, job_id), command=command, user=user, trace=envelope.trace)
+
+
+def encode_reply(reply: Reply, *, command_id: str, job_id: str | None) -> bytes:
+    """A reply as a message."""
+    return seal(Envelope(type=wire_name(type(reply)), command_id=command_id, job_id=job_id, body=reply))
+
+
+def decode_reply(message: bytes) -> Reply:
+    """Read a reply. Raises MalformedMessage or UnsupportedSchema."""
+    envelope = unseal(message, most_bytes=MAX_ANSWER_BYTES)
+    reply: Reply = validated(_known(REPLIES, envelope.type, "reply"), envelope.body, envelope.type)
+    return reply
+
+
+def encode_event(recorded: RecordedEvent) -> bytes:
+    """An event of the log as a message; consumers order by (job_id, seq)."""
+    return seal(
+        Envelope(
+            type=wire_name(type(recorded.event)),
+            command_id=recorded.command_id,
+            job_id=recorded.job_id,
+            sent_at=recorded.recorded_at,
+            seq=recorded.seq,
+            part=recorded.part,
+            body=recorded.event,
+        )
+    )
+
+
+def decode_event(message: bytes) -> RecordedEvent:
+    """Read an event message. Raises MalformedMessage or UnsupportedSchema."""
+    envelope = unseal(message, most_bytes=MAX_ANSWER_BYTES)
+    if None in (envelope.job_id, envelope.seq, envelope.part, envelope.sent_at):
+        raise MalformedMessage("an event needs job_id, seq, part and sent_at")
+    return RecordedEvent(
+        job_id=cast(str, envelope.job_id),
+        seq=cast(int, envelope.seq),
+        part=cast(int, envelope.part),
+        recorded_at=cast(datetime, envelope.sent_at),
+        command_id=envelope.command_id,
+        event=event_from(envelope.type, envelope.body),
+    )
+
+
+def event_payload(event: Event) -> tuple[str, str]:
+    """An event as (type, JSON text), as the event table keeps it."""
+    return wire_name(type(event)), dump(event).decode()
+
+
+def event_from(event_type: str, body: object) -> Event:
+    """An event from its type and its parsed JSON. Raises MalformedMessage."""
+    event: Event = validated(_known(EVENTS, event_type, "event"), body, event_type)
+    return event
+
+
+def reply_payload(reply: Reply) -> tuple[str, str]:
+    """A reply as (type, JSON text), as the event table keeps it."""
+    return wire_name(type(reply)), dump(reply).decode()
+
+
+def reply_from(reply_type: str, body: object) -> Reply:
+    """A reply from its type and its parsed JSON. Raises MalformedMessage."""
+    reply: Reply = validated(_known(REPLIES, reply_type, "reply"), body, reply_type)
+    return reply
+
+
+def _known(types: dict[str, type], name: str, what: str) -> type:
+    if name not in types:
+        raise MalformedMessage(f"unknown {what} {name[:60]!r}; known are {', '.join(types)}")
+    return types[name]
+
+
+def _uuid(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise MalformedMessage(f"command_id must be a UUID, got {text[:60]!r}") from error
+
+
+def _check_identifier(name: str, value: object) -> None:
+    problem = identifier_problem(value)
+    if problem is not None:
+        raise MalformedMessage(f"{name} {problem}")

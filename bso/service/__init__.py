@@ -1,0 +1,1 @@
+"""Use cases: a batch of commands in one unit of work."""

@@ -1,0 +1,62 @@
+"""What the engine answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bso.domain.commands import Request
+from bso.domain.identifiers import identifier_problem
+from bso.domain.replies import Problem, Reply
+from bso.service.records import StoredEvent
+
+UUID_LENGTH = 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The reply to one request, durable when it is returned.
+
+    ``events`` are those newly recorded, to be published. ``is_repeat``: the command was decided before, this is the
+    reply it got then. ``poison``: why the request can never be decided; the reply is then a problem, and the
+    message belongs among the dead letters.
+    """
+
+    request: Request
+    reply: Reply
+    events: tuple[StoredEvent, ...] = ()
+    is_repeat: bool = False
+    poison: str | None = None
+
+
+def poisoned(request: Request, reason: str) -> Answer:
+    """The answer to a request that cannot be decided, and never will be."""
+    problem = Problem(
+        type="undecidable",
+        title="The optimizer cannot handle this command",
+        detail="Nothing was recorded. An operator finds the command and the reason among the dead letters.",
+    )
+    return Answer(request=request, reply=problem, poison=reason)
+
+
+def misaddressed(request: Request) -> Answer | None:
+    """The answer to a request whose ids no store accepts; None if they are good ones."""
+    problems = {"job_id": identifier_problem(request.job_id), "command_id": identifier_problem(request.command_id)}
+    found = {name: problem for name, problem in problems.items() if problem is not None}
+    if len(request.command_id) > UUID_LENGTH:
+        found.setdefault("command_id", f"must be a UUID, got {request.command_id!r}")
+    if not found:
+        return None
+    detail = "; ".join(f"{name} {problem}" for name, problem in found.items())
+    problem = Problem(type="invalid_identifier", title="The command has no valid address", detail=detail, fields=found)
+    return Answer(request=request, reply=problem)
+
+
+def taken(request: Request, job_id: str) -> Answer:
+    """The answer to a request whose command_id another job's command has used."""
+    problem = Problem(
+        type="command_id_taken",
+        title="This command_id belongs to another command",
+        detail=f"command_id {request.command_id} was used for job {job_id}: every command needs an id of its own.",
+        fields={"command_id": "was used for another job"},
+    )
+    return Answer(request=request, reply=problem)

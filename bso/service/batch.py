@@ -1,0 +1,274 @@
+"""One batch of commands in one unit of work: lock, recollect, decide the rest, save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Protocol
+
+from pydantic_core import from_json
+
+from bso.domain.commands import PowerMeasurement, RegisterJob, ReportEpoch, Request
+from bso.domain.decide import (
+    Decision,
+    PowerProfiles,
+    Rules,
+    needs_earlier_report,
+    needs_profiles_of,
+    trial_asked_for,
+)
+from bso.domain.errors import Rejected
+from bso.domain.events import EpochReported, Event, JobDeleted, PowerProfiled
+from bso.domain.job import Job
+from bso.domain.log import RecordedEvent
+from bso.domain.trial import EpochReport, Trial
+from bso.schema.codec import reply_from
+from bso.schema.errors import MalformedMessage, StateTooNew
+from bso.service.answers import Answer, poisoned, taken
+from bso.service.errors import Unstorable
+from bso.service.event_rows import report_in, row_of
+from bso.service.ports import UnitOfWork
+from bso.service.records import (
+    Changes,
+    JobChange,
+    NewEvent,
+    PowerProfile,
+    Recollection,
+    RecordedReply,
+    StoredEvent,
+    StoredJob,
+    TrialKey,
+)
+from bso.service.snapshots import SnapshotReader, is_same_state, snapshot_of
+
+_LARGEST = 2**63 - 1
+"""No store can be asked for a larger trial number; decide refuses it as unknown."""
+
+
+class Decide(Protocol):
+    """The rule that a request is decided by."""
+
+    def __call__(
+        self,
+        job: Job | None,
+        request: Request,
+        *,
+        now: datetime,
+        rules: Rules,
+        earlier: EpochReport | None = None,
+        power_profiles: PowerProfiles = ...,
+    ) -> Decision:
+        """Events and a reply, from a job and a request."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Decided:
+    """An answer whose events have no event_id yet."""
+
+    answer: Answer
+    events: tuple[RecordedEvent, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """The working memory of one batch. Commands of one job build on one another, in the order they came."""
+
+    uow: UnitOfWork
+    reader: SnapshotReader
+    rules: Rules
+    decide: Decide
+    _stored: Mapping[str, StoredJob] = field(default_factory=dict)
+    _loaded: dict[str, Job] = field(default_factory=dict)
+    _jobs: dict[str, Job] = field(default_factory=dict)
+    _damaged: dict[str, str] = field(default_factory=dict)
+    _events: list[NewEvent] = field(default_factory=list)
+    _profiles: dict[tuple[str, int, str], PowerProfile] = field(default_factory=dict)
+    _unprofiled: set[str] = field(default_factory=set)
+    _known_profiles: dict[str, dict[tuple[int, str], tuple[PowerMeasurement, ...]]] = field(default_factory=dict)
+    _reports: dict[tuple[TrialKey, float], EpochReport] = field(default_factory=dict)
+    _answered: dict[str, Answer] = field(default_factory=dict)
+
+    async def run(self, requests: Sequence[Request]) -> list[Answer]:
+        """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded."""
+        creating = {request.job_id for request in requests if isinstance(request.command, RegisterJob)}
+        self._stored = await self.uow.lock(sorted({request.job_id for request in requests}), creating=creating)
+        memory = await self.uow.recollect({request.command_id for request in requests})
+        undecided = [request for request in requests if request.command_id not in memory.replies]
+        await self._load(undecided)
+        decided = [await self._answer(request, memory) for request in requests]
+        event_ids = await self._save(memory)
+        return [_with_events(one, event_ids) for one in decided]
+
+    async def _load(self, requests: Sequence[Request]) -> None:
+        for job_id in sorted({request.job_id for request in requests} & self._stored.keys()):
+            try:
+                self._loaded[job_id] = self.reader.read(self._stored[job_id])
+            except Rejected as error:
+                self._damaged[job_id] = str(error)
+        if not self._loaded:
+            return
+        trials = dict(await self.uow.active_trials(self._loaded.keys()))
+        asked = {
+            (request.job_id, number)
+            for request in requests
+            if request.job_id in self._loaded
+            and (number := trial_asked_for(request.command)) is not None
+            and 0 < number <= _LARGEST
+        }
+        if missing := asked - trials.keys():
+            trials.update(await self.uow.trials(missing))
+        numbered: dict[str, dict[int, Trial]] = {job_id: {} for job_id in self._loaded}
+        for (job_id, number), trial in sorted(trials.items()):
+            numbered[job_id][number] = trial
+        self._loaded = {job_id: replace(job, trials=numbered[job_id]) for job_id, job in self._loaded.items()}
+        self._jobs = dict(self._loaded)
+        await self._load_profiles(requests)
+
+    async def _load_profiles(self, requests: Sequence[Request]) -> None:
+        asked = {
+            (request.job_id, kind.key)
+            for request in requests
+            if request.job_id in self._loaded
+            and (kind := needs_profiles_of(self._loaded[request.job_id], request.command)) is not None
+        }
+        for profile in await self.uow.power_profiles(asked) if asked else ():
+            self._know(profile)
+
+    async def _answer(self, request: Request, memory: Recollection) -> _Decided:
+        known = memory.replies.get(request.command_id)
+        if known is not None:
+            return _Decided(answer=_recalled(request, known))
+        if request.command_id in self._answered:
+            return _Decided(answer=_repeated(request, self._answered[request.command_id]))
+        if request.job_id in self._damaged:
+            return _Decided(answer=poisoned(request, self._damaged[request.job_id]))
+        decided = await self._decided(request, memory.now)
+        if decided.events:
+            self._answered[request.command_id] = decided.answer
+        return decided
+
+    async def _decided(self, request: Request, now: datetime) -> _Decided:
+        job = self._jobs.get(request.job_id)
+        earlier = await self._earlier_report(job, request) if job is not None else None
+        try:
+            decision = self.decide(
+                job,
+                request,
+                now=now,
+                rules=self.rules,
+                earlier=earlier,
+                power_profiles=self._known_profiles.get(request.job_id, {}),
+            )
+            events = _recorded(request, decision, job.last_seq if job is not None else 0, now)
+            rows = [row_of(event, decision.reply) for event in events]
+        except Exception as error:  # noqa: BLE001 - a bug in a rule must not take the rest of the batch with it
+            return _Decided(answer=poisoned(request, f"{type(error).__name__}: {error}"))
+        if job is not None or events:
+            self._jobs[request.job_id] = decision.job
+        self._events.extend(rows)
+        for event in events:
+            self._note(request.job_id, event.event)
+        return _Decided(answer=Answer(request=request, reply=decision.reply), events=events)
+
+    async def _earlier_report(self, job: Job, request: Request) -> EpochReport | None:
+        command = request.command
+        if not isinstance(command, ReportEpoch) or not math.isfinite(command.epoch):
+            return None
+        if not needs_earlier_report(job, command):
+            return None
+        key = (request.job_id, command.trial_number)
+        found = await self.uow.epoch_report(key, command.epoch)
+        return found if found is not None else self._reports.get((key, command.epoch))
+
+    def _note(self, job_id: str, event: Event) -> None:
+        if isinstance(event, EpochReported):
+            self._reports.setdefault(((job_id, event.trial_number), event.epoch), report_in(event))
+        elif isinstance(event, PowerProfiled):
+            profile = PowerProfile(
+                job_id=job_id, batch_size=event.batch_size, hardware=event.hardware, measurements=event.measurements
+            )
+            self._profiles[job_id, event.batch_size, event.hardware.key] = profile
+            self._know(profile)
+        elif isinstance(event, JobDeleted):
+            self._profiles = {key: profile for key, profile in self._profiles.items() if key[0] != job_id}
+            self._known_profiles.pop(job_id, None)
+            self._unprofiled.add(job_id)
+
+    def _know(self, profile: PowerProfile) -> None:
+        known = self._known_profiles.setdefault(profile.job_id, {})
+        known[profile.batch_size, profile.hardware.key] = profile.measurements
+
+    async def _save(self, memory: Recollection) -> Mapping[tuple[str, int], int]:
+        try:
+            changes = Changes(
+                now=memory.now,
+                events=tuple(self._events),
+                trials=self._changed_trials(),
+                jobs=tuple(self._changed_jobs()),
+                unprofiled=tuple(sorted(self._unprofiled)),
+                power_profiles=tuple(self._profiles[key] for key in sorted(self._profiles)),
+            )
+        except Exception as error:
+            raise Unstorable(f"a job's state cannot be encoded: {type(error).__name__}: {error}") from error
+        return await self.uow.save(changes)
+
+    def _changed_trials(self) -> dict[TrialKey, Trial]:
+        changed: dict[TrialKey, Trial] = {}
+        for job_id in sorted(self._jobs):
+            before = self._loaded[job_id].trials if job_id in self._loaded else {}
+            for number, trial in sorted(self._jobs[job_id].trials.items()):
+                if trial is not before.get(number) and trial != before.get(number):
+                    changed[job_id, number] = trial
+        return changed
+
+    def _changed_jobs(self) -> list[JobChange]:
+        changes = []
+        for job_id in sorted(self._jobs):
+            job, before = self._jobs[job_id], self._loaded.get(job_id)
+            if before is None or not is_same_state(job, before):
+                changes.append(JobChange(job_id=job_id, last_seq=job.last_seq, snapshot=snapshot_of(job)))
+            elif job.last_seq != before.last_seq:
+                changes.append(JobChange(job_id=job_id, last_seq=job.last_seq))
+        return changes
+
+
+def _recorded(request: Request, decision: Decision, last_seq: int, now: datetime) -> tuple[RecordedEvent, ...]:
+    return tuple(
+        RecordedEvent(
+            job_id=request.job_id,
+            seq=last_seq + 1 + part,
+            recorded_at=now,
+            command_id=request.command_id,
+            part=part,
+            event=event,
+        )
+        for part, event in enumerate(decision.events)
+    )
+
+
+def _recalled(request: Request, known: RecordedReply) -> Answer:
+    if known.job_id != request.job_id:
+        return taken(request, known.job_id)
+    try:
+        reply = reply_from(known.type, from_json(known.reply))
+    except (MalformedMessage, ValueError) as error:
+        place = f"the recorded reply to {request.command_id}"
+        raise StateTooNew(f"{place} cannot be read by this release: {error}") from error
+    return Answer(request=request, reply=reply, is_repeat=True)
+
+
+def _repeated(request: Request, first: Answer) -> Answer:
+    if first.request.job_id != request.job_id:
+        return taken(request, first.request.job_id)
+    return Answer(request=request, reply=first.reply, is_repeat=True)
+
+
+def _with_events(decided: _Decided, event_ids: Mapping[tuple[str, int], int]) -> Answer:
+    answer = decided.answer
+    events = tuple(StoredEvent(event_id=event_ids[event.job_id, event.seq], recorded=event) for event in decided.events)
+    return Answer(
+        request=answer.request, reply=answer.reply, events=events, is_repeat=answer.is_repeat, poison=answer.poison
+    )

@@ -1,0 +1,106 @@
+"""The engine: batches of commands, each decided and recorded in one transaction, exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from bso.domain.commands import Request
+from bso.domain.decide import Rules, decide
+from bso.service.answers import Answer, misaddressed, poisoned
+from bso.service.batch import Batch, Decide
+from bso.service.errors import Conflict, StoreLost, StoreRefused, StoreUnavailable, Unstorable
+from bso.service.ports import UnitsOfWork
+from bso.service.snapshots import SnapshotReader
+
+_DEFAULT_RULES = Rules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long the engine tries. ``attempt_s`` bounds one transaction, with all its waits for locks."""
+
+    attempt_s: float = 20.0
+    attempts: int = 10
+    total_s: float = 30.0
+    longest_pause_s: float = 1.0
+
+
+_DEFAULT_PATIENCE = Patience()
+
+
+class Engine:
+    """Decides commands against a store. Any number of engines may share one store, in any number of processes."""
+
+    def __init__(
+        self,
+        store: UnitsOfWork,
+        rules: Rules = _DEFAULT_RULES,
+        *,
+        patience: Patience = _DEFAULT_PATIENCE,
+        rule: Decide = decide,
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._rules = rules
+        self._patience = patience
+        self._rule = rule
+        self._on_retry = on_retry
+        self._reader = SnapshotReader()
+
+    async def execute(self, requests: Sequence[Request]) -> list[Answer]:
+        """Decide requests in one transaction; the answers come in the order of the requests.
+
+        A request that was decided before, here or elsewhere, gets the reply it got then. One that can never be
+        decided becomes an answer with ``poison``, and the others are unharmed. Raises Retryable or Misconfigured when
+        the store is away: nothing has happened, or the outcome is unknown; send the same command_ids again.
+        """
+        refused = [misaddressed(request) for request in requests]
+        sound = [request for request, refusal in zip(requests, refused, strict=True) if refusal is None]
+        answers = iter(await self._decided(sound) if sound else [])
+        return [refusal if refusal is not None else next(answers) for refusal in refused]
+
+    async def _decided(self, requests: Sequence[Request]) -> list[Answer]:
+        """All at once, or one by one where that fails for a reason that may lie in one of them."""
+        try:
+            return await self._persistently(requests)
+        except Unstorable as error:
+            if len(requests) == 1:
+                return [poisoned(requests[0], str(error))]
+        except StoreRefused:
+            if len(requests) == 1:
+                raise
+        return [answer for request in requests for answer in await self._decided([request])]
+
+    async def _persistently(self, requests: Sequence[Request]) -> list[Answer]:
+        patience = self._patience
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type((Conflict, StoreLost)),
+            stop=stop_after_attempt(patience.attempts) | stop_after_delay(patience.total_s),
+            wait=wait_random_exponential(multiplier=0.02, max=patience.longest_pause_s),
+            reraise=True,
+            before_sleep=lambda _: self._on_retry(),
+        )
+        async for attempt in retrying:
+            with attempt:
+                return await self._once(requests)
+        raise AssertionError("tenacity returns or raises")
+
+    async def _once(self, requests: Sequence[Request]) -> list[Answer]:
+        try:
+            async with asyncio.timeout(self._patience.attempt_s), self._store.unit_of_work() as uow:
+                batch = Batch(uow=uow, reader=self._reader, rules=self._rules, decide=self._rule)
+                answers = await batch.run(requests)
+                await uow.commit()
+                return answers
+        except TimeoutError as error:
+            raise StoreUnavailable(f"the store did not answer within {self._patience.attempt_s:g} s") from error

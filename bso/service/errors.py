@@ -1,0 +1,41 @@
+"""What can go wrong between a command and its recorded decision."""
+
+from __future__ import annotations
+
+from bso.domain.errors import Misconfigured, Rejected, Retryable
+
+
+class Conflict(Retryable):
+    """Another transaction was in the way (deadlock, lock wait, serialization): nothing happened, try again now."""
+
+
+class StoreLost(Retryable):
+    """The connection to the store broke: if it happened at commit, the outcome is unknown until asked by command_id."""
+
+
+class StoreUnavailable(Retryable):
+    """The store cannot be reached, does not answer in time, or cannot write: nothing can be decided for now."""
+
+
+class StoreNotReady(Retryable):
+    """The store's schema is newer than this program: upgrade the program and go on."""
+
+
+class StoreRefused(StoreUnavailable):
+    """The store refused a statement for a reason that is not known to lie in the data."""
+
+
+class Unstorable(Rejected):
+    """The data of a command cannot be stored: too long, out of range, or not representable."""
+
+
+class SchemaMissing(Misconfigured):
+    """The tables are missing or older than this program: run ``bso migrate``."""
+
+
+class StoreUnusable(Misconfigured):
+    """What the address names is not a database of ours, or may not be written by this user."""
+
+
+class LoginRefused(Misconfigured):
+    """The store refused the login."""

@@ -1,0 +1,20 @@
+"""Lapsed leases as commands."""
+
+from __future__ import annotations
+
+from bso.domain.commands import ExpireLease, Request
+from bso.domain.identifiers import expiry_command_id
+from bso.service.records import LapsedLease
+
+
+def expiry_of(lapsed: LapsedLease) -> Request:
+    """The command that expires a lease. Whoever notices the lapse derives the same command_id: it is decided once."""
+    return Request(
+        command_id=expiry_command_id(lapsed.trial_id, lapsed.lease_expires_at.isoformat()),
+        job_id=lapsed.job_id,
+        command=ExpireLease(
+            trial_number=lapsed.trial_number,
+            trial_id=lapsed.trial_id,
+            lease_expires_at=lapsed.lease_expires_at,
+        ),
+    )

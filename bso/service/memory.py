@@ -1,0 +1,287 @@
+"""A store in memory: for the simulator, for replay, and as a double in tests. Passes the stores' contract suite."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from bso.domain.trial import EpochReport, Trial
+from bso.service.event_rows import epoch_report_of, recorded_from
+from bso.service.records import (
+    Changes,
+    JobChange,
+    JobOnKind,
+    JobSnapshot,
+    JobSummary,
+    LapsedLease,
+    LoggedEvent,
+    NewEvent,
+    PowerProfile,
+    Recollection,
+    RecordedReply,
+    SchemaState,
+    SchemaStatus,
+    StoredEvent,
+    StoredJob,
+    TrialKey,
+)
+
+IN_MEMORY_SCHEMA = "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    last_seq: int
+    snapshot: JobSnapshot
+    created_at: datetime
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    event_id: int
+    new: NewEvent
+    recorded_at: datetime
+    is_published: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tables:
+    """What has been committed. A unit of work keeps its changes beside it, and makes them at commit."""
+
+    last_event_id: int = 0
+    jobs: dict[str, _Job] = field(default_factory=dict)
+    trials: dict[TrialKey, Trial] = field(default_factory=dict)
+    events: dict[int, _Event] = field(default_factory=dict)
+    replies: dict[str, RecordedReply] = field(default_factory=dict)
+    profiles: dict[tuple[str, int, str], PowerProfile] = field(default_factory=dict)
+
+
+class InMemoryStore:
+    """Units of work one after another, over dictionaries. ``clock`` gives the time, in UTC."""
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._tables = _Tables()
+
+    @asynccontextmanager
+    async def unit_of_work(self) -> AsyncIterator[InMemoryUnitOfWork]:
+        """Begin a transaction; others wait until it is over."""
+        async with self._turn:
+            yield InMemoryUnitOfWork(self._tables, self._clock)
+
+    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
+        """Jobs by id, tombstones included: all, or a page of those after an id."""
+        return [_summary(job_id, job) for job_id, job in sorted(self._tables.jobs.items()) if job_id > after][:limit]
+
+    async def job(self, job_id: str) -> StoredJob | None:
+        """A job's snapshot."""
+        return _stored(job_id, self._tables.jobs.get(job_id))
+
+    async def trials(self, job_id: str) -> Sequence[Trial]:
+        """All trials of a job, in order of their numbers."""
+        return [trial for key, trial in sorted(self._tables.trials.items()) if key[0] == job_id]
+
+    async def power_profiles(self, job_id: str) -> Sequence[PowerProfile]:
+        """What was measured of a job's batch sizes."""
+        return [profile for key, profile in sorted(self._tables.profiles.items()) if key[0] == job_id]
+
+    async def history(
+        self, job_id: str | None = None, *, after: int = 0, before: datetime | None = None, limit: int = 1000
+    ) -> Sequence[StoredEvent]:
+        """A page of events by event_id."""
+        chosen = (
+            event
+            for event_id, event in sorted(self._tables.events.items())
+            if event_id > after
+            and (job_id is None or event.new.job_id == job_id)
+            and (before is None or event.recorded_at < before)
+        )
+        return [_read(event) for _, event in zip(range(limit), chosen, strict=False)]
+
+    async def last_event_id(self, job_id: str | None = None) -> int:
+        """The highest event_id in the log of a job or of all; 0 if there is none."""
+        ids = (event_id for event_id, event in self._tables.events.items() if job_id in (None, event.new.job_id))
+        return max(ids, default=0)
+
+    async def lapsed_leases(self, *, job_id: str | None = None, limit: int = 100) -> Sequence[LapsedLease]:
+        """Active trials whose lease is over by the clock, the oldest first."""
+        now = self._clock()
+        lapsed = [
+            LapsedLease(
+                job_id=key[0],
+                trial_number=trial.trial_number,
+                trial_id=trial.trial_id,
+                state=trial.state,
+                lease_expires_at=trial.lease_expires_at,
+            )
+            for key, trial in sorted(self._tables.trials.items())
+            if trial.is_active and trial.lease_expires_at is not None and trial.lease_expires_at <= now
+            if job_id is None or key[0] == job_id
+        ]
+        return sorted(lapsed, key=lambda lease: lease.lease_expires_at)[:limit]
+
+    async def unpublished(self, *, older_than_s: float, limit: int = 500) -> Sequence[StoredEvent]:
+        """Events that nobody marked as published, by event_id."""
+        until = self._clock() - timedelta(seconds=older_than_s)
+        chosen = (
+            event
+            for _, event in sorted(self._tables.events.items())
+            if not event.is_published and event.recorded_at <= until
+        )
+        return [_read(event) for _, event in zip(range(limit), chosen, strict=False)]
+
+    async def mark_published(self, event_ids: Collection[int]) -> None:
+        """Say that these events have reached the broker."""
+        async with self._turn:
+            for event_id in set(event_ids) & self._tables.events.keys():
+                self._tables.events[event_id] = replace(self._tables.events[event_id], is_published=True)
+
+    async def ping(self) -> None:
+        """Memory always answers."""
+
+    async def schema_state(self) -> SchemaState:
+        """Memory has no schema of its own."""
+        return SchemaState(found=IN_MEMORY_SCHEMA, expected=IN_MEMORY_SCHEMA, status=SchemaStatus.CURRENT)
+
+    async def close(self) -> None:
+        """Nothing to close; what is stored stays readable."""
+
+
+class InMemoryUnitOfWork:
+    """One transaction: reads what is committed, and keeps its own writes until commit."""
+
+    def __init__(self, tables: _Tables, clock: Callable[[], datetime]) -> None:
+        self._tables = tables
+        self._clock = clock
+        self._pending: list[Callable[[], None]] = []
+        self._last_event_id = tables.last_event_id
+
+    async def lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> Mapping[str, StoredJob]:
+        """Read jobs."""
+        found = {job_id: _stored(job_id, self._tables.jobs.get(job_id)) for job_id in sorted(job_ids)}
+        return {job_id: stored for job_id, stored in found.items() if stored is not None}
+
+    async def recollect(self, command_ids: Collection[str]) -> Recollection:
+        """What these commands were answered, if they were."""
+        replies = {one: self._tables.replies[one] for one in command_ids if one in self._tables.replies}
+        return Recollection(now=self._clock(), replies=replies)
+
+    async def active_trials(self, job_ids: Collection[str]) -> Mapping[TrialKey, Trial]:
+        """All trials of these jobs that have not ended."""
+        return {key: trial for key, trial in self._tables.trials.items() if key[0] in job_ids and trial.is_active}
+
+    async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:
+        """These trials, as far as they exist."""
+        return {key: self._tables.trials[key] for key in keys if key in self._tables.trials}
+
+    async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
+        """What the log holds first for exactly this epoch of a trial."""
+        for _, event in sorted(self._tables.events.items()):
+            new = event.new
+            if (new.job_id, new.trial_number) == key and new.epoch == epoch:
+                return epoch_report_of(new.type, new.payload)
+        return None
+
+    async def power_profiles(self, kinds: Collection[JobOnKind]) -> Sequence[PowerProfile]:
+        """What was measured of the batch sizes of these jobs, each on the hardware kind with this key."""
+        return [profile for key, profile in sorted(self._tables.profiles.items()) if (key[0], key[2]) in kinds]
+
+    async def save(self, changes: Changes) -> Mapping[tuple[str, int], int]:
+        """Save everything at commit; returns the event_id of each new event by (job_id, seq)."""
+        first = self._last_event_id + 1
+        self._last_event_id += len(changes.events)
+        self._pending.append(lambda: self._apply(changes, first))
+        return {(event.job_id, event.seq): first + index for index, event in enumerate(changes.events)}
+
+    async def forget_events(self, job_id: str, *, up_to_seq: int, before: datetime) -> int:
+        """Delete a job's published events up to a seq, if recorded before a moment, at commit; returns their number."""
+        gone = {
+            event_id: event.new
+            for event_id, event in self._tables.events.items()
+            if event.new.job_id == job_id
+            and event.new.seq <= up_to_seq
+            and event.recorded_at < before
+            and event.is_published
+        }
+        self._pending.append(lambda: self._forget(gone))
+        return len(gone)
+
+    async def forget_job(self, job_id: str) -> None:
+        """Delete everything of a job at commit."""
+        gone = {event_id: event.new for event_id, event in self._tables.events.items() if event.new.job_id == job_id}
+        self._pending.append(lambda: self._forget(gone))
+        self._pending.append(lambda: self._forget_rows(job_id))
+
+    async def commit(self) -> None:
+        """Apply the writes."""
+        for apply in self._pending:
+            apply()
+        self._pending.clear()
+        self._tables.last_event_id = self._last_event_id
+
+    def _apply(self, changes: Changes, first_event_id: int) -> None:
+        for event_id, new in enumerate(changes.events, first_event_id):
+            self._tables.events[event_id] = _Event(event_id=event_id, new=new, recorded_at=changes.now)
+            if new.reply is not None and new.reply_type is not None:
+                self._tables.replies[new.command_id] = RecordedReply(
+                    command_id=new.command_id, job_id=new.job_id, type=new.reply_type, reply=new.reply
+                )
+        self._tables.trials.update(changes.trials)
+        for change in changes.jobs:
+            self._tables.jobs[change.job_id] = self._changed(change, changes.now)
+        for job_id in changes.unprofiled:
+            self._forget_profiles(job_id)
+        for profile in changes.power_profiles:
+            self._tables.profiles[profile.job_id, profile.batch_size, profile.hardware.key] = profile
+
+    def _changed(self, change: JobChange, now: datetime) -> _Job:
+        before = self._tables.jobs.get(change.job_id)
+        snapshot = change.snapshot or (before.snapshot if before is not None else None)
+        assert snapshot is not None, "a new job comes with its snapshot"
+        created_at = before.created_at if before is not None else now
+        return _Job(last_seq=change.last_seq, snapshot=snapshot, created_at=created_at, changed_at=now)
+
+    def _forget(self, gone: Mapping[int, NewEvent]) -> None:
+        for event_id, new in gone.items():
+            del self._tables.events[event_id]
+            self._tables.replies.pop(new.command_id, None)
+
+    def _forget_rows(self, job_id: str) -> None:
+        self._tables.jobs.pop(job_id, None)
+        for key in [key for key in self._tables.trials if key[0] == job_id]:
+            del self._tables.trials[key]
+        self._forget_profiles(job_id)
+
+    def _forget_profiles(self, job_id: str) -> None:
+        for key in [key for key in self._tables.profiles if key[0] == job_id]:
+            del self._tables.profiles[key]
+
+
+def _stored(job_id: str, job: _Job | None) -> StoredJob | None:
+    return None if job is None else StoredJob(job_id=job_id, last_seq=job.last_seq, state=job.snapshot.state)
+
+
+def _summary(job_id: str, job: _Job) -> JobSummary:
+    return JobSummary(
+        job_id=job_id,
+        last_seq=job.last_seq,
+        spec=job.snapshot.spec,
+        version_number=job.snapshot.version_number,
+        version=job.snapshot.version,
+        policy=job.snapshot.policy,
+        owner=job.snapshot.owner,
+        is_deleted=job.snapshot.is_deleted,
+        last_trial_number=job.snapshot.last_trial_number,
+        created_at=job.created_at,
+        changed_at=job.changed_at,
+    )
+
+
+def _read(event: _Event) -> StoredEvent:
+    recorded = recorded_from(LoggedEvent(new=event.new, recorded_at=event.recorded_at))
+    return StoredEvent(event_id=event.event_id, recorded=recorded)

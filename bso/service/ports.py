@@ -1,0 +1,135 @@
+"""What the engine needs of a store. bso.storage has one over SQL databases, bso.service.memory one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Protocol
+
+from bso.domain.trial import EpochReport, Trial
+from bso.service.records import (
+    Changes,
+    JobOnKind,
+    JobSummary,
+    LapsedLease,
+    PowerProfile,
+    Recollection,
+    SchemaState,
+    StoredEvent,
+    StoredJob,
+    TrialKey,
+)
+
+
+class UnitOfWork(Protocol):
+    """One transaction. Leaving it without ``commit`` undoes everything."""
+
+    async def lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> Mapping[str, StoredJob]:
+        """Lock jobs in the order of their ids until the end of the transaction; unknown ones are missing.
+
+        Those in ``creating`` are locked even where they do not exist yet: two creators wait for one another.
+        """
+        ...
+
+    async def recollect(self, command_ids: Collection[str]) -> Recollection:
+        """What these commands were answered, if they were; after ``lock``, so that a rival has committed."""
+        ...
+
+    async def active_trials(self, job_ids: Collection[str]) -> Mapping[TrialKey, Trial]:
+        """All trials of these jobs that have not ended."""
+        ...
+
+    async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:
+        """These trials, as far as they exist."""
+        ...
+
+    async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
+        """What the log holds first for exactly this epoch of a trial."""
+        ...
+
+    async def power_profiles(self, kinds: Collection[JobOnKind]) -> Sequence[PowerProfile]:
+        """What was measured of the batch sizes of these jobs, each on the hardware kind with this key."""
+        ...
+
+    async def save(self, changes: Changes) -> Mapping[tuple[str, int], int]:
+        """Save everything; returns the event_id of each new event by (job_id, seq)."""
+        ...
+
+    async def forget_events(self, job_id: str, *, up_to_seq: int, before: datetime) -> int:
+        """Delete a locked job's published events up to a seq, if recorded before a moment; returns their number."""
+        ...
+
+    async def forget_job(self, job_id: str) -> None:
+        """Delete everything of a locked job."""
+        ...
+
+    async def commit(self) -> None:
+        """Make it durable. If this raises StoreLost, the outcome is unknown."""
+        ...
+
+
+class UnitsOfWork(Protocol):
+    """All that the engine sees of a store."""
+
+    def unit_of_work(self) -> AbstractAsyncContextManager[UnitOfWork]:
+        """Begin a transaction."""
+        ...
+
+
+class Store(UnitsOfWork, Protocol):
+    """A store: units of work, and reads that take no locks."""
+
+    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
+        """Jobs by id, tombstones included: all, or a page of those after an id."""
+        ...
+
+    async def job(self, job_id: str) -> StoredJob | None:
+        """A job's snapshot."""
+        ...
+
+    async def trials(self, job_id: str) -> Sequence[Trial]:
+        """All trials of a job, in order of their numbers."""
+        ...
+
+    async def power_profiles(self, job_id: str) -> Sequence[PowerProfile]:
+        """What was measured of a job's batch sizes."""
+        ...
+
+    async def history(
+        self, job_id: str | None = None, *, after: int = 0, before: datetime | None = None, limit: int = 1000
+    ) -> Sequence[StoredEvent]:
+        """A page of events by event_id: those after event_id ``after``, recorded before ``before``, of one job or all.
+
+        Within a job event_ids rise with seq, save where older events were imported later: one job's events come by
+        seq. Between jobs a lower event_id may become visible after a higher one.
+        """
+        ...
+
+    async def last_event_id(self, job_id: str | None = None) -> int:
+        """The highest event_id in the log of a job or of all; 0 if there is none."""
+        ...
+
+    async def lapsed_leases(self, *, job_id: str | None = None, limit: int = 100) -> Sequence[LapsedLease]:
+        """Active trials whose lease is over by the store's clock, the oldest first."""
+        ...
+
+    async def unpublished(self, *, older_than_s: float, limit: int = 500) -> Sequence[StoredEvent]:
+        """Events that nobody marked as published, by event_id."""
+        ...
+
+    async def mark_published(self, event_ids: Collection[int]) -> None:
+        """Say that these events have reached the broker."""
+        ...
+
+    async def ping(self) -> None:
+        """Return if the store answers, else raise Retryable or Misconfigured."""
+        ...
+
+    async def schema_state(self) -> SchemaState:
+        """Which schema the store has."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...

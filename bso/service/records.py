@@ -1,0 +1,172 @@
+"""What a store keeps and gives back: plain values, JSON as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from bso.domain.commands import PowerMeasurement
+from bso.domain.hardware import HardwareKind
+from bso.domain.log import RecordedEvent
+from bso.domain.trial import Trial, TrialState
+
+TrialKey = tuple[str, int]
+"""job_id and trial_number."""
+
+JobOnKind = tuple[str, str]
+"""job_id and key of a hardware kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJob:
+    """A job as it is locked and loaded: its snapshot as JSON text, still undecoded."""
+
+    job_id: str
+    last_seq: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """What to save of a job. Without ``snapshot`` only ``last_seq`` has changed."""
+
+    job_id: str
+    last_seq: int
+    snapshot: JobSnapshot | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSnapshot:
+    """The state of a job as JSON text, and beside it what people filter by."""
+
+    state: str
+    spec: str
+    version_number: int
+    version: str
+    policy: str
+    owner: str | None
+    is_deleted: bool
+    last_trial_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary:
+    """One line of a list of jobs. ``spec`` is JSON text."""
+
+    job_id: str
+    last_seq: int
+    spec: str
+    version_number: int
+    version: str
+    policy: str
+    owner: str | None
+    is_deleted: bool
+    last_trial_number: int
+    created_at: datetime
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event to append: JSON as text. The first of a command (part 0) carries the command's whole reply."""
+
+    job_id: str
+    seq: int
+    type: str
+    payload: str
+    trial_number: int | None
+    epoch: float | None
+    command_id: str
+    part: int
+    reply_type: str | None = None
+    reply: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedEvent:
+    """A row of the log, whole: also with the reply, and with the moment at which it was recorded."""
+
+    new: NewEvent
+    recorded_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """An event as it stands in the store. ``event_id`` rises, but not in the order of commits."""
+
+    event_id: int
+    recorded: RecordedEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedReply:
+    """The reply that a command got when it was decided: JSON as text."""
+
+    command_id: str
+    job_id: str
+    type: str
+    reply: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recollection:
+    """What the store remembers of a batch's commands, and its clock after the jobs were locked (UTC)."""
+
+    now: datetime
+    replies: Mapping[str, RecordedReply]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerProfile:
+    """The latest measurements of one batch size of a job on one hardware kind."""
+
+    job_id: str
+    batch_size: int
+    hardware: HardwareKind
+    measurements: tuple[PowerMeasurement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Everything that one unit of work saves, in one statement per field.
+
+    All power profiles of the jobs in ``unprofiled`` are forgotten first.
+    """
+
+    now: datetime
+    events: tuple[NewEvent, ...] = ()
+    trials: Mapping[TrialKey, Trial] = field(default_factory=dict)
+    jobs: tuple[JobChange, ...] = ()
+    unprofiled: tuple[str, ...] = ()
+    power_profiles: tuple[PowerProfile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LapsedLease:
+    """An active trial whose lease was over when the store looked."""
+
+    job_id: str
+    trial_number: int
+    trial_id: str
+    state: TrialState
+    lease_expires_at: datetime
+
+
+class SchemaStatus(Enum):
+    """How a store's schema relates to this program."""
+
+    CURRENT = "current"  # the very schema that this program expects
+    MISSING = "missing"  # no schema at all: bso migrate
+    OLDER = "older"  # bso migrate
+    NEWER = "newer"  # a newer release migrated it: upgrade this program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaState:
+    """The schema revision that a store has, and the one that this program expects."""
+
+    found: str | None
+    expected: str
+    status: SchemaStatus

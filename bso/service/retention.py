@@ -1,0 +1,110 @@
+"""Keeping a store small: pruning old history, purging deleted jobs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from bso.domain.events import JobSnapshotted
+from bso.domain.log import RecordedEvent
+from bso.domain.trial import Trial
+from bso.service.event_rows import row_without_reply
+from bso.service.ports import Store, UnitOfWork
+from bso.service.records import Changes, JobChange, StoredEvent, TrialKey
+from bso.service.snapshots import read_snapshot, snapshot_event
+
+_PAGE = 1000
+_SNAPSHOTS = uuid.UUID("0b1c2f3e-6a5d-5e0f-8f4b-3f7a0d9c1e22")
+
+Export = Callable[[Sequence[StoredEvent]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What pruning has removed."""
+
+    jobs: int
+    events: int
+
+
+async def prune_events(store: Store, *, before: datetime, export: Export) -> Pruned:
+    """Hand all events recorded before a moment to ``export``, then delete them, job by job.
+
+    Every pruned job gets a job_snapshotted event, from which replay starts. Events that were not published yet stay.
+    A command that was decided before that moment is no longer recognised when it is sent again. What was exported
+    before an error is not lost, and is exported again by the next call.
+    """
+    jobs = events = 0
+    for summary in await store.jobs():
+        removed = await _prune_job(store, summary.job_id, before, export)
+        jobs += removed > 0
+        events += removed
+    return Pruned(jobs=jobs, events=events)
+
+
+async def purge_jobs(store: Store, *, deleted_before: datetime) -> tuple[str, ...]:
+    """Delete all traces of jobs that were deleted before a moment and not touched since; returns their ids.
+
+    Their sequence and trial numbers start anew if such an id is ever registered again.
+    """
+    old = [job.job_id for job in await store.jobs() if job.is_deleted and job.changed_at < deleted_before]
+    return tuple([job_id for job_id in old if await _purge(store, job_id)])
+
+
+async def _prune_job(store: Store, job_id: str, before: datetime, export: Export) -> int:
+    last: StoredEvent | None = None
+    count = 0
+    while page := await store.history(job_id, after=last.event_id if last else 0, before=before, limit=_PAGE):
+        if not count and len(page) == 1 and isinstance(page[0].recorded.event, JobSnapshotted):
+            return 0
+        export(page)
+        last = page[-1]
+        count += len(page)
+    if last is None:
+        return 0
+    unsettled = {(job_id, trial.trial_number) for trial in await store.trials(job_id) if _may_be_heard_of(trial)}
+    async with store.unit_of_work() as uow:
+        return await _replace_by_snapshot(uow, job_id, last.recorded.seq, before, unsettled)
+
+
+def _may_be_heard_of(trial: Trial) -> bool:
+    return trial.is_active or trial.may_report_late
+
+
+async def _replace_by_snapshot(
+    uow: UnitOfWork, job_id: str, up_to_seq: int, before: datetime, unsettled: Collection[TrialKey]
+) -> int:
+    stored = (await uow.lock([job_id], creating=())).get(job_id)
+    if stored is None:
+        return 0
+    # Clocks step back: an event may have a lower seq than one that was exported, and a later moment than the bound.
+    removed = await uow.forget_events(job_id, up_to_seq=up_to_seq, before=before)
+    if not removed:
+        return 0
+    seq = stored.last_seq + 1
+    command_id = str(uuid.uuid5(_SNAPSHOTS, f"{job_id}/{seq}"))
+    now = (await uow.recollect([command_id])).now
+    job = read_snapshot(stored)
+    trials = {**(await uow.trials(unsettled) if unsettled else {}), **await uow.active_trials([job_id])}
+    for trial in trials.values():
+        if _may_be_heard_of(trial):
+            job = job.with_trial(trial)
+    recorded = RecordedEvent(
+        job_id=job_id, seq=seq, recorded_at=now, command_id=command_id, part=0, event=snapshot_event(job)
+    )
+    change = JobChange(job_id=job_id, last_seq=seq)
+    await uow.save(Changes(now=now, events=(row_without_reply(recorded),), jobs=(change,)))
+    await uow.commit()
+    return removed
+
+
+async def _purge(store: Store, job_id: str) -> bool:
+    async with store.unit_of_work() as uow:
+        stored = (await uow.lock([job_id], creating=())).get(job_id)
+        if stored is None or not read_snapshot(stored).is_deleted:
+            return False
+        await uow.forget_job(job_id)
+        await uow.commit()
+        return True

@@ -1,0 +1,89 @@
+"""Snapshots of jobs, and jobs from them: those that a store keeps, and events with which a pruned log begins."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Any
+
+from pydantic_core import from_json
+
+from bso.domain.events import JobSnapshotted
+from bso.domain.job import Job
+from bso.domain.log import RecordedEvent
+from bso.domain.trial import Trial
+from bso.schema.envelope import dump, validated
+from bso.schema.errors import MalformedMessage
+from bso.schema.state import job_from_state, state_of
+from bso.service.records import JobSnapshot, StoredJob
+
+_TRIALS = "trials"
+
+
+class SnapshotReader:
+    """Decodes snapshots and remembers the last ones, by their exact text: nothing can be stale."""
+
+    def __init__(self, *, capacity: int = 1024) -> None:
+        self._capacity = capacity
+        self._known: OrderedDict[str, tuple[str, Job]] = OrderedDict()
+
+    def read(self, stored: StoredJob) -> Job:
+        """The job without its trials. Raises StateTooNew, or MalformedMessage where the text is damaged."""
+        text, job = self._known.get(stored.job_id, ("", None))
+        if job is None or text != stored.state:
+            job = read_snapshot(stored)
+            self._known[stored.job_id] = (stored.state, job)
+        self._known.move_to_end(stored.job_id)
+        if len(self._known) > self._capacity:
+            self._known.popitem(last=False)
+        return replace(job, last_seq=stored.last_seq)
+
+
+def read_snapshot(stored: StoredJob) -> Job:
+    """The job without its trials. Raises StateTooNew, or MalformedMessage where the text is damaged."""
+    try:
+        state = from_json(stored.state)
+    except ValueError as error:
+        raise MalformedMessage(f"the stored state of job {stored.job_id} is not JSON: {error}") from error
+    if not isinstance(state, dict):
+        raise MalformedMessage(f"the stored state of job {stored.job_id} is not a JSON object")
+    return job_from_state(stored.job_id, stored.last_seq, state)
+
+
+def snapshot_of(job: Job) -> JobSnapshot:
+    """What is stored of a job beside its trials."""
+    version = job.versions.get(job.current_version)
+    return JobSnapshot(
+        state=state_of(job),
+        spec=dump(version.spec).decode() if version else "null",
+        version_number=job.current_version,
+        version=version.spec.version if version else "",
+        policy=version.spec.policy if version else "",
+        owner=job.owner,
+        is_deleted=job.is_deleted,
+        last_trial_number=job.last_trial_number,
+    )
+
+
+def is_same_state(one: Job, other: Job) -> bool:
+    """Whether two jobs have the same snapshot; cheap where decide has kept what it did not change."""
+    return replace(one, trials={}, last_seq=0) == replace(other, trials={}, last_seq=0)
+
+
+def snapshot_event(job: Job) -> JobSnapshotted:
+    """The event that lets a log begin here: the job with the trials that are loaded, but without leases.
+
+    Later events may be about each active trial, and about ended ones that may still report late.
+    """
+    trials = [replace(job.trials[number], lease_expires_at=None) for number in sorted(job.trials)]
+    state: dict[str, Any] = from_json(state_of(job))
+    return JobSnapshotted(state={**state, _TRIALS: from_json(dump(trials))})
+
+
+def job_from_snapshot(recorded: RecordedEvent) -> Job:
+    """The job that a job_snapshotted event holds, as it stood just after it. Raises StateTooNew, MalformedMessage."""
+    assert isinstance(recorded.event, JobSnapshotted)
+    state = dict(recorded.event.state)
+    trials: tuple[Trial, ...] = validated(tuple[Trial, ...], state.pop(_TRIALS, ()), "trials of a snapshot")
+    job = job_from_state(recorded.job_id, recorded.seq, state)
+    return replace(job, trials={trial.trial_number: trial for trial in trials})

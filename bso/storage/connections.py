@@ -1,0 +1,92 @@
+"""Connections to databases: pools, time limits, and the settings that every session gets."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import URL, Connection, event
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from bso.storage.packets import refuse_oversized_statements
+
+READS_ONLY = {"bso_reads_only": True}
+"""Execution options of a connection that will not write: SQLite then takes no lock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """How many connections at most, and how long one may wait for a connection, a lock, or a free one."""
+
+    pool_size: int = 8
+    connect_s: float = 10.0
+    lock_wait_s: float = 10.0
+    checkout_s: float = 15.0
+    recycle_s: float = 1800.0
+
+
+def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
+    """An engine for a normalised address. Connects to nothing yet."""
+    options: dict[str, Any] = {
+        "pool_size": limits.pool_size,
+        "max_overflow": 0,
+        "pool_timeout": limits.checkout_s,
+        "pool_pre_ping": True,
+        "pool_recycle": limits.recycle_s,
+        "pool_reset_on_return": None,  # closing rolls back what is open; after a commit it would be one more round trip
+        "connect_args": _connect_args(url.get_backend_name(), limits),
+        "hide_parameters": True,
+    }
+    if url.get_backend_name() == "sqlite":
+        engine = create_async_engine(url, **{**options, "pool_pre_ping": False})
+        _begin_immediately(engine, limits)
+        _try_to_open(engine)
+        return engine
+    engine = create_async_engine(url, isolation_level="READ COMMITTED", **options)
+    if url.get_backend_name() == "mysql":
+        refuse_oversized_statements(engine)
+    return engine
+
+
+def _connect_args(backend: str, limits: ConnectionLimits) -> dict[str, Any]:
+    if backend == "mysql":
+        return {
+            "connect_timeout": int(limits.connect_s),
+            "charset": "utf8mb4",
+            "init_command": (
+                "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE', "
+                f"time_zone = '+00:00', innodb_lock_wait_timeout = {max(1, int(limits.lock_wait_s))}"
+            ),
+        }
+    if backend == "postgresql":
+        milliseconds = str(int(limits.lock_wait_s * 1000))
+        return {
+            "timeout": limits.connect_s,
+            "server_settings": {"lock_timeout": milliseconds, "timezone": "UTC", "application_name": "bso"},
+        }
+    return {"timeout": limits.lock_wait_s}
+
+
+def _try_to_open(engine: AsyncEngine) -> None:
+    @event.listens_for(engine.sync_engine, "do_connect")
+    def _open(_dialect: object, _record: object, arguments: tuple[Any, ...], _options: dict[str, Any]) -> None:
+        # Where a file cannot be opened, aiosqlite leaves a thread that may complain when the event loop has ended.
+        sqlite3.connect(arguments[0]).close()
+
+
+def _begin_immediately(engine: AsyncEngine, limits: ConnectionLimits) -> None:
+    @event.listens_for(engine.sync_engine, "connect")
+    def _set_up(connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # the driver would begin transactions by rules of its own
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {int(limits.lock_wait_s * 1000)}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A transaction that reads first and then writes fails at once if another has written: lock at the beginning.
+        reads_only = connection.get_execution_options().get("bso_reads_only", False)
+        connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")

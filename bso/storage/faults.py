@@ -1,0 +1,183 @@
+"""What a database's error means: which of the engine's errors it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from bso.domain.errors import BsoError
+from bso.service.errors import (
+    Conflict,
+    LoginRefused,
+    SchemaMissing,
+    StoreLost,
+    StoreRefused,
+    StoreUnavailable,
+    StoreUnusable,
+    Unstorable,
+)
+
+_Kind = type[BsoError]
+
+# https://dev.mysql.com/doc/mysql-errors/en/server-error-reference.html
+_MYSQL: dict[int, _Kind] = {
+    1205: Conflict,  # lock wait timeout: rolls back only the statement
+    1213: Conflict,  # deadlock
+    1020: Conflict,  # record has changed since last read (MariaDB, innodb_snapshot_isolation)
+    1062: Conflict,  # duplicate key: a rival recorded the same command between our look and our insert
+    3572: Conflict,  # lock not available
+    1053: StoreLost,  # server shutdown in progress
+    1317: StoreLost,  # query interrupted by KILL QUERY
+    1927: StoreLost,  # connection was killed (MariaDB)
+    2006: StoreLost,  # server has gone away
+    2013: StoreLost,  # lost connection during query
+    2014: StoreLost,  # commands out of sync: the connection is beyond use
+    2055: StoreLost,  # lost connection, with a system error
+    3169: StoreLost,  # session was killed
+    4031: StoreLost,  # disconnected because of inactivity
+    1040: StoreUnavailable,  # too many connections
+    1129: StoreUnavailable,  # host is blocked because of many connection errors
+    1203: StoreUnavailable,  # user has too many connections
+    1226: StoreUnavailable,  # user has exceeded a resource
+    2002: StoreUnavailable,  # cannot connect through socket
+    2003: StoreUnavailable,  # cannot connect
+    2005: StoreUnavailable,  # unknown host: may be a name service that is away
+    1044: LoginRefused,  # access denied to the database
+    1045: LoginRefused,  # access denied
+    1049: LoginRefused,  # unknown database
+    1142: LoginRefused,  # command denied on a table
+    1698: LoginRefused,  # access denied: no password accepted for this user
+    1054: SchemaMissing,  # unknown column
+    1146: SchemaMissing,  # no such table
+    1153: Unstorable,  # a packet larger than max_allowed_packet; more often the server just cuts the connection
+    1264: Unstorable,  # out of range
+    1265: Unstorable,  # data truncated
+    1292: Unstorable,  # wrong value
+    1300: Unstorable,  # invalid character string
+    1366: Unstorable,  # incorrect value
+    1367: Unstorable,  # illegal value while parsing
+    1406: Unstorable,  # data too long
+    3140: Unstorable,  # invalid JSON text
+    3988: Unstorable,  # conversion from one collation to another is impossible
+    4025: Unstorable,  # constraint failed (MariaDB)
+}
+
+# https://www.postgresql.org/docs/current/errcodes-appendix.html; two digits stand for the class
+_POSTGRESQL: dict[str, _Kind] = {
+    "40001": Conflict,
+    "40P01": Conflict,
+    "55P03": Conflict,
+    "23505": Conflict,
+    "08": StoreLost,
+    "57P01": StoreLost,
+    "57P02": StoreLost,
+    "57014": StoreLost,
+    "57P03": StoreUnavailable,
+    "57P05": StoreLost,
+    "53": StoreUnavailable,
+    "28": LoginRefused,
+    "3D000": LoginRefused,
+    "42501": LoginRefused,
+    "42P01": SchemaMissing,
+    "42703": SchemaMissing,
+    "22": Unstorable,
+    "23": Unstorable,
+}
+
+_SQLITE: dict[str, _Kind] = {
+    "SQLITE_BUSY": Conflict,
+    "SQLITE_LOCKED": Conflict,
+    "SQLITE_CONSTRAINT_UNIQUE": Conflict,
+    "SQLITE_CONSTRAINT_PRIMARYKEY": Conflict,
+    "SQLITE_CONSTRAINT": Unstorable,
+    "SQLITE_NOTADB": StoreUnusable,
+    "SQLITE_CORRUPT": StoreUnusable,
+    "SQLITE_CANTOPEN": StoreUnusable,
+    "SQLITE_READONLY": StoreUnusable,
+    "SQLITE_PERM": StoreUnusable,
+    "SQLITE_TOOBIG": Unstorable,
+    "SQLITE_MISMATCH": Unstorable,
+}
+
+_HINTS: dict[_Kind, str] = {
+    SchemaMissing: "the tables are missing or older than this program, run `bso migrate`: ",
+    StoreUnusable: "the database file cannot be used: ",
+    LoginRefused: "the database refused the login, check user, password and name of the database: ",
+}
+
+_IN_THE_DATA = (UnicodeError, OverflowError)
+"""What a driver raises when it cannot express a value; other built-in errors come from a broken connection as well."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise the engine's error in place of one that came from the database."""
+    try:
+        yield
+    except Exception as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        raise fault from error
+
+
+def fault_of(error: BaseException) -> BsoError | None:
+    """The engine's error for one that came from the database; None if it did not come from there."""
+    if isinstance(error, BsoError):
+        return None
+    if isinstance(error, DBAPIError):
+        kind = _kind_of(error)
+        return kind(f"{_HINTS.get(kind, '')}{_words(error)}")
+    if isinstance(error, PoolTimeout):
+        return StoreUnavailable("all connections to the database are in use")
+    if isinstance(error, StatementError):
+        cause = error.orig if error.orig is not None else error
+        return Unstorable(f"a value cannot be stored: {cause}")
+    if isinstance(error, SQLAlchemyError):
+        return StoreRefused(str(error))
+    if isinstance(error, OSError):
+        return StoreUnavailable(f"cannot reach the database: {error}")
+    if isinstance(error, _IN_THE_DATA):
+        return Unstorable(f"a value cannot be stored: {type(error).__name__}: {error}")
+    return None
+
+
+def _kind_of(error: DBAPIError) -> _Kind:
+    original = error.orig
+    found = _by_mysql(original) or _by_postgresql(original) or _by_sqlite(original)
+    if found is not None:
+        return found
+    if error.connection_invalidated or isinstance(error, InterfaceError):
+        return StoreLost
+    return StoreRefused
+
+
+def _by_mysql(original: BaseException | None) -> _Kind | None:
+    code = original.args[0] if original is not None and original.args else None
+    return _MYSQL.get(code) if isinstance(code, int) else None
+
+
+def _by_postgresql(original: BaseException | None) -> _Kind | None:
+    code = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+    if not isinstance(code, str):
+        return None
+    return _POSTGRESQL.get(code) or _POSTGRESQL.get(code[:2])
+
+
+def _by_sqlite(original: BaseException | None) -> _Kind | None:
+    name = getattr(original, "sqlite_errorname", None)
+    if not isinstance(name, str):
+        return None
+    if name == "SQLITE_ERROR" and "no such" in str(original):
+        return SchemaMissing
+    family = "_".join(name.split("_")[:2])
+    return _SQLITE.get(name) or _SQLITE.get(family)
+
+
+def _words(error: DBAPIError) -> str:
+    original = error.orig
+    text = ", ".join(map(str, original.args)) if original is not None and original.args else str(original)
+    return text[:500]

@@ -1,0 +1,157 @@
+"""Rows of tables as values of the domain, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pydantic_core import from_json
+
+from bso.domain.commands import PowerMeasurement
+from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.domain.learning_rate import LearningRate
+from bso.domain.profiling import Profiled
+from bso.domain.trial import Outcome, Trial, TrialState
+from bso.schema.envelope import dump, validated
+from bso.schema.errors import MalformedMessage, StateTooNew
+from bso.service.errors import Unstorable
+from bso.service.records import LoggedEvent, NewEvent, PowerProfile
+
+Row = Mapping[str, Any]
+
+EVENT_COLUMNS = tuple(field.name for field in fields(NewEvent))
+
+_AS_THEY_ARE = (
+    "trial_number",
+    "trial_id",
+    "version_number",
+    "recurrence_id",
+    "attempt",
+    "batch_size",
+    "reason",
+    "is_unbounded",
+    "started_at",
+    "lease_expires_at",
+    "reports",
+    "epoch",
+    "time_s",
+    "energy_j",
+    "is_energy_complete",
+    "nonfinite_metrics_in_a_row",
+    "cost",
+    "bound",
+    "outcome_reason",
+    "is_over_bound",
+    "ended_at",
+)
+_NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def trial_row(job_id: str, trial: Trial) -> dict[str, Any]:
+    """A trial as a row. Raises Unstorable where a number other than the metric is not finite."""
+    row: dict[str, Any] = {name: getattr(trial, name) for name in _AS_THEY_ARE}
+    for name in ("epoch", "time_s", "energy_j", "cost", "bound"):
+        if row[name] is not None and not math.isfinite(row[name]):
+            raise Unstorable(f"{name} of trial {trial.trial_number} of job {job_id} is {row[name]}")
+    is_finite = trial.metric is None or math.isfinite(trial.metric)
+    return {
+        **row,
+        **_hardware_row(trial.hardware),
+        "profiled_epochs": trial.profiled.epochs,
+        "profiled_time_s": trial.profiled.time_s,
+        "profiled_energy_j": trial.profiled.energy_j,
+        "learning_rate": None if trial.learning_rate is None else dump(trial.learning_rate).decode(),
+        "job_id": job_id,
+        "state": trial.state.value,
+        "outcome": trial.outcome.value if trial.outcome else None,
+        "late_outcome": trial.late_outcome.value if trial.late_outcome else None,
+        "metric": trial.metric if is_finite else None,
+        "nonfinite_metric": None if is_finite else nonfinite_name(trial.metric),
+    }
+
+
+def trial_from(row: Row) -> Trial:
+    """A trial from its row. Raises StateTooNew where a newer release has written what this one does not know."""
+    try:
+        return Trial(
+            **{name: row[name] for name in _AS_THEY_ARE},
+            hardware=_hardware(row),
+            learning_rate=_learning_rate(row["learning_rate"]),
+            profiled=Profiled(
+                epochs=row["profiled_epochs"] or 0.0,
+                time_s=row["profiled_time_s"] or 0.0,
+                energy_j=row["profiled_energy_j"] or 0.0,
+            ),
+            state=TrialState(row["state"]),
+            outcome=Outcome(row["outcome"]) if row["outcome"] else None,
+            late_outcome=Outcome(row["late_outcome"]) if row["late_outcome"] else None,
+            metric=_NONFINITE[row["nonfinite_metric"]] if row["nonfinite_metric"] else row["metric"],
+        )
+    except (ValueError, KeyError, MalformedMessage) as error:
+        place = f"trial {row['trial_number']} of job {row['job_id']}"
+        raise StateTooNew(f"{place} has a value that this program does not know ({error}): upgrade it") from error
+
+
+def profile_row(profile: PowerProfile) -> dict[str, Any]:
+    """A power profile as a row."""
+    return {
+        "job_id": profile.job_id,
+        "batch_size": profile.batch_size,
+        "measurements": dump(profile.measurements).decode(),
+        **_hardware_row(profile.hardware),
+    }
+
+
+def profile_from(row: Row) -> PowerProfile:
+    """A power profile from its row."""
+    return PowerProfile(
+        job_id=row["job_id"],
+        batch_size=row["batch_size"],
+        hardware=_hardware(row),
+        measurements=validated(tuple[PowerMeasurement, ...], from_json(row["measurements"]), "power profile"),
+    )
+
+
+def event_row(new: NewEvent) -> dict[str, Any]:
+    """An event as a row, without its id and without the moments at which it was recorded and published."""
+    return {name: getattr(new, name) for name in EVENT_COLUMNS}
+
+
+def logged_from(row: Row) -> LoggedEvent:
+    """An event of the log from its row."""
+    return LoggedEvent(new=NewEvent(**{name: row[name] for name in EVENT_COLUMNS}), recorded_at=row["recorded_at"])
+
+
+def nonfinite_name(number: float | None) -> str:
+    """How a number that JSON and SQL lack is written."""
+    return next(name for name, value in _NONFINITE.items() if repr(value) == repr(number))
+
+
+def _learning_rate(text: str | None) -> LearningRate | None:
+    if text is None:
+        return None
+    rate: LearningRate = validated(LearningRate, from_json(text), "learning rate")
+    return rate
+
+
+def _hardware_row(hardware: HardwareKind) -> dict[str, Any]:
+    return {
+        "hardware_key": hardware.key,
+        "gpu_model": hardware.gpu_model,
+        "memory_mib": hardware.memory_mib,
+        "number_of_gpus": hardware.number_of_gpus,
+        "max_power_w": hardware.max_power_w,
+        "energy_method": hardware.energy_method.value,
+    }
+
+
+def _hardware(row: Row) -> HardwareKind:
+    return HardwareKind(
+        gpu_model=row["gpu_model"],
+        memory_mib=row["memory_mib"],
+        number_of_gpus=row["number_of_gpus"],
+        max_power_w=row["max_power_w"],
+        energy_method=EnergyMethod(row["energy_method"]),
+    )

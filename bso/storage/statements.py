@@ -1,0 +1,66 @@
+"""The hot path's queries, built once per kind of database: building one costs more than executing it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import BindParameter, Column, Select, Update, and_, bindparam, insert, literal, select, update
+
+from bso.domain.trial import TrialState
+from bso.storage.dialects import Dialect
+from bso.storage.tables import event, job, power_profile, trial
+
+_ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
+
+APPEND_EVENTS = insert(event)
+
+
+def _several(name: str, column: Column[Any]) -> BindParameter[Any]:
+    """A parameter that takes a list of a column's values."""
+    return bindparam(name, expanding=True, type_=column.type)
+
+
+EVENT_IDS = select(event.c.event_id, event.c.job_id, event.c.seq).where(
+    event.c.command_id.in_(_several("command_ids", event.c.command_id))
+)
+"""The event_ids that the events of ``command_ids`` were given."""
+
+
+@cache
+def locked_jobs(dialect: Dialect) -> Select[Any]:
+    """Lock ``job_ids``, in the order of their ids."""
+    chosen = job.c.job_id.in_(_several("job_ids", job.c.job_id))
+    statement = dialect.by_index(select(job.c.job_id, job.c.last_seq, job.c.state).where(chosen), job, "PRIMARY")
+    return statement.order_by(job.c.job_id).with_for_update()
+
+
+@cache
+def recollection(dialect: Dialect) -> Select[*tuple[Any, ...]]:
+    """The database's clock, and what ``command_ids`` were answered: at least one row."""
+    one = select(literal(1).label("one")).subquery()
+    asked = and_(event.c.command_id.in_(_several("command_ids", event.c.command_id)), event.c.part == 0)
+    columns = (event.c.command_id, event.c.job_id, event.c.reply_type, event.c.reply)
+    return select(dialect.clock().label("now"), *columns).select_from(one.outerjoin(event, asked))
+
+
+@cache
+def active_trials(dialect: Dialect) -> Select[Any]:
+    """All trials of ``job_ids`` that have not ended."""
+    active = and_(trial.c.job_id.in_(_several("job_ids", trial.c.job_id)), trial.c.state.in_(_ACTIVE))
+    return dialect.by_index(select(trial).where(active), trial, "ix_trial_active")
+
+
+@cache
+def power_profiles(dialect: Dialect) -> Select[Any]:
+    """The power profiles of ``job_ids`` on the hardware kinds ``hardware_keys``."""
+    of_jobs = power_profile.c.job_id.in_(_several("job_ids", power_profile.c.job_id))
+    on_kinds = power_profile.c.hardware_key.in_(_several("hardware_keys", power_profile.c.hardware_key))
+    return dialect.by_index(select(power_profile).where(of_jobs, on_kinds), power_profile, "PRIMARY")
+
+
+@cache
+def published(dialect: Dialect) -> Update:
+    """Mark those of ``event_ids`` as published that nobody has marked before."""
+    unmarked = and_(event.c.event_id.in_(_several("event_ids", event.c.event_id)), event.c.published_at.is_(None))
+    return update(event).where(unmarked).values(published_at=dialect.clock())

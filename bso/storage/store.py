@@ -1,0 +1,240 @@
+"""The store over an SQL database: units of work, and reads that take no locks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from sqlalchemy import Executable, and_, func, literal, or_, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from bso.domain.trial import Trial, TrialState
+from bso.service.errors import SchemaMissing, StoreUnavailable
+from bso.service.event_rows import recorded_from
+from bso.service.records import (
+    JobSummary,
+    LapsedLease,
+    LoggedEvent,
+    PowerProfile,
+    SchemaState,
+    StoredEvent,
+    StoredJob,
+)
+from bso.storage.column_types import Moment
+from bso.storage.connections import READS_ONLY
+from bso.storage.dialects import dialect_named
+from bso.storage.faults import translated
+from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
+from bso.storage.rows import Row, logged_from, profile_from, trial_from
+from bso.storage.schema import schema_state, state_of_revision
+from bso.storage.statements import published
+from bso.storage.tables import event, job, power_profile, trial
+from bso.storage.unit_of_work import SqlUnitOfWork
+
+_CLOSE_S = 2.0
+
+
+class SqlStore:
+    """Jobs, trials and events in an SQL database. ``has_outbox``: events wait until they are marked as published.
+
+    ``file`` is that of an SQLite database, which is never made by opening it.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        has_outbox: bool = True,
+        read_timeout_s: float = 30.0,
+        file: Path | None = None,
+    ) -> None:
+        self._engine = engine
+        self._dialect = dialect_named(engine.dialect.name)
+        self._has_outbox = has_outbox
+        self._read_timeout_s = read_timeout_s
+        self._file = file
+
+    @asynccontextmanager
+    async def unit_of_work(self) -> AsyncIterator[SqlUnitOfWork]:
+        """Begin a transaction; leaving without commit rolls back. A cancelled one gives its connection up."""
+        async with self._connection() as connection:
+            yield SqlUnitOfWork(connection, self._dialect, has_outbox=self._has_outbox)
+
+    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
+        """Jobs by id, tombstones included: all, or a page of those after an id."""
+        columns = [column for column in job.columns if column.name != "state"]
+        statement = select(*columns).where(job.c.job_id > after, job.c.last_seq > 0).order_by(job.c.job_id)
+        rows = await self._read(statement.limit(limit))
+        return [JobSummary(**{**row, "owner": row["owner"] or None}) for row in rows]
+
+    async def job(self, job_id: str) -> StoredJob | None:
+        """A job's snapshot."""
+        asked = and_(job.c.job_id == job_id, job.c.last_seq > 0)
+        rows = await self._read(select(job.c.job_id, job.c.last_seq, job.c.state).where(asked))
+        return StoredJob(**rows[0]) if rows else None
+
+    async def trials(self, job_id: str) -> Sequence[Trial]:
+        """All trials of a job, in order of their numbers."""
+        rows = await self._read(select(trial).where(trial.c.job_id == job_id).order_by(trial.c.trial_number))
+        return [trial_from(row) for row in rows]
+
+    async def power_profiles(self, job_id: str) -> Sequence[PowerProfile]:
+        """What was measured of a job's batch sizes."""
+        order = (power_profile.c.batch_size, power_profile.c.hardware_key)
+        rows = await self._read(select(power_profile).where(power_profile.c.job_id == job_id).order_by(*order))
+        return [profile_from(row) for row in rows]
+
+    async def history(
+        self, job_id: str | None = None, *, after: int = 0, before: datetime | None = None, limit: int = 1000
+    ) -> Sequence[StoredEvent]:
+        """A page of events by event_id: those after event_id ``after``, recorded before ``before``, of one job or all.
+
+        The events of one job come by seq, and after the seq of ``after`` where that is one of them: within a job
+        event_ids rise with seq, save where older events were imported later. Between jobs a lower event_id may become
+        visible after a higher one.
+        """
+        statement = select(event).where(event.c.event_id > after).order_by(event.c.event_id).limit(limit)
+        if job_id is not None:
+            # Where ``after`` is an event of this job, its seq leads straight to the page.
+            previous = select(event.c.seq).where(event.c.event_id == after, event.c.job_id == job_id).scalar_subquery()
+            # Event_ids do not rise with seq where older events were imported later.
+            statement = select(event).where(event.c.job_id == job_id).order_by(event.c.seq).limit(limit)
+            statement = statement.where(event.c.seq > func.coalesce(previous, 0))
+            statement = statement.where(or_(previous.is_not(None), event.c.event_id > after))
+        if before is not None:
+            statement = statement.where(event.c.recorded_at < before)
+        return [_stored_event(row) for row in await self._read(statement)]
+
+    async def last_event_id(self, job_id: str | None = None) -> int:
+        """The highest event_id in the log of a job or of all; 0 if there is none."""
+        order = event.c.event_id if job_id is None else event.c.seq  # either has an index that ends there
+        statement = select(event.c.event_id).order_by(order.desc()).limit(1)
+        rows = await self._read(statement if job_id is None else statement.where(event.c.job_id == job_id))
+        return int(rows[0]["event_id"]) if rows else 0
+
+    async def lapsed_leases(self, *, job_id: str | None = None, limit: int = 100) -> Sequence[LapsedLease]:
+        """Active trials whose lease is over by the database's clock, the oldest first."""
+        columns = (trial.c.job_id, trial.c.trial_number, trial.c.trial_id, trial.c.state, trial.c.lease_expires_at)
+        lapsed = and_(trial.c.lease_expires_at <= self._dialect.clock(), trial.c.state != TrialState.ENDED.value)
+        statement = select(*columns).where(lapsed).order_by(trial.c.lease_expires_at).limit(limit)
+        if job_id is not None:
+            statement = statement.where(trial.c.job_id == job_id)
+        return [LapsedLease(**{**row, "state": TrialState(row["state"])}) for row in await self._read(statement)]
+
+    async def unpublished(self, *, older_than_s: float, limit: int = 500) -> Sequence[StoredEvent]:
+        """Events that nobody marked as published, by event_id."""
+        now = (await self._read(select(self._dialect.clock().label("now"))))[0]["now"]
+        until = literal(now - timedelta(seconds=older_than_s), Moment())
+        waiting = and_(event.c.published_at.is_(None), event.c.recorded_at <= until)
+        rows = await self._read(select(event).where(waiting).order_by(event.c.event_id).limit(limit))
+        return [_stored_event(row) for row in rows]
+
+    async def mark_published(self, event_ids: Collection[int]) -> None:
+        """Say that these events have reached the broker."""
+        if not event_ids:
+            return
+        async with self._deadlined(), self._connection() as connection:
+            with translated():
+                await connection.execute(published(self._dialect), {"event_ids": sorted(event_ids)})
+                await connection.commit()
+
+    async def job_ids(self, *, after: str = "", limit: int = 1000) -> Sequence[str]:
+        """A page of the ids of all jobs of which any table holds anything, the log included."""
+        return [row["job_id"] for row in await self._read(known_job_ids(after=after, limit=limit))]
+
+    async def log_page(self, job_id: str, *, after_seq: int = 0, limit: int = 1000) -> Sequence[LoggedEvent]:
+        """A page of a job's log with its replies, in the order of seq."""
+        async with self._deadlined(), self._connection(**READS_ONLY) as connection:
+            return await log_page(connection, job_id, after_seq=after_seq, limit=limit)
+
+    async def job_rows(self, job_id: str) -> JobRows:
+        """What the tables hold of a job at one moment, without a lock."""
+        options = READS_ONLY | dict(self._dialect.at_one_moment)
+        async with self._deadlined(), self._connection(**options) as connection:
+            return await job_rows(connection, job_id)
+
+    async def append_log(self, events: Sequence[LoggedEvent]) -> int:
+        """Append what the log lacks of any jobs, and nothing to other tables; returns how many. Raises LogConflict."""
+        async with self._deadlined(), self._connection() as connection:
+            appended = await append_missing(connection, events, published_at=None)
+            with translated():
+                await connection.commit()
+            return appended
+
+    @asynccontextmanager
+    async def locked_job(self, job_id: str) -> AsyncIterator[LockedJob]:
+        """Lock a job, which need not exist yet, until the end of the block; what was not committed is undone."""
+        async with self._connection() as connection:
+            uow = SqlUnitOfWork(connection, self._dialect, has_outbox=self._has_outbox)
+            try:
+                async with self._deadlined():
+                    await uow.lock([job_id], creating=[job_id])
+                    now = (await uow.recollect(())).now
+                yield LockedJob(connection, self._dialect, job_id=job_id, now=now, deadlined=self._deadlined)
+            except StoreUnavailable:
+                await _give_up(connection)  # a rollback would wait for the server, too
+                raise
+
+    async def ping(self) -> None:
+        """Return if the database answers, else raise Retryable or Misconfigured."""
+        await self._read(select(literal(1).label("one")))
+
+    async def schema_state(self) -> SchemaState:
+        """Which schema the database has."""
+        try:
+            async with self._deadlined(), self._connection(**READS_ONLY) as connection:
+                return await schema_state(connection)
+        except SchemaMissing:
+            return state_of_revision(None)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._engine.dispose()
+
+    async def _read(self, statement: Executable) -> Sequence[Row]:
+        async with self._deadlined(), self._connection(**READS_ONLY) as connection:
+            with translated():
+                return cast(Sequence[Row], (await connection.execute(statement)).mappings().all())
+
+    @asynccontextmanager
+    async def _deadlined(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._read_timeout_s):
+                yield
+        except TimeoutError as error:
+            raise StoreUnavailable(f"the database did not answer within {self._read_timeout_s:g} s") from error
+
+    @asynccontextmanager
+    async def _connection(self, **options: Any) -> AsyncIterator[AsyncConnection]:
+        if self._file is not None and not self._file.exists():  # connecting would make an empty one
+            raise SchemaMissing(f"{self._file} does not exist: run `bso migrate`, or correct the address")
+        connection = self._engine.connect()
+        with translated():
+            await connection.start()
+        try:
+            await connection.execution_options(**options)
+            yield connection
+        except asyncio.CancelledError:
+            # Its statement may still be running, and a rollback would wait for it: give the connection up.
+            await _give_up(connection)
+            raise
+        finally:
+            with translated():
+                await connection.close()
+
+
+async def _give_up(connection: AsyncConnection) -> None:
+    if connection.closed or connection.invalidated:
+        return
+    with suppress(TimeoutError, OSError, SQLAlchemyError):
+        async with asyncio.timeout(_CLOSE_S):
+            await connection.invalidate()
+
+
+def _stored_event(row: Row) -> StoredEvent:
+    return StoredEvent(event_id=row["event_id"], recorded=recorded_from(logged_from(row)))

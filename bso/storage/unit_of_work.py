@@ -1,0 +1,193 @@
+"""One transaction against an SQL database: the statements of the hot path, in Core."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any, cast
+
+from sqlalchemy import Executable, and_, delete, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bso.domain.trial import EpochReport, Trial
+from bso.service.event_rows import epoch_report_of
+from bso.service.records import (
+    Changes,
+    JobChange,
+    JobOnKind,
+    PowerProfile,
+    Recollection,
+    RecordedReply,
+    StoredJob,
+    TrialKey,
+)
+from bso.storage import statements
+from bso.storage.dialects import Dialect, Updates
+from bso.storage.faults import translated
+from bso.storage.rows import Row, event_row, profile_from, profile_row, trial_from, trial_row
+from bso.storage.tables import event, job, power_profile, trial
+
+_NO_UPDATE = Updates(replaced=("job_id",))
+_TRIAL_UPDATES = Updates.of_whole_rows(trial)
+_PROFILE_UPDATES = Updates(replaced=("measurements", "recorded_at"))
+_SNAPSHOT_COLUMNS = (
+    "owner",
+    "is_deleted",
+    "version_number",
+    "version",
+    "policy",
+    "last_trial_number",
+    "spec",
+    "state",
+)
+_JOB_UPDATES = Updates(replaced=("last_seq", "changed_at"), kept_if_null=_SNAPSHOT_COLUMNS, first_stays=("created_at",))
+
+
+class SqlUnitOfWork:
+    """One transaction on one connection. Whoever opened the connection rolls back what was not committed."""
+
+    def __init__(self, connection: AsyncConnection, dialect: Dialect, *, has_outbox: bool) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        self._has_outbox = has_outbox
+        self._placeholders: set[str] = set()
+
+    async def lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> Mapping[str, StoredJob]:
+        """Lock jobs in the order of their ids; those to be created by a row that stands for them.
+
+        Inserting that row is the lock: looking first and inserting then would deadlock two creators.
+        """
+        found: dict[str, StoredJob] = {}
+        for is_created, group in groupby(sorted(job_ids), key=lambda job_id: job_id in creating):
+            ids = list(group)
+            if is_created:
+                await self._hold_places(ids)
+            for row in await self._locked(ids):
+                found[row["job_id"]] = StoredJob(job_id=row["job_id"], last_seq=row["last_seq"], state=row["state"])
+        self._placeholders = {job_id for job_id, stored in found.items() if not stored.last_seq}
+        return {job_id: stored for job_id, stored in found.items() if job_id not in self._placeholders}
+
+    async def recollect(self, command_ids: Collection[str]) -> Recollection:
+        """What these commands were answered, and the database's clock."""
+        rows = await self._rows(statements.recollection(self._dialect), {"command_ids": sorted(command_ids)})
+        replies = {
+            row["command_id"]: RecordedReply(
+                command_id=row["command_id"], job_id=row["job_id"], type=row["reply_type"], reply=row["reply"]
+            )
+            for row in rows
+            if row["reply"] is not None
+        }
+        return Recollection(now=rows[0]["now"], replies=replies)
+
+    async def active_trials(self, job_ids: Collection[str]) -> Mapping[TrialKey, Trial]:
+        """All trials of these jobs that have not ended."""
+        rows = await self._rows(statements.active_trials(self._dialect), {"job_ids": sorted(job_ids)})
+        return _by_key(rows)
+
+    async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:
+        """These trials, as far as they exist."""
+        chosen = tuple_(trial.c.job_id, trial.c.trial_number).in_(sorted(keys))
+        return _by_key(await self._rows(self._dialect.by_index(select(trial).where(chosen), trial, "PRIMARY")))
+
+    async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
+        """What the log holds first for exactly this epoch of a trial."""
+        job_id, number = key
+        asked = and_(event.c.job_id == job_id, event.c.trial_number == number, event.c.epoch == epoch)
+        rows = await self._rows(select(event.c.type, event.c.payload).where(asked).order_by(event.c.seq).limit(1))
+        if not rows:
+            return None
+        return epoch_report_of(rows[0]["type"], rows[0]["payload"])
+
+    async def power_profiles(self, kinds: Collection[JobOnKind]) -> Sequence[PowerProfile]:
+        """What was measured of the batch sizes of these jobs, each on the hardware kind with this key."""
+        chosen = {"job_ids": sorted({one[0] for one in kinds}), "hardware_keys": sorted({one[1] for one in kinds})}
+        rows = await self._rows(statements.power_profiles(self._dialect), chosen)
+        return [profile_from(row) for row in rows if (row["job_id"], row["hardware_key"]) in kinds]
+
+    async def save(self, changes: Changes) -> Mapping[tuple[str, int], int]:
+        """Save everything, one statement per table; returns the event_id of each new event by (job_id, seq)."""
+        event_ids = await self._append(changes)
+        if changes.trials:
+            rows = [trial_row(job_id, changed) for (job_id, _), changed in changes.trials.items()]
+            await self._run(self._dialect.upsert(trial, _TRIAL_UPDATES), rows)
+        if changes.jobs:
+            await self._run(
+                self._dialect.upsert(job, _JOB_UPDATES), [_job_row(one, changes.now) for one in changes.jobs]
+            )
+        if changes.unprofiled:
+            await self._run(delete(power_profile).where(power_profile.c.job_id.in_(changes.unprofiled)))
+        if changes.power_profiles:
+            rows = [{**profile_row(profile), "recorded_at": changes.now} for profile in changes.power_profiles]
+            await self._run(self._dialect.upsert(power_profile, _PROFILE_UPDATES), rows)
+        await self._release_places(change.job_id for change in changes.jobs)
+        return event_ids
+
+    async def forget_events(self, job_id: str, *, up_to_seq: int, before: datetime) -> int:
+        """Delete a locked job's published events up to a seq, if recorded before a moment; returns their number."""
+        old = and_(event.c.job_id == job_id, event.c.seq <= up_to_seq, event.c.recorded_at < before)
+        with translated():
+            result = await self._connection.execute(delete(event).where(old, event.c.published_at.is_not(None)))
+        return result.rowcount
+
+    async def forget_job(self, job_id: str) -> None:
+        """Delete everything of a locked job."""
+        for table in (event, trial, power_profile, job):
+            await self._run(delete(table).where(table.c.job_id == job_id))
+
+    async def commit(self) -> None:
+        """Make it durable. If this raises StoreLost, the outcome is unknown."""
+        with translated():
+            await self._connection.commit()
+
+    async def _hold_places(self, job_ids: Sequence[str]) -> None:
+        rows = [{"job_id": job_id, "last_seq": 0} for job_id in job_ids]
+        await self._run(self._dialect.upsert(job, _NO_UPDATE), rows)
+
+    async def _locked(self, job_ids: Sequence[str]) -> Sequence[Row]:
+        return await self._rows(statements.locked_jobs(self._dialect), {"job_ids": job_ids})
+
+    async def _release_places(self, saved: Iterable[str]) -> None:
+        unused = self._placeholders - set(saved)
+        if unused:
+            await self._run(delete(job).where(job.c.job_id.in_(sorted(unused)), job.c.last_seq == 0))
+
+    async def _append(self, changes: Changes) -> Mapping[tuple[str, int], int]:
+        if not changes.events:
+            return {}
+        published_at = None if self._has_outbox else changes.now
+        stamps = {"recorded_at": changes.now, "published_at": published_at}
+        rows = [{**event_row(new), **stamps} for new in changes.events]
+        if len(rows) == 1:  # an epoch of one training: the database tells the key without being asked again
+            return {(rows[0]["job_id"], rows[0]["seq"]): await self._append_one(rows[0])}
+        await self._run(statements.APPEND_EVENTS, rows)
+        command_ids = sorted({new.command_id for new in changes.events})
+        found = await self._rows(statements.EVENT_IDS, {"command_ids": command_ids})
+        return {(row["job_id"], row["seq"]): row["event_id"] for row in found}
+
+    async def _append_one(self, row: dict[str, Any]) -> int:
+        with translated():
+            result = await self._connection.execute(statements.APPEND_EVENTS, row)
+        (event_id,) = cast(Sequence[int], result.inserted_primary_key)
+        return event_id
+
+    async def _rows(self, statement: Executable, parameters: Any = None) -> Sequence[Row]:
+        with translated():
+            result = await self._connection.execute(statement, parameters)
+            return cast(Sequence[Row], result.mappings().all())
+
+    async def _run(self, statement: Executable, parameters: Any = None) -> None:
+        with translated():
+            await self._connection.execute(statement, parameters)
+
+
+def _by_key(rows: Iterable[Row]) -> Mapping[TrialKey, Trial]:
+    return {(row["job_id"], row["trial_number"]): trial_from(row) for row in rows}
+
+
+def _job_row(change: JobChange, now: datetime) -> dict[str, Any]:
+    snapshot = change.snapshot
+    stored = {name: getattr(snapshot, name) if snapshot is not None else None for name in _SNAPSHOT_COLUMNS}
+    if snapshot is not None and snapshot.owner is None:
+        stored["owner"] = ""  # NULL means: as it was
+    return {**stored, "job_id": change.job_id, "last_seq": change.last_seq, "created_at": now, "changed_at": now}

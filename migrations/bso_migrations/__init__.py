@@ -1,0 +1,11 @@
+"""Create and upgrade the database schema."""
+
+import logging
+
+# Alembic tells its plugins at its import, and every revision, at INFO: not what a training's log is for.
+if (_alembic := logging.getLogger("alembic")).level == logging.NOTSET:
+    _alembic.setLevel(logging.WARNING)
+
+from bso_migrations.upgrading import check, current, downgrade, sql, upgrade
+
+__all__ = ["check", "current", "downgrade", "sql", "upgrade"]
