@@ -1,0 +1,4 @@
+"""Carry commands, replies and events over RabbitMQ, or over memory.
+
+``RabbitBroker`` and ``MemoryBroker`` make everything else; ``bso_broker.ports`` says what the things made can do.
+"""

@@ -1,0 +1,156 @@
+"""One life of the command consumer: what has arrived on it and what is not settled yet, in the broker's order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import aiormq
+from aiormq.abc import DeliveredMessage
+from typing_extensions import override
+
+from bso_broker.connection import BrokerAddress, explain, is_lost
+from bso_broker.errors import BrokerUnreachable, NotPermitted
+from bso_broker.mending import is_mended
+from bso_broker.messages import Delivery
+from bso_broker.session import Session
+from bso_broker.topology import COMMANDS, declare
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_TIMEOUT_S = 5.0
+
+
+class ConsumerSession(Session):
+    """A consuming channel; deliveries can be settled on it only while it lives."""
+
+    _channel: aiormq.Channel
+    _connection: aiormq.Connection
+
+    def __init__(self, address: BrokerAddress, *, number: int, prefetch: int, wake: Callable[[], None]) -> None:
+        super().__init__(address)
+        self.number = number
+        self.settled = asyncio.Event()
+        self._prefetch = prefetch
+        self._wake = wake
+        self._consumer_tag: str | None = None
+        self._arrived: deque[Delivery] = deque()
+        self._unsettled: dict[int, None] = {}
+
+    @override
+    async def open(self) -> None:
+        self._connection = await self.connect("bso worker: commands")
+        await _declare_if_allowed(self._connection)
+        self._channel = await self.channel(self._connection, confirms=False)
+        await self._channel.basic_qos(prefetch_count=self._prefetch)
+        consuming = await self._channel.basic_consume(COMMANDS, self._on_message)
+        self._consumer_tag = consuming.consumer_tag
+
+    async def _on_message(self, message: DeliveredMessage) -> None:
+        delivery = _delivery(message, session=self.number)
+        self._unsettled[delivery.tag] = None
+        self._arrived.append(delivery)
+        self._wake()
+
+    def take(self, limit: int) -> tuple[Delivery, ...]:
+        """What has arrived, up to a limit."""
+        return tuple(self._arrived.popleft() for _ in range(min(limit, len(self._arrived))))
+
+    async def ack(self, tags: Sequence[int]) -> None:
+        """Acknowledge: one frame for everything before the first delivery that stays unsettled, one for each other."""
+        rest = {tag: None for tag in tags if tag in self._unsettled}
+        last = 0
+        for tag in self._unsettled:
+            if tag not in rest:
+                break
+            del rest[tag]
+            last = tag
+        self._forget(tags)
+        if last:
+            await self._channel.basic_ack(last, multiple=True, wait=False)
+        for tag in rest:
+            await self._channel.basic_ack(tag, wait=False)
+        self._announce_if_idle()
+
+    async def requeue(self, tags: Sequence[int]) -> None:
+        """Hand deliveries back; the broker delivers them again, here or elsewhere."""
+        known = [tag for tag in tags if tag in self._unsettled]
+        self._forget(known)
+        for tag in known:
+            await self._channel.basic_nack(tag, requeue=True, wait=False)
+        self._announce_if_idle()
+
+    def _forget(self, tags: Iterable[int]) -> None:
+        for tag in tags:
+            self._unsettled.pop(tag, None)
+
+    def _announce_if_idle(self) -> None:
+        if not self._unsettled:
+            self.settled.set()
+
+    async def stop_consuming(self) -> None:
+        """Let no more come, and hand back what has arrived but was not taken."""
+        self.settled.clear()
+        if self._consumer_tag is not None:
+            await self._channel.basic_cancel(self._consumer_tag, timeout=_ANSWER_TIMEOUT_S)
+            self._consumer_tag = None
+        await asyncio.sleep(0)  # what came just before the answer is still on its way through aiormq's tasks
+        untaken = [delivery.tag for delivery in self._arrived]
+        self._arrived.clear()
+        await self.requeue(untaken)
+
+    async def hand_back(self) -> None:
+        """Let no more come, and hand back everything unsettled: nacks, which newer brokers do not count as failures."""
+        await self.stop_consuming()
+        await self.requeue(list(self._unsettled))
+
+    async def ready_messages(self) -> int:
+        """Count what waits in the queue, on a channel of its own, since a missing queue closes it."""
+        try:
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                channel = await self._connection.channel(publisher_confirms=False)
+                answer = await channel.queue_declare(COMMANDS, passive=True)
+                await channel.close()
+        except TimeoutError as error:
+            raise BrokerUnreachable(f"the broker at {self.address} stopped answering") from error
+        except BaseException as error:
+            if is_lost(error):
+                raise explain(error) from error
+            raise
+        return answer.message_count or 0
+
+    @override
+    def fail(self, cause: BaseException | None) -> None:
+        super().fail(cause)
+        self._arrived.clear()
+        self._unsettled.clear()
+        self.settled.set()
+        self._wake()
+
+
+async def _declare_if_allowed(connection: aiormq.Connection) -> None:
+    try:
+        await declare(connection)
+    except NotPermitted as error:
+        logger.info("exchanges and queues are declared by others: %s", error, extra={"action": "topology_not_declared"})
+
+
+def _delivery(message: DeliveredMessage, *, session: int) -> Delivery:
+    properties = message.header.properties
+    headers = properties.headers or {}
+    count = headers.get("x-delivery-count")
+    return Delivery(
+        body=message.body,
+        message_id=properties.message_id,
+        reply_to=properties.reply_to,
+        correlation_id=properties.correlation_id,
+        user_id=properties.user_id,
+        headers=headers,
+        is_damaged=is_mended(message.header),
+        redelivered=bool(message.redelivered),
+        delivery_count=count if isinstance(count, int) else int(bool(message.redelivered)),
+        session=session,
+        tag=message.delivery_tag or 0,
+    )

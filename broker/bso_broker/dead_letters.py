@@ -1,0 +1,231 @@
+"""The commands no worker could handle: setting them aside, looking at them, trying them again, deleting them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Container, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Self
+
+import aiormq
+from aiormq.abc import DeliveredMessage
+from pamqp import encode
+from pamqp.commands import Basic
+from typing_extensions import override
+
+from bso_broker.connection import BrokerAddress, explain, is_lost
+from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost, PublishFailed
+from bso_broker.messages import DeadLetter, Delivery, Headers, QueueCounts
+from bso_broker.publisher import PublishingLink, field_table
+from bso_broker.session import Session, open_session, publish_confirmed
+from bso_broker.topology import COMMAND_KEY, COMMANDS, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EXPIRED
+
+REASON_HEADER = "bso-reason"
+SENDER_HEADER = "bso-original-user"
+_DEATH_HEADER = "x-first-death-reason"
+_PERSISTENT = 2
+_ANSWER_TIMEOUT_S = 30.0
+
+
+def sender_of(delivery: Delivery, *, operators: Container[str] = ()) -> str | None:
+    """Whose command this is: the login that published it, or, when an operator requeued it, whose it was before.
+
+    Only operators are believed when they name somebody else.
+    """
+    return named_sender(delivery.user_id, delivery.headers, operators)
+
+
+def named_sender(user_id: str | None, headers: Headers, operators: Container[str]) -> str | None:
+    """The user that a message's headers name, if an operator sent it, else the user that sent it."""
+    named = headers.get(SENDER_HEADER)
+    return named if user_id is not None and user_id in operators and isinstance(named, str) else user_id
+
+
+async def set_aside(
+    link: PublishingLink, delivery: Delivery, *, reason: str, sender: str | None, timeout_s: float
+) -> None:
+    """Publish a command to the dead letters, with the reason and whose command it was. It is not acknowledged."""
+    properties = Basic.Properties(
+        message_id=delivery.message_id,
+        correlation_id=delivery.correlation_id,
+        reply_to=delivery.reply_to,
+        delivery_mode=_PERSISTENT,
+        timestamp=datetime.now(UTC),
+        headers=field_table(own_headers(delivery.headers) | {REASON_HEADER: reason} | _sender_header(sender)),
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            session = await link.session()
+            await publish_confirmed(
+                session,
+                session.confirmed,
+                delivery.body,
+                exchange=DEAD_LETTER_EXCHANGE,
+                routing_key="",
+                properties=properties,
+                mandatory=True,
+            )
+    except (TimeoutError, ConnectionLost) as error:
+        raise PublishFailed(f"command {delivery.message_id} could not be set aside: {error}") from error
+
+
+def own_headers(headers: Headers) -> dict[str, object]:
+    """The headers a sender chose: without those the broker and bso add, and in words where they cannot be sent on."""
+    own = {k: v for k, v in headers.items() if not k.startswith("x-") and k not in (REASON_HEADER, SENDER_HEADER)}
+    return {name: value if _can_be_sent(name, value) else repr(value) for name, value in own.items()}
+
+
+def _can_be_sent(name: str, value: object) -> bool:
+    """Whether pamqp can write a header. It reads some that it cannot: doubles, and text that is not UTF-8."""
+    try:
+        encode.field_table({name: value})  # type: ignore[dict-item]  # what it refuses is the question
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _sender_header(sender: str | None) -> dict[str, object]:
+    return {} if sender is None else {SENDER_HEADER: sender}
+
+
+class _OperatorSession(Session):
+    working: aiormq.Channel
+
+    @override
+    async def open(self) -> None:
+        self.working = await self.channel(await self.connect("bso operator"), confirms=True)
+
+
+class DeadLetters:
+    """An operator's view of the dead letters: an async context manager that holds one connection.
+
+    Its login should be among the operators that the workers know, so that they believe it whose command a requeued
+    one is.
+    """
+
+    def __init__(self, address: BrokerAddress, *, operators: Collection[str] = ()) -> None:
+        self._address = address
+        self._operators = {address.login, *operators}
+        self._session: _OperatorSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = await open_session(lambda: _OperatorSession(self._address))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def counts(self) -> QueueCounts:
+        """Count the waiting commands, the dead letters, and what expired within a day."""
+        commands, dead, expired = [await self._count(queue) for queue in (COMMANDS, DEAD_LETTERS, EXPIRED)]
+        return QueueCounts(commands=commands, dead_letters=dead, expired=expired)
+
+    async def _count(self, queue: str) -> int:
+        async with self._working() as channel:
+            return (await channel.queue_declare(queue, passive=True)).message_count or 0
+
+    async def peek(self, *, limit: int = 100) -> tuple[DeadLetter, ...]:
+        """Look at the oldest dead letters and leave them where they are."""
+        taken = await self._take(limit)
+        await self._put_back(taken)
+        return tuple(_dead_letter(message, self._operators) for message in taken)
+
+    async def requeue(self, message_ids: Container[str | None] | None = None) -> int:
+        """Send dead letters to the workers again, all or those with these ids; returns how many.
+
+        Each carries in a header whose command it was. A command is deleted here after the broker has confirmed it
+        there: interrupted, it may exist twice, which its message_id makes harmless.
+        """
+        taken = await self._take(None)  # until the queue is empty: its count lags behind what peek() has put back
+        wanted = [m for m in taken if message_ids is None or m.header.properties.message_id in message_ids]
+        for message in wanted:
+            await self._send_again(message)
+        await self._put_back([message for message in taken if message not in wanted])
+        return len(wanted)
+
+    async def purge(self) -> int:
+        """Delete all dead letters; returns how many."""
+        async with self._working() as channel:
+            return (await channel.queue_purge(DEAD_LETTERS)).message_count or 0
+
+    async def _take(self, limit: int | None) -> list[DeliveredMessage]:
+        taken: list[DeliveredMessage] = []
+        async with self._working() as channel:
+            while limit is None or len(taken) < limit:
+                message = await channel.basic_get(DEAD_LETTERS)
+                if message.delivery_tag is None:
+                    break
+                taken.append(message)
+        return taken
+
+    async def _put_back(self, messages: Sequence[DeliveredMessage]) -> None:
+        async with self._working() as channel:
+            for message in messages:
+                await channel.basic_nack(message.delivery_tag or 0, requeue=True)
+
+    async def _send_again(self, message: DeliveredMessage) -> None:
+        old = message.header.properties
+        letter = _dead_letter(message, self._operators)
+        headers = own_headers(letter.headers) | _sender_header(letter.user_id)
+        async with self._working() as channel:
+            await publish_confirmed(
+                self._living(),
+                channel,
+                message.body,
+                exchange=COMMANDS,
+                routing_key=COMMAND_KEY,
+                properties=Basic.Properties(
+                    message_id=old.message_id,
+                    correlation_id=old.correlation_id,
+                    reply_to=old.reply_to,
+                    user_id=self._address.login,
+                    delivery_mode=_PERSISTENT,
+                    headers=field_table(headers),
+                ),
+                mandatory=True,
+            )
+            await channel.basic_ack(message.delivery_tag or 0)
+
+    def _living(self) -> _OperatorSession:
+        if self._session is None:
+            raise BrokerClosed("use the dead letters inside 'async with'")
+        return self._session
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[aiormq.Channel]:
+        try:
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                yield self._living().working
+        except TimeoutError as error:
+            raise BrokerUnreachable(f"the broker at {self._address} stopped answering") from error
+        except BaseException as error:
+            if is_lost(error):
+                raise explain(error) from error
+            raise
+
+
+def _dead_letter(message: DeliveredMessage, operators: Container[str]) -> DeadLetter:
+    properties = message.header.properties
+    headers = properties.headers or {}
+    death = headers.get(_DEATH_HEADER)
+    named = headers.get(SENDER_HEADER)
+    # What a worker set aside names the sender itself; what the broker moved is as the sender, or an operator, sent it.
+    by_worker = named if isinstance(named, str) else None
+    return DeadLetter(
+        body=message.body,
+        message_id=properties.message_id,
+        user_id=named_sender(properties.user_id, headers, operators) if death else by_worker,
+        reason=str(death or headers.get(REASON_HEADER) or "unknown"),
+        died_at=_died_at(headers) if death else properties.timestamp,
+        headers=headers,
+    )
+
+
+def _died_at(headers: Headers) -> datetime | None:
+    deaths = headers.get("x-death")
+    first = deaths[0] if isinstance(deaths, list) and deaths else {}
+    when = first.get("time") if isinstance(first, Mapping) else None
+    return when if isinstance(when, datetime) else None

@@ -1,0 +1,79 @@
+"""The broker in memory: makes clients, consumers and publishers that talk to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Self
+
+from bso_broker.addresses import event_pattern
+from bso_broker.memory.caller import MemoryRpcClient
+from bso_broker.memory.consumer import MemoryConsumer
+from bso_broker.memory.dead_letters import MemoryDeadLetters
+from bso_broker.memory.events import MemoryEventPublisher, MemoryReplyPublisher, MemorySubscriber
+from bso_broker.memory.wire import Wire
+
+
+class MemoryBroker:
+    """Keeps the promises that RabbitMQ keeps with bso's topology, inside one process and one event loop.
+
+    Commands stay until they are settled, come again after a requeue or an outage, die after too many deliveries or when
+    they expire, and a call survives an outage. ``go_away()`` and ``come_back()`` cause one, as a restarted RabbitMQ
+    would.
+    """
+
+    def __init__(self, *, user: str = "guest", operators: Collection[str] = ()) -> None:
+        self._wire = Wire(user=user, operators=operators)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def declare(self) -> None:
+        """Let commands be taken from now on."""
+        self._wire.declared = True
+
+    def rpc_client(self) -> MemoryRpcClient:
+        """For clients."""
+        return MemoryRpcClient(self._wire)
+
+    def command_consumer(self, *, batch_limit: int = 32, prefetch: int = 128) -> MemoryConsumer:
+        """For workers; nothing is fetched before it is asked for."""
+        return MemoryConsumer(self._wire, batch_limit=min(batch_limit, prefetch))
+
+    def event_publisher(self) -> MemoryEventPublisher:
+        """For workers."""
+        return MemoryEventPublisher(self._wire)
+
+    def replay_publisher(self) -> MemoryEventPublisher:
+        """For operators: recorded events again, for those who listen to replays and nobody else."""
+        return MemoryEventPublisher(self._wire, self._wire.replay_hearers)
+
+    def reply_publisher(self) -> MemoryReplyPublisher:
+        """For workers."""
+        return MemoryReplyPublisher(self._wire)
+
+    def event_subscriber(self, *patterns: str) -> MemorySubscriber:
+        """For whoever follows events; without patterns, all of them."""
+        return MemorySubscriber(self._wire, self._wire.hearers, patterns or (event_pattern(),))
+
+    def replay_subscriber(self, *patterns: str) -> MemorySubscriber:
+        """For whoever follows replays; without patterns, all of them."""
+        return MemorySubscriber(self._wire, self._wire.replay_hearers, patterns or (event_pattern(),))
+
+    def dead_letters(self) -> MemoryDeadLetters:
+        """For operators."""
+        return MemoryDeadLetters(self._wire)
+
+    def go_away(self) -> None:
+        """Break every connection; commands handed over but not settled wait for the next worker."""
+        self._wire.up.clear()
+        for part in list(self._wire.parts):
+            part.connection_lost()
+
+    def come_back(self) -> None:
+        """Accept connections again; clients send what they wait for once more."""
+        self._wire.up.set()
+        for part in list(self._wire.parts):
+            part.connection_made()

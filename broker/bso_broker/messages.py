@@ -1,0 +1,78 @@
+"""What travels: bodies are opaque bytes here, only what the broker itself needs has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+HeaderValue: TypeAlias = object
+Headers: TypeAlias = Mapping[str, HeaderValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A command that the broker handed over; it stays the broker's until it is settled."""
+
+    body: bytes
+    message_id: str | None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    user_id: str | None = None  # the login that published it, checked by the broker; None if the sender left it out
+    headers: Headers = field(default_factory=dict)
+    redelivered: bool = False
+    is_damaged: bool = False  # what its AMQP properties said could not be read, and is missing here
+    delivery_count: int = 0  # how often it was handed over before
+    session: int = 0  # which life of the connection it came on: only there can it be settled
+    tag: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer to a command."""
+
+    reply_to: str
+    body: bytes
+    correlation_id: str
+    user_id: str | None  # whose command it was: the reply goes to a queue of that user, or nowhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A fact on its way to whoever wants to know."""
+
+    routing_key: str
+    body: bytes
+    message_id: str
+    headers: Headers = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether commands are being consumed, why (not), and since when."""
+
+    ready: bool
+    reason: str
+    since_s: float  # on the event loop's clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A command that no worker could handle."""
+
+    body: bytes
+    message_id: str | None
+    user_id: str | None  # whose command it was
+    reason: str
+    died_at: datetime | None
+    headers: Headers = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCounts:
+    """How many messages wait for a worker, lie among the dead letters, and expired within the last day."""
+
+    commands: int
+    dead_letters: int
+    expired: int

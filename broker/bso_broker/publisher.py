@@ -1,0 +1,125 @@
+"""Publish events and replies over one shared connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import aiormq
+from pamqp.commands import Basic
+from pamqp.common import FieldTable
+from typing_extensions import override
+
+from bso_broker.addresses import is_reply_address
+from bso_broker.burst import Outgoing, publish_burst
+from bso_broker.connection import BrokerAddress, explain, is_lost
+from bso_broker.errors import ForgedReplyAddress, PublishFailed
+from bso_broker.messages import Event, Headers, Reply
+from bso_broker.session import Link, Session, check_size
+from bso_broker.topology import EVENTS
+
+_TRANSIENT = 1
+_PERSISTENT = 2
+
+
+class PublishingSession(Session):
+    """One connection with two channels: one whose messages are confirmed, and one for replies, which are not."""
+
+    confirmed: aiormq.Channel
+    unconfirmed: aiormq.Channel
+
+    @override
+    async def open(self) -> None:
+        """Connect."""
+        connection = await self.connect("bso worker: publishing")
+        self.confirmed = await self.channel(connection, confirms=True)
+        self.unconfirmed = await self.channel(connection, confirms=False)
+
+
+class PublishingLink(Link[PublishingSession]):
+    """The connection that everything a worker publishes goes over, apart from the one it consumes on."""
+
+    def __init__(self, address: BrokerAddress) -> None:
+        super().__init__(lambda: PublishingSession(address), name="publisher")
+
+
+class EventPublisher:
+    """Publishes events: persistent, confirmed, at least once; nobody has to be listening."""
+
+    def __init__(self, link: PublishingLink, *, exchange: str = EVENTS) -> None:
+        self._link = link
+        self._exchange = exchange
+
+    async def publish_batch(self, events: Sequence[Event], *, timeout_s: float = 10.0) -> None:
+        """Publish events without waiting between them, and return when the broker has confirmed all.
+
+        PublishFailed: any of them may or may not have been published; publish all again.
+        """
+        for event in events:
+            check_size(event.body)
+        try:
+            async with asyncio.timeout(timeout_s):
+                session = await self._link.session()
+                outgoing = [_outgoing(event) for event in events]
+                confirmations = await publish_burst(session.confirmed, outgoing, exchange=self._exchange)
+                outcomes = await asyncio.gather(*confirmations, return_exceptions=True)
+        except TimeoutError as error:
+            why = self._link.last_error or "the broker does not confirm"
+            raise PublishFailed(f"{len(events)} events not published within {timeout_s:g} s: {why}") from error
+        except BaseException as error:
+            if is_lost(error):
+                raise PublishFailed("the connection broke while events were published") from explain(error)
+            raise
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise PublishFailed(f"an event was not published: {explain(outcome)}") from outcome
+
+
+def _outgoing(event: Event) -> Outgoing:
+    properties = Basic.Properties(
+        message_id=event.message_id, delivery_mode=_PERSISTENT, headers=field_table(event.headers)
+    )
+    return Outgoing(routing_key=event.routing_key, body=event.body, properties=properties)
+
+
+class ReplyPublisher:
+    """Sends replies: transient and unconfirmed, for who no longer waits must not stop a worker."""
+
+    def __init__(self, link: PublishingLink) -> None:
+        self._link = link
+
+    async def reply_batch(self, replies: Sequence[Reply], *, timeout_s: float = 5.0) -> None:
+        """Answer commands. ForgedReplyAddress, before any is answered, if a user cannot own the queue ``reply_to``.
+
+        PublishFailed when the broker is away for longer than ``timeout_s``: leave the commands unacknowledged.
+        """
+        for reply in replies:
+            check_reply_address(reply.reply_to, reply.user_id)
+            check_size(reply.body)
+        try:
+            async with asyncio.timeout(timeout_s):
+                session = await self._link.session()
+                await publish_burst(session.unconfirmed, [_reply(r) for r in replies], exchange="")
+        except TimeoutError as error:
+            raise PublishFailed(f"{len(replies)} replies did not go out within {timeout_s:g} s") from error
+        except BaseException as error:
+            if is_lost(error):
+                raise PublishFailed("the connection broke before the replies went out") from explain(error)
+            raise
+
+
+def _reply(reply: Reply) -> Outgoing:
+    properties = Basic.Properties(correlation_id=reply.correlation_id, delivery_mode=_TRANSIENT)
+    return Outgoing(routing_key=reply.reply_to, body=reply.body, properties=properties)
+
+
+def check_reply_address(reply_to: str, user_id: str | None) -> None:
+    """Raise ForgedReplyAddress unless the queue is a reply queue, and this user's where the user is known."""
+    if not is_reply_address(reply_to, user_id):
+        sender = "its sender" if user_id is None else f"user {user_id!r}"
+        raise ForgedReplyAddress(f"{reply_to!r} is not a reply queue of {sender} (bso.reply.<user>.<uuid>)")
+
+
+def field_table(headers: Headers) -> FieldTable | None:
+    """Headers as AMQP has them."""
+    return dict(headers) or None  # type: ignore[arg-type]  # pamqp refuses values that AMQP cannot carry

@@ -1,0 +1,179 @@
+"""Ask the optimizer: publish a command, wait for its reply, and survive everything in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import aiormq
+from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
+from typing_extensions import override
+
+from bso_broker.addresses import new_reply_queue
+from bso_broker.connection import BrokerAddress
+from bso_broker.errors import CallTimeout, ConnectionLost, NoCommandQueue, PublishFailed, TopologyMissing
+from bso_broker.session import Link, Session, publish_confirmed
+from bso_broker.topology import COMMAND_KEY, COMMANDS
+
+logger = logging.getLogger(__name__)
+
+_PERSISTENT = 2
+_REFUSED_PAUSE_S = 1.0  # before a command is offered again to a queue that was full
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Command:
+    body: bytes
+    message_id: str
+    expires_at_s: float | None
+
+
+class _RpcSession(Session):
+    """Two connections: commands go out on one, replies come in on the other, which a full broker never blocks."""
+
+    _publishing: aiormq.Channel
+
+    def __init__(self, address: BrokerAddress) -> None:
+        super().__init__(address)
+        self._reply_queue = new_reply_queue(address.login)
+        self._replies: dict[str, asyncio.Future[bytes | None]] = {}
+
+    @override
+    async def open(self) -> None:
+        consuming = await self.channel(await self.connect("bso client: replies"), confirms=False)
+        await consuming.queue_declare(self._reply_queue, exclusive=True, auto_delete=True)
+        await consuming.basic_consume(self._reply_queue, self._on_reply, no_ack=True)
+        self._publishing = await self.channel(await self.connect("bso client: commands"), confirms=True)
+
+    async def ask(self, command: _Command) -> bytes:
+        """Publish and wait for the reply; ConnectionLost if this session ends before.
+
+        A reply is not confirmed and can be lost on its way, so the command goes out again after a while, then after
+        twice that, and so on: rarely enough not to swell the queue of workers that are only slow.
+        """
+        reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._replies[command.message_id] = reply
+        pause_s = self.address.resend_after_s
+        try:
+            while not reply.done():
+                await self._publish(command)
+                await asyncio.wait([reply], timeout=pause_s)
+                pause_s *= 2
+        finally:
+            del self._replies[command.message_id]
+        body = reply.result()
+        if body is None:
+            raise ConnectionLost("the connection broke before the reply came") from self.cause
+        return body
+
+    async def _publish(self, command: _Command) -> None:
+        properties = Basic.Properties(
+            message_id=command.message_id,
+            correlation_id=command.message_id,
+            reply_to=self._reply_queue,
+            user_id=self.address.login,
+            delivery_mode=_PERSISTENT,
+            expiration=_remaining_ms(command.expires_at_s),
+        )
+        await publish_confirmed(
+            self,
+            self._publishing,
+            command.body,
+            exchange=COMMANDS,
+            routing_key=COMMAND_KEY,
+            properties=properties,
+            mandatory=True,
+        )
+
+    async def _on_reply(self, message: DeliveredMessage) -> None:
+        reply = self._replies.get(message.header.properties.correlation_id or "")
+        if reply is None or reply.done():
+            logger.debug("a reply nobody waits for", extra={"action": "reply_ignored"})
+            return
+        reply.set_result(message.body)
+
+    @override
+    def fail(self, cause: BaseException | None) -> None:
+        super().fail(cause)
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_result(None)
+
+
+class RpcClient:
+    """Calls the optimizer through RabbitMQ.
+
+    A call outlives reconnects: until its deadline it is sent again with the same message_id on each new connection,
+    so whoever answers must give the same answer to the same message_id. Replies to nobody, and second ones, are
+    ignored.
+    """
+
+    def __init__(self, address: BrokerAddress | str) -> None:
+        where = BrokerAddress(url=address) if isinstance(address, str) else address
+        self._where = where
+        self._link = Link(lambda: _RpcSession(where), name="broker client")
+        self._in_flight: set[str] = set()
+
+    @property
+    def connected(self) -> asyncio.Event:
+        """Set while the broker is reachable."""
+        return self._link.connected
+
+    async def start(self) -> None:
+        """Begin connecting; calls wait for the connection."""
+        self._link.start()
+
+    async def close(self) -> None:
+        """Disconnect; pending calls raise BrokerClosed."""
+        await self._link.stop()
+
+    async def call(self, body: bytes, *, message_id: str, timeout_s: float, expiration_s: float | None = None) -> bytes:
+        """Send a command and return the reply to it.
+
+        Raises CallTimeout when no reply came within ``timeout_s`` (it may be carried out all the same: call again
+        with the same message_id), NoCommandQueue when nobody has ever set up the queue, and what is Misconfigured
+        when the first connection shows it. After ``expiration_s`` the broker drops a command no worker has taken.
+        """
+        if message_id in self._in_flight:
+            raise ValueError(f"a call with message_id {message_id} is under way already")
+        now = asyncio.get_running_loop().time()
+        expires_at_s = None if expiration_s is None else now + expiration_s
+        command = _Command(body=body, message_id=message_id, expires_at_s=expires_at_s)
+        self._in_flight.add(message_id)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ask_until_answered(command)
+        except TimeoutError as error:
+            raise CallTimeout(self._why_no_reply(timeout_s)) from (self._link.last_error or error)
+        finally:
+            self._in_flight.discard(message_id)
+
+    async def _ask_until_answered(self, command: _Command) -> bytes:
+        while True:
+            session = await self._link.session()
+            try:
+                return await session.ask(command)
+            except ConnectionLost:
+                logger.debug("sending a command again on the next connection", extra={"action": "command_resent"})
+            except PublishFailed:
+                await asyncio.sleep(_REFUSED_PAUSE_S)
+            except TopologyMissing as error:
+                raise NoCommandQueue(
+                    "the broker has no queue for commands: no worker has been started there yet (bso worker), "
+                    "or the URL names another virtual host than the workers' one"
+                ) from error
+
+    def _why_no_reply(self, timeout_s: float) -> str:
+        if self._link.last_error is not None:
+            return f"no reply within {timeout_s:.3g} s: {self._link.last_error}"
+        if not self._link.connected.is_set():
+            return f"no reply within {timeout_s:.3g} s: the broker at {self._where} has not answered yet"
+        return f"no reply within {timeout_s:.3g} s, though the broker answers: is a worker running (bso worker)?"
+
+
+def _remaining_ms(expires_at_s: float | None) -> str | None:
+    if expires_at_s is None:
+        return None
+    return str(max(1, round((expires_at_s - asyncio.get_running_loop().time()) * 1000)))

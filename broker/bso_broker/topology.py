@@ -1,0 +1,223 @@
+"""The exchanges and queues of bso: as data, as declarations, and as a definitions file for RabbitMQ.
+
+::
+
+    bso.commands (direct) --> bso.commands (quorum) --dead--> bso.dead-letter (headers)
+                                                                |-- expired --> bso.expired (for counting)
+                                                                '-- all else -> bso.dead-letters (fanout, quorum)
+    bso.events (topic) -----> bso.event-log (stream), and the queues of subscribers
+    bso.replay (topic) -----> the queues of whoever wants recorded events again; live trainings never listen there
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import aiormq
+from aiormq.exceptions import ChannelPreconditionFailed
+from pamqp.common import FieldTable
+
+from bso_broker.addresses import REPLY_PREFIX, encode_word
+from bso_broker.connection import explain, is_lost
+from bso_broker.errors import BrokerUnreachable, TopologyMismatch
+
+COMMANDS = "bso.commands"
+COMMAND_KEY = "command"
+EVENTS = "bso.events"
+REPLAY = "bso.replay"
+EVENT_LOG = "bso.event-log"
+DEAD_LETTER_EXCHANGE = "bso.dead-letter"
+DEAD_LETTERS = "bso.dead-letters"
+EXPIRED = "bso.expired"
+
+DELIVERY_LIMIT = 20  # RabbitMQ 4's default, stated so that RabbitMQ 3 does the same
+_NO_DELIVERY_LIMIT = 1_000_000  # looking at dead letters counts as a delivery; RabbitMQ 3 does not know -1
+_DAY_MS = 24 * 60 * 60 * 1000
+
+Arguments = Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A durable exchange."""
+
+    name: str
+    type: str
+    arguments: Arguments = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A durable queue."""
+
+    name: str
+    arguments: Arguments = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """From an exchange to a queue."""
+
+    source: str
+    destination: str
+    routing_key: str = ""
+    arguments: Arguments = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Everything that has to exist before bso can talk; exchanges in an order in which they can be declared."""
+
+    exchanges: tuple[Exchange, ...]
+    queues: tuple[Queue, ...]
+    bindings: tuple[Binding, ...]
+
+
+TOPOLOGY = Topology(
+    exchanges=(
+        Exchange(name=COMMANDS, type="direct"),
+        Exchange(name=EVENTS, type="topic"),
+        Exchange(name=REPLAY, type="topic"),
+        Exchange(name=DEAD_LETTERS, type="fanout"),
+        # What did not expire matches no binding and goes on to the alternate exchange: no reason of death is forgotten.
+        Exchange(name=DEAD_LETTER_EXCHANGE, type="headers", arguments={"alternate-exchange": DEAD_LETTERS}),
+    ),
+    queues=(
+        Queue(
+            name=COMMANDS,
+            arguments={
+                "x-queue-type": "quorum",
+                "x-delivery-limit": DELIVERY_LIMIT,
+                "x-dead-letter-exchange": DEAD_LETTER_EXCHANGE,
+                "x-dead-letter-strategy": "at-least-once",
+                "x-overflow": "reject-publish",  # at-least-once demands it; bound the length by policy
+            },
+        ),
+        Queue(name=DEAD_LETTERS, arguments={"x-queue-type": "quorum", "x-delivery-limit": _NO_DELIVERY_LIMIT}),
+        Queue(
+            name=EXPIRED,
+            arguments={"x-queue-type": "classic", "x-message-ttl": _DAY_MS, "x-max-length": 100_000},
+        ),
+        Queue(
+            name=EVENT_LOG,
+            arguments={"x-queue-type": "stream", "x-max-age": "30D", "x-max-length-bytes": 10_000_000_000},
+        ),
+    ),
+    bindings=(
+        Binding(source=COMMANDS, destination=COMMANDS, routing_key=COMMAND_KEY),
+        Binding(source=EVENTS, destination=EVENT_LOG, routing_key="#"),
+        Binding(source=DEAD_LETTERS, destination=DEAD_LETTERS),
+        Binding(
+            source=DEAD_LETTER_EXCHANGE,
+            destination=EXPIRED,
+            arguments={"x-match": "all-with-x", "x-first-death-reason": "expired"},
+        ),
+    ),
+)
+
+
+async def declare(connection: aiormq.Connection, *, timeout_s: float = 30.0) -> None:
+    """Create what is missing; what exists is left alone if it agrees, else TopologyMismatch says what to do."""
+    doing = "the channel"
+    try:
+        async with asyncio.timeout(timeout_s):
+            channel = await connection.channel()
+            for exchange in TOPOLOGY.exchanges:
+                doing = f"exchange {exchange.name!r}"
+                await channel.exchange_declare(
+                    exchange.name, exchange_type=exchange.type, durable=True, arguments=_table(exchange.arguments)
+                )
+            for queue in TOPOLOGY.queues:
+                doing = f"queue {queue.name!r}"
+                await channel.queue_declare(queue.name, durable=True, arguments=_table(queue.arguments))
+            for b in TOPOLOGY.bindings:
+                doing = f"binding of {b.destination!r}"
+                await channel.queue_bind(b.destination, b.source, b.routing_key, arguments=_table(b.arguments))
+            await channel.close()
+    except ChannelPreconditionFailed as error:
+        raise _mismatch(doing, error) from error
+    except TimeoutError as error:
+        raise BrokerUnreachable(f"the broker did not answer within {timeout_s:g} s when declaring {doing}") from error
+    except BaseException as error:
+        if is_lost(error):
+            raise explain(error) from error
+        raise
+
+
+def _mismatch(what: str, error: Exception) -> TopologyMismatch:
+    return TopologyMismatch(
+        f"the {what} exists with other properties than this release needs ({error}). Drain it, delete it "
+        "(rabbitmqctl delete_queue, or the management page), and start a worker, which declares it again; "
+        "or use another virtual host"
+    )
+
+
+def _table(arguments: Arguments) -> FieldTable:
+    return dict(arguments)
+
+
+def describe() -> dict[str, list[dict[str, object]]]:
+    """The topology as plain data, for documentation."""
+    return {
+        "exchanges": [{"name": e.name, "type": e.type, "arguments": dict(e.arguments)} for e in TOPOLOGY.exchanges],
+        "queues": [{"name": q.name, "arguments": dict(q.arguments)} for q in TOPOLOGY.queues],
+        "bindings": [
+            {"source": b.source, "destination": b.destination, "key": b.routing_key, "arguments": dict(b.arguments)}
+            for b in TOPOLOGY.bindings
+        ],
+    }
+
+
+def definitions(*, vhost: str = "/") -> dict[str, list[dict[str, object]]]:
+    """The topology as RabbitMQ's ``definitions.json`` for one virtual host (rabbitmqctl import_definitions)."""
+    place: dict[str, object] = {"vhost": vhost}
+    kept: dict[str, object] = place | {"durable": True, "auto_delete": False}
+    return {
+        "vhosts": [{"name": vhost}],
+        "exchanges": [
+            {"name": e.name, "type": e.type, "internal": False, "arguments": dict(e.arguments)} | kept
+            for e in TOPOLOGY.exchanges
+        ],
+        "queues": [{"name": q.name, "arguments": dict(q.arguments)} | kept for q in TOPOLOGY.queues],
+        "bindings": [
+            {
+                "source": b.source,
+                "destination": b.destination,
+                "destination_type": "queue",
+                "routing_key": b.routing_key,
+                "arguments": dict(b.arguments),
+            }
+            | place
+            for b in TOPOLOGY.bindings
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """Regular expressions for ``rabbitmqctl set_permissions`` and, on bso.events, ``set_topic_permissions``."""
+
+    configure: str
+    write: str
+    read: str
+    topic_write: str = "^$"
+    topic_read: str = ".*"
+
+
+def client_permissions(user: str, *, job_id_prefix: str = "") -> Permissions:
+    """What a training job's login needs: its own reply queues, sending commands, and events of its jobs."""
+    own = f"^{re.escape(REPLY_PREFIX + encode_word(user))}\\..*$"
+    return Permissions(
+        configure=own,
+        write=f"{own}|^{re.escape(COMMANDS)}$",
+        read=f"{own}|^{re.escape(EVENTS)}$",
+        topic_read=f"^[^.]+\\.{re.escape(encode_word(job_id_prefix))}.*$",
+    )
+
+
+def worker_permissions() -> Permissions:
+    """What a worker's login needs: everything of bso, and the default exchange for replies."""
+    return Permissions(configure="^bso\\..*$", write="^(bso\\..*|amq\\.default)$", read="^bso\\..*$", topic_write=".*")
