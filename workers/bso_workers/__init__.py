@@ -1,0 +1,1 @@
+"""Answer commands: worker, relay, reaper and their life cycle."""

@@ -1,0 +1,95 @@
+"""Admission: which deliveries are commands that may be decided, and on whose behalf. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from bso.domain.commands import Request
+from bso.domain.errors import Rejected
+from bso.domain.replies import Problem
+from bso.schema.codec import decode_command
+from bso.schema.errors import UnsupportedSchema
+from bso_broker.addresses import is_reply_address
+from bso_broker.dead_letters import sender_of
+from bso_broker.messages import Delivery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who sent a delivery, and where an answer may go; ``reply_to`` None: nowhere."""
+
+    user: str | None
+    reply_to: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A command to be decided."""
+
+    delivery: Delivery
+    sender: Sender
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A delivery that no worker can ever decide: for the dead letters. ``kind`` is one word for counting."""
+
+    delivery: Delivery
+    sender: Sender
+    kind: str
+    reason: str
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """The rules of admission. ``operators`` are believed when they send a command again in somebody else's name."""
+
+    operators: Container[str] = frozenset()
+    requires_user_id: bool = False
+
+    def admit(self, delivery: Delivery) -> Admitted | Refused:
+        """Read a delivery, or say why it is refused. A forged reply address is not answered."""
+        user = sender_of(delivery, operators=self.operators)
+        is_answerable = is_reply_address(delivery.reply_to, user)
+        sender = Sender(user=user, reply_to=delivery.reply_to if is_answerable else None)
+        if delivery.is_damaged:
+            return _damaged(delivery, sender)
+        if self.requires_user_id and user is None:
+            return _anonymous(delivery, sender)
+        if delivery.reply_to and not is_answerable:
+            return _forged(delivery, sender)
+        try:
+            request = decode_command(delivery.body, user=user)
+        except Rejected as error:
+            return _unreadable(delivery, sender, error)
+        return Admitted(delivery=delivery, sender=sender, request=request)
+
+
+def _damaged(delivery: Delivery, sender: Sender) -> Refused:
+    detail = "expected AMQP properties with text in UTF-8 and times before the year 10000, got others"
+    problem = Problem(type="malformed", title="The message's properties cannot be read", detail=detail)
+    return Refused(delivery=delivery, sender=sender, kind="malformed", reason=f"malformed: {detail}", problem=problem)
+
+
+def _anonymous(delivery: Delivery, sender: Sender) -> Refused:
+    detail = "expected the message's user_id to name the login that sends it, got none"
+    problem = Problem(type="no_user_id", title="The command does not say who sends it", detail=detail)
+    return Refused(delivery=delivery, sender=sender, kind="no_user_id", reason=f"no_user_id: {detail}", problem=problem)
+
+
+def _forged(delivery: Delivery, sender: Sender) -> Refused:
+    owner = "its sender" if sender.user is None else f"user {sender.user!r}"
+    address = str(delivery.reply_to)[:120]
+    detail = f"expected reply_to to name a reply queue of {owner} (bso.reply.<user>.<uuid>), got {address!r}"
+    problem = Problem(type="forged_reply_address", title="The reply address is not the sender's own", detail=detail)
+    reason = f"forged_reply_address: {detail}"
+    return Refused(delivery=delivery, sender=sender, kind="forged_reply_address", reason=reason, problem=problem)
+
+
+def _unreadable(delivery: Delivery, sender: Sender, error: Rejected) -> Refused:
+    kind = "unsupported_schema" if isinstance(error, UnsupportedSchema) else "malformed"
+    problem = Problem(type=kind, title="The message is not a command that this release reads", detail=str(error))
+    return Refused(delivery=delivery, sender=sender, kind=kind, reason=f"{kind}: {error}", problem=problem)

@@ -1,0 +1,151 @@
+"""Answering: replies go out, then deliveries are acknowledged; what can never be decided is set aside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from bso.domain.errors import Misconfigured, Rejected, Retryable
+from bso.domain.events import EpochReported
+from bso.domain.replies import Problem, Reply
+from bso.schema.codec import encode_reply
+from bso.schema.names import wire_name
+from bso.service.answers import Answer
+from bso_broker.messages import Delivery
+from bso_broker.messages import Reply as BrokerReply
+from bso_broker.ports import CommandSource, ReplySink
+from bso_workers.admission import Admitted, Refused, Sender
+from bso_workers.metrics import Metrics
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+_LONGEST_REASON = 1000
+_PAUSE_AFTER_FAILURE_S = 1.0  # before a message that could not be set aside comes again
+
+
+class Answering:
+    """Settles deliveries. Nothing is raised where the broker is away: what is not settled comes again."""
+
+    def __init__(self, *, consumer: CommandSource, replies: ReplySink, metrics: Metrics) -> None:
+        self._consumer = consumer
+        self._replies = replies
+        self._metrics = metrics
+
+    async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
+        """Send all replies, then acknowledge; where they cannot be sent, hand back, to be answered later."""
+        decided: list[Delivery] = []
+        replies: list[BrokerReply] = []
+        for one, answer in zip(admitted, answers, strict=True):
+            self._note(answer)
+            if answer.poison is None:
+                decided.append(one.delivery)
+            elif not await self._set_aside(one.delivery, one.sender, kind="poison", reason=f"poison: {answer.poison}"):
+                continue  # it is answered when it comes again, and may then be decided
+            replies += _replies(one.delivery, one.sender, answer.reply, one.request.job_id)
+        is_sent = await self._send(replies)
+        if decided and is_sent:
+            await self._consumer.ack(decided)
+        elif decided:
+            self._metrics.unsent_replies.inc(len(decided))
+            await self._consumer.requeue(decided)
+
+    async def refuse(self, refused: Refused) -> None:
+        """Set a delivery aside that is no command, and tell its sender what is wrong with it."""
+        if await self._set_aside(refused.delivery, refused.sender, kind=refused.kind, reason=refused.reason):
+            await self._send(_replies(refused.delivery, refused.sender, refused.problem, None))
+
+    async def _send(self, replies: Sequence[BrokerReply]) -> bool:
+        if not replies:
+            return True
+        try:
+            await self._replies.reply_batch(replies)
+        except (Retryable, Misconfigured) as error:
+            _log.warning("replies could not be sent", action="replies_unsent", replies=len(replies), reason=str(error))
+            return False
+        except Rejected as error:
+            if len(replies) > 1:
+                return all([await self._send([reply]) for reply in replies])
+            _log.error("a reply can never be sent", action="reply_impossible", reason=str(error))
+            return await self._say_so(replies[0], error)
+        return True
+
+    async def _say_so(self, reply: BrokerReply, error: Rejected) -> bool:
+        """Tell whoever waits for a reply that it cannot be sent, instead of letting them wait."""
+        problem = Problem(
+            type="reply_impossible",
+            title="The reply cannot be sent",
+            detail=f"the command was carried out, but the broker does not take its reply: {error}",
+        )
+        body = encode_reply(problem, command_id=reply.correlation_id, job_id=None)
+        try:
+            await self._replies.reply_batch([replace(reply, body=body)])
+        except (Retryable, Misconfigured):
+            return False
+        except Rejected:
+            pass  # it is not the size: nobody can be told
+        return True
+
+    async def _set_aside(self, delivery: Delivery, sender: Sender, *, kind: str, reason: str) -> bool:
+        """Whether it lies among the dead letters now; otherwise it comes again."""
+        command_id = delivery.message_id
+        try:
+            await self._consumer.dead_letter(delivery, reason=reason[:_LONGEST_REASON], sender=sender.user)
+        except (Retryable, Misconfigured) as error:
+            _log.error(
+                "a command could not be set aside: it comes again",
+                action="dead_letter_failed",
+                command_id=command_id,
+                reason=str(error),
+            )
+            await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
+            await self._consumer.requeue([delivery])
+            return False
+        self._metrics.dead_letters.labels(kind).inc()
+        _log.warning(
+            "set a command aside among the dead letters",
+            action="dead_letter",
+            command_id=command_id,
+            user=sender.user,
+            reason=reason[:_LONGEST_REASON],
+        )
+        return True
+
+    def _note(self, answer: Answer) -> None:
+        command_type = wire_name(type(answer.request.command))
+        result = _result(answer)
+        self._metrics.commands.labels(command_type, result).inc()
+        facts = {"command_id": answer.request.command_id, "job_id": answer.request.job_id, "type": command_type}
+        _log.debug("answered", action="answered", result=result, **facts)
+        if isinstance(answer.reply, Problem) and not answer.is_repeat:
+            _log.info("refused a command", action="refused", problem=answer.reply.type, **facts)
+        for stored in answer.events:
+            if not isinstance(stored.recorded.event, EpochReported):
+                _log.info(
+                    "decided",
+                    action=wire_name(type(stored.recorded.event)),
+                    job_id=stored.recorded.job_id,
+                    seq=stored.recorded.seq,
+                    trial_number=getattr(stored.recorded.event, "trial_number", None),
+                    reason=getattr(stored.recorded.event, "reason", None),
+                )
+
+
+def _replies(delivery: Delivery, sender: Sender, reply: Reply, job_id: str | None) -> list[BrokerReply]:
+    """The reply as a message; none where nobody waits for it."""
+    if sender.reply_to is None:
+        return []
+    command_id = delivery.correlation_id or delivery.message_id or ""
+    body = encode_reply(reply, command_id=command_id, job_id=job_id)
+    return [BrokerReply(reply_to=sender.reply_to, body=body, correlation_id=command_id, user_id=sender.user)]
+
+
+def _result(answer: Answer) -> str:
+    if answer.poison is not None:
+        return "poison"
+    if answer.is_repeat:
+        return "repeated"
+    return "problem" if isinstance(answer.reply, Problem) else "decided"

@@ -1,0 +1,232 @@
+"""Wiring: the only place where a worker's parts meet their broker and their database."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from bso.domain.errors import Misconfigured
+from bso.service.engine import Engine, Patience
+from bso.service.ports import Store
+from bso.storage import open_store
+from bso.storage.connections import ConnectionLimits
+from bso_broker.ports import Broker, CommandSource, ReplySink
+from bso_broker.rabbit import RabbitBroker
+from bso_workers.admission import Admission
+from bso_workers.answering import Answering
+from bso_workers.health import HealthPages, serve_health
+from bso_workers.intake import Intake
+from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_together
+from bso_workers.logs import configure_logs
+from bso_workers.metrics import Metrics
+from bso_workers.outbox import MARK_AFTER_S, Outbox
+from bso_workers.readiness import WorkerReadiness
+from bso_workers.reaper import Reaper
+from bso_workers.relay import Relay
+from bso_workers.settings import WorkerSettings
+from bso_workers.worker import CommandWorker
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+STUCK_AFTER_S = 600.0
+"""A batch under way for so long hangs on something that should have had a deadline: the process is not alive."""
+_CONNECTIONS = ConnectionLimits(pool_size=4)
+_CLOSE_TIMEOUT_S = 3.0
+
+
+def run_worker(settings: WorkerSettings) -> ExitCode:
+    """Work until SIGTERM or SIGINT, then drain; a second signal ends the process at once."""
+    configure_logs(level=settings.log_level, style=settings.log_format, stream=sys.stderr)
+    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        return runner.run(_until_signalled(settings))
+
+
+async def _until_signalled(settings: WorkerSettings) -> ExitCode:
+    with StopSignal() as stop:
+        try:
+            return await serve(settings, until=stop.wait)
+        except Misconfigured as error:
+            _log.error("cannot start like this", action="misconfigured", reason=str(error))
+            return ExitCode.MISCONFIGURED
+
+
+async def serve(settings: WorkerSettings, *, until: Callable[[], Awaitable[str]]) -> ExitCode:
+    """Work until told to stop. A broker or database that is away is waited for; Misconfigured is a bad address."""
+    warn_of_unchecked_logins(settings)
+    store = open_store(settings.database_url, limits=_CONNECTIONS)
+    try:
+        async with RabbitBroker(settings.amqp_url, operators=settings.operators) as broker:
+            parts = assemble(settings, broker=broker, store=store)
+            pages = parts.health_pages()
+            async with serve_health(pages, host=settings.health_host, port=settings.health_port) as port:
+                _log.info("worker started", action="started", host=settings.health_host, port=port)
+                exit_code = await run_together(parts.loops, until=until, drain=parts.drain)
+            _log.info("worker ended", action="ended", exit_code=int(exit_code))
+            return exit_code
+    finally:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await store.close()
+
+
+def warn_of_unchecked_logins(settings: WorkerSettings) -> None:
+    """Warn where rights go by logins that senders need not name."""
+    if settings.operators and not settings.require_user_id:
+        _log.warning(
+            "operators are set, but commands need not name their login: set BSO_REQUIRE_USER_ID=true",
+            action="no_login_check",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """A worker, wired but not running."""
+
+    consumer: CommandSource
+    worker: CommandWorker
+    intake: Intake
+    outbox: Outbox
+    relay: Relay
+    reaper: Reaper
+    readiness: WorkerReadiness
+    metrics: Metrics
+    drain_timeout_s: float
+
+    @property
+    def loops(self) -> Mapping[str, Loop]:
+        """Everything that runs side by side, by name."""
+        return {
+            "worker": self.worker.run,
+            "intake": self.intake.run,
+            "outbox": self.outbox.run,
+            "relay": self.relay.run,
+            "reaper": self.reaper.run,
+        }
+
+    async def drain(self, tasks: Tasks) -> None:
+        """Take no more commands, finish those taken, publish what they led to; what is late stays with the broker."""
+        self.readiness.report("worker", "draining")
+        for name in ("intake", "relay", "reaper"):
+            tasks[name].cancel()
+        try:
+            async with asyncio.timeout(self.drain_timeout_s):
+                await self.consumer.drain(timeout_s=self.drain_timeout_s)
+                await asyncio.wait([tasks["worker"]])
+                await self.outbox.flushed()
+        except TimeoutError:
+            _log.warning("not all was done in time: the broker delivers the rest again", action="drained_late")
+            await self.consumer.close()
+
+    def health_pages(self) -> HealthPages:
+        """What is told over HTTP."""
+        return HealthPages(
+            readiness=self.readiness,
+            metrics=self.metrics,
+            busy_for_s=self.worker.busy_for_s,
+            stuck_after_s=STUCK_AFTER_S,
+        )
+
+
+def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> WorkerParts:
+    """Wire a worker to a broker and a store; call it inside the event loop that it will run in."""
+    metrics = Metrics()
+    consumer = broker.command_consumer(batch_limit=settings.batch_limit, prefetch=settings.prefetch)
+    events = broker.event_publisher()
+    mark_after_s = min(MARK_AFTER_S, settings.relay_age_s / 10)
+    shared = _Shared(
+        settings=settings,
+        store=store,
+        consumer=consumer,
+        engine=_engine(settings, store, metrics),
+        outbox=Outbox(sink=events, marks=store, metrics=metrics, mark_after_s=mark_after_s),
+        readiness=WorkerReadiness(broker=lambda: consumer.readiness, clock=asyncio.get_running_loop().time),
+        metrics=metrics,
+    )
+    intake = _intake(shared)
+    return WorkerParts(
+        consumer=consumer,
+        worker=_command_worker(shared, intake, broker.reply_publisher()),
+        intake=intake,
+        outbox=shared.outbox,
+        relay=Relay(
+            store=store, sink=events, metrics=metrics, age_s=settings.relay_age_s, interval_s=settings.relay_interval_s
+        ),
+        reaper=_reaper(shared),
+        readiness=shared.readiness,
+        metrics=metrics,
+        drain_timeout_s=settings.drain_timeout_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """What most parts of a worker work with."""
+
+    settings: WorkerSettings
+    store: Store
+    consumer: CommandSource
+    engine: Engine
+    outbox: Outbox
+    readiness: WorkerReadiness
+    metrics: Metrics
+
+
+def _engine(settings: WorkerSettings, store: Store, metrics: Metrics) -> Engine:
+    patience = Patience(attempt_s=settings.database_timeout_s)
+    return Engine(store, settings.rules, patience=patience, on_retry=metrics.database_retries.inc)
+
+
+def _intake(shared: _Shared) -> Intake:
+    return Intake(
+        consumer=shared.consumer,
+        store=shared.store,
+        decider=shared.engine,
+        outbox=shared.outbox,
+        readiness=shared.readiness,
+        metrics=shared.metrics,
+        check_interval_s=shared.settings.check_interval_s,
+    )
+
+
+def _command_worker(shared: _Shared, intake: Intake, replies: ReplySink) -> CommandWorker:
+    settings = shared.settings
+    return CommandWorker(
+        consumer=shared.consumer,
+        decider=shared.engine,
+        store=shared.store,
+        admission=Admission(operators=settings.operators, requires_user_id=settings.require_user_id),
+        answering=Answering(consumer=shared.consumer, replies=replies, metrics=shared.metrics),
+        intake=intake,
+        outbox=shared.outbox,
+        metrics=shared.metrics,
+    )
+
+
+def _reaper(shared: _Shared) -> Reaper:
+    return Reaper(
+        store=shared.store,
+        decider=shared.engine,
+        outbox=shared.outbox,
+        metrics=shared.metrics,
+        ready_for_s=shared.readiness.ready_for_s,
+        waiting_commands=shared.consumer.ready_messages,
+        lease_s=shared.settings.lease_s,
+        interval_s=shared.settings.reaper_interval_s,
+    )
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The loop of uvloop where it is installed: messaging then costs about a tenth less."""
+    if sys.platform == "win32":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

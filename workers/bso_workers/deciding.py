@@ -1,0 +1,17 @@
+"""What a worker needs to have commands decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bso.domain.commands import Request
+from bso.service.answers import Answer
+
+
+class Decider(Protocol):
+    """Decides commands; the engine does."""
+
+    async def execute(self, requests: Sequence[Request]) -> list[Answer]:
+        """The answers, in the order of the requests. Raises Retryable, Misconfigured."""
+        ...

@@ -1,0 +1,156 @@
+"""The intake: commands are taken from the broker only while the database can record what is decided on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from bso.domain.commands import EXPIRING, Request
+from bso.domain.errors import BsoError, Misconfigured, Retryable
+from bso.service.errors import StoreUnavailable
+from bso.service.ports import Store
+from bso.service.readiness import require_schema
+from bso_broker.ports import CommandSource
+from bso_workers.deciding import Decider
+from bso_workers.metrics import Metrics
+from bso_workers.outbox import Outbox
+from bso_workers.readiness import WorkerReadiness
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+_CHECK_TIMEOUT_S = 10.0
+_REMIND_EVERY_S = 30.0
+_DATABASE = "database"
+
+
+class Intake:
+    """Opens and shuts the intake of commands. What it shuts out stays with the broker, for this worker or another."""
+
+    def __init__(
+        self,
+        *,
+        consumer: CommandSource,
+        store: Store,
+        decider: Decider,
+        outbox: Outbox,
+        readiness: WorkerReadiness,
+        metrics: Metrics,
+        check_interval_s: float,
+    ) -> None:
+        self._consumer = consumer
+        self._store = store
+        self._decider = decider
+        self._outbox = outbox
+        self._readiness = readiness
+        self._metrics = metrics
+        self._check_interval_s = check_interval_s
+        self._is_shut = asyncio.Event()
+        self._sample: Request | None = None
+
+    async def run(self) -> None:
+        """Keep the intake open while the database is there, for ever."""
+        self._is_shut.set()
+        await self._consumer.pause("waiting for the database")
+        while True:
+            await self._database_is_back()
+            await self._open()
+            await self._something_is_wrong()
+
+    async def shut(self, error: BsoError, *, sample: Request | None = None) -> None:
+        """Stop taking commands, and hand back those not settled, until the database can be worked with again.
+
+        ``sample`` is a command that could not be recorded: the intake opens when it, or another try of it, can be.
+        """
+        if self._is_shut.is_set():
+            return
+        self._is_shut.set()
+        self._sample = sample
+        self._metrics.pauses.inc()
+        self._readiness.report(_DATABASE, str(error))
+        _log.warning("stopped taking commands", action="intake_shut", reason=str(error))
+        await self._consumer.pause(f"paused: {error}")
+
+    async def _open(self) -> None:
+        self._is_shut.clear()
+        self._readiness.report(_DATABASE, None)
+        self._readiness.report("worker", None)
+        await self._consumer.resume()
+        _log.info("taking commands", action="intake_open")
+
+    async def _something_is_wrong(self) -> None:
+        """Look after the database while commands are taken; return when the intake has been shut."""
+        while not self._is_shut.is_set():
+            try:
+                async with asyncio.timeout(self._check_interval_s):
+                    await self._is_shut.wait()
+            except TimeoutError:
+                obstacle = await self._obstacle()
+                if obstacle is not None:
+                    await self.shut(obstacle)
+
+    async def _database_is_back(self) -> None:
+        reminder = _Reminder()
+        for pause_s in _growing_pauses(most_s=self._check_interval_s):
+            obstacle = await self._obstacle()
+            if obstacle is None:
+                return
+            self._readiness.report(_DATABASE, str(obstacle))
+            reminder.log(obstacle)
+            await asyncio.sleep(pause_s)
+
+    async def _obstacle(self) -> BsoError | None:
+        """What keeps commands from being recorded, as far as a look at the database and the sample command show."""
+        try:
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):
+                await require_schema(self._store)
+            if self._sample is not None:
+                await self._try(self._sample)
+        except TimeoutError:
+            return StoreUnavailable(f"the database did not answer within {_CHECK_TIMEOUT_S:g} s")
+        except (Retryable, Misconfigured) as error:
+            return error
+        return None
+
+    async def _try(self, sample: Request) -> None:
+        """Decide the sample; its message, delivered again, then gets the same answer."""
+        try:
+            answers = await self._decider.execute([sample])
+        except (Retryable, Misconfigured):
+            raise
+        except Exception:  # noqa: BLE001  the worker judges it when it comes again
+            _log.exception("the sample failed in an unforeseen way", action="sample_failed", job_id=sample.job_id)
+        else:
+            for answer in answers:
+                self._outbox.put(answer.events)
+        self._sample = None
+
+
+class _Reminder:
+    """Logs an obstacle when it is new, and again from time to time."""
+
+    def __init__(self) -> None:
+        self._said = ""
+        self._said_at_s = 0.0
+
+    def log(self, obstacle: BsoError) -> None:
+        """Say it, unless that has just been done."""
+        now_s = asyncio.get_running_loop().time()
+        words = str(obstacle)
+        if words != self._said or now_s - self._said_at_s > _REMIND_EVERY_S:
+            self._said, self._said_at_s = words, now_s
+            _log.warning("waiting for the database", action="waiting_for_database", reason=words)
+
+
+def sample_of(requests: Sequence[Request]) -> Request:
+    """The command to try again while the database is away: rather one whose sender will still want its answer."""
+    return next((request for request in requests if not isinstance(request.command, EXPIRING)), requests[0])
+
+
+def _growing_pauses(*, most_s: float) -> Iterator[float]:
+    pause_s = 0.1
+    while True:
+        yield pause_s
+        pause_s = min(most_s, pause_s * 2)

@@ -1,0 +1,58 @@
+"""What a worker counts, for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """All counters of one worker, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.commands = Counter(
+            "bso_commands",
+            "Commands answered, by type and by result: decided, repeated (answered before), problem (refused), poison.",
+            ["type", "result"],
+            registry=self.registry,
+        )
+        self.batch_size = Histogram(
+            "bso_batch_commands", "Commands decided in one go.", buckets=_BATCH_SIZES, registry=self.registry
+        )
+        self.decision_seconds = Histogram(
+            "bso_batch_seconds",
+            "From taking a batch to having recorded its decisions.",
+            buckets=_LATENCIES_S,
+            registry=self.registry,
+        )
+        self.dead_letters = Counter(
+            "bso_dead_letters",
+            "Commands set aside, by reason: malformed, unsupported_schema, no_user_id, forged_reply_address, poison.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.events_published = Counter(
+            "bso_events_published", "Events published right after their decision.", registry=self.registry
+        )
+        self.events_relayed = Counter(
+            "bso_events_relayed", "Events published later, because nobody had.", registry=self.registry
+        )
+        self.leases_reaped = Counter(
+            "bso_leases_reaped", "Lapsed leases expired by this worker.", registry=self.registry
+        )
+        self.unsent_replies = Counter(
+            "bso_unsent_replies", "Replies that could not be sent; their commands come again.", registry=self.registry
+        )
+        self.database_retries = Counter(
+            "bso_database_retries",
+            "Transactions tried again after a conflict or a lost connection.",
+            registry=self.registry,
+        )
+        self.pauses = Counter(
+            "bso_pauses", "How often consuming stopped because the database was away.", registry=self.registry
+        )
+        self.ready = Gauge("bso_ready", "1 while commands are taken and can be decided.", registry=self.registry)

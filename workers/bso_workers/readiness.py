@@ -1,0 +1,43 @@
+"""Whether this worker is ready to work, since when, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bso_broker.messages import Readiness as BrokerReadiness
+
+
+class WorkerReadiness:
+    """Gathers the obstacles to work: the broker's as the consumer sees it, and those reported here by name."""
+
+    def __init__(self, *, broker: Callable[[], BrokerReadiness], clock: Callable[[], float]) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._obstacles: dict[str, str] = {"worker": "starting"}
+        self._clear_since_s = clock()
+
+    def report(self, name: str, obstacle: str | None) -> None:
+        """Say what stands in the way under this name; None: nothing any more."""
+        if obstacle is not None:
+            self._obstacles[name] = obstacle
+        elif self._obstacles.pop(name, None) is not None and not self._obstacles:
+            self._clear_since_s = self._clock()
+
+    def reasons(self) -> Mapping[str, str]:
+        """Why this worker is not ready, by name; empty: it is."""
+        broker = self._broker()
+        known = set(self._obstacles.values())
+        if broker.ready or broker.reason in known:
+            return dict(self._obstacles)
+        return {**self._obstacles, "broker": broker.reason}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether commands are taken and can be decided right now."""
+        return not self._obstacles and self._broker().ready
+
+    def ready_for_s(self) -> float:
+        """How long it has been ready without a break [s]; 0 when it is not."""
+        if not self.is_ready:
+            return 0.0
+        return self._clock() - max(self._clear_since_s, self._broker().since_s)

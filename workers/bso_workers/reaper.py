@@ -1,0 +1,92 @@
+"""The reaper: notices leases that lapsed, and has them expired like any other command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from bso.domain.errors import BsoError
+from bso.service.answers import Answer
+from bso.service.leases import expiry_of
+from bso.service.ports import Store
+from bso_workers.deciding import Decider
+from bso_workers.metrics import Metrics
+from bso_workers.outbox import Outbox
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+_MOST_AT_ONCE = 100
+
+
+class Reaper:
+    """Expires lapsed leases, but only while this worker knows that their holders could have renewed them.
+
+    That is after one whole lease in which it was ready without a break, and with no command waiting in the queue:
+    after an outage the renewals come first. Any number of reapers may look at once: the command_id of an expiry is
+    derived from the lease, so it is decided once.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        decider: Decider,
+        outbox: Outbox,
+        metrics: Metrics,
+        ready_for_s: Callable[[], float],
+        waiting_commands: Callable[[], Awaitable[int]],
+        lease_s: float,
+        interval_s: float,
+    ) -> None:
+        self._store = store
+        self._decider = decider
+        self._outbox = outbox
+        self._metrics = metrics
+        self._ready_for_s = ready_for_s
+        self._waiting_commands = waiting_commands
+        self._lease_s = lease_s
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Reap, for ever."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self.reap()
+            except BsoError as error:
+                _log.info("the reaper could not finish its round", action="reaper_failed", reason=str(error))
+
+    async def reap(self) -> int:
+        """Expire lapsed leases if this worker may; returns how many of them it was that this worker expired."""
+        if self._ready_for_s() < self._lease_s or await self._waiting_commands():
+            return 0
+        lapsed = await self._store.lapsed_leases(limit=_MOST_AT_ONCE)
+        reaped = 0
+        for answer in await self._decider.execute([expiry_of(lease) for lease in lapsed]):
+            reaped += self._settle(answer)
+        return reaped
+
+    def _settle(self, answer: Answer) -> bool:
+        if answer.poison is not None:
+            _log.error(
+                "a lapsed lease cannot be expired",
+                action="reaper_poison",
+                job_id=answer.request.job_id,
+                reason=answer.poison,
+            )
+            return False
+        self._outbox.put(answer.events)
+        if not answer.events or answer.is_repeat:
+            return False
+        self._metrics.leases_reaped.inc()
+        command = answer.request.command
+        _log.info(
+            "a trial was silent for a whole lease",
+            action="lease_reaped",
+            job_id=answer.request.job_id,
+            trial_number=getattr(command, "trial_number", None),
+        )
+        return True

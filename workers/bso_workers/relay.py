@@ -1,0 +1,72 @@
+"""The relay: publishes events that their worker recorded and then could not publish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from bso.domain.errors import BsoError, Rejected
+from bso.service.ports import Store
+from bso.service.records import StoredEvent
+from bso_broker.ports import EventSink
+from bso_workers.metrics import Metrics
+from bso_workers.outbox import publish
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+_MOST_AT_ONCE = 500
+
+
+class Relay:
+    """Looks for old unpublished events again and again. Several at once publish some twice, which does no harm."""
+
+    def __init__(self, *, store: Store, sink: EventSink, metrics: Metrics, age_s: float, interval_s: float) -> None:
+        self._store = store
+        self._sink = sink
+        self._metrics = metrics
+        self._age_s = age_s
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Relay, for ever."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self.relay()
+            except BsoError as error:
+                _log.info("the relay could not finish its round", action="relay_failed", reason=str(error))
+
+    async def relay(self) -> int:
+        """Publish every event that is older than the age and unpublished, the oldest first; returns their number."""
+        relayed = 0
+        while events := await self._store.unpublished(older_than_s=self._age_s, limit=_MOST_AT_ONCE):
+            await self._publish(events)
+            await self._store.mark_published([event.event_id for event in events])
+            relayed += len(events)
+            self._metrics.events_relayed.inc(len(events))
+            if len(events) < _MOST_AT_ONCE:
+                break
+        if relayed:
+            _log.info("published events that nobody had", action="events_relayed", events=relayed)
+        return relayed
+
+    async def _publish(self, events: Sequence[StoredEvent]) -> None:
+        """All at once; if one of them can never be published, one by one, without that one: it stays in the log."""
+        try:
+            await publish(events, sink=self._sink)
+        except Rejected as error:
+            if len(events) > 1:
+                for event in events:
+                    await self._publish([event])
+                return
+            recorded = events[0].recorded
+            _log.error(
+                "an event can never be published: it is only in the log",
+                action="event_impossible",
+                job_id=recorded.job_id,
+                seq=recorded.seq,
+                reason=str(error),
+            )

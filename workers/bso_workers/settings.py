@@ -1,0 +1,124 @@
+"""The settings of a worker: read once, at the process' entry, from a mapping that is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from bso.domain.decide import Rules
+from bso_workers.errors import InvalidSettings
+
+PREFIX = "BSO_"
+FILE_SUFFIX = "_FILE"
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "console", "json"]
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class WorkerSettings(BaseModel):
+    """All that a worker can be told. Each field is the variable BSO_<FIELD>, or a file that BSO_<FIELD>_FILE names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    database_url: str = Field(
+        repr=False, min_length=1, description="The database: mysql://user:password@host/bso, or postgresql://..."
+    )
+    amqp_url: str = Field(
+        repr=False,
+        min_length=1,
+        description="The broker: amqp(s)://user:password@host:5672/virtual-host. Without it, BSO_URL.",
+    )
+    batch_limit: int = Field(
+        default=32, ge=1, le=1000, description="How many commands one transaction decides at most."
+    )
+    prefetch: int = Field(
+        default=128, ge=1, le=65535, description="How many commands the broker hands over ahead of their decision."
+    )
+    lease_s: Seconds = Field(default=600.0, description="How long a trial may stay silent before it is suspended.")
+    resume_window_s: Seconds = Field(
+        default=7 * 86400.0, description="How long a suspended trial may come back before it ends as interrupted."
+    )
+    operators: frozenset[str] = Field(
+        default=frozenset(), description="Logins, separated by commas, that may change jobs they do not own."
+    )
+    require_user_id: bool = Field(
+        default=False, description="Refuse commands that do not name their login: right where logins are separate."
+    )
+    health_host: str = Field(
+        default="127.0.0.1", min_length=1, description="Where /livez, /readyz and /metrics are served."
+    )
+    health_port: int = Field(default=8080, ge=0, le=65535, description="Their port; 0 takes a free one and logs it.")
+    log_format: LogFormat = Field(
+        default="auto", description="console for people, json for programs; auto: console on a terminal, else json."
+    )
+    log_level: LogLevel = Field(default="info", description="debug also logs every command.")
+    relay_interval_s: Seconds = Field(default=5.0, description="How often to look for events that nobody published.")
+    relay_age_s: Seconds = Field(default=10.0, description="How old an unpublished event is before it is relayed.")
+    reaper_interval_s: Seconds = Field(default=15.0, description="How often to look for lapsed leases.")
+    check_interval_s: Seconds = Field(default=5.0, description="How often to look whether the database is there.")
+    database_timeout_s: Seconds = Field(
+        default=20.0, description="How long one transaction may take before the database counts as away."
+    )
+    drain_timeout_s: Seconds = Field(
+        default=25.0, description="How long to go on with commands already taken, after SIGTERM."
+    )
+
+    @field_validator("operators", mode="before")
+    @classmethod
+    def _separate(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return frozenset(name for name in map(str.strip, value.split(",")) if name)
+        return value
+
+    @model_validator(mode="after")
+    def _check_prefetch(self) -> WorkerSettings:
+        if self.prefetch < self.batch_limit:
+            raise ValueError(f"prefetch ({self.prefetch}) must be at least batch_limit ({self.batch_limit})")
+        return self
+
+    @property
+    def rules(self) -> Rules:
+        """The settings of the optimizer itself."""
+        return Rules(lease_s=self.lease_s, resume_window_s=self.resume_window_s, operators=self.operators)
+
+
+def read_settings(environ: Mapping[str, str], **options: Any) -> WorkerSettings:
+    """Options that are not None, then the environment, then defaults. Raises InvalidSettings naming every fault."""
+    values: dict[str, Any] = {
+        name: text for name in WorkerSettings.model_fields if (text := _from_environ(environ, name)) is not None
+    }
+    if "amqp_url" not in values and environ.get("BSO_URL", "").startswith("amqp"):
+        values["amqp_url"] = environ["BSO_URL"]
+    values |= {name: value for name, value in options.items() if value is not None}
+    try:
+        return WorkerSettings(**values)
+    except ValidationError as error:
+        raise InvalidSettings(_explain(error)) from None  # the cause would show passwords
+
+
+def _from_environ(environ: Mapping[str, str], name: str) -> str | None:
+    variable = PREFIX + name.upper()
+    text, path = environ.get(variable), environ.get(variable + FILE_SUFFIX)
+    if text and path:
+        raise InvalidSettings(f"set {variable} or {variable}{FILE_SUFFIX}, not both")
+    if not path:
+        return text or None
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{variable}{FILE_SUFFIX} names {path}, which cannot be read: {error}") from error
+
+
+def _explain(error: ValidationError) -> str:
+    faults = []
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        name = ".".join(map(str, fault["loc"][:1]))
+        words = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] == "missing":
+            words = f"not set. {WorkerSettings.model_fields[name].description}"
+        faults.append(f"{PREFIX}{name.upper()}: {words}" if name else words)
+    return "; ".join(faults)
