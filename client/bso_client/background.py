@@ -1,0 +1,113 @@
+"""The thread that owns the event loop of a synchronous optimizer."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+logger = logging.getLogger("bso")
+
+
+class LoopThread:
+    """An event loop in a daemon thread, started at its first use. Signal handlers may use it at any time."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()  # a signal handler may come while its own thread holds it
+
+    def start(self) -> None:
+        """Start it now, if it does not run: before whatever may interrupt its start is installed."""
+        self._running_loop()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float | None = None) -> T:
+        """Run a coroutine there and wait for its result; an interruption of the wait cancels it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def settle(self, coroutine: Coroutine[Any, Any, Any], *, timeout_s: float) -> None:
+        """Run a coroutine there to its end, or for ``timeout_s``, whatever signal handlers raise here meanwhile."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+        deadline = time.monotonic() + timeout_s
+        while not future.done() and (left_s := deadline - time.monotonic()) > 0:
+            try:
+                concurrent.futures.wait([future], timeout=left_s)
+            except Exception:  # a DataLoader raises in its SIGCHLD handler when its workers are ended
+                logger.debug("interrupted while closing", exc_info=True, extra={"action": "close_interrupted"})
+        if not future.done():
+            future.cancel()
+            raise TimeoutError
+        future.result()
+
+    def start_soon(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine there and do not wait."""
+        asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End loop and thread, if they were ever started. A later use starts new ones."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        if thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_serve, args=(loop,), name="bso", daemon=True)
+                thread.start()
+                self._loop, self._thread = loop, thread
+            return self._loop
+
+
+class _Forsaken(concurrent.futures.ThreadPoolExecutor):
+    """Threads that the end of the process does not wait for: looking up a host that nobody knows takes long."""
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> concurrent.futures.Future[T]:
+        """Run it in a thread of its own."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function(*args, **named))
+            except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the future
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="bso lookup", daemon=True).start()
+        return future
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.set_default_executor(_Forsaken())
+    try:
+        loop.run_forever()
+    finally:
+        _cancel_all(loop)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))

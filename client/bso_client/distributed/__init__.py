@@ -1,0 +1,6 @@
+"""Several processes that train together: one of them talks to the optimizer, and all hear the same."""
+
+from bso_client.distributed.ranks import Alone, Ranks
+from bso_client.distributed.readiness import ranks_for
+
+__all__ = ["Alone", "Ranks", "ranks_for"]

@@ -1,0 +1,93 @@
+"""Energy of several ranks: which devices a monitor measures, and a monitor that leaves out what others count."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bso_client.boot import boot_id
+from bso_client.energy import EnergyMonitor
+from bso_client.energy.assumed import AssumedEnergy
+from bso_client.energy.meters import find_gpus
+from bso_client.energy.monitor import Measured, Monitor
+from bso_client.errors import InvalidSetting
+
+
+def machine_name() -> str:
+    """A name for this machine that all its containers share."""
+    return boot_id() or platform.node()
+
+
+def is_counted_elsewhere(monitor: Monitor | None) -> bool:
+    """Whether the monitor has nothing to count, since other ranks count the GPUs that this one shares with them."""
+    return isinstance(monitor, EnergyMonitor) and monitor.is_counted_elsewhere
+
+
+def devices_of(monitor: Monitor | None, environ: Mapping[str, str], *, machine: str) -> tuple[str, ...]:
+    """The devices that a monitor measures, in its own order; none where it does not say so."""
+    if is_counted_elsewhere(monitor):
+        return ()
+    if isinstance(monitor, EnergyMonitor) and not monitor.gpus:
+        return tuple(f"{machine} {'DRAM' if zone.is_memory else 'CPU'} {zone.package}" for zone in monitor.zones)
+    indices = getattr(monitor, "gpu_indices", None)
+    if not indices:  # a ZeusMonitor without GPUs measures processors
+        return tuple(f"{machine} CPU {index}" for index in getattr(monitor, "cpu_indices", None) or ())
+    names = _gpu_names(environ)
+    return tuple(names.get(index, f"{machine} GPU {index}") for index in indices)
+
+
+def counting(monitor: Monitor, devices: Sequence[str], counted: Sequence[str]) -> Monitor:
+    """The monitor, or one in its place that counts only some of its devices, and measures nothing if there are none.
+
+    Raises InvalidSetting where ranks share some but not all of their processors: those are not told apart.
+    """
+    if len(counted) == len(devices):
+        return monitor
+    if not counted:
+        return NothingToCount()
+    indices: Sequence[int] = getattr(monitor, "gpu_indices", ())
+    if not indices:
+        raise InvalidSetting(
+            f"this rank measures {', '.join(devices)}, of which other ranks measure some: let ranks of one machine "
+            "measure the same processors (each is then counted once), or different ones"
+        )
+    return SomeGpus(monitor, [index for index, device in zip(indices, devices, strict=True) if device in counted])
+
+
+class NothingToCount:
+    """Measures 0 J: other ranks count the devices of this one."""
+
+    def begin_window(self, key: str, /) -> None:
+        """Nothing."""
+
+    def end_window(self, key: str, /) -> Measured:
+        """No energy."""
+        return AssumedEnergy(time=0.0, total_energy=0.0)
+
+
+class SomeGpus:
+    """Counts some of the GPUs that a monitor measures; it must tell their energies apart, as ``gpu_energy``."""
+
+    def __init__(self, monitor: Monitor, indices: Sequence[int]) -> None:
+        self._monitor = monitor
+        self._indices = tuple(indices)
+
+    def begin_window(self, key: str, /) -> None:
+        """Begin to measure under this key."""
+        self._monitor.begin_window(key)
+
+    def end_window(self, key: str, /) -> Measured:
+        """End the window of this key, and tell the energy of the counted GPUs."""
+        measured: Any = self._monitor.end_window(key)
+        energy_j = sum(float(measured.gpu_energy[index]) for index in self._indices)
+        return AssumedEnergy(time=measured.time, total_energy=energy_j)
+
+
+def _gpu_names(environ: Mapping[str, str]) -> dict[int, str]:
+    found = find_gpus(environ)
+    try:
+        return {index: gpu.uuid for index, gpu in enumerate(found.gpus)}
+    finally:
+        if found.nvml is not None:
+            found.nvml.close()

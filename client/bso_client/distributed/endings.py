@@ -1,0 +1,72 @@
+"""What ranks say at an evaluation or at the end of a trial, and what that means for all of them. Rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bso.domain.trial import Outcome
+from bso_client.distributed.carried import CarriedError
+from bso_client.meter import Consumption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """A rank has called on_evaluate. ``consumed`` is its own since this process began."""
+
+    epoch: float
+    metric: float
+    consumed: Consumption
+    is_profiling: bool = False
+    is_resumable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A rank has left the training. ``is_error``: by an exception."""
+
+    outcome: Outcome
+    reason: str
+    consumed: Consumption
+    is_error: bool = False
+    is_resumable: bool = False
+
+
+Said = Evaluated | Left | CarriedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the trial ends for all ranks.
+
+    ``is_failure``: the batch size failed, and every rank can take part in the next trial. ``is_broken``: a rank has
+    left with another exception, and takes part in nothing any more.
+    """
+
+    outcome: Outcome
+    reason: str
+    is_failure: bool
+    is_broken: bool
+
+
+def ending_of_all(said: Sequence[Said]) -> Ending | None:
+    """The end of the trial if a rank has left it: infeasible weighs more than an error, that more than anything else.
+
+    A rank that ran out of memory makes the batch size infeasible for all; they go on together if no rank has left with
+    another exception.
+    """
+    left = {rank: each for rank, each in enumerate(said) if isinstance(each, Left)}
+    if not left:
+        return None
+    infeasible = {rank: each for rank, each in left.items() if each.outcome is Outcome.INFEASIBLE}
+    others = {rank: each for rank, each in left.items() if each.is_error and rank not in infeasible}
+    chosen = infeasible or others or left
+    rank, first = min(chosen.items())
+    is_said_by_all = all(isinstance(each, Left) and each.reason == first.reason for each in said)
+    is_plain = rank == 0 or is_said_by_all or first.outcome is Outcome.INFEASIBLE
+    return Ending(
+        outcome=first.outcome,
+        reason=first.reason if is_plain else f"rank {rank}: {first.reason}",
+        is_failure=bool(infeasible) and not others,
+        is_broken=bool(others),
+    )

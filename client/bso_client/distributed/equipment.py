@@ -1,0 +1,37 @@
+"""What a rank brings to a training of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bso.domain.job_spec import JobSpec
+from bso_client.distributed.counting import devices_of, is_counted_elsewhere, machine_name
+from bso_client.distributed.joining import Joining
+from bso_client.distributed.together import Equipment
+from bso_client.distributed.torch_ranks import TorchRanks, share_of
+from bso_client.instruments import Instruments
+from bso_client.options import OptimizerOptions
+from bso_client.saved_state import SavedState
+
+
+def equipment_for(
+    instruments: Instruments,
+    ranks: TorchRanks,
+    *,
+    spec: JobSpec,
+    options: OptimizerOptions,
+    environ: Mapping[str, str],
+    state: SavedState | None,
+) -> Equipment:
+    """This rank's equipment. Raises InvalidSetting, and InvalidSpec where batch sizes cannot be divided among ranks."""
+    share = share_of(options.get("data_parallel_group"), ranks, is_uneven=options.get("uneven", False))
+    share.check(spec.batch_sizes)
+    joining = Joining(
+        hardware=instruments.hardware,
+        is_given=instruments.is_hardware_given,
+        devices=devices_of(instruments.monitor, environ, machine=machine_name()),
+        is_counted_elsewhere=is_counted_elsewhere(instruments.monitor),
+        share_size=share.size,
+        resumes=None if state is None else f"trial {state.trial_number} of job {state.job_id}",
+    )
+    return Equipment(joining=joining, share=share, monitor=instruments.monitor, assumed=instruments.assumed)

@@ -1,0 +1,124 @@
+"""The process of rank 0, as the others watch it: when it has died, one of them has to say so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bso.domain.commands import FinishTrial, Request
+from bso.domain.errors import BsoError
+from bso.domain.trial import Outcome
+from bso_client.distributed.counting import machine_name
+from bso_client.meter import Consumption
+from bso_client.progress import Progress
+from bso_client.transports.transport import Transport
+
+logger = logging.getLogger("bso")
+
+_PROCESSES = Path("/proc/self/ns/pid")
+_NAMESPACE = uuid.UUID("5b1c4f2e-6f0d-5d7c-9f55-1d6f9c1e0b57")
+_LOOKS, _PAUSE_S = 10, 0.05  # a killed process' connections end a moment before it does
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """Where the process of rank 0 is."""
+
+    pid: int
+    processes: str  # the table of processes in which it has this number
+
+
+def this_process() -> Leader:
+    """This process, as others can find it."""
+    try:
+        namespace = str(_PROCESSES.readlink())
+    except OSError:
+        namespace = ""
+    return Leader(pid=os.getpid(), processes=f"{machine_name()} {namespace}")
+
+
+class LeaderWatch:
+    """Knows whether rank 0's process has died. Of one on another machine, or in another container, it never knows."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.leader = leader
+        self._handle: int | None = None
+        if leader.processes == this_process().processes and hasattr(os, "pidfd_open"):
+            try:
+                self._handle = os.pidfd_open(leader.pid)
+            except OSError as error:
+                logger.debug("rank 0 cannot be watched: %s", error, extra={"action": "leader_unwatched"})
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it has died for sure."""
+        return self._handle is not None and bool(select.select([self._handle], [], [], 0)[0])
+
+    async def has_died_soon(self) -> bool:
+        """Whether it has died, or does so within half a second."""
+        for _ in range(_LOOKS):
+            if self.has_died or self._handle is None:
+                break
+            await asyncio.sleep(_PAUSE_S)
+        return self.has_died
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWords:
+    """What is to be said of a trial whose rank 0 has died."""
+
+    job_id: str
+    progress: Progress
+    consumed: Consumption
+    outcome: Outcome
+    reason: str
+    may_resume: bool
+
+    def request(self, leader: Leader) -> Request:
+        """The command; every survivor makes the same one, under the same id."""
+        progress = self.progress
+        command = FinishTrial(
+            trial_number=progress.trial_number or 0,
+            trial_id=progress.trial_id or "",
+            outcome=self.outcome,
+            reason=self.reason,
+            time_s=self.consumed.time_s,
+            energy_j=self.consumed.energy_j,
+            may_resume=self.may_resume,
+        )
+        whose = f"{progress.trial_id} {leader.processes} {leader.pid}"
+        return Request(command_id=str(uuid.uuid5(_NAMESPACE, whose)), job_id=self.job_id, command=command)
+
+
+def make_ready(open_transport: Callable[[], Transport]) -> None:
+    """Load in the background what say_for needs: once rank 0 has died, its survivors are soon told to end, too."""
+    threading.Thread(target=open_transport, name="bso last words", daemon=True).start()
+
+
+async def say_for(leader: Leader, words: LastWords, open_transport: Callable[[], Transport]) -> None:
+    """Tell the optimizer how a trial ended whose rank 0 cannot; it is lost if the optimizer is out of reach."""
+    if words.progress.trial_id is None or words.progress.is_refused:
+        return
+    transport = open_transport()
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            await transport.start()
+            await transport.call(words.request(leader), timeout_s=_TIMEOUT_S)
+    except (BsoError, TimeoutError) as error:
+        logger.warning("nobody could say that rank 0 has died: %s", error, extra={"action": "last_words_lost"})
+    finally:
+        await transport.close()

@@ -1,0 +1,186 @@
+"""Measures the energy of the GPUs of this process, of its processors and their memory, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import time
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bso.domain.hardware import EnergyMethod
+from bso_client.energy.counters import Reading, energy_between
+from bso_client.energy.devices import Device, DeviceKind
+from bso_client.energy.errors import MeterFailed
+from bso_client.energy.measurement import Measurement
+from bso_client.energy.nvml import Gpu
+from bso_client.energy.opened import open_meters
+from bso_client.energy.rapl import Zone
+from bso_client.energy.synchronization import synchronize
+from bso_client.errors import NotInThisProcess, WrongOrder
+
+logger = logging.getLogger("bso")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    at: float
+    readings: Mapping[Device, Reading | None]
+
+
+class EnergyMonitor:
+    """Measures time [s] and energy [J] between begin_window(key) and end_window(key); windows may nest and overlap.
+
+    It measures the GPUs of this process: those that CUDA_VISIBLE_DEVICES shows, and under torchrun the rank's own one
+    of them; ``gpu_indices`` chooses others, counted as the training counts them. Processor packages and their memory
+    are measured beside them (``cpu_indices``: by package, [] for none); they are the total where there is no GPU, or
+    ``gpu_indices`` is []. A GPU without an energy counter has its power sampled by a helper process.
+
+    A meter that fails later makes its part of the open windows NaN, with one warning; nothing is raised. Threads may
+    share a monitor, and several may be open at once. A forked copy measures nothing: it raises NotInThisProcess.
+
+    Raises NoMeter where nothing is readable, or the energy of a GPU cannot be told, as that of a slice of one (MIG):
+    the message names what was looked for. Raises InvalidSetting for an index that is not there.
+    """
+
+    def __init__(
+        self,
+        gpu_indices: Collection[int] | None = None,
+        cpu_indices: Collection[int] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        rapl_root: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._pid = os.getpid()
+        self._windows: dict[str, _Moment] = {}
+        self._complained: set[Device] = set()
+        self._meters = open_meters(
+            gpu_indices,
+            cpu_indices,
+            environ=os.environ if environ is None else environ,
+            rapl_root=rapl_root,
+            clock=clock,
+        )
+        self._finalizer = weakref.finalize(self, _release, self._meters.resources, self._pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def method(self) -> EnergyMethod:
+        """How the energy that counts is obtained."""
+        return self._meters.method
+
+    @property
+    def gpu_indices(self) -> list[int]:
+        """The GPUs that are measured, as the training counts them."""
+        return list(self._meters.gpus)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that are measured."""
+        return tuple(self._meters.gpus.values())
+
+    @property
+    def is_counted_elsewhere(self) -> bool:
+        """Whether this process trains on GPUs that other ranks of this machine count: its own total is 0 J."""
+        return self._meters.is_counted_elsewhere
+
+    @property
+    def zones(self) -> tuple[Zone, ...]:
+        """The processors and memories whose energy counts, or is told beside that of the GPUs."""
+        return self._meters.zones
+
+    def begin_window(self, key: str, *, sync_execution: bool = True, restart: bool = False) -> None:
+        """Begin to measure under this key. Raises WrongOrder if a window of this key is open.
+
+        ``restart``: forget that one instead. ``sync_execution=False``: do not wait for the GPU.
+        """
+        self._check_process()
+        if key in self._windows and not restart:
+            raise WrongOrder(f"a window {key!r} is open already: end it first, or choose another key")
+        self._windows[key] = self._now(waits=sync_execution)
+
+    def end_window(self, key: str, *, sync_execution: bool = True, cancel: bool = False) -> Measurement:
+        """End the window of this key, and say what was measured (``cancel``: zeros). Raises WrongOrder if none is open.
+
+        ``sync_execution=False``: do not wait for the GPU.
+        """
+        self._check_process()
+        begin = self._windows.pop(key, None)
+        if begin is None:
+            raise WrongOrder(f"no window {key!r} is open: begin_window({key!r}) comes first")
+        if cancel:
+            return self._measurement(0.0, dict.fromkeys(self._meters.counters, 0.0))
+        end = self._now(waits=sync_execution)
+        energies = {device: self._energy(device, begin, end) for device in self._meters.counters}
+        return self._measurement(end.at - begin.at, energies)
+
+    def reset_windows(self) -> None:
+        """Forget all open windows. Raises NotInThisProcess in a forked copy."""
+        self._check_process()
+        self._windows.clear()
+
+    def close(self) -> None:
+        """Let go of the meters, and end the helper process. What is measured afterwards is NaN."""
+        self._finalizer()
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise NotInThisProcess("this EnergyMonitor belongs to the process that made it: make one in this process")
+
+    def _now(self, *, waits: bool) -> _Moment:
+        if waits:
+            with contextlib.suppress(Exception):  # a failed GPU says so to the training itself
+                synchronize(self.gpu_indices)
+        return _Moment(at=self._clock(), readings={device: self._read(device) for device in self._meters.counters})
+
+    def _read(self, device: Device) -> Reading | None:
+        try:
+            return self._meters.counters[device].read()
+        except MeterFailed as error:
+            self._complain(device, str(error))
+            return None
+
+    def _energy(self, device: Device, begin: _Moment, end: _Moment) -> float:
+        energy_j = energy_between(begin.readings[device], end.readings[device])
+        if math.isnan(energy_j):
+            self._complain(device, "its counter went backwards, or could not be read for a while")
+        return energy_j
+
+    def _complain(self, device: Device, why: str) -> None:
+        if device not in self._complained:
+            self._complained.add(device)
+            extra = {"action": "meter_failed", "device": str(device)}
+            logger.warning("the energy of %s is not known for the windows open now: %s", device, why, extra=extra)
+
+    def _measurement(self, time_s: float, energies: Mapping[Device, float]) -> Measurement:
+        by_kind: dict[DeviceKind, dict[int, float]] = {kind: {} for kind in DeviceKind}
+        for device, energy_j in energies.items():
+            by_kind[device.kind][device.index] = energy_j
+        is_counted = bool(self.zones)
+        return Measurement(
+            time=time_s,
+            gpu_energy=by_kind[DeviceKind.GPU],
+            cpu_energy=by_kind[DeviceKind.CPU] if is_counted else None,
+            dram_energy=by_kind[DeviceKind.DRAM] or None,
+            method=self.method,
+        )
+
+
+def _release(resources: contextlib.ExitStack, pid: int) -> None:
+    if pid == os.getpid():  # a forked copy would take them from the process that they belong to
+        resources.close()

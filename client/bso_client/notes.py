@@ -1,0 +1,79 @@
+"""What a job's last process heard, noted in the state directory: enough to go on while the optimizer is away."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bso.domain.job_spec import InvalidSpec, JobSpec, resolve_spec
+from bso.domain.trial import Outcome
+from bso_client.atomic import replace_file
+from bso_client.progress import Progress
+
+logger = logging.getLogger("bso")
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A job as it was last heard of. ``best_cost`` [J] is that of the best batch size's last converged training."""
+
+    job_id: str
+    spec: JobSpec
+    best_batch_size: int | None = None
+    best_cost: float | None = None
+
+    def with_result(self, progress: Progress) -> Note:
+        """The note after a training, whose batch size may be the best heard of."""
+        if progress.outcome is not Outcome.CONVERGED:
+            return self
+        is_best = self.best_cost is None or progress.cost <= self.best_cost
+        if is_best or progress.batch_size == self.best_batch_size:
+            return replace(self, best_batch_size=progress.batch_size, best_cost=progress.cost)
+        return self
+
+
+class Notebook:
+    """One small JSON file per job. What cannot be read or written is a warning, never an error."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folder = state_dir / "jobs"
+
+    def read(self, job_id: str) -> Note | None:
+        """The note about a job; None if this state directory has none, or none that can be read."""
+        try:
+            data = json.loads((self._folder / f"{job_id}.json").read_text(encoding="utf-8"))
+            return _note_from(data)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, InvalidSpec) as error:
+            _warn(f"the note about job {job_id} cannot be read: {error!r}")
+            return None
+
+    def write(self, note: Note) -> None:
+        """Replace a job's note atomically: a process that dies meanwhile leaves the old one."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            replace_file(self._folder / f"{note.job_id}.json", json.dumps({"format": _FORMAT, **asdict(note)}))
+        except OSError as error:
+            _warn(f"cannot note what was heard about job {note.job_id} in {self._folder}: {error}")
+
+
+def _note_from(data: Any) -> Note:
+    if data["format"] != _FORMAT:
+        raise ValueError(f"expected format {_FORMAT}, got {data['format']!r}")
+    best, cost = data["best_batch_size"], data["best_cost"]
+    return Note(
+        job_id=str(data["job_id"]),
+        spec=resolve_spec(data["spec"]),
+        best_batch_size=None if best is None else int(best),
+        best_cost=None if cost is None else float(cost),
+    )
+
+
+def _warn(words: str) -> None:
+    logger.warning("%s", words, extra={"action": "note_failed"})

@@ -1,0 +1,207 @@
+"""The optimizer for training scripts: synchronous, over an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Coroutine, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, Self, SupportsFloat, TypeVar, Unpack
+
+from bso_client.background import LoopThread
+from bso_client.core import OptimizerCore
+from bso_client.distributed import Ranks
+from bso_client.errors import TrainFailed
+from bso_client.failures import is_out_of_memory
+from bso_client.job_spec import JobSpec
+from bso_client.lifecycle import CLOSE_TIMEOUT_S, Shell, watch
+from bso_client.options import OptimizerOptions
+from bso_client.trial import Trial
+from bso_client.trials import TrialLoop
+
+T = TypeVar("T")
+
+
+class BatchSizeOptimizer:
+    """Tells a recurring training which batch size to use, and when to stop.
+
+    Nothing is connected before the first use. Arguments beat the environment, which is read here, once:
+
+    ``url``                 where the optimizer is: ``sqlite:///path`` or ``amqp(s)://...`` (BSO_URL; default: a SQLite
+                            file in the state directory, no server)
+    ``state_dir``           where notes and that file are kept (BSO_STATE_DIR; default: the user's state directory)
+    ``recurrence_id``       the occasion on which a model is due (BSO_RECURRENCE_ID, else the scheduler's run id)
+    ``monitor``             measures energy: an EnergyMonitor, a ZeusMonitor, or any Monitor (default: an EnergyMonitor
+                            wherever a meter is readable; BSO_ENERGY=assumed: none)
+    ``constant_power``      watts to assume where no meter is readable (1)
+    ``hardware``            what the training runs on, if that is not what is measured, or found to be visible
+    ``samples_per_epoch``   for trainings that count samples: on_evaluate(metric, samples=...)
+    ``learning_rate``       a LearningRate, recorded with each trial; scaled to its batch size: ``trial.learning_rate``
+    ``unreachable_timeout`` seconds to wait for a batch size (60)
+    ``on_unreachable``      "continue": after that, a job that is known here goes on alone; "raise": Unreachable
+    ``on_conflict``         "new_version": another target or eta_knob starts a new version of the job; "raise"
+    ``uneven``              allow batch sizes that the ranks of a data-parallel training cannot divide equally (False)
+    ``data_parallel_group`` with tensor or pipeline parallelism: the ranks among which the batch is divided (all)
+    ``rank_timeout``        seconds that ranks wait for each other before RankLost (60)
+    ``transport``           another way to the optimizer than what ``url`` stands for
+
+    Times are in seconds, energies and costs in joules, powers in watts. Arguments raise InvalidSetting, InvalidUrl
+    or InvalidSpec. Getting a batch size may raise Unreachable, Refused, SpecConflict, any Misconfigured, WrongOrder,
+    CannotResume, and in data-parallel training DistributedNotReady, RankLost or RanksOutOfStep. Once training runs,
+    the optimizer's absence raises nothing.
+    """
+
+    def __init__(self, spec: JobSpec | None = None, **options: Unpack[OptimizerOptions]) -> None:
+        self._core = OptimizerCore(spec, os.environ, **options)
+        self._thread = LoopThread()
+        self._watched = False
+        self._is_looping = False
+
+    @property
+    def job_id(self) -> str | None:
+        """The job's name; None before the first use if none was given."""
+        return self._core.job_id
+
+    def trials(self) -> Generator[Trial, None, None]:
+        """Train until there is a model: each trial is one training with one batch size, inside ``with trial:``.
+
+        Ends after a trial that converged, when no attempt is left, or when ``max_attempts`` of its trials have ended
+        with an exception that the script caught.
+        """
+        loop = TrialLoop()
+        while True:
+            trial = self._begin()
+            self._is_looping = True
+            try:
+                yield trial
+            finally:
+                self._is_looping = False
+                if not self._core.is_copy:
+                    self._wait(self._core.end_unstarted())
+            if not loop.goes_on_after(self._core.current("trials()")):
+                return
+
+    def get_batch_size(self) -> int:
+        """Begin a trial and return its batch size. Next: on_train_begin()."""
+        return self._begin().batch_size
+
+    def on_train_begin(self) -> None:
+        """Begin to measure. Next: on_evaluate after each epoch, until training_finished."""
+        self._core.current("on_train_begin()").start()
+
+    def on_evaluate(self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None) -> None:
+        """Report an evaluation; as Trial.on_evaluate, but raises TrainFailed when the batch size has failed.
+
+        Nothing after TrainFailed should run: exit with its ``exit_code``, so that ``bso recur`` launches again.
+        """
+        run = self._core.current("on_evaluate()")
+        Trial(run, self._wait).on_evaluate(metric, epoch=epoch, samples=samples)
+        if run.progress.has_failed:
+            raise run.failure()
+
+    @property
+    def training_finished(self) -> bool:
+        """Whether the training has reached its target (a failure raises TrainFailed instead)."""
+        return self._core.current("training_finished").progress.has_ended
+
+    @property
+    def trial(self) -> Trial | None:
+        """The current or last trial."""
+        run = self._core.run
+        return None if run is None else Trial(run, self._wait)
+
+    @property
+    def is_looping(self) -> bool:
+        """Whether a loop over trials() is at one of them: a failure is followed by the next one, not by an exit."""
+        return self._is_looping
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train together, to exchange values with them. Raises DistributedNotReady."""
+        return self._core.ranks
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Leave out of time and energy what happens inside ``with bso.paused():``, an upload for example."""
+        return self._core.paused()
+
+    @contextmanager
+    def relaunching(self) -> Iterator[None]:
+        """Exit the process as ``bso recur`` expects it: with 75 when another batch size is to be tried.
+
+        For the flat methods: put the training inside. TrainFailed and a GPU out of memory become a SystemExit with
+        a line on stderr; everything else goes its way.
+        """
+        try:
+            yield
+        except Exception as error:
+            failure = self._failure_of(error)
+            if failure is None:
+                raise
+            print(failure, file=sys.stderr)  # noqa: T201  # the last words of a script
+            raise SystemExit(failure.exit_code) from error
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running trial as plain data, for a checkpoint. An interruption then leaves the trial to be resumed."""
+        return self._core.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume the trial of a checkpoint: before get_batch_size() or trials(), which raise CannotResume."""
+        self._core.load_state_dict(state)
+
+    def close(self, *, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """End what runs as interrupted, deliver what is left within ``timeout`` seconds, and disconnect.
+
+        Done at the end of the process if it is not done here. The next use opens it again.
+        """
+        if not self._core.is_copy:
+            Shell(self._core, self._thread).close(timeout_s=timeout, reason="the optimizer was closed")
+
+    def __enter__(self) -> Self:
+        """For ``with BatchSizeOptimizer(...) as bso:``, which closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it; a training that an exception has left ends accordingly."""
+        run = self._core.run
+        if error is not None and run is not None and not self._core.is_copy:
+            self._wait(run.leave(error))
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_core": self._core, "_watched": False, "_is_looping": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._thread = LoopThread()
+
+    def _begin(self) -> Trial:
+        self._watch()
+        run = self._wait(self._core.begin())
+        return Trial(run, self._wait)
+
+    def _failure_of(self, error: Exception) -> TrainFailed | None:
+        run = self._core.run
+        if isinstance(error, TrainFailed):
+            return error
+        if run is None or not is_out_of_memory(error):
+            return None
+        self._wait(run.leave(error))
+        return run.failure()
+
+    def _watch(self) -> None:
+        if not self._watched and not self._core.is_copy:
+            self._watched = True
+            self._thread.start()
+            shell = Shell(self._core, self._thread)
+            watch(shell)
+            weakref.finalize(self, shell.abandon).atexit = False
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._core.is_copy:  # the thread of the parent is not here: waiting for it would never end
+            coroutine.close()
+        self._core.check_process()
+        return self._thread.run(coroutine)

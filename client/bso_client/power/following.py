@@ -1,0 +1,284 @@
+"""Follows the trainings of a process: each one starts at its known best power limit, or is profiled."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bso.domain.commands import PowerMeasurement
+from bso.domain.errors import BsoError
+from bso_client.distributed import Alone, Ranks
+from bso_client.distributed.torch_ranks import TorchRanks
+from bso_client.energy.monitor import Monitor
+from bso_client.errors import WrongOrder
+from bso_client.power.agreement import Opening, joint_opening, resume_together, stand_of
+from bso_client.power.guarded_limit import LimitNotSet
+from bso_client.power.installation import Installation, installed
+from bso_client.power.own_ranks import ranks_beside, ranks_of_process
+from bso_client.power.profile_file import ProfileFile
+from bso_client.power.profiling import Plan, begin_profiling, limits_between
+from bso_client.power.reduction import reduced
+from bso_client.power.selection import Selection
+from bso_client.power.tuned_training import LoneTraining, TrialTraining, TunedTraining
+from bso_client.power.tuning import Tuning
+
+logger = logging.getLogger("bso")
+
+SHORT_WINDOW_S = 0.5
+
+_ABOUT = "power limits (PowerLimitOptimizer's hooks)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What PowerLimitOptimizer was given."""
+
+    selection: Selection
+    wait_steps: int
+    warmup_steps: int
+    profile_steps: int
+    step_w: float
+    samples_per_step: float | None
+    monitor: Monitor | None
+    gpu_indices: tuple[int, ...] | None
+    profile_path: Path | None
+    profile_key: str
+    environ: Mapping[str, str]
+    lock_folder: Path
+
+
+class Follower:
+    """The power limit of one training after the other."""
+
+    def __init__(self, bso: Any, arguments: Arguments, *, ranks: Ranks | None) -> None:
+        self.best_w: float | None = None
+        self._bso = bso
+        self._arguments = arguments
+        self._given_ranks = ranks
+        self._ranks: Ranks = ranks or Alone()
+        self._training: TunedTraining | None = None
+        self._tuning: Tuning | None = None
+        self._max_power_w = 0.0
+        self._installation: Installation | None = None
+        self._problem = ""
+        self._has_agreed = False
+        self._measured: dict[float | None, tuple[PowerMeasurement, ...]] = {}
+
+    @property
+    def is_profiling(self) -> bool:
+        """Whether the current training's limits are still to be measured."""
+        return self._tuning is not None
+
+    def count_samples(self, samples_per_step: float) -> None:
+        """Take this for the samples of a step, where neither the user nor a job has said it."""
+        if self._bso is None and self._arguments.samples_per_step is None:
+            self._arguments = replace(self._arguments, samples_per_step=samples_per_step)
+
+    def begin_epoch(self) -> None:
+        """Steps follow. Raises WrongOrder before the first trial."""
+        self._follow()
+        if self._installation is not None:
+            try:
+                self._installation.limit.keep_guarded()
+            except LimitNotSet as error:
+                self._give_up(str(error))
+
+    def begin_step(self) -> None:
+        """A training step begins."""
+        if self._bso is not None:
+            self._follow()
+        if self._tuning is None or self._training is None or self._has_agreed:
+            return
+        self._tuning.begin_step()
+        if self._tuning.state.is_under_test:
+            self._training.mark_profiling()
+        if self._tuning.state.is_done:
+            self._agree(self._tuning)
+
+    def end_epoch(self, *, is_step_complete: bool) -> None:
+        """The epoch ends, on all ranks."""
+        if self._tuning is not None:
+            self._tuning.end_epoch(is_step_complete=is_step_complete)
+            if not self._has_agreed and (self._ranks.size > 1 or self._tuning.state.is_done):
+                self._agree(self._tuning)
+        self._has_agreed = False
+
+    def leave_epoch(self) -> None:
+        """The epoch was left: nothing that ranks would have to agree on."""
+        if self._tuning is not None and not self._tuning.state.is_done:
+            self._tuning.end_epoch(is_step_complete=False)
+        self._has_agreed = False
+
+    def close(self) -> None:
+        """Restore the limits."""
+        tuning, self._tuning = self._tuning, None
+        installation, self._installation = self._installation, None
+        self._problem = self._problem or "the power limit optimizer was closed"
+        if tuning is not None:
+            tuning.drop_window()
+        if installation is not None:
+            installation.close()
+        if self._ranks is not self._given_ranks and isinstance(self._ranks, TorchRanks):
+            self._ranks.close()
+
+    def _follow(self) -> None:
+        """If another training has begun, begin with its limit."""
+        training = self._current()
+        if training is not None:
+            self.leave_epoch()
+            self._training, self._tuning, self.best_w = training, None, None
+            self._begin(training)
+
+    def _current(self) -> TunedTraining | None:
+        """The training that has begun since the last look; None: it is the same."""
+        if self._bso is None:
+            if self._training is not None:
+                return None
+            self._ranks = self._given_ranks or ranks_of_process()
+            return self._lone_training()
+        before = self._training.trial if isinstance(self._training, TrialTraining) else None
+        if before is not None and not before.finished:  # quick: this is asked at every step
+            return None
+        trial = self._bso.trial
+        if trial is None:
+            raise WrongOrder("a training step came before get_batch_size(): that comes first, or bso.trials()")
+        if before == trial:
+            return None
+        self._ranks = ranks_beside(trial.ranks, self._ranks)
+        return TrialTraining(trial)
+
+    def _lone_training(self) -> TunedTraining:
+        arguments, installation = self._arguments, self._install()
+        if arguments.profile_path is None or installation is None:
+            return LoneTraining(None, "")
+        if arguments.samples_per_step is None:
+            logger.warning(
+                "without samples_per_step= the profile %r is taken for every batch size: pass PowerLimitOptimizer the "
+                "samples that this process trains on in a step",
+                arguments.profile_key,
+                extra={"action": "samples_per_step_unknown"},
+            )
+        samples = f"{arguments.samples_per_step or 1:g} samples a step"
+        hardware = f"{self._ranks.size} x {installation.describe()}"
+        return LoneTraining(ProfileFile(arguments.profile_path), f"{arguments.profile_key}, {samples}, {hardware}")
+
+    def _begin(self, training: TunedTraining) -> None:
+        try:
+            opening = joint_opening(self._ranks.gather(self._opening(training), about=_ABOUT))
+        except BsoError as error:
+            opening = Opening(problem=f"the ranks could not agree on power limits: {error}")
+        if opening.problem:
+            self._give_up(opening.problem)
+            return
+        self._max_power_w = training.max_power_w or opening.max_power_w
+        self._tuning = self._new_tuning(training, opening)
+        if opening.profile:
+            self._settle(self._tuning, opening.profile)
+        else:
+            self._tuning.set(opening.highest_w)
+
+    def _opening(self, training: TunedTraining) -> Opening:
+        installation = self._install()
+        if installation is None:
+            return Opening(problem=self._problem)
+        return Opening(
+            highest_w=installation.highest_w,
+            lowest_w=installation.lowest_w,
+            max_power_w=installation.max_power_w,
+            profile=training.profile() or self._measured.get(training.samples_per_step, ()),
+        )
+
+    def _install(self) -> Installation | None:
+        """The GPUs, their limit and their meter; None: with a problem, which was told once."""
+        if self._installation is None and not self._problem:
+            with contextlib.nullcontext() if self._bso is None else self._bso.paused():  # not the training's time
+                found = installed(
+                    environ=self._arguments.environ,
+                    gpu_indices=self._arguments.gpu_indices,
+                    monitor=self._arguments.monitor,
+                    lock_folder=self._arguments.lock_folder,
+                )
+            if isinstance(found, Installation):
+                self._installation = found
+            else:
+                self._problem = found
+        return self._installation
+
+    def _new_tuning(self, training: TunedTraining, opening: Opening) -> Tuning:
+        arguments, installation = self._arguments, self._installation
+        assert installation is not None
+        plan = Plan(
+            limits_w=limits_between(opening.highest_w, opening.lowest_w, step_w=arguments.step_w),
+            wait_steps=arguments.wait_steps,
+            warmup_steps=arguments.warmup_steps,
+            profile_steps=arguments.profile_steps,
+        )
+        share = (training.samples_per_step or self._ranks.size) / self._ranks.size
+        return Tuning(
+            begin_profiling(plan),
+            limit=installation.limit,
+            monitor=installation.monitor,
+            samples_per_step=arguments.samples_per_step or share,
+        )
+
+    def _agree(self, tuning: Tuning) -> None:
+        """Tell the other ranks how far this one is: at the end of the profile or of the epoch, once per epoch."""
+        self._has_agreed = True
+        try:
+            stands = self._ranks.gather(stand_of(tuning.state, tuning.windows), about=_ABOUT)
+        except BsoError as error:
+            self._give_up(f"the ranks could not agree on power limits: {error}")
+            return
+        tuning.resume(resume_together(tuning.state, stands))
+        if tuning.state.is_done:
+            self._conclude(tuning, reduced([stand.windows for stand in stands]))
+
+    def _conclude(self, tuning: Tuning, profile: tuple[PowerMeasurement, ...]) -> None:
+        assert self._training is not None
+        if not profile:
+            self._give_up(
+                "no power limit could be measured: where the meter told 0 J the steps were too short for it, which a "
+                "larger profile_steps helps"
+            )
+            return
+        _warn_of_short_windows(tuning)
+        self._measured[self._training.samples_per_step] = profile
+        if self._ranks.rank == 0:
+            self._training.keep(profile)
+        self._settle(tuning, profile)
+
+    def _settle(self, tuning: Tuning, profile: Sequence[PowerMeasurement]) -> None:
+        """Set the best limit for the rest of this training."""
+        assert self._training is not None
+        choice = self._arguments.selection.select(
+            profile, eta_knob=self._training.eta_knob, max_power_w=self._max_power_w
+        )
+        self._tuning = None
+        if tuning.set(choice.power_limit_w):
+            self.best_w = choice.power_limit_w
+            extra = {"action": "power_limit_chosen", "power_limit_w": choice.power_limit_w}
+            logger.info("the power limit is %s", choice.reason, extra=extra)
+
+    def _give_up(self, problem: str) -> None:
+        if not self._problem:
+            logger.warning("no power limit is tuned: %s", problem, extra={"action": "power_limit_unavailable"})
+            self._problem = problem
+        self.close()
+
+
+def _warn_of_short_windows(tuning: Tuning) -> None:
+    """Say if meters may have been too slow for the steps: they tell something new some ten times a second."""
+    shortest_s = min((window.time_s for window in tuning.windows if window.tells_something), default=math.inf)
+    if shortest_s < SHORT_WINDOW_S:
+        logger.warning(
+            "power limits were measured for %.2g s each, %d steps: meters are exact over a second or more, which a "
+            "larger profile_steps gives (it is never more than an epoch has)",
+            shortest_s,
+            tuning.state.plan.profile_steps,
+            extra={"action": "power_windows_short"},
+        )

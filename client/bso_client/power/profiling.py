@@ -1,0 +1,164 @@
+"""Profiling power limits while a training trains: which limit at which step. Rules: values in, values out.
+
+WAITING --steps--> WARMING_UP --steps--> MEASURING --steps--> WARMING_UP of the next lower limit ... --> DONE
+   ^                   |                     |
+   +----- the epoch ends: the same limit again, from the next epoch's first step
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class Phase(Enum):
+    """Where the profiling of the current limit stands."""
+
+    WAITING = "waiting"  # the limit is not set yet: the first steps of a training, or between two epochs
+    WARMING_UP = "warming_up"  # the limit is set; its effect settles
+    MEASURING = "measuring"  # a window is open
+    DONE = "done"  # every limit has had its window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The limits [W] to profile, highest first, and how many training steps to give to what."""
+
+    limits_w: tuple[float, ...]
+    wait_steps: int = 1
+    warmup_steps: int = 10
+    profile_steps: int = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLimit:
+    """To do: set this limit [W]."""
+
+    limit_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWindow:
+    """To do: begin to measure time and energy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseWindow:
+    """To do: end the window; it is the measurement of this limit [W] over this many steps."""
+
+    limit_w: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropWindow:
+    """To do: end the window without making anything of it."""
+
+
+Action = SetLimit | OpenWindow | CloseWindow | DropWindow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiling:
+    """How far the profiling has come. ``steps_left``: steps that may still begin in this phase."""
+
+    plan: Plan
+    phase: Phase
+    position: int = 0
+    steps_left: int = 0
+    steps_at_limit: int = 0  # steps that began under this limit in this epoch
+    has_whole_epoch: bool = False  # this limit was set at the first step of this epoch
+
+    @property
+    def limit_w(self) -> float:
+        """The limit [W] under test, or the one that is next."""
+        return self.plan.limits_w[min(self.position, len(self.plan.limits_w) - 1)]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every limit has had its window."""
+        return self.phase is Phase.DONE
+
+    @property
+    def is_under_test(self) -> bool:
+        """Whether a limit is set for the sake of measuring it."""
+        return self.phase in (Phase.WARMING_UP, Phase.MEASURING)
+
+
+Step = tuple[Profiling, tuple[Action, ...]]
+
+
+def begin_profiling(plan: Plan) -> Profiling:
+    """Before the first step."""
+    return Profiling(plan=plan, phase=Phase.WAITING, steps_left=plan.wait_steps)
+
+
+def begin_step(state: Profiling) -> Step:
+    """A training step begins. What is to be done comes before it."""
+    todo: tuple[Action, ...] = ()
+    while not state.is_done and state.steps_left == 0:
+        state, more = _next_phase(state)
+        todo += more
+    if state.is_done:
+        return state, todo
+    at_limit = state.steps_at_limit + 1 if state.is_under_test else 0
+    return replace(state, steps_left=state.steps_left - 1, steps_at_limit=at_limit), todo
+
+
+def end_epoch(state: Profiling, *, is_step_complete: bool) -> Step:
+    """An epoch ends: a window that has all its steps is closed, any other dropped; the limit goes on in the next epoch.
+
+    ``is_step_complete``: the last step that began has ended, too. Evaluation then runs under the highest limit.
+    """
+    todo: tuple[Action, ...] = ()
+    if state.phase is Phase.MEASURING and state.steps_left == 0 and is_step_complete:
+        state, todo = _next_phase(state)
+    if state.is_done or state.phase is Phase.WAITING:
+        return state, todo
+    if state.phase is Phase.MEASURING:
+        todo += (DropWindow(),)
+    highest = SetLimit(limit_w=state.plan.limits_w[0])
+    fitting = _fitting(state, usable_steps=state.steps_at_limit - (not is_step_complete))
+    return _waiting(replace(state, plan=fitting)), (*todo, highest)
+
+
+def resume_at(state: Profiling, *, position: int, plan: Plan) -> Profiling:
+    """Between epochs, go on at another limit, or with fewer steps: what all ranks have agreed on."""
+    if position >= len(plan.limits_w):
+        return replace(state, plan=plan, position=position, phase=Phase.DONE, steps_left=0)
+    return _waiting(replace(state, plan=plan, position=position))
+
+
+def limits_between(highest_w: float, lowest_w: float, *, step_w: float) -> tuple[float, ...]:
+    """From the highest limit [W] down by ``step_w``; the lowest is always among them."""
+    count = math.ceil((highest_w - lowest_w) / step_w)
+    return (*(highest_w - step * step_w for step in range(count)), lowest_w)
+
+
+def _next_phase(state: Profiling) -> Step:
+    if state.phase is Phase.WAITING:
+        set_limit = SetLimit(limit_w=state.limit_w)
+        return replace(state, phase=Phase.WARMING_UP, steps_left=state.plan.warmup_steps), (set_limit,)
+    if state.phase is Phase.WARMING_UP:
+        return replace(state, phase=Phase.MEASURING, steps_left=state.plan.profile_steps), (OpenWindow(),)
+    close = CloseWindow(limit_w=state.limit_w, steps=state.plan.profile_steps)
+    following = replace(state, position=state.position + 1, steps_at_limit=0, has_whole_epoch=False)
+    if following.position == len(state.plan.limits_w):
+        return replace(following, phase=Phase.DONE, steps_left=0), (close,)
+    set_limit = SetLimit(limit_w=following.limit_w)
+    return replace(following, phase=Phase.WARMING_UP, steps_left=state.plan.warmup_steps), (close, set_limit)
+
+
+def _waiting(state: Profiling) -> Profiling:
+    return replace(state, phase=Phase.WAITING, steps_left=0, steps_at_limit=0, has_whole_epoch=True)
+
+
+def _fitting(state: Profiling, *, usable_steps: int) -> Plan:
+    """The plan, with fewer steps per limit if a whole epoch was too short for one: else it would never end."""
+    plan = state.plan
+    needed = plan.warmup_steps + plan.profile_steps
+    if not state.has_whole_epoch or not 0 < usable_steps < needed:
+        return plan
+    warmup_steps = usable_steps * plan.warmup_steps // needed
+    return replace(plan, warmup_steps=warmup_steps, profile_steps=usable_steps - warmup_steps)

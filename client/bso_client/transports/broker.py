@@ -1,0 +1,53 @@
+"""The optimizer behind RabbitMQ."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+from bso.domain.commands import EXPIRING, Request
+from bso.domain.errors import Retryable
+from bso.domain.replies import Reply
+from bso.schema.codec import decode_reply, encode_command
+from bso_broker.errors import CallTimeout
+from bso_broker.rpc import RpcClient
+from bso_client.errors import Unreachable
+
+_PAUSE_S = 1.0  # before a command is offered again to a broker that nobody has set up yet
+
+
+class BrokerTransport:
+    """Sends commands through a broker. Reconnects by itself; a call is sent again on each new connection."""
+
+    def __init__(self, url: str) -> None:
+        self._caller = RpcClient(url)
+
+    async def start(self) -> None:
+        """Begin to connect; calls wait for the connection."""
+        await self._caller.start()
+
+    async def call(self, request: Request, *, timeout_s: float) -> Reply:
+        """The reply to a command; Unreachable when none came in time."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            try:
+                return await self._once(request, timeout_s=deadline - asyncio.get_running_loop().time())
+            except CallTimeout as error:
+                raise Unreachable(str(error)) from error
+            except Retryable as error:
+                if asyncio.get_running_loop().time() + _PAUSE_S >= deadline:
+                    raise Unreachable(str(error)) from error
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _once(self, request: Request, *, timeout_s: float) -> Reply:
+        body = await self._caller.call(
+            encode_command(request, sent_at=datetime.now(UTC)),
+            message_id=request.command_id,
+            timeout_s=timeout_s,
+            expiration_s=timeout_s if isinstance(request.command, EXPIRING) else None,
+        )
+        return decode_reply(body)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._caller.close()

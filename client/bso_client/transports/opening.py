@@ -1,0 +1,27 @@
+"""Which transport an address stands for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bso_client.transports.transport import Transport
+
+
+def open_transport(url: str, *, trial_log: Path | None = None) -> Transport:
+    """The transport of an address, not started yet, which tells ``trial_log``. Loads what it needs only now."""
+    transport = _transport_of(url)
+    if trial_log is None:
+        return transport
+    from bso_client.transports.narrated import NarratedTransport
+
+    return NarratedTransport(transport, trial_log)
+
+
+def _transport_of(url: str) -> Transport:
+    if url.startswith("sqlite"):
+        from bso_client.transports.embedded import EmbeddedTransport
+
+        return EmbeddedTransport(url)
+    from bso_client.transports.broker import BrokerTransport
+
+    return BrokerTransport(url)
