@@ -1,0 +1,1 @@
+"""Find the batch size at which a recurring training job costs least."""

@@ -1,0 +1,1 @@
+"""``bso demo``: a real recurring training job finds its best batch size."""

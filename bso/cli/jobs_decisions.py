@@ -1,0 +1,84 @@
+"""What was decided for a job, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.markup import escape
+
+from bso.cli.access import whole_history
+from bso.cli.sentences import sentence
+from bso.cli.terminal import moment
+from bso.domain.events import (
+    AttentionNeeded,
+    ChangePoint,
+    Event,
+    LateResult,
+    RecurrenceOpened,
+    RoundEnded,
+    StageEntered,
+    TrialEnded,
+    TrialStarted,
+)
+from bso.schema.names import wire_name
+from bso.service.ports import Store
+from bso.service.records import StoredEvent
+
+_TELLING = (
+    TrialStarted,
+    TrialEnded,
+    LateResult,
+    RoundEnded,
+    StageEntered,
+    ChangePoint,
+    AttentionNeeded,
+    RecurrenceOpened,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One recorded decision or fact: ``text`` is a sentence, ``trial_number`` the trial it is about, if any."""
+
+    seq: int
+    at: datetime
+    type: str
+    trial_number: int | None
+    recurrence_number: int | None
+    text: str
+
+
+async def decisions(store: Store, job_id: str, *, trial_number: int | None = None) -> list[Told]:
+    """What was decided for a job, in order; with a trial number, what concerns it alone."""
+    told: list[Told] = []
+    recurrences: dict[str, int] = {}
+    async for stored in whole_history(store, job_id):
+        event = stored.recorded.event
+        if isinstance(event, RecurrenceOpened):
+            recurrences[event.recurrence_id] = event.recurrence_number
+        about = getattr(event, "trial_number", None)
+        if isinstance(event, _TELLING) and trial_number in (None, about):
+            told.append(_told(stored, event, about, recurrences))
+    return told
+
+
+def story(told: Sequence[Told]) -> Iterator[str]:
+    """Decisions as lines with their time, trials set off from what they taught."""
+    for one in told:
+        mark = "•" if one.trial_number is not None else "▸"
+        style = ("[bold]", "[/]") if one.type == "trial_started" else ("", "")
+        yield f"[dim]{moment(one.at)}[/] {mark} {style[0]}{escape(one.text)}{style[1]}"
+
+
+def _told(stored: StoredEvent, event: Event, about: int | None, recurrences: Mapping[str, int]) -> Told:
+    recurrence_id = getattr(event, "recurrence_id", None)
+    return Told(
+        seq=stored.recorded.seq,
+        at=stored.recorded.recorded_at,
+        type=wire_name(type(event)),
+        trial_number=about,
+        recurrence_number=recurrences.get(recurrence_id) if recurrence_id is not None else None,
+        text=sentence(event),
+    )

@@ -1,0 +1,23 @@
+"""Points in time as people type them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import typer
+
+_UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+EXPECTED = "a date (2026-01-31), a time (2026-01-31T12:00, UTC unless it says otherwise), or an age (12h, 30d, 8w)"
+
+
+def moment_from(text: str, *, now: datetime) -> datetime:
+    """The point in time that a date, a time or an age stands for. Raises typer.BadParameter."""
+    age = re.fullmatch(r"(\d{1,6})([hdw])", text.strip())
+    try:
+        if age is not None:
+            return now - int(age[1]) * _UNITS[age[2]]
+        found = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(f"expected {EXPECTED}, got {text!r}") from error
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -1,0 +1,57 @@
+"""Readings of meters, for people and for programs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.markup import escape
+from rich.text import Text
+
+from bso.cli.terminal import joules, seconds, table, watts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bso.cli.monitoring.gauge import Readings
+    from bso_client.energy.meters import Unreadable
+
+
+def shown(readings: Readings, title: str) -> Group:
+    """A table of all devices, and what is missing in it."""
+    made = table(title, "device", "", "power", "energy", right=("power", "energy"))
+    for each in readings.devices:
+        made.add_row(each.device, escape(each.name), watts(each.power_w), joules(each.energy_j))
+    if len(readings.devices) > 1:
+        counted = "GPUs" if any(each.device.startswith("GPU") for each in readings.devices) else "processors, memory"
+        total_w, total_j = watts(readings.total_power_w), joules(readings.total_energy_j)
+        made.add_row("[bold]total[/]", counted, f"[bold]{total_w}[/]", f"[bold]{total_j}[/]")
+    return Group(made, *(Text(f"not measured: {each}", style="dim") for each in readings.unreadable))
+
+
+def summary(readings: Readings) -> Group:
+    """What a command has taken."""
+    total = "unknown" if readings.total_energy_j is None else joules(readings.total_energy_j)
+    head = Text(f"time {seconds(readings.time_s)}, energy {total}", style="bold")
+    if readings.devices:
+        return Group(head, shown(readings, ""))
+    return Group(head, *(Text(f"not measured: {each}", style="dim") for each in readings.unreadable))
+
+
+def explained(unreadable: Sequence[Unreadable]) -> str:
+    """Why nothing can be shown."""
+    return "no energy meter is readable here. Looked for: " + "; ".join(str(each) for each in unreadable)
+
+
+def as_json(readings: Readings, *, at: datetime, **more: object) -> dict[str, object]:
+    """One line for programs. What is unknown is null."""
+    return {
+        "at": at.isoformat(),
+        "time_s": readings.time_s,
+        "devices": readings.devices,
+        "total_power_w": readings.total_power_w,
+        "total_energy_j": readings.total_energy_j,
+        "unreadable": readings.unreadable,
+        **more,
+    }

@@ -1,0 +1,236 @@
+"""What a run has come to: a table for people, one object for programs, and what it saved."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from rich.table import Table
+
+from bso.cli.recurring.folder import RunFolder
+from bso.cli.recurring.narration import Narration, SeenTrial
+from bso.cli.recurring.records import Recurrence, Run
+from bso.cli.terminal import NOTHING, counted, joules, moment, percent, seconds, table
+from bso.domain.trial import Outcome
+
+LAST = 5
+MOST_JOBS_NAMED = 5
+_MARKS = {
+    Outcome.CONVERGED: "[green]{}✓[/]",
+    Outcome.INTERRUPTED: "[dim]{}?[/]",
+    Outcome.CANCELLED: "[dim]{}–[/]",
+    None: "[cyan]{}…[/]",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What recurrences cost beside trainings with the default batch size. Means in J over so many of each.
+
+    ``share`` is what the ``recurrences``, failures and exploration included, cost less; negative: more.
+    """
+
+    default_batch_size: int
+    default_cost: float
+    defaults: int
+    cost: float
+    recurrences: int
+    last_cost: float
+    is_energy_assumed: bool = False
+
+    @property
+    def share(self) -> float:
+        """What all recurrences cost less."""
+        return 1 - self.cost / self.default_cost
+
+    @property
+    def last_share(self) -> float:
+        """What the last five cost less."""
+        return 1 - self.last_cost / self.default_cost
+
+
+def as_now(folder: RunFolder) -> list[Recurrence]:
+    """The recurrences of a folder, the open one with what its training has said until now."""
+    return [_listened(folder, one) if one.is_open else one for one in folder.recurrences()]
+
+
+def saving(recurrences: Sequence[Recurrence]) -> Saving | None:
+    """What was saved; None while no training with the default batch size, or nothing else, has converged."""
+    with_model = [one for one in recurrences if one.has_model and not one.is_open]
+    trials = [trial for one in recurrences for trial in one.trials]
+    if len({(trial.job_id, trial.default_batch_size, trial.energy_method) for trial in trials}) != 1:
+        return None  # several jobs, or costs that cannot be compared
+    default = trials[0].default_batch_size
+    costs = [trial.cost for trial in trials if trial.batch_size == default and trial.outcome is Outcome.CONVERGED]
+    if default is None or not costs or fmean(costs) <= 0 or len(with_model) < 2:
+        return None
+    return Saving(
+        default_batch_size=default,
+        default_cost=fmean(costs),
+        defaults=len(costs),
+        cost=fmean(one.cost for one in with_model),
+        recurrences=len(with_model),
+        last_cost=fmean(one.cost for one in with_model[-LAST:]),
+        is_energy_assumed=trials[0].is_energy_assumed,
+    )
+
+
+def summary_fields(run: Run, recurrences: Sequence[Recurrence]) -> dict[str, Any]:
+    """The run as a JSON object. Costs and energies in J, times in s."""
+    found = saving(recurrences)
+    return {
+        "command": run.command,
+        "requested": run.count,
+        "recurrences": [_fields(one) for one in recurrences],
+        "failed": sum(one.has_failed for one in recurrences),
+        "interrupted": sum(one.is_interrupted for one in recurrences),
+        "without_model": sum(one.is_without_model for one in recurrences),
+        "cost": sum(one.cost for one in recurrences),
+        "time_s": sum(one.time_s for one in recurrences),
+        "saving": None if found is None else {**_plain(found), "share": found.share, "last_share": found.last_share},
+    }
+
+
+def summary_table(recurrences: Sequence[Recurrence]) -> Table:
+    """One line per recurrence."""
+    numbers = ("no.", "time", "energy", "cost")
+    made = table(
+        "Recurrences",
+        *("no.", "began (UTC)", "batch sizes", "time", "energy", "cost", "outcome"),
+        right=numbers,
+        flexible=("batch sizes",),
+        caption="✓ converged, ✗ failed, ? interrupted, – called off, … running; (in brackets) energy is assumed",
+    )
+    for one in recurrences:
+        made.add_row(
+            str(one.number),
+            moment(one.began_at)[5:16],
+            " ".join(_mark(trial) for trial in one.trials) or NOTHING,
+            seconds(one.time_s) if one.trials else NOTHING,
+            _bracketed(one, one.energy_j),
+            _bracketed(one, one.cost if one.trials else None),
+            _outcome(one),
+        )
+    return made
+
+
+def total_in_words(run: Run, recurrences: Sequence[Recurrence]) -> str:
+    """The run in one line."""
+    closed = sum(1 for one in recurrences if not one.is_open or one.has_failed)
+    of = f"of {counted(run.count, 'recurrence')}" if run.count is not None else "recurrences"
+    failed = sum(one.has_failed for one in recurrences)
+    without_model = sum(one.is_without_model and not one.is_interrupted for one in recurrences)
+    interrupted = sum(one.is_interrupted for one in recurrences)
+    return (
+        f"{closed} {of} done, {failed} failed, {without_model} without a model, "
+        f"{f'{interrupted} interrupted, ' if interrupted else ''}"
+        f"total cost {joules(sum(one.cost for one in recurrences))}{assumed_in_words(recurrences)}"
+    )
+
+
+def called_off_in_words(recurrences: Sequence[Recurrence]) -> list[str]:
+    """Why recurrences were called off, a sentence each."""
+    found = [(one.number, one.called_off) for one in recurrences]
+    return [f"recurrence {no} was called off: {trial.outcome_reason}" for no, trial in found if trial is not None]
+
+
+def several_jobs_in_words(recurrences: Sequence[Recurrence]) -> str | None:
+    """That recurrences trained different jobs, which is seldom meant; None: they did not."""
+    trained = [one.job_ids for one in recurrences if one.job_ids]
+    if len(set(trained)) <= 1:
+        return None
+    jobs = sorted(frozenset.union(*trained))
+    more = f" and {len(jobs) - MOST_JOBS_NAMED} more" if len(jobs) > MOST_JOBS_NAMED else ""
+    return (
+        f"the recurrences trained different jobs ({', '.join(jobs[:MOST_JOBS_NAMED])}{more}), and nothing is learnt "
+        "from one job for another: give them one name, with JobSpec(job_id=...) or --job-id"
+    )
+
+
+def saving_in_words(found: Saving) -> str:
+    """What was saved, as a sentence or two."""
+    last = (
+        f" The last {LAST} cost {joules(found.last_cost)}, {_less(found.last_share)}."
+        if found.recurrences > LAST
+        else ""
+    )
+    assumed = " Energy is assumed, not measured." if found.is_energy_assumed else ""
+    return (
+        f"A model cost {joules(found.cost)} (mean of {found.recurrences}, with all that failed on the way), "
+        f"{_less(found.share)} than a training with the default batch size {found.default_batch_size} "
+        f"({joules(found.default_cost)}, mean of {found.defaults}).{last}{assumed}"
+    )
+
+
+def _less(share: float) -> str:
+    return f"{percent(abs(share))} {'less' if share >= 0 else 'more'}"
+
+
+def _listened(folder: RunFolder, recurrence: Recurrence) -> Recurrence:
+    log = folder.trial_log(recurrence)
+    if not log.exists():
+        return recurrence
+    narration = Narration(log)
+    narration.listen()
+    return replace(recurrence, trials=narration.trials)
+
+
+def _fields(one: Recurrence) -> dict[str, Any]:
+    return {
+        "number": one.number,
+        "recurrence_id": one.recurrence_id,
+        "began_at": one.began_at,
+        "ended_at": one.ended_at,
+        "exit_code": one.exit_code,
+        "launches": len(one.launches),
+        "logs": [f"{one.folder_name}/{launch.log}" for launch in one.launches if launch.log is not None],
+        "cost": one.cost,
+        "energy_j": one.energy_j,
+        "time_s": one.time_s,
+        "has_model": one.has_model,
+        "trials": one.trials,
+    }
+
+
+def _plain(found: Saving) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in Saving.__dataclass_fields__}
+
+
+def _mark(trial: SeenTrial) -> str:
+    return _MARKS.get(trial.outcome, "[yellow]{}✗[/]").format(trial.batch_size)
+
+
+def assumed_in_words(recurrences: Sequence[Recurrence]) -> str:
+    """What is added to a cost of these recurrences where energy was assumed; empty: it was measured."""
+    is_assumed = any(trial.is_energy_assumed for one in recurrences for trial in one.trials)
+    return " (energy assumed)" if is_assumed else ""
+
+
+def _bracketed(one: Recurrence, value: float | None) -> str:
+    """An energy or a cost, in brackets where energy was assumed."""
+    return f"({joules(value)})" if assumed_in_words([one]) and value is not None else joules(value)
+
+
+def _end(code: int) -> str:
+    """An exit code as a shell has it, in a word or three."""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(code - 128).name
+    return f"exit code {code}"
+
+
+def _outcome(one: Recurrence) -> str:
+    if one.is_running:
+        return "[cyan]not ended[/]"
+    if one.called_off is not None:
+        return "[yellow]called off[/]"
+    if one.is_interrupted:
+        return "[yellow]interrupted[/]"
+    if one.exit_code:
+        return f"[red]{_end(one.exit_code)}[/]"
+    if one.is_open:
+        return "[yellow]stopped[/]"
+    return "[green]model[/]" if one.has_model else "[yellow]no model[/]" if one.trials else "no trial"

@@ -1,0 +1,1 @@
+"""``bso replay``: recorded history checked, moved, and played again."""

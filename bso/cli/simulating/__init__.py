@@ -1,0 +1,1 @@
+"""``bso simulate``: policies on measured traces."""

@@ -1,0 +1,168 @@
+"""Making a job's tables what its log tells: in place, or where the log is brought to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from bso.domain.decide import Rules
+from bso.domain.trial import TrialState
+from bso.replay.comparing import is_untold, is_untold_profile, row_differences
+from bso.replay.expected_rows import ExpectedRows, expected_rows
+from bso.replay.folding import Folding, LogBroken, LogPages, pages_of
+from bso.service.errors import Conflict, StoreLost
+from bso.service.event_rows import recorded_from
+from bso.storage.job_logs import JobRows, LockedJob, RowChanges
+from bso.storage.rows import Row
+
+_ATTEMPTS = 5
+
+
+class Rebuildable(LogPages, Protocol):
+    """A store whose jobs can be locked and written."""
+
+    def locked_job(self, job_id: str) -> AbstractAsyncContextManager[LockedJob]:
+        """Lock a job until the end of the block; what was not committed is undone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """What was done to a job: events added to its log, rows written or deleted.
+
+    ``untold_trials`` is the number of trials that had ended before the log begins: they are as they were, or missing.
+    """
+
+    job_id: str
+    events: int
+    trials: int
+    added_events: int
+    changed_rows: int
+    untold_trials: int
+
+
+async def rebuild(store: Rebuildable, job_id: str, *, rules: Rules) -> Rebuilt:
+    """Write what differs between a job's tables and its log, in one transaction that holds the job's lock.
+
+    Rows of which the log ought to tell, and does not, are deleted. Active trials keep their leases; one without gets
+    a new one by ``rules``. Raises LogBroken, and changes nothing then.
+    """
+    async for attempt in _retrying():
+        with attempt:
+            folding = Folding(job_id)
+            await _fold(folding, store)  # most of the log, before others have to wait
+            async with store.locked_job(job_id) as locked:
+                return await _rebuilt(locked, folding, rules, added=0)
+    raise AssertionError("tenacity returns or raises")
+
+
+async def bring(log: LogPages, store: Rebuildable, job_id: str, *, rules: Rules) -> Rebuilt:
+    """Add what a store's log of a job lacks, and rebuild the job's tables, in one transaction.
+
+    Doing so again changes nothing. Added events count as published: nobody is told of them. Raises LogConflict where
+    the store's log holds something else, and LogBroken; nothing of the job was changed then.
+    """
+    async for attempt in _retrying():
+        with attempt:
+            async with store.locked_job(job_id) as locked:
+                added = 0
+                async for page in pages_of(log, job_id):
+                    added += await locked.append(page)
+                return await _rebuilt(locked, Folding(job_id), rules, added=added)
+    raise AssertionError("tenacity returns or raises")
+
+
+def _retrying() -> AsyncRetrying:
+    return AsyncRetrying(
+        retry=retry_if_exception_type((Conflict, StoreLost)),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_random_exponential(multiplier=0.05, max=1.0),
+        reraise=True,
+    )
+
+
+async def _fold(folding: Folding, log: LogPages) -> None:
+    async for page in pages_of(log, folding.job.job_id, after_seq=folding.last_seq):
+        for logged in page:
+            folding.add(recorded_from(logged))
+
+
+async def _rebuilt(locked: LockedJob, folding: Folding, rules: Rules, *, added: int) -> Rebuilt:
+    job_id = folding.job.job_id
+    await _fold(folding, locked)
+    if not folding.events:
+        raise LogBroken(f"the log holds no event of job {job_id}: there is nothing to rebuild its tables from")
+    folding.require_whole()
+    expected, rows = expected_rows(folding), await locked.rows()
+    changes = _changes(folding, expected, rows, locked.now, rules)
+    if added or changes.count:
+        await locked.write(changes)
+        await locked.commit()
+    return Rebuilt(
+        job_id=job_id,
+        events=folding.events,
+        trials=len(expected.trials),
+        added_events=added,
+        changed_rows=changes.count,
+        untold_trials=max(0, folding.trials_before - _told_of(expected.trials, folding.trials_before)),
+    )
+
+
+def _told_of(numbers: Collection[int], before: int) -> int:
+    return sum(number <= before for number in numbers)
+
+
+def _changes(folding: Folding, expected: ExpectedRows, rows: JobRows, now: datetime, rules: Rules) -> RowChanges:
+    trials = {row["trial_number"]: row for row in rows.trials}
+    profiles = {(row["batch_size"], row["hardware_key"]): row for row in rows.power_profiles}
+    leased = {
+        number: {**row, "lease_expires_at": _lease(row, trials.get(number), now, rules)}
+        for number, row in expected.trials.items()
+    }
+    return RowChanges(
+        job=_changed_job(expected.job, rows.job),
+        trials=[row for number, row in leased.items() if _is_changed("trial", row, trials.get(number))],
+        power_profiles=[
+            row for key, row in expected.power_profiles.items() if _is_changed("power_profile", row, profiles.get(key))
+        ],
+        gone_trials=_gone(trials, expected.trials, [*filter(lambda row: is_untold(folding, row), rows.trials)]),
+        gone_power_profiles=[
+            key
+            for key, row in profiles.items()
+            if key not in expected.power_profiles and not is_untold_profile(folding, row)
+        ],
+    )
+
+
+def _gone(found: Mapping[int, Row], expected: Mapping[int, Row], untold: Sequence[Row]) -> list[int]:
+    kept = {row["trial_number"] for row in untold} | expected.keys()
+    return sorted(found.keys() - kept)
+
+
+def _changed_job(expected: Row, found: Row | None) -> Row | None:
+    if not _is_changed("job", expected, found):
+        return None
+    known = [expected["created_at"], None if found is None else found["created_at"], expected["changed_at"]]
+    return {**expected, "created_at": next(moment for moment in known if moment is not None)}
+
+
+def _is_changed(table: str, expected: Row, found: Row | None) -> bool:
+    if found is None or any(row_differences(table, {}, expected, found)):
+        return True
+    return table == "trial" and found["lease_expires_at"] != expected["lease_expires_at"]
+
+
+def _lease(row: Row, found: Row | None, now: datetime, rules: Rules) -> Any:
+    """When a trial's lease ends: where none is known, as if it had been heard of just now."""
+    if row["state"] == TrialState.ENDED.value:
+        return None
+    known = None if found is None or found["state"] != row["state"] else found["lease_expires_at"]
+    if known is not None:
+        return known
+    is_running = row["state"] == TrialState.RUNNING.value
+    return now + timedelta(seconds=rules.lease_s if is_running else rules.resume_window_s)

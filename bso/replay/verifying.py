@@ -1,0 +1,167 @@
+"""Checking that the tables of a job are what its log tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from bso.domain.errors import Rejected
+from bso.replay.comparing import Difference, differences, is_untold, is_untold_profile, snapshot_differences
+from bso.replay.expected_rows import expected_rows
+from bso.replay.folding import Folding, LogPages, pages_of
+from bso.schema.errors import StateTooNew
+from bso.service.event_rows import recorded_from, row_without_reply
+from bso.service.records import LoggedEvent
+from bso.storage.job_logs import JobRows, UnreadableRow
+
+_TRIES = 5
+
+
+class Tables(Protocol):
+    """Where a job's rows are read from, all of one moment."""
+
+    async def job_rows(self, job_id: str) -> JobRows:
+        """What the tables hold of a job."""
+        ...
+
+
+class SourceOfBoth(LogPages, Tables, Protocol):
+    """A store that holds log and tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of a job's check. ``problem`` says why its log cannot be folded, if so.
+
+    ``untold_trials`` and ``untold_profiles`` count rows that are older than the log, which nothing can be said of.
+    """
+
+    job_id: str
+    events: int
+    trials: int
+    problem: str | None = None
+    differences: Sequence[Difference] = ()
+    untold_trials: int = 0
+    untold_profiles: int = 0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.problem is None and not self.differences
+
+
+async def verify(store: SourceOfBoth, job_id: str) -> Verdict:
+    """Compare a job's tables with its log, both of one store, at one moment; the job may be in use meanwhile."""
+    try:
+        return await _verified(store, job_id)
+    except UnreadableRow as error:
+        return _broken(Folding(job_id), error)
+
+
+async def _verified(store: SourceOfBoth, job_id: str) -> Verdict:
+    rows = await store.job_rows(job_id)
+    for _ in range(_TRIES):
+        verdict = await _compared(store, rows, job_id, up_to=rows.last_logged_seq)
+        if verdict.is_sound:
+            return verdict
+        before, rows = rows, await store.job_rows(job_id)
+        if rows.last_logged_seq == before.last_logged_seq:
+            return verdict
+        # Something was recorded meanwhile: it may have been the log's pruning, which takes events away.
+    return await _compared(store, rows, job_id, up_to=rows.last_logged_seq)
+
+
+async def verify_against(log: LogPages, tables: Tables, job_id: str) -> Verdict:
+    """Compare a job's tables with a log from elsewhere, of which the tables may be ahead."""
+    try:
+        rows = await tables.job_rows(job_id)
+    except UnreadableRow as error:
+        return _broken(Folding(job_id), error)
+    verdict = await _compared(log, rows, job_id, up_to=None)
+    ahead = next((one for one in verdict.differences if (one.table, one.column) == ("job", "last_seq")), None)
+    if ahead is not None and ahead.log < ahead.found:  # all else follows from it
+        return replace(verdict, differences=(ahead,))
+    return verdict
+
+
+async def verify_log(log: LogPages, job_id: str) -> Verdict:
+    """Check that a log can be folded from its beginning, or a snapshot, to its end; compare with no table."""
+    folding = Folding(job_id)
+    try:
+        found = await _fold(folding, log, up_to=None)
+        if not folding.events:
+            return Verdict(job_id=job_id, events=0, trials=0, problem="the log holds no event of it")
+        folding.require_whole()
+        expected_rows(folding)
+    except (Rejected, StateTooNew) as error:
+        return _broken(folding, error)
+    found += snapshot_differences(folding)
+    return Verdict(job_id=job_id, events=folding.events, trials=len(folding.trials), differences=found)
+
+
+async def _compared(log: LogPages, rows: JobRows, job_id: str, *, up_to: int | None) -> Verdict:
+    folding = Folding(job_id)
+    try:
+        found = await _fold(folding, log, up_to=up_to)
+        if not folding.events:
+            return _without_log(rows, job_id)
+        folding.require_whole()
+        expected = expected_rows(folding)
+    except (Rejected, StateTooNew) as error:
+        return _broken(folding, error)
+    untold = [row for row in rows.trials if row["trial_number"] not in expected.trials and is_untold(folding, row)]
+    untold_profiles = [
+        row
+        for row in rows.power_profiles
+        if (row["batch_size"], row["hardware_key"]) not in expected.power_profiles and is_untold_profile(folding, row)
+    ]
+    return Verdict(
+        job_id=job_id,
+        events=folding.events,
+        trials=len(expected.trials),
+        differences=(*found, *differences(folding, expected, rows)),
+        untold_trials=len(untold),
+        untold_profiles=len(untold_profiles),
+    )
+
+
+async def _fold(folding: Folding, log: LogPages, *, up_to: int | None) -> list[Difference]:
+    """Fold a log up to a seq; the differences between its payloads and the columns beside them."""
+    found: list[Difference] = []
+    async for page in pages_of(log, folding.job.job_id):
+        for logged in page:
+            if up_to is not None and logged.new.seq > up_to:
+                return found
+            recorded = recorded_from(logged)
+            folding.add(recorded)
+            found += _beside_payload(logged, row_without_reply(recorded))
+    return found
+
+
+def _beside_payload(logged: LoggedEvent, expected: object) -> list[Difference]:
+    return [
+        Difference(
+            table="event",
+            row={"seq": logged.new.seq},
+            column=column,
+            log=getattr(expected, column),
+            found=getattr(logged.new, column),
+        )
+        for column in ("trial_number", "epoch")
+        if getattr(expected, column) != getattr(logged.new, column)
+    ]
+
+
+def _without_log(rows: JobRows, job_id: str) -> Verdict:
+    if rows.job is None and not rows.trials and not rows.power_profiles:
+        return Verdict(job_id=job_id, events=0, trials=0, problem="neither the log nor the tables hold anything of it")
+    held = [f"{len(rows.trials)} trials", f"{len(rows.power_profiles)} power profiles"]
+    held = ["a job", *held] if rows.job is not None else held
+    return Verdict(
+        job_id=job_id, events=0, trials=0, problem=f"the log holds no event of it, the tables {', '.join(held)}"
+    )
+
+
+def _broken(folding: Folding, error: Exception) -> Verdict:
+    return Verdict(job_id=folding.job.job_id, events=folding.events, trials=len(folding.trials), problem=str(error))

@@ -1,0 +1,29 @@
+"""Simulating recurring jobs on measured traces: the production rules, in memory, under a virtual clock."""
+
+from bso.simulator.drift import NO_DRIFT, Drift, parse_drift
+from bso.simulator.errors import InvalidSimulation, InvalidTrace
+from bso.simulator.problem import Problem, make_problem, read_problems
+from bso.simulator.run import Run, SimulatedTrial
+from bso.simulator.simulation import Submission, simulate, simulate_submissions
+from bso.simulator.traces import read_power_trace, read_train_trace
+from bso.simulator.workloads import KNOWN_WORKLOADS, Workload
+
+__all__ = [
+    "KNOWN_WORKLOADS",
+    "NO_DRIFT",
+    "Drift",
+    "InvalidSimulation",
+    "InvalidTrace",
+    "Problem",
+    "Run",
+    "SimulatedTrial",
+    "Submission",
+    "Workload",
+    "make_problem",
+    "parse_drift",
+    "read_power_trace",
+    "read_problems",
+    "read_train_trace",
+    "simulate",
+    "simulate_submissions",
+]

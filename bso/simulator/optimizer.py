@@ -1,0 +1,103 @@
+"""A job in memory, decided on command by command by the production rules, under a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any, TypeVar
+
+from bso.domain.commands import (
+    BeginTrial,
+    Command,
+    PowerMeasurement,
+    RegisterJob,
+    ReportEpoch,
+    ReportPowerProfile,
+    Request,
+)
+from bso.domain.decide import PowerProfiles, Rules, decide
+from bso.domain.decide.decision import POLICIES
+from bso.domain.hardware import HardwareKind
+from bso.domain.job import Job
+from bso.domain.job_spec import JobSpec
+from bso.domain.policy import Expectation
+from bso.domain.replies import EpochJudged, PowerProfileRecorded, Problem, Registered, TrialBegun
+from bso.simulator.errors import InvalidSimulation
+
+JOB_ID = "simulated"
+_BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+_RULES = Rules()
+_Reply = TypeVar("_Reply")
+
+
+class SimulatedJob:
+    """Holds the state between two commands, as a store does. Raises InvalidSimulation where a command is refused."""
+
+    def __init__(self, spec: Mapping[str, Any], hardware: HardwareKind) -> None:
+        self._job = Job(job_id=JOB_ID)
+        self._hardware = hardware
+        self._numbers = count(1)
+        self._profiles: dict[tuple[int, str], tuple[PowerMeasurement, ...]] = {}
+        self.register(spec, 0.0)
+
+    @property
+    def spec(self) -> JobSpec:
+        """The specification as it is registered."""
+        return self._job.spec
+
+    def expected(self) -> Mapping[int, Expectation]:
+        """What the policy expects a run of each batch size to cost now; without those of which it expects nothing."""
+        version = self._job.version
+        knowledge = version.knowledge.get(self._hardware.key)
+        return {} if knowledge is None else POLICIES[self.spec.policy].outlook(version, knowledge).expected
+
+    def register(self, spec: Mapping[str, Any], now_s: float) -> None:
+        """Register the job, or change what is registered."""
+        self._send(RegisterJob(spec=spec), now_s, Registered)
+
+    def begin(self, recurrence_id: str, now_s: float) -> TrialBegun:
+        """Begin a trial."""
+        command = BeginTrial(hardware=self._hardware, recurrence_id=recurrence_id)
+        return self._send(command, now_s, TrialBegun, self._profiles)
+
+    def report(self, report: ReportEpoch, now_s: float) -> EpochJudged:
+        """Report an epoch and be judged."""
+        judged = self._send(report, now_s, EpochJudged)
+        if judged.should_stop:
+            self._job = self._job.without_ended_trials()
+        return judged
+
+    def record_power_profile(self, batch_size: int, measurements: tuple[PowerMeasurement, ...], now_s: float) -> None:
+        """Record what was measured under several power limits: later trials of the batch size need not measure."""
+        command = ReportPowerProfile(batch_size=batch_size, hardware=self._hardware, measurements=measurements)
+        self._send(command, now_s, PowerProfileRecorded)
+        self._profiles[batch_size, self._hardware.key] = measurements
+
+    def _send(
+        self, command: Command, now_s: float, expected: type[_Reply], profiles: PowerProfiles | None = None
+    ) -> _Reply:
+        request = Request(
+            command_id=f"00000000-0000-7000-8000-{next(self._numbers):012x}", job_id=JOB_ID, command=command
+        )
+        now = _moment(now_s)
+        if profiles is None:
+            decision = decide(self._job, request, now=now, rules=_RULES)
+        else:
+            decision = decide(self._job, request, now=now, rules=_RULES, power_profiles=profiles)
+        self._job = decision.job
+        reply = decision.reply
+        if isinstance(reply, Problem):
+            raise InvalidSimulation(f"{reply.title}: {reply.detail}")
+        assert isinstance(reply, expected), f"expected {expected.__name__}, got {reply}"
+        return reply
+
+
+def _moment(now_s: float) -> datetime:
+    try:
+        return _BEGINNING + timedelta(seconds=now_s)
+    except OverflowError as error:
+        raise InvalidSimulation(
+            f"virtual time has come to {now_s:g} s, which no calendar holds: epochs take too long, or starts are too "
+            "far apart"
+        ) from error

@@ -1,0 +1,267 @@
+"""Simulating a recurring job: events in virtual time, every decision made by the production rules."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from bso.domain.commands import PowerMeasurement, ReportEpoch
+from bso.domain.replies import EpochJudged, TrialBegun
+from bso.domain.trial import Outcome
+from bso.simulator import baselines
+from bso.simulator.drift import NO_DRIFT, Drift
+from bso.simulator.errors import InvalidSimulation
+from bso.simulator.optimizer import SimulatedJob
+from bso.simulator.problem import EpochPrice, Problem
+from bso.simulator.run import Run, SimulatedTrial
+from bso.simulator.world import World
+
+MAX_TRIES = 1000
+"""Trials of one recurrence, after which the simulation gives up: the policy does not find what converges."""
+PROBLEM_FIELDS = ("batch_sizes", "default_batch_size", "target_metric", "higher_is_better_metric", "max_epochs")
+"""Fields of the job specification that a problem sets, and the oracle goes by."""
+_SAMPLES_PER_EPOCH = 50_000  # traces do not tell how large the data are; only ratios of throughput matter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """When a recurrence begins [s], None: as soon as another one ends; ``length`` scales its time and energy."""
+
+    start_s: float | None = None
+    length: float = 1.0
+
+
+def simulate(
+    problem: Problem,
+    spec_overrides: Mapping[str, Any] | None = None,
+    *,
+    recurrences: int | None = None,
+    seed: int = 0,
+    overlap: int = 0,
+    drift: Drift = NO_DRIFT,
+    failure_rate: float = 0.0,
+) -> Run:
+    """Let a job recur, each recurrence until it has a model; ``overlap`` others run beside each one.
+
+    ``spec_overrides`` are fields of the job specification (policy, eta_knob, beta_knob ...). ``recurrences`` None: as
+    often as in the paper, 2 x batch sizes x power limits. The same arguments give the same run. Raises
+    InvalidSimulation.
+    """
+    times = problem.default_recurrences if recurrences is None else recurrences
+    if times < 1 or overlap < 0:
+        raise InvalidSimulation(f"expected at least 1 recurrence and 0 overlaps, got {times} and {overlap}")
+    submissions = [Submission(start_s=0.0 if number <= overlap else None) for number in range(times)]
+    return simulate_submissions(problem, submissions, spec_overrides, seed=seed, drift=drift, failure_rate=failure_rate)
+
+
+def simulate_submissions(
+    problem: Problem,
+    submissions: Sequence[Submission],
+    spec_overrides: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    drift: Drift = NO_DRIFT,
+    failure_rate: float = 0.0,
+) -> Run:
+    """The same for recurrences that begin when they are submitted. Raises InvalidSimulation."""
+    overrides = _checked(spec_overrides or {})
+    eta_knob = float(overrides.get("eta_knob", 0.5))
+    world = World(problem=problem, seed=seed, eta_knob=eta_knob, drift=drift, failure_rate=failure_rate)
+    workload = problem.workload
+    spec: dict[str, Any] = {
+        "batch_sizes": problem.batch_sizes,
+        "default_batch_size": problem.default_batch_size,
+        "target_metric": workload.target_metric,
+        "higher_is_better_metric": workload.higher_is_better_metric,
+        "max_epochs": world.max_epochs(1),
+        "mab_seed": world.policy_seed,
+    } | overrides
+    job = SimulatedJob(spec, problem.hardware)
+    trials = _Life(world, job, submissions).live()
+    lengths = [submission.length for submission in submissions]
+    return Run(
+        problem=problem,
+        policy=job.spec.policy,
+        eta_knob=eta_knob,
+        seed=seed,
+        trials=tuple(trials),
+        oracle=baselines.oracle(world, lengths),
+        default=baselines.default(world, lengths),
+        mean_costs={size: world.expected(size, len(lengths)).cost for size in problem.batch_sizes},
+        expected=job.expected(),
+    )
+
+
+def _checked(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    taken = [name for name in PROBLEM_FIELDS if name in overrides]
+    if taken:
+        raise InvalidSimulation(
+            f"{', '.join(taken)} cannot be overridden: the problem and its workload set it, and the oracle goes by it"
+        )
+    return dict(overrides)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Training:
+    """A training that runs: what it will take, and what it has taken."""
+
+    recurrence: int
+    begun: TrialBegun
+    began_s: float
+    needed: int | None
+    first: EpochPrice
+    later: EpochPrice
+    is_profiling: bool
+    epoch: int = 0
+    time_s: float = 0.0
+    energy_j: float = 0.0
+
+    def next_price(self) -> EpochPrice:
+        """The epoch that runs now."""
+        return self.later if self.epoch else self.first
+
+
+_Happening = tuple[float, int, int | _Training]
+"""When, in which order among others then, and what: a recurrence begins, or an epoch of a training ends."""
+
+
+class _Life:
+    """The events of one job, in virtual time."""
+
+    def __init__(self, world: World, job: SimulatedJob, submissions: Sequence[Submission]) -> None:
+        self._world = world
+        self._job = job
+        self._submissions = submissions
+        self._order = count()
+        self._happenings: list[_Happening] = []
+        self._waiting = [number for number, one in enumerate(submissions, start=1) if one.start_s is None]
+        self._waiting.reverse()
+        self._runs: dict[int, int] = {}
+        self._openings: dict[int, int] = {}
+        self._tries: dict[int, int] = {}
+        self._trials: list[SimulatedTrial] = []
+        workload = world.problem.workload
+        self._reached = workload.target_metric
+        self._missed = workload.target_metric + (-1.0 if workload.higher_is_better_metric else 1.0)
+
+    def live(self) -> list[SimulatedTrial]:
+        """Everything until the last recurrence has its model."""
+        for number, submission in enumerate(self._submissions, start=1):
+            if submission.start_s is not None:
+                self._schedule(submission.start_s, number)
+        while self._happenings:
+            now_s, _, what = heapq.heappop(self._happenings)
+            if isinstance(what, int):
+                self._follow_limit(what, now_s)
+                self._begin(what, now_s)
+            else:
+                self._end_epoch(what, now_s)
+        return self._trials
+
+    def _schedule(self, at_s: float, what: int | _Training) -> None:
+        heapq.heappush(self._happenings, (at_s, next(self._order), what))
+
+    def _follow_limit(self, recurrence: int, now_s: float) -> None:
+        """Where trainings take longer, the user raises max_epochs."""
+        limit = self._world.max_epochs(recurrence)
+        if self._world.drift.changes and limit != self._job.spec.max_epochs:
+            self._job.register({"max_epochs": limit}, now_s)
+
+    def _begin(self, recurrence: int, now_s: float) -> None:
+        tries = self._tries[recurrence] = self._tries.get(recurrence, 0) + 1
+        if tries > MAX_TRIES:
+            raise InvalidSimulation(
+                f"{self._world.problem.name}: recurrence {recurrence} has no model after {MAX_TRIES} trials"
+            )
+        opening = self._openings.setdefault(recurrence, 1)
+        name = f"recurrence-{recurrence}" if opening == 1 else f"recurrence-{recurrence}.{opening}"
+        begun = self._job.begin(name, now_s)
+        training = self._training(recurrence, begun, now_s)
+        self._schedule(now_s + training.next_price().time_s, training)
+
+    def _training(self, recurrence: int, begun: TrialBegun, now_s: float) -> _Training:
+        size = begun.batch_size
+        run = self._runs[size] = self._runs.get(size, 0) + 1
+        length = self._submissions[recurrence - 1].length
+        price = self._world.price(size, recurrence).scaled(length)
+        is_profiling = self._world.problem.has_power_limits(size) and not begun.power_profile
+        first = self._world.profiling_price(size, recurrence).scaled(length) if is_profiling else price
+        return _Training(
+            recurrence=recurrence,
+            begun=begun,
+            began_s=now_s,
+            needed=self._world.epochs_to_target(size, run, recurrence),
+            first=first,
+            later=price,
+            is_profiling=is_profiling,
+        )
+
+    def _end_epoch(self, training: _Training, now_s: float) -> None:
+        price = training.next_price()
+        is_profiling = training.is_profiling and training.epoch == 0
+        training.epoch += 1
+        training.time_s += price.time_s
+        training.energy_j += price.energy_j
+        judged = self._job.report(
+            ReportEpoch(
+                trial_number=training.begun.trial_number,
+                trial_id=training.begun.trial_id,
+                epoch=float(training.epoch),
+                time_s=training.time_s,
+                energy_j=training.energy_j,
+                metric=self._reached if training.needed == training.epoch else self._missed,
+                is_profiling=is_profiling,
+            ),
+            now_s,
+        )
+        if is_profiling:
+            self._job.record_power_profile(training.begun.batch_size, self._measured(training), now_s)
+        if judged.should_stop:
+            self._end_trial(training, judged, now_s)
+        else:
+            self._schedule(now_s + training.later.time_s, training)
+
+    def _end_trial(self, training: _Training, judged: EpochJudged, now_s: float) -> None:
+        assert judged.outcome is not None, "who stops a trial says how it ended"
+        begun = training.begun
+        paid = EpochPrice(time_s=training.time_s, energy_j=training.energy_j)
+        self._trials.append(
+            SimulatedTrial(
+                recurrence=training.recurrence,
+                recurrence_id=begun.recurrence_id,
+                trial_number=begun.trial_number,
+                attempt=begun.attempt,
+                batch_size=begun.batch_size,
+                reason=begun.reason,
+                epochs=training.epoch,
+                outcome=judged.outcome,
+                is_profiling=training.is_profiling,
+                cost=self._world.cost(paid),
+                judged_cost=judged.cost,
+                time_s=training.time_s,
+                energy_j=training.energy_j,
+                began_s=training.began_s,
+                ended_s=now_s,
+            )
+        )
+        if judged.outcome is Outcome.CONVERGED:
+            if self._waiting:
+                self._schedule(now_s, self._waiting.pop())
+            return
+        if not judged.should_retry:
+            self._openings[training.recurrence] += 1  # a model is due all the same
+        self._begin(training.recurrence, now_s)
+
+    def _measured(self, training: _Training) -> tuple[PowerMeasurement, ...]:
+        stretched = training.first.time_s / self._world.problem.profiling_price(training.begun.batch_size).time_s
+        return tuple(
+            PowerMeasurement(
+                power_limit_w=one.power_limit_w,
+                average_power_w=one.average_power_w,
+                samples_per_s=_SAMPLES_PER_EPOCH / (one.time_s * stretched),
+            )
+            for one in self._world.problem.epochs[training.begun.batch_size]
+        )

@@ -1,0 +1,56 @@
+"""Calls spread over processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import TypeVar
+
+_Result = TypeVar("_Result")
+
+
+def spread(
+    calls: Sequence[Callable[[], _Result]], *, processes: int, on_done: Callable[[_Result], None]
+) -> list[_Result]:
+    """The results of calls, in their order, whatever ``processes`` is; with more than one the calls are pickled.
+
+    ``on_done`` hears of each result as it comes. What a call raises is raised; what runs elsewhere then is given up.
+    """
+    if processes <= 1 or len(calls) <= 1:
+        return [_told(call(), on_done) for call in calls]
+    # Not forked: the caller may show its progress from a thread.
+    context, others = multiprocessing.get_context("spawn"), multiprocessing.active_children()
+    with ProcessPoolExecutor(min(processes, len(calls)), mp_context=context) as pool:
+        try:
+            with _uninterrupted():
+                futures = [pool.submit(call) for call in calls]
+            for future in as_completed(futures):
+                on_done(future.result())
+        except BaseException:
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.terminate()
+            pool.shutdown(cancel_futures=True)  # waits: CPython, when it exits, must not meet a pool that just ends
+            raise
+        return [future.result() for future in futures]
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Processes that are started here hear nothing of Ctrl-C at the terminal: who has started them ends them.
+
+    If they ended by themselves, the pool would break while it is still being given work, and say so.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _told(result: _Result, on_done: Callable[[_Result], None]) -> _Result:
+    on_done(result)
+    return result

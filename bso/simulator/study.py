@@ -1,0 +1,85 @@
+"""Many simulations: every case with every seed, spread over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from bso.simulator.drift import NO_DRIFT, Drift
+from bso.simulator.problem import Problem
+from bso.simulator.run import Run
+from bso.simulator.simulation import Submission, simulate, simulate_submissions
+from bso.simulator.spreading import spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One job to simulate. ``submissions`` None: it recurs back to back, as the settings say."""
+
+    name: str
+    problem: Problem
+    submissions: tuple[Submission, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all simulations of a study have in common; the fields are those of ``simulate``."""
+
+    spec_overrides: Mapping[str, Any] = field(default_factory=dict)
+    recurrences: int | None = None
+    overlap: int = 0
+    drift: Drift = NO_DRIFT
+    failure_rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseRuns:
+    """A case and its runs, one for each seed in the order of the seeds."""
+
+    case: Case
+    runs: tuple[Run, ...]
+
+
+def study(
+    cases: Sequence[Case],
+    seeds: Sequence[int],
+    settings: Settings,
+    *,
+    processes: int = 1,
+    on_done: Callable[[Run], None] = lambda _: None,
+) -> tuple[CaseRuns, ...]:
+    """Simulate every case with every seed; the result does not depend on ``processes``.
+
+    ``on_done`` hears of each run as it ends. Raises InvalidSimulation as simulate does; what runs elsewhere then is
+    given up.
+    """
+    calls = [partial(run_case, case, seed, settings) for case in cases for seed in seeds]
+    runs = spread(calls, processes=processes, on_done=on_done)
+    width = len(seeds)
+    return tuple(
+        CaseRuns(case=case, runs=tuple(runs[index * width : (index + 1) * width])) for index, case in enumerate(cases)
+    )
+
+
+def run_case(case: Case, seed: int, settings: Settings) -> Run:
+    """One simulation."""
+    if case.submissions is None:
+        return simulate(
+            case.problem,
+            settings.spec_overrides,
+            recurrences=settings.recurrences,
+            seed=seed,
+            overlap=settings.overlap,
+            drift=settings.drift,
+            failure_rate=settings.failure_rate,
+        )
+    return simulate_submissions(
+        case.problem,
+        case.submissions,
+        settings.spec_overrides,
+        seed=seed,
+        drift=settings.drift,
+        failure_rate=settings.failure_rate,
+    )
