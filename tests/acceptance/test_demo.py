@@ -1,0 +1,89 @@
+"""The demonstration, as a stranger runs it first."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import Command, command_in
+
+pytestmark = pytest.mark.slow
+
+PNG = b"\x89PNG\r\n\x1a\n"
+KEYS = {"job_id", "recurrences", "default_batch_size", "best_batch_size", "saving", "plot"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Two runs of the demo in one directory: three recurrences for people, then two more for a program."""
+
+    out: Path
+    words: str
+    progress: str
+    fields: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    out = tmp_path_factory.mktemp("demo")
+    bso = command_in(out / "state")
+    first = bso("demo", "--recurrences", 3, "--out", out)
+    assert first.returncode == 0, first.stderr
+    fields = json.loads(bso.ok("demo", "--recurrences", 2, "--out", out, "--json"))
+    return Shown(out=out, words=first.stdout, progress=first.stderr, fields=fields)
+
+
+def test_people_see_a_table_what_is_saved_and_where_to_look_further(shown: Shown, bso: Command) -> None:
+    for words in ("posterior", "estimated", "Best batch size", "Picture:", "bso jobs why demo-digits"):
+        assert words in shown.words
+    assert "512 is the default" in shown.progress
+    hint = shown.words.splitlines()[-1].rpartition(": ")[2]  # BSO_URL=... bso jobs why demo-digits
+    told = bso.ok("jobs", "why", "demo-digits", BSO_URL=hint.split()[0].removeprefix("BSO_URL="))
+    assert "512 is the default" in told
+
+
+def test_programs_see_one_object(shown: Shown) -> None:
+    assert shown.fields.keys() >= KEYS
+    assert (shown.fields["job_id"], shown.fields["default_batch_size"]) == ("demo-digits", 512)
+    plot = Path(shown.fields["plot"])
+    assert (plot.parent, plot.read_bytes()[: len(PNG)]) == (shown.out, PNG)
+
+
+def test_run_again_it_goes_on_with_the_same_job(shown: Shown, bso: Command) -> None:
+    """Which batch sizes it tries depends on what this machine's trainings cost; that it goes on does not."""
+    assert (shown.fields["recurrences"], shown.fields["recurrences_now"]) == (5, 2)
+    trials = list(bso.lines("jobs", "export", "demo-digits", BSO_URL=f"sqlite:///{shown.out / 'bso.sqlite'}"))
+    assert [one["trial_number"] for one in trials] == list(range(1, len(trials) + 1))
+    assert len({one["recurrence_id"] for one in trials}) == 5
+    explored = {one["batch_size"]: one["trials"] for one in shown.fields["batch_sizes"] if one["trials"]}
+    assert explored == dict(sorted(Counter(one["batch_size"] for one in trials).items()))
+    assert len(explored) >= 3
+
+
+def test_the_saving_is_that_of_real_trainings(shown: Shown, bso: Command) -> None:
+    url = f"sqlite:///{shown.out / 'bso.sqlite'}"
+    jobs = ("demo-digits", "demo-digits-control")
+    trials = [trial for job_id in jobs for trial in bso.lines("jobs", "export", job_id, BSO_URL=url)]
+
+    def mean_cost(batch_size: int) -> float:
+        costs = [one["cost"] for one in trials if (one["batch_size"], one["outcome"]) == (batch_size, "converged")]
+        return float(sum(costs) / len(costs))
+
+    assert shown.fields["best_batch_size"] < 512
+    assert shown.fields["saving"] == pytest.approx(1 - mean_cost(shown.fields["best_batch_size"]) / mean_cost(512))
+    assert shown.fields["saving"] > 0.1
+    assert "estimated" in shown.fields["energy_method"]
+
+
+def test_through_a_broker_it_needs_the_database_to_make_its_table(bso: Command) -> None:
+    assert "BSO_DATABASE_URL" in bso.refused("demo", BSO_URL="amqp://guest:guest@127.0.0.1:1/")
+
+
+@pytest.mark.usefixtures("rabbitmq_server", "mariadb_server")  # skips where the servers are not installed
+def test_the_same_goes_through_servers_and_workers_of_its_own(bso: Command, tmp_path: Path) -> None:
+    fields = bso.json("demo", "--queue", "--recurrences", 3, "--out", tmp_path)
+    assert (fields["recurrences"], fields["trials"] >= 3) == (3, True)
+    assert Path(fields["plot"]).read_bytes().startswith(PNG)

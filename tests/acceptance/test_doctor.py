@@ -1,0 +1,144 @@
+"""``bso doctor``: each thing that can be broken, broken, and what it says to do."""
+
+import sqlite3
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.acceptance.conftest import BSO, TIMEOUT_S, Command, started_worker
+from tools.private_servers import Management
+
+
+def examined(bso: Command, **environment: str) -> dict[str, Any]:
+    """What it found, by topic; its exit code has to agree."""
+    import json
+
+    done = bso("doctor", "--json", **environment)
+    shown = json.loads(done.stdout)
+    assert done.returncode == (0 if shown["is_healthy"] else 1), done.stderr
+    return {finding["topic"]: finding for finding in shown["findings"]}
+
+
+def broken(findings: dict[str, Any]) -> dict[str, str]:
+    """What is broken, in words."""
+    return {
+        topic: f"{finding['found']} {finding['advice']}"
+        for topic, finding in findings.items()
+        if finding["health"] == "broken"
+    }
+
+
+def test_on_a_fresh_machine_everything_works(bso: Command) -> None:
+    findings = examined(bso)
+    assert broken(findings) == {}
+    assert "first" in findings["embedded optimizer"]["found"]
+    assert "Everything works" in bso.ok("doctor")
+
+
+def test_after_a_training_it_knows_the_schema(bso: Command, training: list[str]) -> None:
+    bso.ok("recur", 1, "--", *training, "goes")
+    assert "schema 0" in examined(bso)["embedded optimizer"]["found"]
+
+
+def test_an_address_that_cannot_be_one(bso: Command) -> None:
+    assert "expected sqlite:////path" in broken(examined(bso, BSO_URL="redis://somewhere"))["settings"]
+
+
+def test_a_state_directory_below_a_file(bso: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = broken(examined(bso, BSO_STATE_DIR=str(tmp_path / "file" / "state")))
+    assert "BSO_STATE_DIR" in found["state directory"]
+
+
+def test_a_disk_that_takes_no_more(bso: Command, state_dir: Path) -> None:
+    state_dir.mkdir()
+    full = ["sh", "-c", 'ulimit -f 0; exec "$0" doctor', str(BSO)]
+    done = subprocess.run(full, env=bso.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 1
+    assert f"✗ state directory: {state_dir} is not writable (File too large)" in done.stdout
+
+
+def test_a_file_that_is_no_database(bso: Command, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("to whom it may concern, " * 100)
+    found = broken(examined(bso, BSO_URL=f"sqlite:///{path}"))
+    assert f"{path}: the database file cannot be used: file is not a database" in found["embedded optimizer"]
+    assert "mend or remove the file" in found["embedded optimizer"]
+
+
+def test_a_database_file_without_tables(bso: Command, tmp_path: Path) -> None:
+    path = tmp_path / "empty.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE something_else (x)")
+    connection.close()
+    found = broken(examined(bso, BSO_URL=f"sqlite:///{path}"))
+    assert "bso migrate" in found["embedded optimizer"]
+
+
+def test_a_broker_that_is_not_there(bso: Command) -> None:
+    found = broken(examined(bso, BSO_URL="amqp://guest:guest@127.0.0.1:1/"))
+    assert "is it running" in found["broker"]
+
+
+def test_a_password_that_is_wrong(bso: Command, amqp_url: str) -> None:
+    host = urlsplit(amqp_url).netloc.rpartition("@")[2]
+    found = broken(examined(bso, BSO_URL=f"amqp://guest:secret@{host}/"))
+    assert "user name and password" in found["broker"]
+    assert "secret" not in str(found)
+
+
+def test_a_virtual_host_that_is_missing(bso: Command, amqp_url: str) -> None:
+    found = broken(examined(bso, BSO_URL=amqp_url + "-missing"))
+    assert "virtual host" in found["broker"]
+
+
+def test_no_worker_was_ever_started(bso: Command, amqp_url: str) -> None:
+    found = broken(examined(bso, BSO_URL=amqp_url))
+    assert "bso worker" in found["workers"]
+
+
+def test_workers_come_and_go(bso: Command, amqp_url: str, mysql_url: str, tmp_path: Path) -> None:
+    settings = {"BSO_URL": amqp_url, "BSO_DATABASE_URL": mysql_url}
+    bso.ok("migrate", **settings)
+    worker = started_worker(tmp_path / "worker.log", amqp_url, mysql_url)
+    findings = examined(bso, **settings)
+    assert broken(findings) == {}
+    assert "a worker answered" in findings["answers"]["found"]
+
+    worker.terminate()
+    assert worker.wait(20) == 0
+    assert "no worker consumes" in broken(examined(bso, **settings))["workers"]
+
+
+def test_a_database_without_schema(bso: Command, amqp_url: str, mysql_url: str) -> None:
+    found = broken(examined(bso, BSO_URL=amqp_url, BSO_DATABASE_URL=mysql_url))
+    assert "bso migrate" in found["database"]
+
+
+def test_a_database_that_is_not_there(bso: Command) -> None:
+    found = broken(examined(bso, BSO_DATABASE_URL="mysql://root:secret@127.0.0.1:1/bso"))
+    assert "127.0.0.1:1" in found["database"]
+    assert "secret" not in str(found)
+
+
+def test_an_address_of_no_database(bso: Command) -> None:
+    found = broken(examined(bso, BSO_DATABASE_URL="oracle://somewhere/bso"))
+    assert "mysql://user:password@host/bso" in found["database"]
+
+
+def test_a_login_that_may_not_look_at_the_queue_is_no_fault(
+    bso: Command, amqp_url: str, rabbitmq_management: Management
+) -> None:
+    user = rabbitmq_management.add_user(amqp_url, "trainee", "pass", configure="^$", write=".*", read=".*")
+    assert "workers" in examined(bso, BSO_URL=user)
+
+
+@pytest.mark.parametrize("mode", [stat.S_IRUSR])
+def test_people_are_told_what_to_do(bso: Command, mode: int) -> None:
+    done = bso("doctor", BSO_URL="amqp://guest:guest@127.0.0.1:1/")
+    assert done.returncode == 1
+    assert "1 thing broken" in done.stdout

@@ -1,0 +1,161 @@
+"""``bso recur``: trainings launched as a scheduler would, whatever becomes of them."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import Command
+from tests.servers import eventually
+
+
+def test_each_recurrence_is_launched_with_an_id_of_its_own(bso: Command, training: list[str]) -> None:
+    shown = bso.json("recur", 2, "--", *training, "goes")
+    assert [one["exit_code"] for one in shown["recurrences"]] == [0, 0]
+    trials = bso.json("jobs", "show", "toy")["trials"]
+    assert [trial["recurrence_id"] for trial in trials] == [one["recurrence_id"] for one in shown["recurrences"]]
+    assert len({trial["recurrence_id"] for trial in trials}) == 2
+    assert shown["cost"] == pytest.approx(sum(trial["cost"] for trial in trials))
+
+
+def test_exit_code_75_launches_again_in_the_same_recurrence(bso: Command, training: list[str]) -> None:
+    shown = bso.json("recur", 1, "--", *training, "fails")
+    [recurrence] = shown["recurrences"]
+    assert (recurrence["exit_code"], recurrence["launches"]) == (0, 2)
+    assert [trial["outcome"] for trial in recurrence["trials"]] == ["not_converged", "converged"]
+    trials = bso.json("jobs", "show", "toy")["trials"]
+    assert {trial["recurrence_id"] for trial in trials} == {recurrence["recurrence_id"]}
+    assert [trial["attempt"] for trial in trials] == [1, 2]
+
+
+def test_a_recurrence_without_a_model_is_counted_and_no_success(bso: Command, tmp_path: Path) -> None:
+    script = tmp_path / "gives_up.py"
+    script.write_text(GIVES_UP)
+    done = bso("recur", 2, "--json", "--", sys.executable, script)
+    assert done.returncode == 1, done.stderr
+    shown = json.loads(done.stdout)
+    assert [one["exit_code"] for one in shown["recurrences"]] == [0, 0]
+    assert (shown["failed"], shown["without_model"]) == (0, 2)
+    assert "0 failed, 1 without a model" in bso("recur", 1, "--", sys.executable, script).stdout
+
+
+GIVES_UP = """
+from bso_client import BatchSizeOptimizer, JobSpec
+
+bso = BatchSizeOptimizer(JobSpec(job_id="toy", batch_sizes=[8, 16], default_batch_size=16, target_metric=0.9,
+                                 max_epochs=2, max_attempts=1, beta_knob=None))
+for trial in bso.trials():
+    with trial:
+        while not trial.finished:
+            trial.on_evaluate(0.1)
+"""
+
+
+def test_launches_of_one_recurrence_are_limited(bso: Command, training: list[str]) -> None:
+    done = bso("recur", 1, "--launches", 1, "--", *training, "fails")
+    assert done.returncode == 75
+
+
+def test_the_trial_of_a_killed_training_is_finished_as_interrupted(bso: Command, training: list[str]) -> None:
+    done = bso("recur", 3, "--", *training, "killed")
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "SIGKILL" in done.stderr
+    [trial] = bso.json("jobs", "show", "toy")["trials"]
+    assert (trial["state"], trial["outcome"]) == ("ended", "interrupted")
+    assert "SIGKILL" in trial["outcome_reason"]
+
+
+def test_a_failure_stops_with_the_trainings_exit_code(bso: Command, training: list[str]) -> None:
+    done = bso("recur", 3, "--", *training, "crashes")
+    assert done.returncode == 1
+    [trial] = bso.json("jobs", "show", "toy")["trials"]
+    assert trial["outcome"] == "interrupted"
+    assert "the data are gone" in trial["outcome_reason"]
+
+
+def test_if_asked_to_it_goes_on_after_a_failure(bso: Command, training: list[str]) -> None:
+    done = bso("recur", 2, "--keep-going", "--", *training, "crashes")
+    assert done.returncode == 1
+    assert "2 of 2 recurrences done, 2 failed" in done.stdout
+    assert "different jobs" not in done.stderr
+    assert len(bso.json("jobs", "show", "toy")["trials"]) == 2
+
+
+def test_sigterm_is_passed_on_and_no_further_recurrence_begins(
+    bso: Command, training: list[str], tmp_path: Path
+) -> None:
+    reached = tmp_path / "reached"
+    process = bso.start("recur", 3, "--", *training, "waits", reached)
+    eventually(reached.exists, timeout_s=20)
+    process.send_signal(signal.SIGTERM)
+    shown, complaints = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM, complaints
+    assert "0 of 3 recurrences done, 0 failed, 0 without a model, 1 interrupted" in shown
+    [trial] = bso.json("jobs", "show", "toy")["trials"]
+    assert (trial["outcome"], "SIGTERM" in trial["outcome_reason"]) == ("interrupted", True)
+
+
+def test_ctrl_c_reaches_the_training_once(bso: Command, training: list[str], tmp_path: Path) -> None:
+    reached = tmp_path / "reached"
+    process, terminal = bso.start_in_terminal("recur", 3, "--", *training, "waits", reached)
+    eventually(reached.exists, timeout_s=20)
+    os.write(terminal, b"\x03")
+    shown = read_to_the_end(terminal)
+    assert process.wait(20) == 128 + signal.SIGINT
+    assert shown.count("KeyboardInterrupt") == 2  # the end of its traceback, and the reason that was recorded
+    [trial] = bso.json("jobs", "show", "toy")["trials"]
+    assert trial["outcome"] == "interrupted"
+
+
+def read_to_the_end(terminal: int) -> str:
+    """What a terminal shows until everybody has left it."""
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that nobody is left
+        while more := os.read(terminal, 4096):
+            shown += more
+    os.close(terminal)
+    return shown.decode()
+
+
+def test_a_training_that_does_not_heed_a_signal_is_killed_in_the_end(
+    bso: Command, training: list[str], tmp_path: Path
+) -> None:
+    reached = tmp_path / "reached"
+    process = bso.start("recur", 3, "--grace", 0.2, "--", *training, "deaf", reached)
+    eventually(reached.exists, timeout_s=20)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGKILL
+    [trial] = bso.json("jobs", "show", "toy")["trials"]
+    assert trial["outcome"] == "interrupted"
+
+
+def test_the_job_may_be_named_from_outside(bso: Command, training: list[str]) -> None:
+    bso.ok("recur", 1, "--job-id", "nightly", "--", *training, "goes")
+    assert [job["job_id"] for job in bso.json("jobs", "list")] == ["nightly"]
+
+
+def test_a_command_that_is_not_there_is_said_to_be_missing(bso: Command) -> None:
+    assert "there is no program 'no-such-program'" in bso.refused("recur", 1, "--", "no-such-program")
+
+
+def test_a_command_that_trains_nothing_is_noticed(bso: Command) -> None:
+    done = bso("recur", 1, "--", "true")
+    assert done.returncode == 0
+    assert "began no trial" in done.stderr
+
+
+def test_what_the_command_prints_does_not_disturb_the_json(bso: Command) -> None:
+    shown = bso.json("recur", 1, "--", "echo", "hello")
+    assert shown["failed"] == 0
+
+
+def test_recurrences_of_different_jobs_are_warned_of(bso: Command, training: list[str]) -> None:
+    script = f"BSO_JOB_ID=night-$BSO_RECURRENCE_NUMBER exec {' '.join(training)} goes"
+    done = bso("recur", 2, "--", "sh", "-c", script)
+    assert "the recurrences trained different jobs (night-1, night-2)" in done.stderr
+    assert "--job-id" in done.stderr

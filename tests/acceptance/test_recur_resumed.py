@@ -1,0 +1,254 @@
+"""``bso recur --log-dir``: what is kept of a run, and how another driver goes on with it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import Command
+from tests.servers import eventually
+
+pytestmark = pytest.mark.slow
+
+# Its second recurrence stops in the middle, at a gate: a FIFO that somebody has to write to.
+_HALTING = """
+import os, sys
+from bso_client import BatchSizeOptimizer, JobSpec
+
+gate, reached = sys.argv[1:]
+spec = JobSpec(job_id="toy", batch_sizes=[8, 16, 32], default_batch_size=16, target_metric=0.9, beta_knob=None)
+bso = BatchSizeOptimizer(spec)
+with bso.relaunching():
+    bso.get_batch_size()
+    bso.on_train_begin()
+    bso.on_evaluate(0.3)
+    print("half of recurrence", os.environ["BSO_RECURRENCE_NUMBER"], flush=True)
+    if (os.environ["BSO_RECURRENCE_NUMBER"], os.environ["BSO_LAUNCH_NUMBER"]) == ("2", "1"):
+        with open(reached, "w") as file:
+            file.write(str(os.getpid()))
+        with open(gate) as opened:
+            opened.read()
+    print("the other half", file=sys.stderr)
+    bso.on_evaluate(0.95)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halting:
+    """A training that halts in its second recurrence until ``let_through``."""
+
+    command: list[str]
+    gate: Path
+    reached: Path
+
+    @property
+    def pid(self) -> int:
+        return int(self.reached.read_text())
+
+    def wait_until_reached(self) -> None:
+        eventually(lambda: self.reached.exists() and self.reached.read_text() != "", timeout_s=30)
+
+    def let_through(self) -> None:
+        with self.gate.open("w") as gate:
+            gate.write("go on")
+
+
+@pytest.fixture
+def halting(tmp_path: Path) -> Halting:
+    script, gate, reached = tmp_path / "train.py", tmp_path / "gate", tmp_path / "reached"
+    script.write_text(_HALTING)
+    os.mkfifo(gate)
+    return Halting(command=[sys.executable, *map(str, (script, gate, reached))], gate=gate, reached=reached)
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "nightly"
+
+
+def recurrences(log_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(log_dir.glob("recurrence-*/recurrence.json"))]
+
+
+def test_each_launch_leaves_its_output_and_what_came_of_it(bso: Command, training: list[str], log_dir: Path) -> None:
+    done = bso(
+        "recur", 2, "--log-dir", log_dir, "--", "sh", "-c", f"echo hello; echo oh >&2; {' '.join(training)} fails"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("hello\noh\n") == 3
+    for log in ("recurrence-0001/launch-1.log", "recurrence-0001/launch-2.log", "recurrence-0002/launch-1.log"):
+        assert (log_dir / log).read_text().startswith("hello\noh\n")
+    first, second = recurrences(log_dir)
+    assert [launch["exit_code"] for launch in first["launches"]] == [75, 0]
+    assert [trial["outcome"] for trial in first["trials"]] == ["not_converged", "converged"]
+    assert first["ended_at"] < second["began_at"] < second["ended_at"]
+
+
+def test_quietly_the_output_is_only_kept(bso: Command, log_dir: Path) -> None:
+    done = bso("recur", 1, "--quiet", "--log-dir", log_dir, "--", "echo", "hello")
+    assert "hello" not in done.stdout + done.stderr
+    assert (log_dir / "recurrence-0001/launch-1.log").read_text() == "hello\n"
+
+
+def test_a_training_that_outlives_its_killed_driver_is_followed_to_its_end(
+    bso: Command, halting: Halting, log_dir: Path
+) -> None:
+    driver = bso.start("recur", 3, "--log-dir", log_dir, "--", *halting.command)
+    halting.wait_until_reached()
+    driver.kill()
+    driver.wait(20)
+
+    second = bso.start("recur", "--log-dir", log_dir)
+    assert second.stderr is not None
+    assert "recurrence 2 of 3, resumed" in second.stderr.readline()
+    assert "still runs: following it" in second.stderr.readline()
+    halting.let_through()
+    shown, complaints = second.communicate(timeout=60)
+    assert second.returncode == 0, complaints
+    assert "the other half" in shown
+    assert [(one["number"], len(one["launches"])) for one in recurrences(log_dir)] == [(1, 1), (2, 1), (3, 1)]
+    trials = bso.json("jobs", "show", "toy")["trials"]
+    assert [trial["outcome"] for trial in trials] == ["converged"] * 3
+    assert [trial["recurrence_id"] for trial in trials] == [one["recurrence_id"] for one in recurrences(log_dir)]
+
+
+def test_a_killed_driver_and_a_killed_training_are_gone_on_with_in_the_same_recurrence(
+    bso: Command, halting: Halting, log_dir: Path
+) -> None:
+    driver = bso.start("recur", 3, "--log-dir", log_dir, "--seed", 5, "--", *halting.command)
+    halting.wait_until_reached()
+    [_, unfinished] = recurrences(log_dir)
+    assert unfinished["launches"][0]["ended_at"] is None  # written before the launch
+    driver.kill()
+    driver.wait(20)
+    os.kill(halting.pid, signal.SIGKILL)
+    eventually(lambda: not _is_running(halting.pid), timeout_s=20)
+
+    done = bso("recur", "--log-dir", log_dir)
+    assert done.returncode == 0, done.stderr
+    assert "ended while nobody watched" in done.stderr
+    first, second, third = recurrences(log_dir)
+    assert (first["number"], second["recurrence_id"]) == (1, unfinished["recurrence_id"])
+    assert [(launch["number"], launch["seed"]) for launch in second["launches"]] == [(1, 6), (2, 7)]
+    assert [launch["seed"] for launch in third["launches"]] == [8]
+    trials = bso.json("jobs", "show", "toy")["trials"]
+    assert [(trial["recurrence_id"], trial["outcome"]) for trial in trials] == [
+        (first["recurrence_id"], "converged"),
+        (second["recurrence_id"], "interrupted"),
+        (second["recurrence_id"], "converged"),
+        (third["recurrence_id"], "converged"),
+    ]
+
+
+def _is_running(pid: int) -> bool:
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(found.strip()) and not found.startswith("Z")
+
+
+def test_a_second_driver_is_refused_while_anybody_may_look(bso: Command, halting: Halting, log_dir: Path) -> None:
+    driver = bso.start("recur", 3, "--log-dir", log_dir, "--", *halting.command)
+    halting.wait_until_reached()
+    refusal = bso.refused("recur", "--log-dir", log_dir)
+    assert f"is in use by process {driver.pid} on " in refusal
+    shown = bso.json("recur", "--summary", "--log-dir", log_dir)
+    assert [[trial["outcome"] for trial in one["trials"]] for one in shown["recurrences"]] == [["converged"], [None]]
+    table = bso.ok("recur", "--summary", "--log-dir", log_dir)
+    assert ("… " in table, "not ended" in table, "1 of 3 recurrences done, 0 failed, 0 without" in table) == (True,) * 3
+    halting.let_through()
+    driver.communicate(timeout=60)
+    assert driver.returncode == 0
+
+
+def test_a_stopped_run_goes_on_with_the_recurrence_it_was_in(bso: Command, halting: Halting, log_dir: Path) -> None:
+    driver = bso.start("recur", 2, "--log-dir", log_dir, "--", *halting.command)
+    halting.wait_until_reached()
+    driver.send_signal(signal.SIGTERM)
+    _, complaints = driver.communicate(timeout=30)
+    assert driver.returncode == 128 + signal.SIGTERM
+    assert f"go on with this recurrence: bso recur --log-dir {log_dir}" in complaints
+    [_, stopped] = recurrences(log_dir)
+    bso.ok("recur", "--log-dir", log_dir)
+    [_, second] = recurrences(log_dir)
+    assert (second["recurrence_id"], len(second["launches"])) == (stopped["recurrence_id"], 2)
+
+
+def test_a_run_that_is_over_repeats_nothing_and_may_be_made_longer(
+    bso: Command, training: list[str], log_dir: Path
+) -> None:
+    bso.ok("recur", 1, "--log-dir", log_dir, "--", *training, "goes")
+    assert bso.json("recur", "--log-dir", log_dir)["requested"] == 1
+    assert len(bso.json("jobs", "show", "toy")["trials"]) == 1
+    shown = bso.json("recur", 2, "--log-dir", log_dir, "--", *training, "goes")
+    assert [one["number"] for one in shown["recurrences"]] == [1, 2]
+    assert len(bso.json("jobs", "show", "toy")["trials"]) == 2
+
+
+def test_another_command_does_not_go_on_with_a_run(bso: Command, log_dir: Path) -> None:
+    bso.ok("recur", 1, "--log-dir", log_dir, "--", "echo", "hello")
+    assert "the command is 'echo hello', not 'echo goodbye'" in bso.refused(
+        "recur", 1, "--log-dir", log_dir, "--", "echo", "goodbye"
+    )
+
+
+def test_nothing_is_made_where_there_is_nothing_to_run(bso: Command, log_dir: Path) -> None:
+    nothing = bso("recur", "--log-dir", log_dir)
+    assert (nothing.returncode, "which command?" in nothing.stderr) == (2, True)
+    assert "holds no run" in bso.refused("recur", "--summary", "--log-dir", log_dir)
+    assert not log_dir.exists()
+
+
+def test_a_damaged_file_is_named(bso: Command, log_dir: Path) -> None:
+    bso.ok("recur", 1, "--log-dir", log_dir, "--", "true")
+    (log_dir / "recurrence-0001/recurrence.json").write_text('{"number": 1')
+    assert "recurrence.json is damaged" in bso.refused("recur", "--log-dir", log_dir)
+    (log_dir / "run.json").write_text('{"format": 2}')
+    assert "another release of bso" in bso.refused("recur", "--log-dir", log_dir)
+
+
+# It keeps its trial with a checkpoint in the recurrence's folder, and stops at a gate the first time.
+_WITH_CHECKPOINT = """
+import json, os, pathlib, sys
+from bso_client import BatchSizeOptimizer, JobSpec
+
+gate, reached = sys.argv[1:]
+checkpoint = pathlib.Path(os.environ["BSO_RECURRENCE_DIR"], "checkpoint.json")
+spec = JobSpec(job_id="toy", batch_sizes=[8, 16], default_batch_size=16, target_metric=0.9, beta_knob=None)
+bso = BatchSizeOptimizer(spec)
+if checkpoint.exists():
+    bso.load_state_dict(json.loads(checkpoint.read_text()))
+for trial in bso.trials():
+    with trial:
+        while not trial.finished:
+            trial.on_evaluate(0.2 + trial.epoch * 0.3)
+            checkpoint.write_text(json.dumps(bso.state_dict()))
+            if trial.epoch == 2 and os.environ["BSO_LAUNCH_NUMBER"] == "1":
+                pathlib.Path(reached).write_text(str(os.getpid()))
+                open(gate).read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_training_with_a_checkpoint_goes_on_with_its_own_trial(
+    bso: Command, halting: Halting, log_dir: Path, number: signal.Signals
+) -> None:
+    Path(halting.command[1]).write_text(_WITH_CHECKPOINT)
+    driver = bso.start("recur", 1, "--log-dir", log_dir, "--", *halting.command)
+    halting.wait_until_reached()
+    if number is signal.SIGKILL:  # it can say nothing of its trial, as one that is slow to say it in time cannot
+        os.kill(halting.pid, number)
+    else:
+        driver.send_signal(number)
+    driver.communicate(timeout=30)
+
+    done = bso("recur", "--log-dir", log_dir)
+    assert done.returncode == 0, f"{done.stderr}\n{done.stdout}"
+    [trial] = bso.json("jobs", "show", "toy")["trials"]
+    assert (trial["outcome"], trial["epoch"]) == ("converged", 4.0)
+    [recurrence] = recurrences(log_dir)
+    assert [(one["trial_number"], one["outcome"]) for one in recurrence["trials"]] == [(1, "converged")]

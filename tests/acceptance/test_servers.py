@@ -1,0 +1,123 @@
+"""The commands of a platform: migrate, worker, and trainings, jobs and events through a broker."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import aio_pika
+import pytest
+
+from bso_broker.rabbit import RabbitBroker
+from bso_migrations import upgrade
+from tests.acceptance.conftest import Command, started_worker
+
+
+@pytest.fixture
+def platform(bso: Command, amqp_url: str, mysql_url: str, tmp_path: Path) -> Iterator[Command]:
+    """The command of somebody who has a broker, a database and a worker."""
+    bso.environment |= {"BSO_URL": amqp_url, "BSO_DATABASE_URL": mysql_url}
+    asyncio.run(upgrade(mysql_url))
+    worker = started_worker(tmp_path / "worker.log", amqp_url, mysql_url)
+    yield bso
+    worker.kill()
+
+
+@pytest.fixture
+def trainee(platform: Command) -> Command:
+    """The command of somebody who knows the broker alone."""
+    del platform.environment["BSO_DATABASE_URL"]
+    return platform
+
+
+def test_a_training_through_the_broker_is_in_the_database(platform: Command, training: list[str]) -> None:
+    shown = platform.json("recur", 2, "--", *training, "goes")
+    assert shown["failed"] == 0
+    assert [trial["outcome"] for trial in platform.lines("jobs", "export", "toy")] == ["converged"] * 2
+    assert "16 is the default" in platform.ok("jobs", "why", "toy")
+
+
+def test_the_trial_of_a_killed_training_is_finished_through_the_broker(trainee: Command, training: list[str]) -> None:
+    assert trainee("recur", 1, "--", *training, "killed").returncode == 137
+    assert trainee.json("jobs", "show", "toy")["job"]["active_trials"] == []
+
+
+def test_with_the_broker_alone_a_job_can_be_shown_allowed_and_deleted(trainee: Command, training: list[str]) -> None:
+    trainee.ok("recur", 1, "--", *training, "goes")
+    assert trainee.json("jobs", "show", "toy")["job"]["trials"] == 1
+    assert trainee.json("jobs", "allow", "toy", 16)["hardware_keys"]
+    assert trainee.json("jobs", "delete", "toy", "--yes")["job_id"] == "toy"
+    assert "was deleted" in trainee.refused("jobs", "show", "toy")
+
+
+@pytest.mark.parametrize("command", ["jobs list", "jobs why toy", "jobs export toy", "events history", "migrate"])
+def test_with_the_broker_alone_the_others_say_what_they_need(bso: Command, command: str) -> None:
+    said = bso.refused(*command.split(), BSO_URL="amqp://guest:guest@127.0.0.1:1/")
+    assert "reads the database" in said
+    assert "BSO_DATABASE_URL" in said
+
+
+def test_events_are_followed_live_through_the_broker(trainee: Command, training: list[str]) -> None:
+    tail = trainee.start("events", "tail", "toy", "--type", "trial_ended", "--count", 2, "--json")
+    assert tail.stderr is not None
+    assert "following" in tail.stderr.readline()
+    trainee.ok("recur", 2, "--", *training, "goes")
+    printed, _ = tail.communicate(timeout=30)
+    assert [json.loads(line)["payload"]["trial_number"] for line in printed.splitlines()] == [1, 2]
+
+
+def test_migrate_can_be_repeated_and_checked(bso: Command, mysql_url: str) -> None:
+    bso.environment["BSO_DATABASE_URL"] = mysql_url
+    assert bso("migrate", "--check").returncode == 1
+    assert bso.json("migrate")["status"] == "current"
+    assert "up to date" in bso.ok("migrate")
+    assert bso.json("migrate", "--check")["differences"] == []
+
+
+def test_migrate_gives_up_on_a_database_that_stays_away(bso: Command) -> None:
+    said = bso.refused("migrate", "--wait", 0.1, BSO_DATABASE_URL="mysql://root:secret@127.0.0.1:1/bso")
+    assert "127.0.0.1:1" in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("dialect", ["mysql", "mariadb", "postgresql", "sqlite"])
+def test_migrate_prints_the_sql_of_each_database(bso: Command, dialect: str, tmp_path: Path) -> None:
+    printed = bso.ok("migrate", "--sql", "--dialect", dialect)
+    assert "CREATE TABLE" in printed
+    if dialect == "sqlite":
+        connection = sqlite3.connect(tmp_path / "offline.sqlite")
+        connection.executescript(printed)
+        connection.close()
+        assert bso.json("jobs", "list", BSO_URL=f"sqlite:///{tmp_path / 'offline.sqlite'}") == []
+
+
+def test_a_worker_without_settings_names_them(bso: Command) -> None:
+    done = bso("worker")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "BSO_DATABASE_URL" in done.stderr
+    assert "BSO_AMQP_URL" in done.stderr
+
+
+def test_dead_letters_are_listed_sent_again_and_purged(bso: Command, amqp_url: str) -> None:
+    bso.environment["BSO_AMQP_URL"] = amqp_url
+    asyncio.run(_bury(amqp_url, "one", "two", "three"))
+    assert bso.json("dead-letters", "counts")["dead_letters"] == 3
+    assert [letter["message_id"] for letter in bso.json("dead-letters", "list", "--limit", 2)] == ["one", "two"]
+    assert bso.json("dead-letters", "requeue", "two") == {"requeued": 1}
+    assert "no dead letter" in bso.refused("dead-letters", "requeue", "two")
+    assert "2 dead letters deleted" in bso.ok("dead-letters", "purge", "--yes")
+    assert bso.json("dead-letters", "counts")["commands"] == 1
+
+
+async def _bury(url: str, *message_ids: str) -> None:
+    connection = await aio_pika.connect(url)
+    async with RabbitBroker(url) as broker, connection:
+        await broker.declare()
+        exchange = await (await connection.channel()).get_exchange("bso.dead-letters", ensure=False)
+        for message_id in message_ids:
+            await exchange.publish(aio_pika.Message(b"{", message_id=message_id), routing_key="")
+
+
+def test_dead_letters_need_a_broker(bso: Command) -> None:
+    assert "BSO_AMQP_URL" in bso.refused("dead-letters", "list")

@@ -1,0 +1,71 @@
+"""``python -m tests.benchmarks``: run the benchmarks, all or some, and print what they find."""
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.benchmarks import machine
+from tests.benchmarks.figures import Figure
+from tests.benchmarks.laboratory import QUICK, THOROUGH, Laboratory
+from tests.benchmarks.printing import json_of, table_of
+
+BENCHMARKS = {
+    "decide": "the rules alone, with a short and a long history",
+    "simulator": "simulated trials, by policy",
+    "policies": "regret by policy, on measured and on made problems: min and max are a 95 % interval",
+    "engine": "one transaction per batch, against the bare driver and against fsync",
+    "rpc": "a command through RabbitMQ, a worker and MariaDB, against an echo",
+    "workers": "one, two and three workers under the same load",
+    "client": "what a training pays for an evaluation, and for the import",
+    "epochs": "what a training loop pays per epoch, against the same loop without the client",
+    "growth": "the engine on a short and on a long event log",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and print."""
+    options = _parser().parse_args(arguments)
+    figures: list[Figure] = []
+    with Laboratory(QUICK if options.quick else THOROUGH, say=_say) as laboratory:
+        for name in options.only or BENCHMARKS:
+            began_s = time.perf_counter()
+            _say(f"{name}: {BENCHMARKS[name]}")
+            found = importlib.import_module(f"tests.benchmarks.{name}").measure(laboratory)
+            _say(f"{name}: measured in {time.perf_counter() - began_s:.0f} s")
+            figures += found
+            if not options.json:
+                sys.stdout.write(f"\n{name}: {BENCHMARKS[name]}\n\n{table_of(found)}\n\n")
+                sys.stdout.flush()
+    about = machine.description()
+    if options.json:
+        sys.stdout.write(json_of(figures, about) + "\n")
+    else:
+        sys.stdout.write("".join(f"{key}: {value}\n" for key, value in about.items()))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    listed = "\n".join(f"  {name:9} {words}" for name, words in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description="Measure what decisions cost. Private servers are started and removed.\n\n" + listed,
+        epilog=(
+            "A figure is the median of several repetitions. 'ratio' divides it by what stands behind 'to', measured\n"
+            "in the same repetitions. Ratios, and CPU time per decision, hold on other machines; rates do not."
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help="run this one; repeatable")
+    parser.add_argument("--json", action="store_true", help="print JSON, with every single value")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work: shows that they run, not how fast")
+    return parser
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"{words}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

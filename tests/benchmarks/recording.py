@@ -1,0 +1,111 @@
+"""Recording the statements of a store, and sending the very same ones through the bare driver."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncmy
+from sqlalchemy import Connection, event, make_url
+
+from bso.storage import SqlStore
+
+TABLES = ("job", "trial", "event", "power_profile")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One statement as it went to the driver; "COMMIT" where the transaction was committed."""
+
+    text: str
+    parameters: Any = ()
+    is_many: bool = False
+
+
+COMMIT = Statement(text="COMMIT")
+
+
+@contextmanager
+def recorded(store: SqlStore) -> Iterator[list[Statement]]:
+    """What the store executes inside ``with``."""
+    engine = store._engine.sync_engine
+    statements: list[Statement] = []
+
+    def executed(
+        _connection: Connection, _cursor: Any, text: str, parameters: Any, _context: Any, is_many: bool
+    ) -> None:
+        statements.append(Statement(text=text, parameters=parameters, is_many=is_many))
+
+    def committed(_connection: Connection) -> None:
+        statements.append(COMMIT)
+
+    event.listen(engine, "before_cursor_execute", executed)
+    event.listen(engine, "commit", committed)
+    try:
+        yield statements
+    finally:
+        event.remove(engine, "before_cursor_execute", executed)
+        event.remove(engine, "commit", committed)
+
+
+class BareMariaDB:
+    """One connection of asyncmy, without SQLAlchemy."""
+
+    def __init__(self, url: str) -> None:
+        self._url = make_url(url)
+
+    async def replay(self, statements: Sequence[Statement]) -> None:
+        """Send the statements, in transactions as recorded, and fetch what they select."""
+        for statement in statements:
+            await self._send(statement)
+
+    async def open(self) -> None:
+        """Connect."""
+        url = self._url
+        self._connection = await asyncmy.connect(
+            host=url.host, port=url.port or 3306, user=url.username, password=url.password or "", db=url.database
+        )
+        self._cursor = self._connection.cursor()
+        await self._cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._cursor.close()
+        self._connection.close()
+
+    async def _send(self, statement: Statement) -> None:
+        if statement is COMMIT:
+            await self._connection.commit()
+        elif statement.is_many:
+            await self._cursor.executemany(statement.text, statement.parameters)
+        else:
+            await self._cursor.execute(statement.text, statement.parameters)
+            if self._cursor.description:
+                await self._cursor.fetchall()
+
+
+class BareSQLite:
+    """One connection of sqlite3, in this thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def open(self) -> None:
+        """Open the file, as durable as the store does."""
+        self._connection = sqlite3.connect(self._path, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+
+    async def replay(self, statements: Sequence[Statement]) -> None:
+        """Execute the statements, in transactions as recorded, and fetch what they select."""
+        for statement in statements:
+            if statement.is_many:
+                self._connection.executemany(statement.text, statement.parameters)
+            else:
+                self._connection.execute(statement.text, statement.parameters).fetchall()
+
+    async def close(self) -> None:
+        """Close the file."""
+        self._connection.close()

@@ -1,0 +1,101 @@
+"""Real stores and the real rule, with one step of theirs held up or broken."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, cast
+
+from bso.domain.commands import Request
+from bso.domain.decide import Decision, Rules, decide
+from bso.domain.job import Job
+from bso.service.ports import UnitOfWork, UnitsOfWork
+
+Step = Callable[[UnitOfWork], Awaitable[None]]
+
+
+class SteppedStore:
+    """A store that does something of its own at the commit of every unit of work, before or in place of it."""
+
+    def __init__(self, store: UnitsOfWork, at_commit: Step) -> None:
+        self._store = store
+        self._at_commit = at_commit
+        self.was_asked = asyncio.Event()
+
+    def unit_of_work(self) -> AbstractAsyncContextManager[UnitOfWork]:
+        """Begin a transaction."""
+        return self._begin()
+
+    @asynccontextmanager
+    async def _begin(self) -> AsyncIterator[UnitOfWork]:
+        self.was_asked.set()
+        async with self._store.unit_of_work() as uow:
+            yield cast(UnitOfWork, _Stepped(uow, self._at_commit))
+
+
+class _Stepped:
+    def __init__(self, uow: UnitOfWork, at_commit: Step) -> None:
+        self._uow = uow
+        self._at_commit = at_commit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._uow, name)
+
+    async def commit(self) -> None:
+        await self._at_commit(self._uow)
+
+
+class HeldCommit:
+    """A step that stands still before it commits, until it is let go."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, uow: UnitOfWork) -> None:
+        self.arrived.set()
+        await self.let_go.wait()
+        await uow.commit()
+
+
+async def plain_commit(uow: UnitOfWork) -> None:
+    """A step that only commits."""
+    await uow.commit()
+
+
+def rule_that_breaks_on(command_id: str) -> Callable[..., Decision]:
+    """The real rule, with a bug that one command meets."""
+
+    def rule(job: Job | None, request: Request, *, now: datetime, rules: Rules, **known: Any) -> Decision:
+        if request.command_id == command_id:
+            raise ZeroDivisionError("a bug in a rule")
+        return decide(job, request, now=now, rules=rules, **known)
+
+    return rule
+
+
+def rule_that_overflows_on(command_id: str) -> Callable[..., Decision]:
+    """The real rule, but one command's trial gets a batch size that no database can store."""
+
+    def rule(job: Job | None, request: Request, *, now: datetime, rules: Rules, **known: Any) -> Decision:
+        decision = decide(job, request, now=now, rules=rules, **known)
+        if request.command_id != command_id:
+            return decision
+        trial = decision.job.trials[decision.job.last_trial_number]
+        return replace(decision, job=decision.job.with_trial(replace(trial, batch_size=2**70)))
+
+    return rule
+
+
+def rule_that_writes_too_much_on(command_id: str, *, characters: int = 500) -> Callable[..., Decision]:
+    """The real rule, but one command's trial gets a recurrence_id that is longer than its column."""
+
+    def rule(job: Job | None, request: Request, *, now: datetime, rules: Rules, **known: Any) -> Decision:
+        decision = decide(job, request, now=now, rules=rules, **known)
+        if request.command_id != command_id:
+            return decision
+        trial = decision.job.trials[decision.job.last_trial_number]
+        return replace(decision, job=decision.job.with_trial(replace(trial, recurrence_id="x" * characters)))
+
+    return rule

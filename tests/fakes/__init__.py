@@ -1,0 +1,1 @@
+"""Hardware that is not there, faked at its outermost boundary."""

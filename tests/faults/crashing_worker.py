@@ -1,0 +1,67 @@
+"""A worker that dies by SIGKILL at a chosen point of its first batch in which a trial begins. Arguments: the point.
+
+before_commit: decided, not recorded; after_commit: recorded, not answered; after_reply: answered, not acknowledged.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from bso.domain.commands import BeginTrial, Request
+from bso.service.answers import Answer
+from bso.storage.unit_of_work import SqlUnitOfWork
+from bso_broker.messages import Delivery
+from bso_workers import bootstrap
+from bso_workers.__main__ import main
+from bso_workers.admission import Admitted
+from bso_workers.answering import Answering
+from bso_workers.worker import CommandWorker
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("SIGKILL cannot be survived")
+
+
+def begins_a_trial(requests: Sequence[Request]) -> bool:
+    return any(isinstance(request.command, BeginTrial) for request in requests)
+
+
+class DiesBeforeCommit(CommandWorker):
+    async def _decide(self, requests: Sequence[Request]) -> list[Answer]:
+        if begins_a_trial(requests):
+            SqlUnitOfWork.commit = die_at_commit  # type: ignore[method-assign]  # this process has no other use for it
+        return await super()._decide(requests)
+
+
+async def die_at_commit(self: SqlUnitOfWork) -> None:
+    die()
+
+
+class DiesAfterCommit(Answering):
+    async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
+        if begins_a_trial([one.request for one in admitted]):
+            die()
+        await super().answer(admitted, answers)
+
+
+class DiesAfterReply(Answering):
+    async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
+        if begins_a_trial([one.request for one in admitted]):
+            self._consumer.ack = die_at_ack  # type: ignore[method-assign]  # this process has no other use for it
+        await super().answer(admitted, answers)
+
+
+async def die_at_ack(deliveries: Sequence[Delivery]) -> None:
+    die()
+
+
+DOOM: dict[str, tuple[str, type]] = {
+    "before_commit": ("CommandWorker", DiesBeforeCommit),
+    "after_commit": ("Answering", DiesAfterCommit),
+    "after_reply": ("Answering", DiesAfterReply),
+}
+setattr(bootstrap, *DOOM[sys.argv[1]])
+sys.exit(main())

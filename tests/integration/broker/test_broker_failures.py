@@ -1,0 +1,232 @@
+"""The broker is killed, frozen, cut off, or takes a queue away: calls are answered once, nothing is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import aiormq
+import pytest
+
+from bso_broker.connection import BrokerAddress
+from bso_broker.errors import BrokerClosed, CallTimeout, PublishFailed
+from bso_broker.ports import Broker, CommandSource
+from bso_broker.rabbit import RabbitBroker
+from bso_broker.topology import COMMANDS
+from tests.contract.broker.stories import answer, batch, started_caller, started_consumer
+from tests.servers import TcpProxy, eventually, eventually_async
+from tools.private_servers import RabbitMQ
+
+LONG_S = 60.0
+Proxied = Callable[[str], TcpProxy]
+
+
+@asynccontextmanager
+async def working(broker: Broker, consumer: CommandSource) -> AsyncIterator[None]:
+    """A worker that answers whatever comes, also after an outage."""
+
+    async def work() -> None:
+        while deliveries := await consumer.next_batch():
+            try:
+                await answer(broker, consumer, deliveries)
+            except PublishFailed:
+                await consumer.requeue(deliveries)
+
+    task = asyncio.create_task(work())
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def settled_down(server: RabbitMQ, url: str) -> None:
+    """Wait until the quorum queue is on disk: RabbitMQ 3.10 can break one that is killed right after its birth."""
+
+    def seen_by_statistics() -> bool:
+        return any(queue["name"] == COMMANDS and "message_bytes" in queue for queue in server.management.queues(url))
+
+    eventually(seen_by_statistics, timeout_s=20)
+
+
+@pytest.mark.slow
+async def test_calls_survive_a_broker_that_is_killed(
+    breakable_rabbitmq: RabbitMQ, amqp_url: str, cleaning: AsyncExitStack
+) -> None:
+    async with RabbitBroker(amqp_url) as broker:
+        consumer = await started_consumer(broker, cleaning)
+        caller = await started_caller(broker, cleaning)
+        await asyncio.to_thread(settled_down, breakable_rabbitmq, amqp_url)
+        calls = [
+            asyncio.create_task(caller.call(b"body %d" % n, message_id=str(n), timeout_s=LONG_S)) for n in range(20)
+        ]
+        await batch(consumer)
+        breakable_rabbitmq.kill()
+        await eventually_async(lambda: not consumer.readiness.ready)
+        assert not any(call.done() for call in calls)
+        await asyncio.to_thread(breakable_rabbitmq.start)
+        async with working(broker, consumer), asyncio.timeout(LONG_S):
+            assert await asyncio.gather(*calls) == [b"BODY %d" % n for n in range(20)]
+
+
+async def test_a_frozen_broker_ends_calls_at_their_deadline_and_answers_them_when_thawed(
+    breakable_rabbitmq: RabbitMQ, amqp_url: str, cleaning: AsyncExitStack
+) -> None:
+    async with RabbitBroker(amqp_url) as broker:
+        consumer = await started_consumer(broker, cleaning)
+        caller = await started_caller(broker, cleaning)
+        async with working(broker, consumer):
+            breakable_rabbitmq.freeze()
+            with pytest.raises(CallTimeout):
+                await caller.call(b"body", message_id="1", timeout_s=0.3)
+            breakable_rabbitmq.thaw()
+            assert await caller.call(b"body", message_id="1", timeout_s=LONG_S) == b"BODY"
+
+
+@pytest.mark.slow
+async def test_everything_can_be_closed_while_the_broker_is_frozen(
+    breakable_rabbitmq: RabbitMQ, amqp_url: str, cleaning: AsyncExitStack
+) -> None:
+    async with RabbitBroker(amqp_url) as broker:
+        consumer = await started_consumer(broker, cleaning)
+        caller = await started_caller(broker, cleaning)
+        call = asyncio.create_task(caller.call(b"body", message_id="1", timeout_s=LONG_S))
+        deliveries = await batch(consumer)
+        breakable_rabbitmq.freeze()
+        async with asyncio.timeout(20):
+            await consumer.ack(deliveries)
+            await consumer.drain(timeout_s=1.0)
+            await caller.close()
+        with pytest.raises(BrokerClosed):
+            await call
+    breakable_rabbitmq.thaw()
+
+
+async def test_a_connection_that_swallows_everything_is_replaced(
+    amqp_url: str, tcp_proxy: Proxied, cleaning: AsyncExitStack
+) -> None:
+    proxy = tcp_proxy(amqp_url)
+    impatient = BrokerAddress(url=proxy.url, confirm_timeout_s=0.3, connect_timeout_s=0.5)
+    async with RabbitBroker(amqp_url) as direct, RabbitBroker(impatient) as broker:
+        consumer = await started_consumer(direct, cleaning)
+        caller = await started_caller(broker, cleaning)
+        async with working(direct, consumer):
+            proxy.stall()
+            call = asyncio.create_task(caller.call(b"body", message_id="1", timeout_s=LONG_S))
+            await eventually_async(lambda: not caller.connected.is_set())
+            proxy.restore()
+            assert await call == b"BODY"
+
+
+async def test_a_lost_reply_is_given_again_on_the_next_connection(
+    amqp_url: str, tcp_proxy: Proxied, cleaning: AsyncExitStack
+) -> None:
+    proxy = tcp_proxy(amqp_url)
+    async with RabbitBroker(amqp_url) as direct, RabbitBroker(proxy.url) as broker:
+        consumer = await started_consumer(direct, cleaning)
+        caller = await started_caller(broker, cleaning)
+        proxy.stall_replies()
+        call = asyncio.create_task(caller.call(b"body", message_id="1", timeout_s=LONG_S))
+        await answer(direct, consumer, await batch(consumer))
+        proxy.drop()
+        proxy.restore()
+        (again,) = await batch(consumer)
+        assert again.message_id == "1"
+        assert not call.done()
+        await answer(direct, consumer, [again])
+        assert await call == b"BODY"
+
+
+async def test_a_reply_lost_on_the_workers_side_is_asked_for_again(amqp_url: str, cleaning: AsyncExitStack) -> None:
+    async with RabbitBroker(BrokerAddress(url=amqp_url, resend_after_s=0.1)) as broker:
+        consumer = await started_consumer(broker, cleaning)
+        caller = await started_caller(broker, cleaning)
+        call = asyncio.create_task(caller.call(b"body", message_id="1", timeout_s=LONG_S))
+        await consumer.ack(await batch(consumer))
+        async with working(broker, consumer):
+            assert await call == b"BODY"
+
+
+async def test_a_consumer_whose_queue_is_deleted_declares_it_and_consumes_again(
+    broker: RabbitBroker, amqp_url: str, cleaning: AsyncExitStack
+) -> None:
+    consumer = await started_consumer(broker, cleaning)
+    caller = await started_caller(broker, cleaning)
+    before = consumer.readiness
+    async with working(broker, consumer), aiormq.connect(amqp_url) as connection:
+        await (await connection.channel()).queue_delete(COMMANDS)
+        await eventually_async(lambda: consumer.readiness.since_s > before.since_s and consumer.readiness.ready)
+        assert await caller.call(b"body", message_id="1", timeout_s=LONG_S) == b"BODY"
+
+
+async def test_a_full_queue_makes_calls_wait_and_not_fail(
+    broker: RabbitBroker, amqp_url: str, cleaning: AsyncExitStack
+) -> None:
+    async with aiormq.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        await channel.queue_delete(COMMANDS)
+        await channel.queue_declare(
+            COMMANDS, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+        )
+        await channel.queue_bind(COMMANDS, COMMANDS, "command")
+        await channel.basic_publish(b"in the way", exchange=COMMANDS, routing_key="command")
+        caller = await started_caller(broker, cleaning)
+        call = asyncio.create_task(caller.call(b"body", message_id="1", timeout_s=LONG_S))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await asyncio.shield(call)
+        await channel.queue_purge(COMMANDS)
+        await eventually_async(lambda: holds_one(channel))
+        call.cancel()
+        await asyncio.wait([call])
+
+
+async def holds_one(channel: aiormq.abc.AbstractChannel) -> bool:
+    return (await channel.queue_declare(COMMANDS, passive=True)).message_count == 1
+
+
+async def test_connections_closed_by_an_operator_are_made_again(
+    breakable_rabbitmq: RabbitMQ, amqp_url: str, cleaning: AsyncExitStack
+) -> None:
+    async with RabbitBroker(amqp_url) as broker:
+        consumer = await started_consumer(broker, cleaning)
+        caller = await started_caller(broker, cleaning)
+
+        def close_all() -> bool:
+            return breakable_rabbitmq.management.close_connections(amqp_url) > 0
+
+        async with working(broker, consumer):
+            await asyncio.to_thread(eventually, close_all)
+            assert await caller.call(b"body", message_id="1", timeout_s=LONG_S) == b"BODY"
+
+
+async def test_a_channel_that_the_broker_closes_is_opened_again(broker: RabbitBroker, cleaning: AsyncExitStack) -> None:
+    consumer = await started_consumer(broker, cleaning)
+    caller = await started_caller(broker, cleaning)
+    before = consumer.readiness
+    session = consumer._link.current  # type: ignore[attr-defined]  # a worker that is late has its channel closed so
+    await session._channel.basic_ack(12345)
+    await eventually_async(lambda: consumer.readiness.since_s > before.since_s and consumer.readiness.ready)
+    async with working(broker, consumer):
+        assert await caller.call(b"body", message_id="1", timeout_s=LONG_S) == b"BODY"
+
+
+async def test_every_call_is_answered_though_connections_break_all_the_time(
+    amqp_url: str, tcp_proxy: Proxied, cleaning: AsyncExitStack
+) -> None:
+    clients_wire, workers_wire = tcp_proxy(amqp_url), tcp_proxy(amqp_url)
+    async with RabbitBroker(workers_wire.url) as workers, RabbitBroker(clients_wire.url) as clients:
+        consumers = [await started_consumer(workers, cleaning, batch_limit=4, prefetch=8) for _ in range(2)]
+        caller = await started_caller(clients, cleaning)
+        async with AsyncExitStack() as stack:
+            for consumer in consumers:
+                await stack.enter_async_context(working(workers, consumer))
+            answered = 0
+            for round_ in range(8):
+                bodies = [b"body %d of %d" % (n, round_) for n in range(25)]
+                calls = [
+                    asyncio.create_task(caller.call(body, message_id=body.decode(), timeout_s=LONG_S))
+                    for body in bodies
+                ]
+                await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+                (workers_wire if round_ % 2 else clients_wire).drop()
+                assert await asyncio.gather(*calls) == [body.upper() for body in bodies]
+                answered += len(calls)
+            assert answered == 200

@@ -1,0 +1,170 @@
+"""Whatever is wrong with an address, the error says what to do."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from bso_broker.connection import BrokerAddress, connect
+from bso_broker.errors import (
+    BrokerClosed,
+    BrokerUnreachable,
+    InvalidBrokerUrl,
+    LoginRefused,
+    TlsFailed,
+    VirtualHostRefused,
+)
+from bso_broker.rpc import RpcClient
+from tools.private_servers.server import free_ports
+
+
+@pytest.fixture
+async def silent_port() -> AsyncIterator[int]:
+    """A server that accepts connections and says nothing."""
+    over = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    over.set()
+    server.close()
+    await server.wait_closed()
+
+
+async def connecting(url: str, *, timeout_s: float = 10.0) -> None:
+    connection = await connect(BrokerAddress(url=url, connect_timeout_s=timeout_s), name="test")
+    await connection.close()
+
+
+def self_signed(folder: Path) -> Path:
+    """A file with a key and a certificate for localhost."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    path = folder / "localhost.pem"
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(private + certificate.public_bytes(pem))
+    return path
+
+
+@asynccontextmanager
+async def tls_in_front_of(amqp_url: str, certificate: Path) -> AsyncIterator[str]:
+    """A port that speaks TLS and forwards to the broker."""
+    target = urlsplit(amqp_url)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_broker, to_broker = await asyncio.open_connection(target.hostname, target.port)
+        await asyncio.gather(pump(reader, to_broker), pump(from_broker, writer))
+
+    server = await asyncio.start_server(serve, "localhost", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    yield target._replace(scheme="amqps", netloc=f"guest:guest@localhost:{port}").geturl()
+    server.close()
+    await server.wait_closed()
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while chunk := await reader.read(65536):
+            writer.write(chunk)
+            await writer.drain()
+    writer.close()
+
+
+async def test_a_good_address_connects(amqp_url: str) -> None:
+    await connecting(amqp_url)
+
+
+async def test_a_wrong_password_is_named_and_not_shown(amqp_url: str) -> None:
+    with pytest.raises(LoginRefused, match="expected a user name and password that it knows") as raised:
+        await connecting(amqp_url.replace(":guest@", ":secret@"))
+    assert "secret" not in str(raised.value)
+
+
+async def test_a_missing_virtual_host_is_named(amqp_url: str) -> None:
+    with pytest.raises(VirtualHostRefused, match=r"127\.0\.0\.1:\d+/nowhere.*add_vhost"):
+        await connecting(urlsplit(amqp_url)._replace(path="/nowhere").geturl())
+
+
+async def test_a_port_where_nobody_listens_is_unreachable() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(BrokerUnreachable, match="is it running"):
+        await connecting(f"amqp://127.0.0.1:{port}/")
+
+
+async def test_a_server_that_does_not_answer_is_unreachable_at_the_deadline(silent_port: int) -> None:
+    with pytest.raises(BrokerUnreachable, match=r"did not answer within 0\.2 s"):
+        await connecting(f"amqp://127.0.0.1:{silent_port}/", timeout_s=0.2)
+
+
+async def test_an_unknown_host_is_unreachable() -> None:
+    with pytest.raises(BrokerUnreachable, match=r"'broker\.invalid'.* cannot be resolved .*check its spelling"):
+        await connecting("amqp://broker.invalid/")
+
+
+async def test_tls_against_a_port_without_it_names_the_right_one(amqp_url: str) -> None:
+    with pytest.raises(TlsFailed, match="5671"):
+        await connecting(amqp_url.replace("amqp://", "amqps://"))
+
+
+async def test_tls_works_with_a_certificate_that_is_trusted_and_only_then(amqp_url: str, tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path)
+    async with tls_in_front_of(amqp_url, certificate) as url:
+        await connecting(f"{url}?cafile={certificate}")
+        with pytest.raises(TlsFailed, match="certificate"):
+            await connecting(url)
+
+
+async def test_a_certificate_file_that_does_not_exist_is_named(amqp_url: str) -> None:
+    with pytest.raises(TlsFailed, match=r"/nowhere/ca\.pem"):
+        await connecting(amqp_url.replace("amqp://", "amqps://") + "?cafile=/nowhere/ca.pem")
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "http://host/", "amqp://", "amqp://host:99999/", "localhost:5672"])
+def test_what_is_no_broker_url_is_refused_at_once(url: str) -> None:
+    with pytest.raises(InvalidBrokerUrl, match="amqp://"):
+        BrokerAddress(url=url)
+
+
+def test_an_address_shows_no_password() -> None:
+    address = BrokerAddress(url="amqps://alice:secret@broker/team%2Fa")
+    assert str(address) == "broker:5671/team/a"
+    assert address.login == "alice"
+    assert "secret" not in repr(address)
+
+
+async def test_a_call_with_a_wrong_password_fails_at_once_with_that_error(amqp_url: str) -> None:
+    client = RpcClient(amqp_url.replace(":guest@", ":wrong@"))
+    await client.start()
+    try:
+        async with asyncio.timeout(20):
+            with pytest.raises(LoginRefused):
+                await client.call(b"body", message_id="1", timeout_s=60)
+    finally:
+        await client.close()
+
+
+async def test_a_client_that_was_not_started_says_so(amqp_url: str) -> None:
+    with pytest.raises(BrokerClosed, match="the broker client is not started"):
+        await RpcClient(amqp_url).call(b"body", message_id="1", timeout_s=1)

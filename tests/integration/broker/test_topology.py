@@ -1,0 +1,94 @@
+"""What is declared is what is described, and what disagrees is a clear error."""
+
+import asyncio
+import json
+from urllib.parse import urlsplit
+
+import aiormq
+import pytest
+from aiormq.abc import DeliveredMessage
+
+from bso_broker.errors import TopologyMismatch
+from bso_broker.messages import Event
+from bso_broker.rabbit import RabbitBroker
+from bso_broker.topology import COMMANDS, DEAD_LETTERS, EVENT_LOG, TOPOLOGY, definitions, describe
+from tests.servers import eventually_async
+from tools.private_servers import Management
+
+Rows = list[dict[str, object]]
+
+
+def shared(rows: Rows, keys: list[str]) -> list[str]:
+    """Rows in a comparable form, with only the given fields, and without what RabbitMQ adds of its own.
+
+    RabbitMQ 4.3 leaves fields out that are false.
+    """
+    own = [row for row in rows if row.get("source", "-") != ""]
+    return sorted(json.dumps({k: row.get(k, False) for k in keys}, sort_keys=True) for row in own)
+
+
+async def test_declaring_again_changes_nothing(broker: RabbitBroker) -> None:
+    await broker.declare()
+
+
+async def test_the_definitions_are_what_a_broker_exports_after_declaring(
+    broker: RabbitBroker, amqp_url: str, rabbitmq_management: Management
+) -> None:
+    vhost = urlsplit(amqp_url).path.removeprefix("/")
+    exported = await asyncio.to_thread(rabbitmq_management.request, "GET", f"definitions/{vhost}")
+    expected = definitions(vhost=vhost)
+    for kind, fields in (
+        ("exchanges", ["name", "type", "durable", "auto_delete", "internal", "arguments"]),
+        ("queues", ["name", "durable", "auto_delete", "arguments"]),
+        ("bindings", ["source", "destination", "destination_type", "routing_key", "arguments"]),
+    ):
+        assert shared(exported[kind], fields) == shared(expected[kind], fields)
+
+
+async def test_imported_definitions_satisfy_declare(amqp_url: str, rabbitmq_management: Management) -> None:
+    vhost = urlsplit(amqp_url).path.removeprefix("/")
+    await asyncio.to_thread(rabbitmq_management.request, "POST", "definitions", definitions(vhost=vhost))
+    await RabbitBroker(amqp_url).declare()
+
+
+def test_the_description_is_plain_data_and_names_everything() -> None:
+    described = json.loads(json.dumps(describe()))
+    assert [queue["name"] for queue in described["queues"]] == [queue.name for queue in TOPOLOGY.queues]
+    assert len(described["exchanges"]) == len(TOPOLOGY.exchanges)
+    assert len(described["bindings"]) == len(TOPOLOGY.bindings)
+
+
+async def test_a_queue_with_other_properties_is_named_with_what_to_do(amqp_url: str) -> None:
+    async with aiormq.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        await channel.queue_declare(COMMANDS, durable=True, arguments={"x-queue-type": "quorum"})
+    with pytest.raises(TopologyMismatch, match=r"queue 'bso\.commands' exists with other properties.*[Dd]elete"):
+        await RabbitBroker(amqp_url).declare()
+
+
+async def test_a_consumer_that_cannot_declare_says_why_it_is_not_ready(amqp_url: str) -> None:
+    async with aiormq.connect(amqp_url) as connection, RabbitBroker(amqp_url) as broker:
+        channel = await connection.channel()
+        await channel.queue_declare(DEAD_LETTERS, durable=True, arguments={"x-queue-type": "quorum"})
+        consumer = broker.command_consumer()
+        await consumer.start()
+        try:
+            await eventually_async(lambda: "other properties" in consumer.readiness.reason)
+            assert not consumer.readiness.ready
+            await channel.queue_delete(DEAD_LETTERS)
+            await eventually_async(lambda: consumer.readiness.ready, timeout_s=20)
+        finally:
+            await consumer.close()
+
+
+async def test_events_are_kept_in_the_stream(broker: RabbitBroker, amqp_url: str) -> None:
+    event = Event(routing_key="trial_started.job", body=b"body", message_id="1")
+    await broker.event_publisher().publish_batch([event])
+    arrived: asyncio.Queue[DeliveredMessage] = asyncio.Queue()
+    async with aiormq.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        await channel.basic_qos(prefetch_count=10)
+        await channel.basic_consume(EVENT_LOG, arrived.put, arguments={"x-stream-offset": "first"})
+        async with asyncio.timeout(10):
+            message = await arrived.get()
+        assert (message.body, message.routing_key) == (b"body", "trial_started.job")

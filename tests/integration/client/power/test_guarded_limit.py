@@ -1,0 +1,119 @@
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bso_client.power.guarded_limit import GuardedLimit, LimitNotSet
+from tests.fakes.gpus import FakeGpus
+from tests.integration.client.power.conftest import MakePowerLimit
+
+MakeLimit = Callable[..., GuardedLimit]
+
+
+@pytest.fixture
+def make_limit(gpus: FakeGpus, tmp_path: Path) -> Iterator[MakeLimit]:
+    index = gpus.add(limit_w=650.0)
+    made: list[GuardedLimit] = []
+
+    def make(**options: float) -> GuardedLimit:
+        made.append(GuardedLimit([gpus.device(index)["uuid"]], lock_folder=tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for limit in made:
+        limit.close()
+
+
+def kill(limit: GuardedLimit) -> None:
+    limit._guard._process.kill()
+    limit._guard._process.wait()
+
+
+def test_a_limit_is_set_and_what_was_found_is_restored(gpus: FakeGpus, make_limit: MakeLimit) -> None:
+    limit = make_limit()
+    assert list(limit.found_w.values()) == [650.0]
+    limit.set(400.5)
+    assert gpus.device(0)["limit_w"] == 400.5
+    limit.close()
+    limit.close()
+    assert gpus.device(0)["limit_w"] == 650.0
+
+
+def test_a_limit_that_was_never_set_is_not_touched(gpus: FakeGpus, make_limit: MakeLimit) -> None:
+    make_limit().close()
+    assert gpus.limits_set == [(0, 650.0)]  # whether limits may be set is tried with the one that is set
+
+
+@pytest.mark.parametrize("code", [2, 4, 15])
+def test_what_nvml_refuses_is_told_and_the_next_limit_may_be_set(
+    gpus: FakeGpus, make_limit: MakeLimit, code: int
+) -> None:
+    limit = make_limit()
+    gpus.fail("nvmlDeviceSetPowerManagementLimit", [code, 0, 0])
+    with pytest.raises(LimitNotSet, match=f"NVML error {code}") as refused:
+        limit.set(300)
+    assert refused.value.needs_permission == (code == 4)
+    limit.set(400)
+    assert gpus.device(0)["limit_w"] == 400.0
+
+
+def test_a_guard_that_was_killed_is_replaced_by_one_that_knows_what_to_restore(
+    gpus: FakeGpus, make_limit: MakeLimit, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit = make_limit()
+    limit.set(400)
+    kill(limit)
+    limit.set(300)
+    kill(limit)
+    limit.keep_guarded()
+    assert gpus.device(0)["limit_w"] == 300.0
+    kill(limit)
+    limit.close()
+    assert gpus.device(0)["limit_w"] == 650.0
+    assert caplog.text.count("another one takes its place") == 3
+
+
+def test_a_guard_that_does_not_answer_holds_nobody_up(gpus: FakeGpus, make_limit: MakeLimit) -> None:
+    limit = make_limit(timeout_s=2.0)
+    limit.set(400)
+    frozen = limit._guard._process
+    frozen.send_signal(signal.SIGSTOP)
+    with pytest.raises(LimitNotSet, match="does not answer"):
+        limit.set(300)
+    with pytest.raises(LimitNotSet, match="sets the power limit of the same GPU already"):
+        limit.set(300)  # by another guard, which finds the first one's lock
+    frozen.send_signal(signal.SIGCONT)
+    frozen.wait(20)
+    assert gpus.device(0)["limit_w"] == 650.0
+
+
+def test_without_a_guard_no_limit_is_touched(
+    gpus: FakeGpus, make_limit: MakeLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(LimitNotSet, match="cannot be started"):
+        make_limit()
+    assert gpus.limits_set == []
+
+
+def test_a_gpu_that_is_not_there_is_told(gpus: FakeGpus, tmp_path: Path) -> None:
+    gpus.add()
+    with pytest.raises(LimitNotSet, match="only 0 are there"):
+        GuardedLimit(["GPU-gone"], lock_folder=tmp_path)
+
+
+def test_a_power_limit_optimizer_that_cannot_replace_its_guard_gives_up(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpus.add()
+    power_limit = make_power_limit()
+    list(power_limit.steps(range(2)))
+    installation = power_limit._follower._installation  # type: ignore[union-attr]  # it follows
+    assert installation is not None
+    kill(installation.limit)
+    gpus.forbid_limits()
+    assert list(power_limit.steps("abc")) == ["a", "b", "c"]
+    assert "no power limit is tuned: " in caplog.text
+    assert not power_limit.is_profiling

@@ -1,0 +1,131 @@
+"""RabbitMQ, started with the files of deploy/rabbitmq, has the queues and logins that workers and trainings need."""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import aiormq
+import pytest
+from aiormq.exceptions import ChannelAccessRefused
+from typing_extensions import override
+
+from bso_broker.rabbit import RabbitBroker
+from bso_broker.topology import COMMANDS, DEAD_LETTER_EXCHANGE
+from tools.private_servers import Management, RabbitMQ, ServerFailed
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+
+
+class ConfiguredRabbitMQ(RabbitMQ):
+    """A private node that reads deploy's rabbitmq.conf, and the definitions in a folder, when it starts."""
+
+    def __init__(self, secrets: Path) -> None:
+        super().__init__()
+        self.secrets = secrets
+        operator = urlsplit((secrets / "operator_amqp_url").read_text().strip())
+        management_url = f"http://{operator.username}:{operator.password}@127.0.0.1:{self._management_port}"
+        self.management = Management(management_url, self.login_url("operator"))
+
+    def login_url(self, name: str) -> str:
+        parts = urlsplit((self.secrets / f"{name}_amqp_url").read_text().strip())
+        login = f"{parts.username}:{parts.password}"
+        return urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{self.port}"))
+
+    @override
+    def _answers(self) -> bool:
+        return super()._answers() and self._listens()
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    @override
+    def _write_configuration(self) -> None:
+        super()._write_configuration()
+        definitions = self.folder / "definitions.d"
+        definitions.mkdir(exist_ok=True)
+        shutil.copy(DEPLOY / "rabbitmq/topology.json", definitions / "10-topology.json")
+        shutil.copy(self.secrets / "rabbitmq_logins.json", definitions / "20-logins.json")
+        settings = (DEPLOY / "rabbitmq/rabbitmq.conf").read_text()
+        settings = settings.replace("/etc/rabbitmq/definitions.d", str(definitions))
+        settings = settings.replace("disk_free_limit.absolute = 2GB", "").replace("log.console = true", "")
+        with (self.folder / "rabbitmq.conf").open("a") as file:
+            file.write(settings)
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("deploy") / "secrets"
+    subprocess.run([sys.executable, DEPLOY / "make-secrets", folder], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(secrets: Path) -> Iterator[ConfiguredRabbitMQ]:
+    with ConfiguredRabbitMQ(secrets) as server:
+        yield server
+
+
+async def test_workers_find_everything_declared_as_they_need_it(rabbitmq: ConfiguredRabbitMQ) -> None:
+    async with RabbitBroker(rabbitmq.login_url("worker")) as broker:
+        await broker.declare()  # TopologyMismatch, if anything differed
+    names = {queue["name"] for queue in rabbitmq.management.queues(rabbitmq.login_url("operator"))}
+    assert COMMANDS in names
+
+
+async def test_a_training_may_send_commands_and_not_consume_them(rabbitmq: ConfiguredRabbitMQ) -> None:
+    async with aiormq.connect(rabbitmq.login_url("training")) as connection:
+        channel = await connection.channel(publisher_confirms=True)
+        await channel.basic_publish(b"not for a worker", exchange=COMMANDS, routing_key="command", mandatory=True)
+        with pytest.raises(ChannelAccessRefused):
+            await channel.basic_get(COMMANDS)
+
+
+async def test_an_operator_sees_the_dead_letters(rabbitmq: ConfiguredRabbitMQ) -> None:
+    async with RabbitBroker(rabbitmq.login_url("operator")) as broker, broker.dead_letters() as letters:
+        assert (await letters.counts()).dead_letters == 0
+
+
+async def test_an_operator_sends_dead_letters_again(rabbitmq: ConfiguredRabbitMQ) -> None:
+    async with aiormq.connect(rabbitmq.login_url("worker")) as connection:
+        channel = await connection.channel(publisher_confirms=True)
+        await channel.basic_publish(b"{", exchange=DEAD_LETTER_EXCHANGE, mandatory=True)
+    command = (sys.executable, "-m", "bso.cli", "dead-letters", "requeue", "--all")
+    done = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, "BSO_AMQP_URL": rabbitmq.login_url("operator")}, stdout=asyncio.subprocess.PIPE
+    )
+    said = (await done.communicate())[0].decode()
+    assert (done.returncode, "1" in said) == (0, True), said
+
+
+def test_nobody_may_come_in_as_guest(rabbitmq: ConfiguredRabbitMQ) -> None:
+    assert {user["name"] for user in rabbitmq.management.request("GET", "users")} == {
+        "bso-worker",
+        "bso-operator",
+        "bso-training",
+    }
+
+
+def test_the_definitions_can_be_imported_into_a_running_broker(rabbitmq_management: Management, secrets: Path) -> None:
+    try:
+        for file in (DEPLOY / "rabbitmq/topology.json", secrets / "rabbitmq_logins.json"):
+            rabbitmq_management.request("POST", "definitions", json.loads(file.read_text()))
+        queues = rabbitmq_management.request("GET", "queues/bso")
+        assert COMMANDS in {queue["name"] for queue in queues}
+    finally:
+        _forget(rabbitmq_management)
+
+
+def _forget(management: Management) -> None:
+    for path in ("vhosts/bso", "users/bso-worker", "users/bso-operator", "users/bso-training"):
+        try:
+            management.request("DELETE", path)
+        except ServerFailed:
+            continue

@@ -1,0 +1,144 @@
+"""``bso replay`` on a database with a history, in this process: what it prints, and how it ends."""
+
+import asyncio
+import json
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bso.cli.main import app
+from bso.service.engine import Engine
+from bso.storage import open_store
+from bso_migrations import upgrade
+from tests.contract.storage.training import Campaign
+
+JOB = "toy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bso:
+    """Runs commands on one SQLite file."""
+
+    url: str
+
+    def __call__(self, *arguments: object, **environment: str) -> Done:
+        """Run to the end, whatever the end is."""
+        known = {name: None for name in os.environ if name.startswith("BSO_")}
+        done = CliRunner().invoke(
+            app, [*map(str, arguments)], env={**known, "BSO_DATABASE_URL": self.url, "COLUMNS": "200", **environment}
+        )
+        return Done(returncode=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+
+    def ok(self, *arguments: object, **environment: str) -> str:
+        """Run to a good end; what it printed."""
+        done = self(*arguments, **environment)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def json(self, *arguments: object) -> Any:
+        """Run with --json to a good end; the object that it printed."""
+        return json.loads(self.ok(*arguments, "--json"))
+
+    def lines(self, *arguments: object) -> list[Any]:
+        """Run to a good end; the JSON objects that it printed, one a line."""
+        return [json.loads(line) for line in self.ok(*arguments).splitlines()]
+
+    def refused(self, *arguments: object) -> str:
+        """Run to a bad end; the one sentence that says why."""
+        done = self(*arguments)
+        assert done.returncode == 1, done
+        return " ".join(done.stderr.split())
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Bso:
+    """Commands on a database with one job."""
+    url = f"sqlite:///{tmp_path / 'bso.sqlite'}"
+
+    async def train() -> None:
+        await upgrade(url)
+        store = open_store(url)
+        await Campaign(engine=Engine(store), seed=3, job_id=JOB).run(1)
+        await store.close()
+
+    asyncio.run(train())
+    return Bso(url=url)
+
+
+def test_tables_are_verified_tampered_with_and_rebuilt(trained: Bso, tmp_path: Path) -> None:
+    assert "1 job with" in trained.ok("replay", "verify")
+    with sqlite3.connect(tmp_path / "bso.sqlite") as database:
+        database.execute("UPDATE trial SET cost = 5, reason = 'a whim' WHERE trial_number = 1")
+    database.close()
+    found = trained("replay", "verify", "--most", 1)
+    assert found.returncode == 1
+    assert "trial 1, column reason: the log says nothing has converged yet; 64" in found.stdout
+    assert "and 1 more" in found.stdout
+    [job] = [json.loads(line) for line in trained("replay", "verify", "--json").stdout.splitlines()]
+    assert {one["column"] for one in job["differences"]} == {"cost", "reason"}
+
+    assert trained("replay", "rebuild").returncode == 1  # nobody there to say yes
+    [rebuilt] = trained.lines("replay", "rebuild", "--yes", "--json")
+    assert (rebuilt["job_id"], rebuilt["changed_rows"]) == ("toy", 1)
+    assert "no differences" in trained.ok("replay", "verify")
+
+
+def test_a_backup_is_made_checked_and_brought_into_another_database(trained: Bso, tmp_path: Path) -> None:
+    backup, other = tmp_path / "backup.jsonl", f"sqlite:///{tmp_path / 'other.sqlite'}"
+    exported = trained.json("replay", "export", "--output", backup)
+    assert exported == {"jobs": 1, "events": len(backup.read_bytes().splitlines())}
+    assert trained.ok("replay", "export", "toy").encode() == backup.read_bytes()
+    assert trained.ok("replay", "export", "--from", backup).encode() == backup.read_bytes()
+    assert "no differences" in trained.ok("replay", "verify", "--from", backup)
+    assert "no differences" in trained.ok(
+        "replay", "verify", "--log-only", "--from", backup, BSO_DATABASE_URL="sqlite:////nowhere/at/all"
+    )
+
+    assert "bso migrate" in trained.refused("replay", "import", backup, "--database-url", other)
+    trained.ok("migrate", "--database-url", other)
+    [first] = trained.lines("replay", "import", backup, "--json", "--database-url", other)
+    assert first["added_events"] == exported["events"]
+    assert "nothing to do" in trained.ok("replay", "import", backup, "--database-url", other)
+    assert "nothing to do" in trained.ok("replay", "rebuild", "--to", other)
+    shown = [trained.json("jobs", "show", "toy", "--database-url", url) for url in (other, trained.url)]
+    assert shown[0] == shown[1]
+
+
+def test_bad_files_and_unknown_jobs_are_refused_in_a_sentence(trained: Bso, tmp_path: Path) -> None:
+    backup = tmp_path / "backup.jsonl"
+    trained.ok("replay", "export", "--output", backup)
+    cut = tmp_path / "cut.jsonl"
+    cut.write_bytes(backup.read_bytes()[:-30])
+    last = backup.read_bytes().count(b"\n")
+    assert f"cut.jsonl, line {last}: not an event" in trained.refused("replay", "import", cut)
+    assert "no file" in trained.refused("replay", "import", tmp_path / "none.jsonl")
+    assert "nothing is recorded of nobody" in trained.refused("replay", "export", "nobody")
+    assert trained("replay", "verify", "nobody").returncode == 1
+    nobody = trained("replay", "verify", "nobody", "--log-only", "--from", backup)
+    assert (nobody.returncode, "the log holds no event of it" in nobody.stdout) == (1, True)
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    assert "holds no event" in trained.refused("replay", "verify", "--log-only", "--from", empty)
+    assert trained("replay", "publish", "--type", "nonsense").returncode == 2
+    assert "replays are the broker's" in trained.refused("replay", "publish")
+
+    lines = [json.loads(line) for line in backup.read_text().splitlines()]
+    lines[2]["recorded_at"] = "2020-02-02T00:00:00Z"
+    cut.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    refused = trained("replay", "import", cut)
+    assert refused.returncode == 1
+    assert "event 3 of job toy is already recorded with another recorded_at" in " ".join(refused.stderr.split())

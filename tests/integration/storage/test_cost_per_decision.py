@@ -1,0 +1,177 @@
+"""What a decision costs does not grow with history: counted in statements and rows, not in seconds."""
+
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import event
+
+from bso.domain.commands import PowerMeasurement, RenewLease, ReportPowerProfile
+from bso.domain.replies import TrialBegun
+from bso.service.engine import Engine
+from bso.storage import SqlStore
+from bso_migrations import upgrade
+from tests.contract.storage.training import HARDWARE, ask, beginning, registration, report, request
+from tests.integration.storage.conftest import OpenAt
+from tools.private_servers import MariaDB
+
+JOBS = [f"job-{number}" for number in range(4)]
+ONE_LIMIT = (PowerMeasurement(power_limit_w=200.0, average_power_w=180.0, samples_per_s=1e3),)
+STATEMENTS_OF_A_BATCH = 7
+"""lock, recollect, active trials, insert events, their ids, upsert trials, upsert jobs."""
+
+
+@contextmanager
+def counted(store: SqlStore) -> Iterator[list[str]]:
+    """The statements that a store sends."""
+    statements: list[str] = []
+
+    def note(*arguments: Any) -> None:
+        statements.append(arguments[2])
+
+    event.listen(store._engine.sync_engine, "before_cursor_execute", note)
+    yield statements
+    event.remove(store._engine.sync_engine, "before_cursor_execute", note)
+
+
+async def trained(engine: Engine, *, trials: int) -> dict[str, TrialBegun]:
+    """Jobs with that many ended trials each, and one that is running."""
+    await ask(engine, *(registration(job_id, early_stopping=False, max_epochs=10**6) for job_id in JOBS))
+    for _ in range(trials):
+        begun = await begin_everywhere(engine)
+        epochs = [(epoch, 1.0 if epoch == 6 else 0.5) for epoch in range(1, 7)]
+        await ask(
+            engine,
+            *(
+                report(trial, epoch, job_id=job_id, metric=metric)
+                for job_id, trial in begun.items()
+                for epoch, metric in epochs
+            ),
+        )
+    return await begin_everywhere(engine)
+
+
+async def profiled(engine: Engine, batch_sizes: Sequence[int]) -> None:
+    """The same power profile of these batch sizes of every job."""
+    for size in batch_sizes:
+        command = ReportPowerProfile(batch_size=size, hardware=HARDWARE, measurements=ONE_LIMIT)
+        await ask(engine, *(request(command, job_id=job_id) for job_id in JOBS))
+
+
+async def begin_everywhere(engine: Engine) -> dict[str, TrialBegun]:
+    """One more trial of each job."""
+    answers = await ask(engine, *(beginning(job_id) for job_id in JOBS))
+    return {answer.request.job_id: answer.reply for answer in answers if isinstance(answer.reply, TrialBegun)}
+
+
+async def test_a_batch_takes_the_same_few_statements_whatever_went_before(migrated_url: str, open_at: OpenAt) -> None:
+    store = open_at(migrated_url)
+    engine = Engine(store)
+    counts = []
+    epoch = 0
+    for trials in (1, 10):
+        running = await trained(engine, trials=trials)
+        for size in (1, 8):
+            batch = [
+                report(running[job_id], epoch + step, job_id=job_id) for step in range(1, size + 1) for job_id in JOBS
+            ]
+            epoch += size
+            with counted(store) as statements:
+                await ask(engine, *batch)
+            counts.append([one for one in statements if not one.startswith(("BEGIN", "SELECT 1"))])
+    assert [len(statements) for statements in counts] == [STATEMENTS_OF_A_BATCH] * 4, counts
+
+
+async def test_one_report_alone_learns_the_id_of_its_event_without_asking_for_it(
+    migrated_url: str, open_at: OpenAt
+) -> None:
+    store = open_at(migrated_url)
+    engine = Engine(store)
+    await ask(engine, registration("alone"))
+    (begun,) = await ask(engine, beginning("alone"))
+    assert isinstance(begun.reply, TrialBegun)
+    with counted(store) as statements:
+        (answer,) = await ask(engine, report(begun.reply, 1, job_id="alone"))
+    sent = [one for one in statements if not one.startswith(("BEGIN", "SELECT 1"))]
+    assert len(sent) == STATEMENTS_OF_A_BATCH - 1, sent
+    assert [one.event_id for one in answer.events] == [await store.last_event_id("alone")]
+
+
+async def test_profiles_are_loaded_in_one_statement_and_only_for_who_begins_or_resumes(
+    migrated_url: str, open_at: OpenAt
+) -> None:
+    store = open_at(migrated_url)
+    engine = Engine(store)
+    await trained(engine, trials=1)
+    await profiled(engine, (32, 64, 128))
+    with counted(store) as statements:
+        begun = await begin_everywhere(engine)
+    assert [len(trial.power_profile) for trial in begun.values()] == [1] * len(JOBS)
+    assert len([one for one in statements if "power_profile" in one]) == 1
+    renewals = [RenewLease(trial_number=one.trial_number, trial_id=one.trial_id) for one in begun.values()]
+    for is_resumption in (False, True):
+        batch = [
+            request(replace(renewal, is_resumption=is_resumption), job_id=job_id)
+            for job_id, renewal in zip(begun, renewals, strict=True)
+        ]
+        with counted(store) as statements:
+            await ask(engine, *batch)
+        assert len([one for one in statements if "power_profile" in one]) == is_resumption
+
+
+async def test_beginning_reads_the_same_few_profiles_whatever_other_jobs_have(
+    mariadb_server: MariaDB, open_at: OpenAt
+) -> None:
+    url = mariadb_server.create_database()
+    await upgrade(url)
+    engine = Engine(open_at(url))
+    await trained(engine, trials=1)
+    await profiled(engine, (32, 64, 128))
+    few = await rows_read_by(mariadb_server, begin_everywhere(engine))
+    other = replace(HARDWARE, gpu_model="another")
+    for number in range(40):
+        job_id = f"other-{number:02}"
+        await ask(engine, registration(job_id))
+        await ask(
+            engine,
+            *(
+                request(ReportPowerProfile(batch_size=size, hardware=kind, measurements=ONE_LIMIT), job_id=job_id)
+                for size in (32, 64, 128)
+                for kind in (HARDWARE, other)
+            ),
+        )
+    many = await rows_read_by(mariadb_server, begin_everywhere(engine))
+    assert many <= 1.2 * few + 20, (few, many)
+
+
+async def test_a_batch_reads_the_same_few_rows_whatever_went_before(mariadb_server: MariaDB, open_at: OpenAt) -> None:
+    url = mariadb_server.create_database()
+    await upgrade(url)
+    store = open_at(url)
+    engine = Engine(store)
+    reads = []
+    for trials in (5, 40):
+        running = await trained(engine, trials=trials)
+        batch = [report(running[job_id], epoch, job_id=job_id) for epoch in range(1, 9) for job_id in JOBS]
+        costs = [await rows_read_by(mariadb_server, ask(engine, *batch)) for _ in ("decided", "sent again")]
+        reads.append([*costs, await rows_read_by(mariadb_server, store.lapsed_leases())])
+    few, many = reads
+    assert all(later <= 1.2 * earlier + 10 for earlier, later in zip(few, many, strict=True)), reads
+    decided, sent_again, lapsed = many
+    assert decided < 250  # 4 jobs with 2 active trials each, 32 events
+    assert sent_again < 100
+    assert lapsed < 20  # most of them by looking at the counter itself
+
+
+async def rows_read_by(server: MariaDB, work: Awaitable[object]) -> int:
+    """How many rows the server looks at meanwhile."""
+    before = rows_read(server)
+    await work
+    return rows_read(server) - before
+
+
+def rows_read(server: MariaDB) -> int:
+    """How many rows the server has looked at so far."""
+    lines = server.execute("SHOW GLOBAL STATUS LIKE 'Handler_read%'").splitlines()
+    return sum(int(line.split()[1]) for line in lines)

@@ -1,0 +1,183 @@
+"""The embedded mode: a file that makes itself, shared by processes, without a worker."""
+
+import asyncio
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from bso.domain.decide import Rules
+from bso.domain.errors import Misconfigured
+from bso.domain.events import TrialSuspended
+from bso.domain.replies import TrialBegun
+from bso.service.engine import Engine
+from bso.service.errors import SchemaMissing, StoreNotReady, StoreUnusable
+from bso.service.records import SchemaStatus
+from bso.storage import open_store
+from bso.storage.embedded import open_embedded
+from bso_migrations import downgrade, upgrade
+from tests.contract.storage.training import (
+    JOB,
+    Campaign,
+    ask,
+    assert_log_equals_tables,
+    begin,
+    beginning,
+    registration,
+    whole_history,
+)
+
+
+async def test_the_file_makes_itself_and_is_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "state" / "bso.sqlite"
+    first = await open_embedded(path, upgrade=upgrade)
+    assert (first.was_created, first.path) == (True, path)
+    await Campaign(engine=first.engine, seed=1).run(3)
+    await first.close()
+    again = await open_embedded(f"sqlite:///{path}", upgrade=upgrade)
+    assert not again.was_created
+    folded = await assert_log_equals_tables(again.store)
+    assert folded.last_trial_number >= 3
+    await again.close()
+
+
+async def test_looking_at_a_file_that_does_not_exist_makes_none(tmp_path: Path) -> None:
+    path = tmp_path / "bso.sqlite"
+    store = open_store(f"sqlite:///{path}")
+    assert (await store.schema_state()).status is SchemaStatus.MISSING
+    with pytest.raises(SchemaMissing, match="does not exist"):
+        await store.jobs()
+    await store.close()
+    assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
+
+
+async def test_an_older_file_is_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "bso.sqlite"
+    first = await open_embedded(path, upgrade=upgrade)
+    await ask(first.engine, registration())
+    await first.close()
+    await downgrade(f"sqlite:///{path}", revision="0006")
+    again = await open_embedded(path, upgrade=upgrade)
+    await begin(again.engine)
+    await assert_log_equals_tables(again.store)
+    await again.close()
+
+
+async def test_a_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "bso.sqlite"
+    first = await open_embedded(path, upgrade=upgrade)
+    async with first.store._engine.connect() as connection:
+        await connection.execute(text("UPDATE bso_schema_version SET version_num = '9999'"))
+        await connection.commit()
+    await first.close()
+    with pytest.raises(StoreNotReady, match="upgrade the program"):
+        await open_embedded(path, upgrade=upgrade)
+
+
+async def test_beginning_a_trial_expires_lapsed_leases_first(tmp_path: Path) -> None:
+    path = tmp_path / "bso.sqlite"
+    killed = await open_embedded(path, rules=Rules(lease_s=0.0), upgrade=upgrade)
+    await ask(killed.engine, registration())
+    await begin(killed.engine, recurrence_id="monday")
+    await killed.close()
+    handle = await open_embedded(path, upgrade=upgrade)
+    [answer] = await handle.execute([beginning(recurrence_id="monday")])
+    assert isinstance(answer.reply, TrialBegun)
+    kinds = [type(recorded.event) for recorded in await whole_history(handle.store, JOB)]
+    assert kinds.index(TrialSuspended) < len(kinds) - 1
+    await assert_log_equals_tables(handle.store)
+    await handle.close()
+
+
+async def test_there_is_no_outbox(tmp_path: Path) -> None:
+    handle = await open_embedded(tmp_path / "bso.sqlite", upgrade=upgrade)
+    await ask(handle.engine, registration(), beginning())
+    assert await handle.store.unpublished(older_than_s=0.0) == []
+    await handle.close()
+
+
+async def test_processes_that_start_together_share_one_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "bso.sqlite"
+    pipe = asyncio.subprocess.PIPE
+    program = [sys.executable, "-m", "tests.integration.storage.embedded_training", str(path)]
+    trainings = [
+        await asyncio.create_subprocess_exec(*program, f"night-{number}", stdout=pipe, stderr=pipe)
+        for number in range(3)
+    ]
+    ends = await asyncio.gather(*(training.communicate() for training in trainings))
+    assert [error.decode() for _, error in ends] == [""] * 3
+    assert sorted(int(output) for output, _ in ends) == [1, 2, 3]
+    handle = await open_embedded(path, upgrade=upgrade)
+    folded = await assert_log_equals_tables(handle.store)
+    assert sorted(folded.trials) == [1, 2, 3]
+    await handle.close()
+
+
+async def test_a_write_waits_for_another_process_instead_of_failing(tmp_path: Path) -> None:
+    handle = await open_embedded(tmp_path / "bso.sqlite", upgrade=upgrade)
+    other = await open_embedded(tmp_path / "bso.sqlite", upgrade=upgrade)
+    await ask(handle.engine, registration())
+    async with handle.store.unit_of_work() as uow:
+        await uow.lock([JOB], creating=())
+        second = asyncio.create_task(Engine(other.store).execute([beginning()]))
+        await handle.store.jobs()
+        assert not second.done()
+    [answer] = await second
+    assert isinstance(answer.reply, TrialBegun)
+    await handle.close()
+    await other.close()
+
+
+@pytest.mark.parametrize("address", ["mysql://me@db/bso", "sqlite://"])
+async def test_only_a_file_can_be_embedded(address: str) -> None:
+    with pytest.raises(Misconfigured):
+        await open_embedded(address, upgrade=upgrade)
+
+
+async def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Misconfigured, match="BSO_URL"):
+        await open_embedded(tmp_path / "file" / "bso.sqlite", upgrade=upgrade)
+
+
+async def test_a_file_that_is_no_database_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "bso.sqlite"
+    path.write_text("these are not the bytes of a database, whatever its name says" * 100)
+    with pytest.raises(Misconfigured, match="not a database"):
+        await open_embedded(path, upgrade=upgrade)
+
+
+def test_a_file_that_cannot_be_opened_leaves_no_thread_that_complains_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complaints: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
+
+    async def look() -> None:
+        store = open_store(f"sqlite:///{tmp_path}")
+        with pytest.raises(StoreUnusable):
+            await store.ping()
+        await store.close()
+
+    for _ in range(100):
+        asyncio.run(look())
+    assert complaints == []
+
+
+async def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "bso.sqlite"
+    await (await open_embedded(path, upgrade=upgrade)).close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"?" * (len(whole) - 4096))
+    with pytest.raises(Misconfigured, match=r"bso\.sqlite: .*remove the file, or let BSO_URL"):
+        await _register_in(path)
+
+
+async def _register_in(path: Path) -> None:
+    handle = await open_embedded(path, upgrade=upgrade)
+    try:
+        await handle.execute([registration()])
+    finally:
+        await handle.close()

@@ -1,0 +1,67 @@
+"""Messages as anybody might send them, whatever is in them."""
+
+import asyncio
+import uuid
+from types import TracebackType
+from typing import Any, Self
+
+import aiormq
+from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
+
+from bso.domain.replies import Problem, Reply
+from bso.schema.codec import decode_reply
+from bso_broker.addresses import new_reply_queue
+from bso_broker.topology import COMMAND_KEY, COMMANDS
+
+PATIENCE_S = 30.0
+
+
+class RawSender:
+    """Publishes bytes to the workers and hears what comes back; an async context manager."""
+
+    def __init__(self, url: str, *, user: str = "guest") -> None:
+        self._url = url
+        self.reply_queue = new_reply_queue(user)
+        self._replies: asyncio.Queue[DeliveredMessage] = asyncio.Queue()
+
+    async def __aenter__(self) -> Self:
+        self._connection = await aiormq.connect(self._url)
+        self._channel = await self._connection.channel()
+        await self._channel.queue_declare(self.reply_queue, exclusive=True)
+        await self._channel.basic_consume(self.reply_queue, self._replies.put, no_ack=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._connection.close()
+
+    async def send(self, body: bytes, **properties: Any) -> str:
+        """Publish, with properties of AMQP that replace the usual ones; returns the message_id."""
+        message_id = str(uuid.uuid4())
+        usual = {"message_id": message_id, "correlation_id": message_id, "reply_to": self.reply_queue}
+        await self._channel.basic_publish(
+            body,
+            exchange=COMMANDS,
+            routing_key=COMMAND_KEY,
+            properties=Basic.Properties(**{**usual, **properties}),
+            mandatory=True,
+        )
+        return message_id
+
+    async def heard(self) -> Reply:
+        """The next reply."""
+        async with asyncio.timeout(PATIENCE_S):
+            return decode_reply((await self._replies.get()).body)
+
+    async def problem(self, body: bytes, **properties: Any) -> Problem:
+        """Publish, and return the problem that comes back."""
+        await self.send(body, **properties)
+        reply = await self.heard()
+        assert isinstance(reply, Problem), reply
+        return reply
+
+    def has_heard_nothing(self) -> bool:
+        """Whether no reply lies here."""
+        return self._replies.empty()

@@ -1,0 +1,88 @@
+"""Who may send commands, and in whose name."""
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from bso.domain.commands import RegisterJob, Request
+from bso.schema.codec import encode_command
+from bso_broker.dead_letters import SENDER_HEADER
+from bso_broker.messages import Delivery
+from bso_workers.admission import Admission, Admitted, Refused
+from tests.integration.workers.training import SPEC
+
+OPEN = Admission()
+SEPARATE = Admission(operators=frozenset({"operator"}), requires_user_id=True)
+COMMAND_ID = str(uuid.uuid4())
+COMMAND = Delivery(
+    body=encode_command(Request(command_id=COMMAND_ID, job_id="a-job", command=RegisterJob(spec=SPEC))),
+    message_id=COMMAND_ID,
+    reply_to=f"bso.reply.alice.{'0' * 32}",
+    user_id="alice",
+)
+
+
+def admitted(admission: Admission, delivery: Delivery) -> Admitted:
+    verdict = admission.admit(delivery)
+    assert isinstance(verdict, Admitted), verdict
+    return verdict
+
+
+def refused(admission: Admission, delivery: Delivery) -> Refused:
+    verdict = admission.admit(delivery)
+    assert isinstance(verdict, Refused), verdict
+    return verdict
+
+
+@pytest.mark.parametrize("admission", [OPEN, SEPARATE])
+def test_a_command_is_decided_in_the_name_of_its_login(admission: Admission) -> None:
+    assert admitted(admission, COMMAND).request.user == "alice"
+
+
+def test_a_command_without_a_login_is_decided_where_logins_are_not_separate() -> None:
+    assert admitted(OPEN, replace(COMMAND, user_id=None)).request.user is None
+
+
+def test_a_command_without_a_login_is_refused_where_logins_are_separate() -> None:
+    verdict = refused(SEPARATE, replace(COMMAND, user_id=None))
+    assert (verdict.kind, verdict.problem.type) == ("no_user_id", "no_user_id")
+    assert verdict.sender.reply_to == COMMAND.reply_to
+
+
+@pytest.mark.parametrize("admission", [OPEN, SEPARATE])
+def test_a_command_whose_properties_could_not_be_read_is_refused(admission: Admission) -> None:
+    verdict = refused(admission, replace(COMMAND, is_damaged=True, user_id=None, reply_to=None))
+    assert (verdict.kind, verdict.problem.type, verdict.sender.reply_to) == ("malformed", "malformed", None)
+
+
+def test_an_operator_sends_a_command_again_in_its_senders_name() -> None:
+    again = replace(COMMAND, user_id="operator", headers={SENDER_HEADER: "alice"})
+    verdict = admitted(SEPARATE, again)
+    assert (verdict.request.user, verdict.sender.reply_to) == ("alice", COMMAND.reply_to)
+
+
+def test_nobody_else_is_believed_to_send_in_anothers_name() -> None:
+    forged = replace(COMMAND, user_id="mallory", headers={SENDER_HEADER: "alice"})
+    verdict = refused(SEPARATE, forged)
+    assert (verdict.kind, verdict.sender.user, verdict.sender.reply_to) == ("forged_reply_address", "mallory", None)
+
+
+def test_a_name_without_a_login_is_not_believed() -> None:
+    nameless = replace(COMMAND, user_id=None, headers={SENDER_HEADER: "alice"})
+    assert admitted(OPEN, nameless).request.user is None
+    assert refused(SEPARATE, nameless).kind == "no_user_id"
+
+
+def test_the_reply_address_must_be_the_senders_own() -> None:
+    assert refused(OPEN, replace(COMMAND, user_id="bob")).kind == "forged_reply_address"
+
+
+def test_without_a_reply_address_there_is_nothing_to_forge() -> None:
+    assert admitted(OPEN, replace(COMMAND, reply_to=None)).sender.reply_to is None
+    assert admitted(OPEN, replace(COMMAND, reply_to="")).sender.reply_to is None
+
+
+def test_an_unreadable_message_may_be_answered_at_a_good_address() -> None:
+    verdict = refused(OPEN, replace(COMMAND, body=b"{"))
+    assert (verdict.kind, verdict.sender.reply_to) == ("malformed", COMMAND.reply_to)

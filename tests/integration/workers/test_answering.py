@@ -1,0 +1,176 @@
+"""Answers that cannot be sent, and messages that cannot be set aside: they come again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from bso.domain.commands import DescribeJob, RegisterJob
+from bso.domain.replies import Problem
+from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
+from bso_broker.errors import MessageTooLarge, PublishFailed
+from bso_broker.memory import MemoryBroker
+from bso_broker.memory.consumer import MemoryConsumer
+from bso_broker.memory.events import MemoryEventPublisher, MemoryReplyPublisher
+from bso_broker.messages import Delivery, Event, Reply
+from tests.integration.workers.fixtures import running_worker
+from tests.integration.workers.training import SPEC, Queue, audit, begin, new_job, recur, register
+from tests.servers import eventually_async
+
+
+class FailingBroker(MemoryBroker):
+    """A broker in memory that refuses what it is told to refuse, so many times."""
+
+    def __init__(self) -> None:
+        super().__init__(user="trainer")
+        self.unsendable_batches = 0
+        self.too_large = ""
+        self.dead_letters_refused = 0
+        self.events_refused = 0
+
+    def reply_publisher(self) -> MemoryReplyPublisher:
+        return _Replies(self)
+
+    def event_publisher(self) -> MemoryEventPublisher:
+        return _Events(self)
+
+    def command_consumer(self, **limits: Any) -> MemoryConsumer:
+        return _Consumer(self, **limits)
+
+
+class _Replies(MemoryReplyPublisher):
+    def __init__(self, broker: FailingBroker) -> None:
+        super().__init__(broker._wire)
+        self._broker = broker
+
+    async def reply_batch(self, replies: Sequence[Reply], *, timeout_s: float = 5.0) -> None:
+        if self._broker.unsendable_batches:
+            self._broker.unsendable_batches -= 1
+            raise PublishFailed("nobody takes replies")
+        if self._broker.too_large and any(self._broker.too_large.encode() in reply.body for reply in replies):
+            raise MessageTooLarge("too large")
+        await super().reply_batch(replies, timeout_s=timeout_s)
+
+
+class _Events(MemoryEventPublisher):
+    def __init__(self, broker: FailingBroker) -> None:
+        super().__init__(broker._wire)
+        self._broker = broker
+
+    async def publish_batch(self, events: Sequence[Event], *, timeout_s: float = 10.0) -> None:
+        if self._broker.events_refused:
+            self._broker.events_refused -= 1
+            raise PublishFailed("nobody takes events")
+        if self._broker.too_large and any(self._broker.too_large.encode() in event.body for event in events):
+            raise MessageTooLarge("too large")
+        await super().publish_batch(events, timeout_s=timeout_s)
+
+
+class _Consumer(MemoryConsumer):
+    def __init__(self, broker: FailingBroker, **limits: Any) -> None:
+        super().__init__(broker._wire, batch_limit=limits["batch_limit"])
+        self._broker = broker
+
+    async def dead_letter(
+        self, delivery: Delivery, *, reason: str, sender: str | None, timeout_s: float = 10.0
+    ) -> None:
+        if self._broker.dead_letters_refused:
+            self._broker.dead_letters_refused -= 1
+            raise PublishFailed("nobody takes dead letters")
+        await super().dead_letter(delivery, reason=reason, sender=sender, timeout_s=timeout_s)
+
+
+async def test_what_could_not_be_answered_is_answered_later_with_the_same(memory_store: InMemoryStore) -> None:
+    broker, job = FailingBroker(), new_job()
+    async with running_worker(broker, memory_store) as parts, Queue(broker=broker) as ask:
+        await register(ask, job)
+        broker.unsendable_batches = 3
+        trial = await begin(ask, job)
+        assert trial.trial_number == 1
+        assert parts.metrics.registry.get_sample_value("bso_unsent_replies_total") == 3
+        assert parts.readiness.is_ready
+    assert await audit(memory_store, job) == 1
+
+
+async def test_an_answer_that_is_too_large_for_the_broker_stops_no_others(memory_store: InMemoryStore) -> None:
+    broker = FailingBroker()
+    async with running_worker(broker, memory_store) as parts, Queue(broker=broker) as ask:
+        await register(ask, "large-job")
+        await register(ask, "small-job")
+        broker.too_large = "large-job"
+        large = asyncio.create_task(ask("large-job", DescribeJob()))
+        others = await asyncio.gather(*(ask("small-job", DescribeJob()) for _ in range(5)))
+        assert not any(isinstance(reply, Problem) for reply in others)
+        async with asyncio.timeout(20):
+            told = await large
+        assert isinstance(told, Problem)
+        assert told.type == "reply_impossible"
+        await eventually_async(lambda: parts.worker.busy_for_s() == 0)
+        async with broker.dead_letters() as box:
+            assert (await box.counts()).commands == 0
+
+
+async def test_what_could_not_be_set_aside_is_set_aside_later(memory_store: InMemoryStore) -> None:
+    broker = FailingBroker()
+    async with running_worker(broker, memory_store), broker.dead_letters() as box:
+        broker.dead_letters_refused = 1
+        client = broker.rpc_client()
+        await client.start()
+        await client.call(b"not json", message_id="1", timeout_s=20)
+
+        async def is_set_aside() -> bool:
+            return (await box.counts()).dead_letters == 1
+
+        await eventually_async(is_set_aside)
+        await client.close()
+
+
+async def test_events_that_could_not_be_published_are_left_to_the_relay(memory_store: InMemoryStore) -> None:
+    broker, job = FailingBroker(), new_job()
+    broker.events_refused = 2
+    async with running_worker(broker, memory_store, relay_age_s=0.1) as parts, Queue(broker=broker) as ask:
+        await register(ask, job)
+        await recur(ask, job, "monday")
+
+        async def all_published() -> bool:
+            return not await memory_store.unpublished(older_than_s=0.0)
+
+        await eventually_async(all_published)
+        assert (parts.metrics.registry.get_sample_value("bso_events_relayed_total") or 0) >= 1
+
+
+async def test_an_event_that_is_too_large_for_the_broker_stops_no_others(memory_store: InMemoryStore) -> None:
+    broker = FailingBroker()
+    broker.too_large = "large-job"
+    async with running_worker(broker, memory_store, relay_age_s=0.1) as parts, Queue(broker=broker) as ask:
+        await asyncio.gather(register(ask, "small-job"), ask("large-job", RegisterJob(spec=SPEC)))
+
+        async def all_published() -> bool:
+            return not await memory_store.unpublished(older_than_s=0.0)
+
+        await eventually_async(all_published)
+        assert parts.readiness.is_ready
+
+
+class _TwiceBroken(InMemoryStore):
+    """Fails in a way that nobody foresaw, twice: in a batch, and then over each of its commands alone."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: datetime.now(UTC))
+        self.failures = 2
+
+    @asynccontextmanager
+    async def unit_of_work(self) -> AsyncIterator[InMemoryUnitOfWork]:
+        if self.failures:
+            self.failures -= 1
+            raise ZeroDivisionError("a bug")
+        async with super().unit_of_work() as uow:
+            yield uow
+
+
+async def test_whoever_sent_what_could_not_be_set_aside_hears_only_what_becomes_of_it() -> None:
+    broker = FailingBroker()
+    broker.dead_letters_refused = 1
+    async with running_worker(broker, _TwiceBroken()), Queue(broker=broker) as ask:
+        assert not isinstance(await register(ask, new_job()), Problem)

@@ -1,0 +1,270 @@
+"""What a worker does when a decision, the database or the broker fails; all in memory."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from bso.domain.commands import RegisterJob
+from bso.domain.errors import BsoError
+from bso.domain.replies import Problem
+from bso.service.errors import SchemaMissing, StoreNotReady, StoreRefused, StoreUnavailable
+from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
+from bso.service.records import SchemaState, SchemaStatus, StoredEvent
+from bso_broker.memory import MemoryBroker
+from tests.integration.workers.fixtures import RunWorker, running_worker
+from tests.integration.workers.training import (
+    SPEC,
+    Queue,
+    audit,
+    begin,
+    history,
+    new_job,
+    recur,
+    register,
+)
+from tests.servers import eventually_async
+
+
+class FailingStore(InMemoryStore):
+    """Fails as told, and otherwise is a store in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: datetime.now(UTC))
+        self.failure: Exception | None = None
+        self.bad_job: str | None = None
+        self.schema = SchemaStatus.CURRENT
+        self.tries = 0
+
+    @asynccontextmanager
+    async def unit_of_work(self) -> AsyncIterator[InMemoryUnitOfWork]:
+        self.tries += 1
+        if self.failure is not None:
+            raise self.failure
+        async with super().unit_of_work() as uow:
+            yield _Picky(uow, self.bad_job)  # type: ignore[misc]  # all that the engine calls is there
+
+    async def schema_state(self) -> SchemaState:
+        return SchemaState(found="x", expected="y", status=self.schema)
+
+
+class _Picky:
+    """A unit of work that breaks over one job."""
+
+    def __init__(self, uow: InMemoryUnitOfWork, bad_job: str | None) -> None:
+        self._uow = uow
+        self._bad_job = bad_job
+
+    async def lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> object:
+        if self._bad_job in job_ids:
+            raise ZeroDivisionError("a bug")
+        return await self._uow.lock(job_ids, creating=creating)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._uow, name)
+
+
+@pytest.fixture
+def failing_store() -> FailingStore:
+    return FailingStore()
+
+
+@pytest.fixture
+async def ask(memory_broker: MemoryBroker) -> AsyncIterator[Queue]:
+    await memory_broker.declare()
+    async with Queue(broker=memory_broker) as ask:
+        yield ask
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [StoreUnavailable("away"), StoreRefused("read-only"), SchemaMissing("no such table"), StoreNotReady("new")],
+)
+async def test_a_database_that_fails_pauses_the_worker_and_is_nobodys_poison(
+    memory_broker: MemoryBroker, failing_store: FailingStore, ask: Queue, failure: BsoError
+) -> None:
+    async with running_worker(memory_broker, failing_store) as parts:
+        job = new_job()
+        await register(ask, job)
+        failing_store.failure = failure
+        pending = asyncio.create_task(begin(ask, job))
+        await eventually_async(lambda: not parts.readiness.is_ready)
+        assert parts.readiness.reasons() == {"database": str(failure), "broker": f"paused: {failure}"}
+        tried = failing_store.tries
+        await eventually_async(lambda: failing_store.tries > tried + 1, what="more tries")
+        failing_store.failure = None
+        assert (await pending).trial_number == 1
+        await eventually_async(lambda: parts.readiness.is_ready)
+        async with memory_broker.dead_letters() as box:
+            assert (await box.counts()).dead_letters == 0
+    assert await audit(failing_store, job) == 1
+
+
+async def test_while_the_database_is_away_commands_wait_in_the_queue(
+    memory_broker: MemoryBroker, failing_store: FailingStore, ask: Queue
+) -> None:
+    async with running_worker(memory_broker, failing_store) as parts:
+        failing_store.failure = StoreUnavailable("away")
+        pending = [asyncio.create_task(register(ask, new_job())) for _ in range(50)]
+        await eventually_async(lambda: not parts.readiness.is_ready)
+        async with memory_broker.dead_letters() as box:
+            await eventually_async(lambda: _waiting(box, 50))
+        failing_store.failure = None
+        assert all(reply.is_new for reply in await asyncio.gather(*pending))
+
+
+async def _waiting(box: object, count: int) -> bool:
+    return bool((await box.counts()).commands == count)  # type: ignore[attr-defined]  # any DeadLetterBox
+
+
+@pytest.mark.parametrize("status", [SchemaStatus.MISSING, SchemaStatus.OLDER, SchemaStatus.NEWER])
+async def test_a_wrong_schema_is_waited_for_and_told(
+    memory_broker: MemoryBroker, failing_store: FailingStore, ask: Queue, status: SchemaStatus
+) -> None:
+    failing_store.schema = status
+    async with running_worker(memory_broker, failing_store, is_ready=False) as parts:
+        pending = asyncio.create_task(register(ask, new_job()))
+        hint = "upgrade" if status is SchemaStatus.NEWER else "bso migrate"
+        await eventually_async(lambda: hint in parts.readiness.reasons().get("database", ""))
+        assert not pending.done()
+        failing_store.schema = SchemaStatus.CURRENT
+        assert (await pending).is_new
+
+
+async def test_a_schema_that_becomes_newer_stops_the_intake(
+    memory_broker: MemoryBroker, failing_store: FailingStore
+) -> None:
+    async with running_worker(memory_broker, failing_store) as parts:
+        failing_store.schema = SchemaStatus.NEWER
+        await eventually_async(lambda: "upgrade" in parts.readiness.reasons().get("database", ""))
+        failing_store.schema = SchemaStatus.CURRENT
+        await eventually_async(lambda: parts.readiness.is_ready)
+
+
+async def test_a_command_that_alone_fails_in_an_unforeseen_way_is_set_aside(
+    memory_broker: MemoryBroker, failing_store: FailingStore, ask: Queue
+) -> None:
+    good, bad = new_job(), new_job()
+    failing_store.bad_job = bad
+    async with running_worker(memory_broker, failing_store) as parts:
+        both = asyncio.gather(ask(bad, RegisterJob(spec=SPEC)), ask(good, RegisterJob(spec=SPEC)))
+        problem, registered = await both
+        assert isinstance(problem, Problem)
+        assert problem.type == "undecidable"
+        assert not isinstance(registered, Problem)
+        assert parts.readiness.is_ready
+        async with memory_broker.dead_letters() as box:
+            (letter,) = await box.peek()
+        assert letter.reason == "poison: ZeroDivisionError: a bug"
+        assert letter.user_id == "trainer"
+
+
+async def test_an_unforeseen_failure_of_everything_takes_no_message_away_while_the_database_is_away(
+    memory_broker: MemoryBroker, failing_store: FailingStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise StoreUnavailable("away")
+
+    async with running_worker(memory_broker, failing_store) as parts:
+        monkeypatch.setattr(failing_store, "ping", away)
+        failing_store.failure = RuntimeError("the driver has lost its mind")
+        pending = asyncio.create_task(register(ask, new_job()))
+        await eventually_async(lambda: not parts.readiness.is_ready)
+        monkeypatch.undo()
+        failing_store.failure = None
+        assert (await pending).is_new
+
+
+async def test_a_broker_that_goes_away_and_comes_back_loses_nothing(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, run_worker: RunWorker
+) -> None:
+    async with run_worker(memory_broker, memory_store) as parts:
+        job = new_job()
+        await register(ask, job)
+        trial = await begin(ask, job, recurrence_id="monday")
+        memory_broker.go_away()
+        await eventually_async(lambda: not parts.readiness.is_ready)
+        assert "broker" in parts.readiness.reasons()
+        pending = asyncio.create_task(begin(ask, job, recurrence_id="tuesday"))
+        memory_broker.come_back()
+        assert (await pending).trial_number == trial.trial_number + 1
+        await eventually_async(lambda: parts.readiness.is_ready)
+
+
+async def test_poison_is_set_aside_once_and_the_rest_of_its_batch_is_answered(
+    memory_broker: MemoryBroker, failing_store: FailingStore, ask: Queue
+) -> None:
+    failing_store.bad_job = "cursed"
+    async with running_worker(memory_broker, failing_store, batch_limit=10):
+        replies = await asyncio.gather(
+            *(ask("cursed" if number == 4 else f"fine-{number}", RegisterJob(spec=SPEC)) for number in range(10))
+        )
+    assert [isinstance(reply, Problem) for reply in replies] == [number == 4 for number in range(10)]
+    async with memory_broker.dead_letters() as box:
+        assert (await box.counts()).dead_letters == 1
+
+
+async def test_events_are_published_and_marked(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, run_worker: RunWorker
+) -> None:
+    heard: list[str] = []
+    subscriber = memory_broker.event_subscriber()
+    await subscriber.start()
+    async with run_worker(memory_broker, memory_store):
+        job = new_job()
+        await register(ask, job)
+        await recur(ask, job, "monday")
+    expected = [f"{job}:{stored.recorded.seq}" for stored in await history(memory_store, job)]
+    async for event in subscriber:
+        heard.append(event.message_id)
+        if len(heard) == len(expected):
+            break
+    assert heard == expected
+    assert list(await memory_store.unpublished(older_than_s=0.0)) == []
+
+
+async def test_what_was_not_published_is_relayed_once_it_is_old(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, run_worker: RunWorker
+) -> None:
+    job = new_job()
+    async with run_worker(memory_broker, memory_store, relay_age_s=0.3) as parts:
+        await register(ask, job)
+        await parts.outbox.flushed()
+        forgotten = await history(memory_store, job)
+        _forget_that_they_were_published(memory_store, forgotten)
+        subscriber = memory_broker.event_subscriber()
+        await subscriber.start()
+        async for event in subscriber:
+            assert event.message_id == f"{job}:1"
+            break
+        await eventually_async(lambda: _all_published(memory_store))
+        assert parts.metrics.registry.get_sample_value("bso_events_relayed_total") == len(forgotten)
+
+
+def _forget_that_they_were_published(store: InMemoryStore, events: Sequence[StoredEvent]) -> None:
+    for event in events:
+        row = store._tables.events[event.event_id]
+        store._tables.events[event.event_id] = replace(row, is_published=False)
+
+
+async def _all_published(store: InMemoryStore) -> bool:
+    return not await store.unpublished(older_than_s=0.0)
+
+
+async def test_the_same_command_again_gets_the_same_answer_and_no_new_events(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, run_worker: RunWorker
+) -> None:
+    async with run_worker(memory_broker, memory_store) as parts:
+        job, command_id = new_job(), str(uuid.uuid4())
+        await register(ask, job)
+        first = await begin(ask, job, command_id=command_id)
+        assert await begin(ask, job, command_id=command_id) == first
+        repeated = parts.metrics.registry.get_sample_value(
+            "bso_commands_total", {"type": "begin_trial", "result": "repeated"}
+        )
+        assert repeated == 1
+    assert await audit(memory_store, job) == 1

@@ -1,0 +1,111 @@
+"""Workers where every training has a login of its own."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bso.domain.commands import DeleteJob, RegisterJob, Request
+from bso.domain.replies import Deleted, Problem
+from bso.schema.codec import encode_command
+from bso.service.snapshots import read_snapshot
+from bso.storage import SqlStore
+from bso_broker.dead_letters import SENDER_HEADER
+from bso_broker.rabbit import RabbitBroker
+from tests.integration.broker.test_permissions import Logins, permitted
+from tests.integration.workers.fixtures import StartWorker, running_worker
+from tests.integration.workers.raw import RawSender
+from tests.integration.workers.training import SPEC, Queue, begin, new_job, recur, register
+from tests.servers import eventually_async
+from tools.private_servers import Management
+
+OPERATOR = "guest"
+
+
+@pytest.fixture
+async def logins(amqp_url: str, rabbitmq_management: Management, store: SqlStore) -> AsyncIterator[Logins]:
+    """Alice and Bob, and a worker that tells them apart; the login of amqp_url is the operator."""
+    await RabbitBroker(amqp_url).declare()
+    logins = await asyncio.to_thread(permitted, amqp_url, rabbitmq_management)
+    separate: dict[str, Any] = {"require_user_id": True, "operators": [OPERATOR]}
+    async with RabbitBroker(logins.worker) as broker, running_worker(broker, store, **separate):
+        yield logins
+
+
+async def owner_of(store: SqlStore, job: str) -> str | None:
+    stored = await store.job(job)
+    assert stored is not None
+    return read_snapshot(stored).owner
+
+
+def registration(job: str) -> bytes:
+    request = Request(command_id=str(uuid.uuid4()), job_id=job, command=RegisterJob(spec=SPEC))
+    return encode_command(request)
+
+
+async def test_a_job_belongs_to_the_login_that_registered_it(logins: Logins, store: SqlStore, ask: Queue) -> None:
+    job = new_job()
+    async with (
+        RabbitBroker(logins.alice) as alice_broker,
+        RabbitBroker(logins.bob) as bob_broker,
+        Queue(broker=alice_broker) as alice,
+        Queue(broker=bob_broker) as bob,
+    ):
+        await register(alice, job)
+        assert await owner_of(store, job) == "alice"
+        assert (await recur(alice, job, "monday"))[-1].outcome is not None
+        refused = await bob(job, DeleteJob())
+        assert isinstance(refused, Problem)
+        assert "alice" not in refused.type
+        assert isinstance(await ask(job, DeleteJob()), Deleted), "an operator may"
+
+
+async def test_a_command_without_its_login_is_refused(logins: Logins, store: SqlStore) -> None:
+    job = new_job()
+    async with RawSender(logins.alice, user="alice") as sender:
+        problem = await sender.problem(registration(job))
+    assert problem.type == "no_user_id"
+    assert await store.job(job) is None
+
+
+async def test_nobody_can_send_a_command_in_anothers_name(logins: Logins, store: SqlStore) -> None:
+    job = new_job()
+    async with RawSender(logins.bob, user="bob") as sender:
+        await sender.send(registration(job), user_id="bob", headers={SENDER_HEADER: "alice"})
+        await sender.heard()
+    assert await owner_of(store, job) == "bob"
+
+
+async def test_a_dead_letter_that_an_operator_sends_again_is_still_its_senders(
+    amqp_url: str, rabbitmq_management: Management, store: SqlStore, start_worker: StartWorker
+) -> None:
+    job = new_job()
+    await RabbitBroker(amqp_url).declare()
+    logins = await asyncio.to_thread(permitted, amqp_url, rabbitmq_management)
+    async with RabbitBroker(logins.worker) as broker, RawSender(logins.alice, user="alice") as sender:
+        await sender.send(registration(job), user_id="alice")
+        consumer = broker.command_consumer()
+        await consumer.start()
+        (delivery,) = await consumer.next_batch()
+        await consumer.dead_letter(delivery, reason="a worker of old had a bug", sender="alice")
+        await consumer.close()
+        start_worker(amqp_url=logins.worker, require_user_id=True, operators=OPERATOR).ready()
+        async with RabbitBroker(amqp_url).dead_letters() as box:
+            assert await box.requeue() == 1
+        await sender.heard()
+    assert await owner_of(store, job) == "alice"
+
+
+async def test_a_queue_that_is_deleted_under_the_worker_is_made_again(
+    amqp_url: str, rabbitmq_management: Management, store: SqlStore, ask: Queue, start_worker: StartWorker
+) -> None:
+    worker = start_worker().ready()
+    job = new_job()
+    await register(ask, job)
+    vhost = amqp_url.rpartition("/")[2]
+    await asyncio.to_thread(rabbitmq_management.request, "DELETE", f"queues/{vhost}/bso.commands")
+    await eventually_async(lambda: worker.lines("broker_connection_lost"))
+    worker.ready()
+    await begin(ask, job)

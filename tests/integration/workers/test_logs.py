@@ -1,0 +1,85 @@
+"""Logs of a worker."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from bso_broker.connection import BrokerAddress
+from bso_broker.publisher import PublishingLink
+from bso_workers.logs import configure_logs
+from bso_workers.settings import LogFormat
+from tests.servers import eventually_async
+
+
+@pytest.fixture(autouse=True)
+def root_logger_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_json_lines_carry_action_level_and_time() -> None:
+    stream = io.StringIO()
+    configure_logs(level="info", style="json", stream=stream)
+    structlog.get_logger("x").info("decided", action="trial_started", job_id="a-job")
+    structlog.get_logger("x").debug("too much")
+    logging.getLogger("bso_broker.session").warning("the %s broke", "link", extra={"action": "broker_lost"})
+    logging.getLogger("bso_broker.session").debug("too much")
+    ours, theirs = map(json.loads, stream.getvalue().splitlines())
+    assert (ours["message"], ours["action"], ours["job_id"], ours["level"]) == (
+        "decided",
+        "trial_started",
+        "a-job",
+        "info",
+    )
+    assert (theirs["message"], theirs["action"], theirs["level"]) == ("the link broke", "broker_lost", "warning")
+    assert ours["timestamp"].endswith("Z")
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_a_traceback_shows_no_values_of_variables(style: LogFormat) -> None:
+    stream = io.StringIO()
+    configure_logs(level="info", style=style, stream=stream)
+    password = "hunter2"
+    try:
+        raise ValueError(len(password))
+    except ValueError:
+        structlog.get_logger("x").exception("boom", action="crashed")
+    assert "ValueError: 7" in stream.getvalue()
+    assert "hunter2" not in stream.getvalue()
+
+
+def test_auto_is_for_people_on_a_terminal_and_for_programs_elsewhere() -> None:
+    for stream, is_json in ((Terminal(), False), (io.StringIO(), True)):
+        configure_logs(level="info", style="auto", stream=stream)
+        structlog.get_logger("x").info("hello", action="greeted")
+        assert stream.getvalue().startswith("{") is is_json
+
+
+async def test_that_a_broker_cannot_be_reached_is_told_once() -> None:
+    stream = io.StringIO()
+    configure_logs(level="info", style="json", stream=stream)
+    link = PublishingLink(BrokerAddress(url="amqp://guest:guest@127.0.0.1:1/"))
+    failures = 0
+
+    def count() -> None:
+        nonlocal failures
+        failures += link.last_error is not None
+
+    link.on_change = count
+    link.start()
+    await eventually_async(lambda: failures >= 3)
+    await link.stop()
+    (line,) = map(json.loads, stream.getvalue().splitlines())
+    assert line["action"] == "broker_unreachable"

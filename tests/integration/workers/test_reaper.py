@@ -1,0 +1,165 @@
+"""Lapsed leases: who may expire them, when, and how often."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bso.domain.commands import RenewLease
+from bso.domain.events import TrialEnded, TrialResumed, TrialSuspended
+from bso.domain.replies import LeaseRenewed
+from bso.domain.trial import Outcome, TrialState
+from bso.service.engine import Engine
+from bso.service.memory import InMemoryStore
+from bso.storage import SqlStore
+from bso_broker.memory import MemoryBroker
+from bso_workers.metrics import Metrics
+from bso_workers.outbox import Outbox
+from bso_workers.reaper import Reaper
+from tests.integration.workers.fixtures import RunWorker, StartWorker
+from tests.integration.workers.training import Direct, Queue, audit, begin, history, new_job, register, report, train
+from tests.servers import eventually_async
+
+LEASE_S = 600.0
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store_by_clock(clock: Clock) -> InMemoryStore:
+    return InMemoryStore(clock)
+
+
+def reaper_over(
+    store: InMemoryStore, *, ready_for_s: float = LEASE_S, waiting: int = 0, metrics: Metrics | None = None
+) -> Reaper:
+    async def waiting_commands() -> int:
+        return waiting
+
+    metrics = metrics or Metrics()
+    outbox = Outbox(sink=MemoryBroker().event_publisher(), marks=store, metrics=metrics)
+    return Reaper(
+        store=store,
+        decider=Engine(store),
+        outbox=outbox,
+        metrics=metrics,
+        ready_for_s=lambda: ready_for_s,
+        waiting_commands=waiting_commands,
+        lease_s=LEASE_S,
+        interval_s=1.0,
+    )
+
+
+async def test_a_lapsed_lease_suspends_its_trial_and_a_report_wakes_it_up(
+    store_by_clock: InMemoryStore, clock: Clock
+) -> None:
+    ask, job = Direct(engine=Engine(store_by_clock)), new_job()
+    await register(ask, job)
+    trial = await begin(ask, job)
+    reaper = reaper_over(store_by_clock)
+    assert await reaper.reap() == 0
+    clock.forward(LEASE_S + 1)
+    assert await reaper.reap() == 1
+    (suspended,) = await store_by_clock.trials(job)
+    assert suspended.state is TrialState.SUSPENDED
+    assert await reaper.reap() == 0
+    await ask(job, report(trial, 1))
+    kinds = [type(stored.recorded.event) for stored in await history(store_by_clock, job)]
+    assert (kinds.count(TrialSuspended), kinds.count(TrialResumed)) == (1, 1)
+
+
+async def test_a_trial_that_stays_away_ends_as_interrupted(store_by_clock: InMemoryStore, clock: Clock) -> None:
+    ask, job = Direct(engine=Engine(store_by_clock)), new_job()
+    await register(ask, job)
+    await begin(ask, job)
+    reaper = reaper_over(store_by_clock)
+    clock.forward(LEASE_S + 1)
+    assert await reaper.reap() == 1
+    clock.forward(8 * 86400)
+    assert await reaper.reap() == 1
+    assert await reaper.reap() == 0
+    (trial,) = await store_by_clock.trials(job)
+    assert trial.outcome is Outcome.INTERRUPTED
+    assert await audit(store_by_clock, job) == 1
+
+
+async def test_reapers_at_once_expire_a_lease_once(store_by_clock: InMemoryStore, clock: Clock) -> None:
+    ask, job = Direct(engine=Engine(store_by_clock)), new_job()
+    await register(ask, job)
+    for number in range(5):
+        await begin(ask, job, recurrence_id=f"night-{number}")
+    clock.forward(LEASE_S + 1)
+    reaped = await asyncio.gather(*(reaper_over(store_by_clock).reap() for _ in range(4)))
+    assert sum(reaped) == 5
+
+
+@pytest.mark.parametrize(("ready_for_s", "waiting"), [(0.0, 0), (LEASE_S - 1, 0), (LEASE_S, 1)])
+async def test_after_an_outage_renewals_come_first(
+    store_by_clock: InMemoryStore, clock: Clock, ready_for_s: float, waiting: int
+) -> None:
+    ask, job = Direct(engine=Engine(store_by_clock)), new_job()
+    await register(ask, job)
+    trial = await begin(ask, job)
+    clock.forward(LEASE_S + 1)
+    assert await reaper_over(store_by_clock, ready_for_s=ready_for_s, waiting=waiting).reap() == 0
+    renewal = RenewLease(trial_number=trial.trial_number, trial_id=trial.trial_id)
+    assert isinstance(await ask(job, renewal), LeaseRenewed)
+    assert await reaper_over(store_by_clock).reap() == 0
+
+
+async def test_three_workers_expire_each_lapsed_lease_exactly_once(
+    store: SqlStore, ask: Queue, start_worker: StartWorker
+) -> None:
+    workers = [start_worker(lease_s=1.5) for _ in range(3)]
+    for worker in workers:
+        worker.ready()
+    job = new_job()
+    await register(ask, job)
+    silent = [await begin(ask, job, recurrence_id=f"night-{number}") for number in range(6)]
+    renewed = await begin(ask, job, recurrence_id="alive")
+
+    async def all_suspended() -> bool:
+        await ask(job, RenewLease(trial_number=renewed.trial_number, trial_id=renewed.trial_id))
+        states = {trial.trial_number: trial.state for trial in await store.trials(job)}
+        return all(states[trial.trial_number] is TrialState.SUSPENDED for trial in silent)
+
+    await eventually_async(all_suspended, timeout_s=60)
+    await train(ask, job, renewed, lambda: None)
+    events = [stored.recorded.event for stored in await history(store, job)]
+    suspended = [event.trial_number for event in events if isinstance(event, TrialSuspended)]
+    assert sorted(suspended) == [trial.trial_number for trial in silent]
+    assert [event.trial_number for event in events if isinstance(event, TrialEnded)] == [renewed.trial_number]
+    await eventually_async(lambda: sum(worker.metric("bso_leases_reaped_total") for worker in workers) == len(silent))
+    assert await audit(store, job) == len(silent) + 1
+
+
+async def test_a_worker_that_was_not_ready_begins_a_new_lease_of_patience(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, run_worker: RunWorker
+) -> None:
+    async with run_worker(memory_broker, memory_store) as parts:
+        await eventually_async(lambda: parts.readiness.ready_for_s() > 0.2)
+        memory_broker.go_away()
+        assert parts.readiness.ready_for_s() == 0
+        memory_broker.come_back()
+        await eventually_async(lambda: parts.readiness.is_ready)
+        assert parts.readiness.ready_for_s() < 0.2
+        parts.readiness.report("database", "away")
+        assert parts.readiness.ready_for_s() == 0
+        parts.readiness.report("database", None)
+        assert 0 <= parts.readiness.ready_for_s() < 0.2

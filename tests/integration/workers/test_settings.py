@@ -1,0 +1,111 @@
+"""Settings: options, environment, files, and what is said of wrong ones."""
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from bso_workers.bootstrap import warn_of_unchecked_logins
+from bso_workers.errors import InvalidSettings
+from bso_workers.settings import WorkerSettings, read_settings
+
+URLS = {"BSO_DATABASE_URL": "mysql://bso:secret@db/bso", "BSO_AMQP_URL": "amqp://bso:secret@broker/"}
+
+
+def test_the_environment_is_read() -> None:
+    settings = read_settings({**URLS, "BSO_BATCH_LIMIT": "7", "BSO_REQUIRE_USER_ID": "true", "BSO_LEASE_S": "90"})
+    assert (settings.batch_limit, settings.require_user_id, settings.lease_s) == (7, True, 90.0)
+    assert settings.rules.lease_s == 90.0
+
+
+def test_options_beat_the_environment_and_those_not_given_do_not() -> None:
+    settings = read_settings({**URLS, "BSO_BATCH_LIMIT": "7", "BSO_PREFETCH": "70"}, batch_limit=8, prefetch=None)
+    assert (settings.batch_limit, settings.prefetch) == (8, 70)
+
+
+def test_an_empty_variable_is_one_that_is_not_set() -> None:
+    assert read_settings({**URLS, "BSO_HEALTH_PORT": ""}).health_port == 8080
+
+
+def test_secrets_can_be_files(tmp_path: Path) -> None:
+    secret = tmp_path / "database_url"
+    secret.write_text("mysql://bso:from-file@db/bso\n", encoding="utf-8")
+    environ = {"BSO_AMQP_URL": URLS["BSO_AMQP_URL"], "BSO_DATABASE_URL_FILE": str(secret)}
+    assert read_settings(environ).database_url == "mysql://bso:from-file@db/bso"
+
+
+def test_an_option_beats_a_file(tmp_path: Path) -> None:
+    (tmp_path / "limit").write_text("5", encoding="utf-8")
+    environ = {**URLS, "BSO_BATCH_LIMIT_FILE": str(tmp_path / "limit")}
+    assert read_settings(environ, batch_limit=6).batch_limit == 6
+    assert read_settings(environ).batch_limit == 5
+
+
+def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"BSO_DATABASE_URL_FILE names .*nowhere"):
+        read_settings({"BSO_DATABASE_URL_FILE": str(tmp_path / "nowhere")})
+
+
+def test_a_value_and_a_file_for_it_contradict_each_other() -> None:
+    with pytest.raises(InvalidSettings, match="not both"):
+        read_settings({**URLS, "BSO_AMQP_URL_FILE": "/run/secrets/amqp_url"})
+
+
+def test_the_broker_is_also_known_as_the_clients_url() -> None:
+    environ = {"BSO_DATABASE_URL": URLS["BSO_DATABASE_URL"], "BSO_URL": "amqp://elsewhere/"}
+    assert read_settings(environ).amqp_url == "amqp://elsewhere/"
+
+
+def test_a_clients_sqlite_file_is_no_broker() -> None:
+    with pytest.raises(InvalidSettings, match="BSO_AMQP_URL: not set"):
+        read_settings({"BSO_DATABASE_URL": URLS["BSO_DATABASE_URL"], "BSO_URL": "sqlite:////tmp/bso.db"})
+
+
+def test_operators_are_separated_by_commas() -> None:
+    assert read_settings({**URLS, "BSO_OPERATORS": "ada, grace,"}).operators == {"ada", "grace"}
+    assert read_settings(URLS, operators=["ada"]).operators == {"ada"}
+
+
+@pytest.mark.parametrize(("more", "warnings"), [({}, 1), ({"BSO_REQUIRE_USER_ID": "true"}, 0)])
+def test_operators_without_checked_logins_are_warned_of(more: dict[str, str], warnings: int) -> None:
+    with capture_logs() as logs:
+        warn_of_unchecked_logins(read_settings({**URLS, "BSO_OPERATORS": "ada", **more}))
+        warn_of_unchecked_logins(read_settings(URLS))
+    assert [line["action"] for line in logs] == ["no_login_check"] * warnings
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("BATCH_LIMIT", "0"),
+        ("BATCH_LIMIT", "many"),
+        ("PREFETCH", "1"),
+        ("LEASE_S", "-1"),
+        ("LEASE_S", "nan"),
+        ("LEASE_S", "inf"),
+        ("HEALTH_PORT", "70000"),
+        ("LOG_FORMAT", "xml"),
+        ("LOG_LEVEL", "loud"),
+        ("REQUIRE_USER_ID", "perhaps"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_named(name: str, text: str) -> None:
+    with pytest.raises(InvalidSettings, match=rf"(?i){name}"):
+        read_settings({**URLS, f"BSO_{name}": text})
+
+
+def test_every_fault_is_told_at_once() -> None:
+    with pytest.raises(InvalidSettings, match=r"BSO_AMQP_URL.*BSO_BATCH_LIMIT"):
+        read_settings({"BSO_DATABASE_URL": "x", "BSO_BATCH_LIMIT": "0"})
+
+
+def test_passwords_are_not_shown() -> None:
+    assert "secret" not in repr(read_settings(URLS))
+    with pytest.raises(InvalidSettings) as caught:
+        read_settings({**URLS, "BSO_BATCH_LIMIT": "0"})
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_every_setting_explains_itself() -> None:
+    assert all(field.description for field in WorkerSettings.model_fields.values())

@@ -1,0 +1,39 @@
+"""Servers for tests, and what tests do to them.
+
+Fixtures (tests/servers/fixtures.py; known to every test, all synchronous, each starts only what is asked for):
+
+amqp_url              a new, empty RabbitMQ virtual host per test: amqp://guest:guest@127.0.0.1:PORT/bso-...
+mysql_url             a new, empty database per test: mysql+asyncmy://root@127.0.0.1:PORT/bso_...  (MariaDB, or given)
+postgres_url          a new, empty database per test: postgresql+asyncpg://postgres@127.0.0.1:PORT/bso_...
+sqlite_url            a file per test, not created yet: sqlite+aiosqlite:////...
+database_url          parametrised: sqlite, mariadb, postgres, and mysql where BSO_TEST_DATABASE_URL names one
+rabbitmq_management   tools.private_servers.Management of the broker behind amqp_url: create_vhost, delete_vhost,
+                      add_user(url, name, password, configure=, write=, read=) -> that user's URL, permit,
+                      permit_topics, queues, close_connections (by the server), request (anything else)
+rabbitmq_server       session: the private server (RabbitMQ, MariaDB, PostgreSQL of tools.private_servers), with
+mariadb_server        port, url, create_vhost() or create_database(), MariaDB and PostgreSQL also execute(sql)
+postgresql_server
+breakable_rabbitmq    the same server, for a test that breaks it: kill() (SIGKILL), freeze() and thaw() (SIGSTOP,
+breakable_mariadb     SIGCONT), stop() (in order), start() (same port, same data); afterwards it is mended. RabbitMQ
+breakable_postgresql  takes 4 s to start, the others less than one
+tcp_proxy             a function url -> TcpProxy in front of that server: proxy.url, drop(), cut(), stall(),
+                      stall_requests(), stall_replies(), restore(), connections
+
+Helpers: eventually(condition, timeout_s=, what=) and eventually_async(condition or coroutine function, ...).
+
+Environment: BSO_TEST_AMQP_URL (with BSO_TEST_AMQP_MANAGEMENT_URL, http://user:password@host:port, for a virtual host
+per test; without it amqp_url is the given URL as it is, leftovers included), BSO_TEST_DATABASE_URL (MySQL or MariaDB;
+the login must be allowed to create databases) and BSO_TEST_POSTGRES_URL name servers to use instead of private ones.
+The *_server and breakable_* fixtures are private servers always, and a test that asks for one of them gets its URLs on
+that server too. A server that is not installed skips the test, and
+fails it where CI is set.
+
+Marks: unit, contract, integration, faults and acceptance come from the folder; newest from the fixtures amqp_url,
+rabbitmq_management, mysql_url and database_url[mysql], unless a private server is asked for too. Written by hand are
+`slow`, and `newest` where a fixture finds amqp_url or mysql_url with getfixturevalue.
+"""
+
+from tests.servers.proxy import TcpProxy
+from tests.servers.waiting import eventually, eventually_async
+
+__all__ = ["TcpProxy", "eventually", "eventually_async"]

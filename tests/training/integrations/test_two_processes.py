@@ -1,0 +1,124 @@
+"""Trainers over two processes: one batch size, one trial, one end."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bso.domain.trial import Outcome
+from tests.integration.client.scripts import recorded_trials
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.timeout(180)  # libraries are imported by three processes
+
+TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
+
+PREAMBLE = """
+import json, os, sys
+from pathlib import Path
+import torch
+from bso_client import *
+
+folder = Path(sys.argv[1])
+spec = JobSpec(job_id="job", policy="pruning_thompson",
+    batch_sizes=[8, 16, 32], default_batch_size=16, target_metric=0.9, max_epochs=5)
+options = {"learning_rate": LearningRate(0.1, reference_batch_size=8)}
+told = []
+
+def tell(trial, **more):
+    told.append({"batch_size": trial.batch_size, "outcome": trial.outcome.value, "number": trial.trial_number} | more)
+
+def write():
+    rank = torch.distributed.get_rank()
+    (folder / f"rank-{rank}.json").write_text(json.dumps(told))
+"""
+
+TRANSFORMERS = """
+from bso_client.integrations.transformers import BsoCallback, apply_trial, resumable_trials
+from tests.training.integrations.tiny import Accuracies, arguments, trainer_for
+from tests.training.integrations.tiny_task import Classifier
+
+base = arguments(folder, ddp_backend="gloo", eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=4)
+bso = BatchSizeOptimizer(spec, **options)
+for trial in resumable_trials(bso, base):
+    args = apply_trial(base, trial, max_micro_batch_size=4)
+    model = Classifier(largest_batch=3 if trial.batch_size == 16 else None)
+    with trial:
+        trainer = trainer_for(args, BsoCallback(trial, metric="accuracy"), model=model,
+                              compute_metrics=Accuracies(0.1, 0.95))
+        trainer.train()
+    tell(trial, seen=model.batches_seen, step=trainer.state.global_step, rate=args.learning_rate,
+         folder=Path(args.output_dir).name)
+write()
+"""
+
+LIGHTNING = """
+import lightning.pytorch as pl
+from bso_client.integrations.lightning import BsoCallback, learning_rate_for, start_ranks
+from tests.training.integrations.tiny_lightning import data_class, module_class, trainer_options
+
+def make_trainer(**more):
+    return pl.Trainer(**trainer_options(folder, devices=2, strategy="ddp", val_check_interval=0.5, **more))
+
+start_ranks(make_trainer())
+bso = BatchSizeOptimizer(spec, **options)
+for trial in bso.trials():
+    data = data_class(pl)().use(trial, max_micro_batch_size=4)
+    rate = learning_rate_for(trial, otherwise=0.0)
+    model = module_class(pl)(0.1, 0.95, largest_batch=3 if trial.batch_size == 16 else None, learning_rate=rate)
+    with trial:
+        trainer = make_trainer(callbacks=[BsoCallback(trial, monitor="val_acc")],
+                               accumulate_grad_batches=data.accumulate_grad_batches)
+        trainer.fit(model, data)
+    tell(trial, seen=model.batches_seen, step=trainer.global_step, rate=rate)
+write()
+"""
+
+
+def run(folder: Path, body: str, *launcher: str) -> list[list[dict[str, Any]]]:
+    """Run a script as its launcher does; what each rank told about its trials."""
+    script = folder / "train.py"
+    script.write_text(PREAMBLE + textwrap.dedent(body))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BSO_")}
+    environ = kept | {
+        "BSO_STATE_DIR": str(folder / "state"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [*launcher, str(script), str(folder)], env=environ, capture_output=True, text=True, timeout=170, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+
+def outcomes(folder: Path) -> Sequence[tuple[int, Outcome | None, int]]:
+    return [(trial.batch_size, trial.outcome, trial.reports) for trial in recorded_trials(folder)]
+
+
+def test_torchrun_and_the_trainer_of_transformers(tmp_path: Path) -> None:
+    first, second = run(tmp_path, TRANSFORMERS, *TORCHRUN)
+
+    assert first == second
+    assert [each["batch_size"] for each in first] == [16, 8]
+    assert first[1]["seen"] == [4] * 8  # one epoch of eight updates, each of 2 x 4 samples
+    assert (first[1]["step"], first[1]["rate"], first[1]["folder"]) == (8, 0.1, "trial-2")
+    assert outcomes(tmp_path) == [(16, Outcome.INFEASIBLE, 0), (8, Outcome.CONVERGED, 2)]
+
+
+@pytest.mark.parametrize("launcher", [(sys.executable,), TORCHRUN], ids=["lightning", "torchrun"])
+def test_lightning_with_ddp(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    first, second = run(tmp_path, LIGHTNING, *launcher)
+
+    assert first == second
+    assert [each["batch_size"] for each in first] == [16, 8]
+    assert first[1]["seen"] == [4] * 8
+    assert (first[1]["step"], first[1]["rate"]) == (8, 0.1)
+    assert outcomes(tmp_path) == [(16, Outcome.INFEASIBLE, 0), (8, Outcome.CONVERGED, 2)]

@@ -1,0 +1,155 @@
+"""Values as the command line meets them."""
+
+from datetime import UTC, datetime
+
+from bso.domain import events as e
+from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Stage
+from bso.domain.learning_rate import LearningRate
+from bso.domain.replies import ArmDescription, JobDescription, KindDescription
+from bso.domain.trial import Outcome, Trial, TrialState
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+HARDWARE = HardwareKind(gpu_model="H200", max_power_w=700.0, energy_method=EnergyMethod.MONITOR)
+SPEC = JobSpec(batch_sizes=(8, 16, 32), default_batch_size=32, target_metric=0.9)
+
+
+def trial(
+    number: int, *, batch_size: int = 16, outcome: Outcome | None = Outcome.CONVERGED, cost: float = 5.0
+) -> Trial:
+    """A trial of the sample job, ended unless ``outcome`` is None."""
+    return Trial(
+        trial_number=number,
+        trial_id=f"00000000-0000-0000-0000-{number:012d}",
+        version_number=1,
+        recurrence_id=f"night-{number}",
+        attempt=1,
+        batch_size=batch_size,
+        hardware=HARDWARE,
+        reason="exploring",
+        is_unbounded=False,
+        started_at=NOW,
+        state=TrialState.RUNNING if outcome is None else TrialState.ENDED,
+        epoch=3.0,
+        time_s=cost / 10,
+        energy_j=cost,
+        metric=0.9,
+        cost=cost,
+        outcome=outcome,
+    )
+
+
+def arm(batch_size: int, status: str = "arm", *, mean: float | None = 5.0) -> ArmDescription:
+    """A batch size as the optimizer describes it."""
+    return ArmDescription(
+        batch_size=batch_size,
+        status=status,
+        trials_with_cost=0 if mean is None else 2,
+        convergences=0 if mean is None else 2,
+        mean_cost=mean,
+        posterior_mean=mean,
+        posterior_std=None if mean is None else 0.25,
+    )
+
+
+def description(*arms: ArmDescription, best: int | None = 16) -> JobDescription:
+    """A job as the optimizer describes it."""
+    kind = KindDescription(
+        hardware=HARDWARE.describe(),
+        hardware_key=HARDWARE.key,
+        stage=Stage.MAB,
+        round_number=2,
+        reference=5.0,
+        best_batch_size=best,
+        needs_attention=False,
+        change_points=0,
+        arms=arms or (arm(8), arm(16), arm(32)),
+    )
+    return JobDescription(
+        job_id="job",
+        owner=None,
+        version_number=1,
+        spec=SPEC,
+        trials=3,
+        recurrences=3,
+        open_recurrences=(),
+        kinds=(kind,),
+        active_trials=(),
+    )
+
+
+EVENTS: tuple[e.Event, ...] = (
+    e.JobRegistered(version_number=1, spec=SPEC, seed=1, owner=None),
+    e.JobRespecified(version_number=2, spec=SPEC, seed=1),
+    e.RecurrenceOpened(recurrence_id="night-1", recurrence_number=1),
+    e.TrialStarted(
+        trial_number=1,
+        trial_id="t",
+        version_number=1,
+        recurrence_id="night-1",
+        attempt=1,
+        batch_size=16,
+        hardware=HARDWARE,
+        reason="exploring 16",
+        is_unbounded=False,
+        bound=12.0,
+        started_at=NOW,
+        learning_rate=LearningRate(0.1, reference_batch_size=32),
+    ),
+    e.EpochReported(
+        trial_number=1,
+        epoch=1.0,
+        time_s=2.0,
+        energy_j=None,
+        metric=float("nan"),
+        cost=3.0,
+        bound=None,
+        is_profiling=True,
+    ),
+    e.TrialSuspended(trial_number=1),
+    e.TrialResumed(trial_number=1),
+    e.TrialEnded(
+        trial_number=1,
+        outcome=Outcome.COST_EXCEEDED,
+        reason="the cost 14 J is above the bound 12 J",
+        cost=14.0,
+        time_s=2.0,
+        energy_j=3.0,
+        bound=12.0,
+        is_over_bound=False,
+        is_failure=True,
+        learnt_cost=14.0,
+        ended_at=NOW,
+    ),
+    e.LateResult(
+        trial_number=1,
+        outcome=Outcome.CONVERGED,
+        reason="it reached the target after all",
+        cost=14.0,
+        time_s=2.0,
+        energy_j=3.0,
+        bound=None,
+        is_over_bound=False,
+        is_failure=False,
+        learnt_cost=14.0,
+    ),
+    e.ChangePoint(version_number=1, hardware_key="k", trial_number=1, cost=20.0, old_reference=5.0),
+    e.RoundEnded(
+        version_number=1,
+        hardware_key="k",
+        round_number=1,
+        survivors=(8, 16),
+        pruned=(32,),
+        next_default_batch_size=8,
+        recurrence_id="night-1",
+    ),
+    e.StageEntered(version_number=1, hardware_key="k", stage=Stage.MAB, batch_sizes=(8, 16)),
+    e.AttentionNeeded(version_number=1, hardware_key="k", reason="nothing converged three times"),
+    e.RecurrenceEnded(recurrence_id="night-1", has_model=True, trial_number=1, reason="it converged"),
+    e.BatchSizeAllowed(batch_size=32, hardware_keys=("k",)),
+    e.PowerProfiled(batch_size=32, hardware=HARDWARE, measurements=()),
+    e.JobDeleted(),
+    e.JobSnapshotted(state={}),
+)
+"""One event of each type."""

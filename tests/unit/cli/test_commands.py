@@ -1,0 +1,102 @@
+"""The command tree: help, usage errors, failures as sentences."""
+
+import inspect
+
+import pytest
+from typer.testing import CliRunner
+
+from bso.cli.main import app
+from bso.cli.worker import worker
+from bso.domain.errors import Misconfigured, Retryable
+from bso_workers.settings import WorkerSettings
+
+COMMANDS = [
+    ["demo"],
+    ["recur"],
+    ["monitor"],
+    ["simulate"],
+    *(["simulate", name] for name in ("single", "cluster", "trace")),
+    ["worker"],
+    ["migrate"],
+    ["doctor"],
+    ["jobs"],
+    *(["jobs", name] for name in ("list", "show", "why", "allow", "export", "delete", "purge")),
+    ["dead-letters"],
+    *(["dead-letters", name] for name in ("list", "requeue", "purge", "counts")),
+    ["events"],
+    *(["events", name] for name in ("history", "tail", "prune")),
+]
+
+run = CliRunner().invoke
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_command_explains_itself(command: list[str]) -> None:
+    result = run(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage: bso" in result.output
+    assert len(result.output) > 300
+
+
+def test_the_version_is_printed() -> None:
+    assert run(app, ["--version"]).output.strip().count(".") == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["dead-letters", "requeue"],
+        ["jobs", "show"],
+        ["recur", "0", "true"],
+        ["recur", "3"],
+        ["demo", "--recurrences", "0"],
+        ["monitor", "--interval", "0"],
+        ["monitor", "--count", "0"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    assert run(app, arguments).exit_code == 2
+
+
+def test_a_refusal_is_one_sentence_and_1() -> None:
+    result = run(app, ["jobs", "list"], env={"BSO_URL": "ftp://somewhere", "BSO_DATABASE_URL": ""})
+    assert result.exit_code == 1
+    assert result.stderr.startswith("bso: ")
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+def test_debug_shows_where_it_came_from() -> None:
+    result = run(app, ["--debug", "jobs", "list"], env={"BSO_URL": "ftp://somewhere", "BSO_DATABASE_URL": ""})
+    assert isinstance(result.exception, Misconfigured)
+
+
+def test_what_may_work_later_is_said_to() -> None:
+    from bso.cli.refusals import sentence_of
+
+    assert "again" in sentence_of(Retryable("the database is away"))
+
+
+def test_an_error_without_words_is_its_docstring() -> None:
+    from bso.cli.refusals import sentence_of
+
+    class Broken(Misconfigured):
+        """The thing is broken."""
+
+    assert sentence_of(Broken()) == "The thing is broken."
+
+
+def test_a_worker_can_be_told_everything_on_the_command_line() -> None:
+    assert set(inspect.signature(worker, eval_str=False).parameters) == set(WorkerSettings.model_fields)
+
+
+def test_a_workers_options_are_described_as_its_settings_are() -> None:
+    import typer
+
+    command = typer.main.get_command(app).commands["worker"]  # type: ignore[attr-defined]  # a group
+    helps = {parameter.name: parameter.help for parameter in command.params}
+    for name, setting in WorkerSettings.model_fields.items():
+        if name not in ("amqp_url", "database_url"):
+            assert str(helps[name]).startswith(str(setting.description)), name

@@ -1,0 +1,128 @@
+"""Power profiles as people and programs see them."""
+
+import io
+from dataclasses import replace
+
+from rich.console import Console, RenderableType
+
+from bso.cli.jobs_power import profile_tables
+from bso.cli.jobs_printed import arms_table, job_panel, trials_table
+from bso.cli.terminal import joules
+from bso.domain.commands import DescribeJob, PowerMeasurement
+from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.domain.learning_rate import LearningRate
+from bso.domain.replies import JobDescription
+from bso.service.records import PowerProfile
+from tests.unit.cli.samples import HARDWARE, SPEC, arm, description, trial
+from tests.unit.domain.builders import JobLife, expect
+
+RATE = LearningRate(0.1, reference_batch_size=32)
+
+
+def rendered(what: RenderableType, *, width: int = 100) -> str:
+    """What stands on the screen, as lines without trailing spaces."""
+    stream = io.StringIO()
+    Console(file=stream, width=width, highlight=False).print(what)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def profile(batch_size: int, *limits_w: float, hardware: HardwareKind = HARDWARE) -> PowerProfile:
+    """A profile in which half the power makes two thirds of the speed."""
+    measurements = tuple(
+        PowerMeasurement(power_limit_w=w, average_power_w=w - 50.0, samples_per_s=10.0 * w ** (2 / 3)) for w in limits_w
+    )
+    return PowerProfile(job_id="job", batch_size=batch_size, hardware=hardware, measurements=measurements)
+
+
+def test_limits_stand_from_high_to_low_with_what_a_sample_costs_under_them() -> None:
+    measured = (
+        PowerMeasurement(power_limit_w=350.0, average_power_w=300.0, samples_per_s=100.0),
+        PowerMeasurement(power_limit_w=700.0, average_power_w=600.0, samples_per_s=125.0),
+    )
+    kept = PowerProfile(job_id="job", batch_size=32, hardware=HARDWARE, measurements=measured)
+    [table] = profile_tables([kept], SPEC)
+    lines = rendered(table).splitlines()
+    assert lines[0] == f"Power limits profiled on {HARDWARE.describe()}"
+    assert [line.split() for line in lines[4:6]] == [
+        ["32", "700", "W", "600", "W", "125", "4.8", "J", "5.2", "J"],  # (300 W + 350 W) / 125 samples/s
+        ["350", "W", "300", "W", "100", "3", "J", "5", "J"],  # (150 W + 350 W) / 100 samples/s
+    ]
+
+
+def test_the_cheapest_limit_is_set_off() -> None:
+    [table] = profile_tables([profile(32, 700.0, 400.0, 200.0)], replace(SPEC, eta_knob=0.0))
+    assert [row.style for row in table.rows] == ["bold green", None, None]
+    [table] = profile_tables([profile(32, 700.0, 400.0, 100.0)], replace(SPEC, eta_knob=1.0))
+    assert [row.style for row in table.rows] == [None, None, "bold green"]
+
+
+def test_each_hardware_kind_has_a_table_of_its_own() -> None:
+    other = replace(HARDWARE, gpu_model="A40")
+    kept = [profile(32, 300.0), profile(8, 300.0, hardware=other), profile(8, 300.0)]
+    tables = list(profile_tables(kept, SPEC))
+    assert [str(table.title) for table in tables] == [
+        f"Power limits profiled on {kind.describe()}" for kind in (other, HARDWARE)
+    ]
+    assert [table.row_count for table in tables] == [1, 2]
+
+
+def test_trials_whose_energy_is_assumed_have_it_and_their_cost_in_brackets() -> None:
+    measured = trial(1)
+    guessed = replace(measured, hardware=replace(HARDWARE, energy_method=EnergyMethod.ASSUMED))
+    cost = joules(measured.cost)
+    assert f"({cost})" not in rendered(trials_table([measured], of=1, width=120), width=120)
+    words = rendered(trials_table([guessed], of=1, width=120), width=120)
+    assert f"({cost})" in words
+    assert "(in brackets) energy is assumed, not measured" in words
+
+
+def test_trials_show_their_learning_rate_where_one_was_told() -> None:
+    told = replace(trial(2, batch_size=8), learning_rate=RATE)
+    words = rendered(trials_table([trial(1), told], of=2, width=120), width=120)
+    assert "learning" in words
+    assert "0.025" in words
+    assert "learning" not in rendered(trials_table([trial(1)], of=1, width=120))
+
+
+def test_a_narrow_screen_shows_how_trials_ended_rather_than_their_rates() -> None:
+    told = replace(trial(2, batch_size=8, cost=4.56e6), learning_rate=RATE, time_s=7300.0, metric=0.9123)
+    words = rendered(trials_table([told], of=200, width=80), width=80)
+    assert "converged" in words
+    assert "4.56 MJ" in words
+    assert "0.025" not in words
+
+
+def test_why_batch_sizes_are_not_offered_stands_below_their_table() -> None:
+    pruned = [replace(arm(size, "pruned", mean=1.23e6), note="failed while exploring") for size in (32, 64)]
+    resting = replace(arm(16, "infeasible", mean=None), note="out of memory from batch size 16 on")
+    kind = description(arm(8), resting, *pruned).kinds[0]
+    lines = rendered(arms_table(kind, "pruning_thompson"), width=80).splitlines()
+    assert "1.23 MJ ± 0.25 J" in lines[-4]
+    assert lines[-2:] == [
+        "16 is infeasible: out of memory from batch size 16 on",
+        "32, 64 are pruned: failed while exploring",
+    ]
+
+
+def test_a_stage_is_shown_where_the_policy_has_stages() -> None:
+    kind = description(arm(8)).kinds[0]
+    assert f"curve, best so far {kind.best_batch_size}" in rendered(arms_table(kind, "curve"), width=120)
+    assert "pruning_thompson, stage" in rendered(arms_table(kind, "pruning_thompson"), width=120)
+
+
+def test_a_job_shows_its_learning_rate() -> None:
+    shown = rendered(job_panel(replace(description(), learning_rate=RATE)))
+    assert "learning rate 0.1 at batch size 32, linear scaling" in shown
+    assert "learning rate" not in rendered(job_panel(description()))
+
+
+def test_a_running_trial_says_where_its_energy_is_assumed() -> None:
+    life = JobLife()
+    life.register()
+    life.begin("a", hardware=replace(HARDWARE, energy_method=EnergyMethod.ASSUMED))
+    life.begin("b", hardware=HARDWARE)
+    described = expect(JobDescription, life.send(DescribeJob()))
+    assumed, measured = [line for line in rendered(job_panel(described)).splitlines() if "running" in line]
+    assert assumed.startswith("trial 1 is running")
+    assert "cost 0 J (energy assumed), since" in assumed
+    assert "cost 0 J, since" in measured

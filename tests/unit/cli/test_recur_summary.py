@@ -1,0 +1,105 @@
+"""The table and the words about a run of recurrences."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from rich.console import Console
+
+from bso.cli.recurring.narration import SeenTrial
+from bso.cli.recurring.records import Launch, Recurrence, Run
+from bso.cli.recurring.summary import (
+    called_off_in_words,
+    saving,
+    saving_in_words,
+    several_jobs_in_words,
+    summary_table,
+    total_in_words,
+)
+from bso.domain.trial import Outcome
+
+NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+TRIAL = SeenTrial(
+    job_id="nightly",
+    trial_number=1,
+    trial_id="t1",
+    recurrence_id="r1",
+    batch_size=16384,
+    reason="exploring",
+    attempt=1,
+    energy_method="assumed",
+    reports=3,
+    cost=123456.0,
+    time_s=3570.0,
+    energy_j=123456.0,
+    outcome=Outcome.CONVERGED,
+)
+
+
+def ended(number: int, *trials: SeenTrial, exit_code: int = 0, stopped_by: str | None = None) -> Recurrence:
+    launch = Launch(number=1, began_at=NOW, ended_at=NOW, exit_code=exit_code, stopped_by=stopped_by)
+    closed_at = None if stopped_by is not None else NOW
+    return Recurrence(
+        number=number, recurrence_id=f"r{number}", began_at=NOW, ended_at=closed_at, launches=(launch,), trials=trials
+    )
+
+
+CALLED_OFF = replace(TRIAL, outcome=Outcome.CANCELLED, outcome_reason="the [new] data are wrong")
+INTERRUPTED = replace(TRIAL, outcome=Outcome.INTERRUPTED)
+
+
+def shown(*recurrences: Recurrence, width: int = 80) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(summary_table(recurrences))
+    return captured.get()
+
+
+def test_a_training_that_was_called_off_is_shown_as_such_with_its_reason() -> None:
+    recurrence = ended(1, CALLED_OFF)
+    assert "16384–" in shown(recurrence)
+    assert "called off" in shown(recurrence).partition("\n\n")[0]
+    assert called_off_in_words([recurrence]) == ["recurrence 1 was called off: the [new] data are wrong"]
+
+
+def test_what_somebody_stopped_is_interrupted_and_has_not_failed() -> None:
+    recurrence = ended(1, INTERRUPTED, exit_code=130, stopped_by="SIGINT")
+    assert "interrupted" in shown(recurrence).partition("✓ converged")[0]
+    words = total_in_words(Run(command=("train",), began_at=NOW, count=3), [recurrence])
+    assert words.startswith("0 of 3 recurrences done, 0 failed, 0 without a model, 1 interrupted")
+
+
+@pytest.mark.parametrize("attempts", [1, 4])
+def test_at_80_columns_no_word_is_broken(attempts: int) -> None:
+    failed = replace(TRIAL, outcome=Outcome.NOT_CONVERGED)
+    table = shown(
+        ended(1, *[failed] * attempts, TRIAL),
+        ended(20, failed, exit_code=1),
+        ended(22, replace(TRIAL, outcome=None, cost=0.000293, time_s=0.000301, energy_j=0.000285), exit_code=137),
+        ended(21, INTERRUPTED, exit_code=130, stopped_by="SIGINT"),
+    )
+    words = table.split()
+    assert {"batch", "sizes", "energy", "outcome", "interrupted", "SIGKILL", "16384✗"} <= set(words), table
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_different_jobs_are_named() -> None:
+    other = replace(TRIAL, job_id="train-2")
+    assert several_jobs_in_words([ended(1, TRIAL), ended(2, TRIAL)]) is None
+    assert several_jobs_in_words([ended(1, TRIAL, other), ended(2, other, TRIAL)]) is None
+    words = several_jobs_in_words([ended(1, TRIAL), ended(2, other)])
+    assert words is not None
+    assert "(nightly, train-2)" in words
+
+
+@pytest.mark.parametrize("method", ["assumed", "rapl"])
+def test_costs_under_assumed_energy_are_labelled_in_table_total_and_saving(method: str) -> None:
+    trial = replace(TRIAL, energy_method=method, default_batch_size=16384)
+    recurrences = [ended(1, trial), ended(2, replace(trial, batch_size=64, cost=60000.0, energy_j=50000.0))]
+    is_labelled = method == "assumed"
+    found = saving(recurrences)
+    assert found is not None
+    assert ("(60 kJ)" in shown(*recurrences)) is is_labelled
+    total = total_in_words(Run(command=("train",), began_at=NOW, count=2), recurrences)
+    assert total.endswith("183 kJ (energy assumed)" if is_labelled else "183 kJ")
+    assert saving_in_words(found).endswith("Energy is assumed, not measured.") is is_labelled

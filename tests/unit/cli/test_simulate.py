@@ -1,0 +1,139 @@
+"""``bso simulate``: what the options say, what is refused, and the words and tables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bso.cli.main import app
+from bso.cli.simulating.printed import sentence_of
+from bso.simulator.intervals import Estimate
+from bso.simulator.summary import Difference
+from tests.unit.simulator.problems import write_traces
+
+JOB = ("--dataset", "shapes", "--target-metric", "0.9", "--max-epochs", "50", "--default-batch-size", "64")
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    return write_traces(tmp_path)
+
+
+def run(*arguments: object) -> Any:
+    return invoke(*arguments, "--processes", "1")
+
+
+def invoke(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["simulate", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def regret(traces: Path, *options: object) -> float:
+    result = run("single", traces, *JOB, "--seeds", 1, "-n", 20, "--json", *options)
+    assert result.exit_code == 0, result.output
+    return float(json.loads(result.stdout)["total"]["regret"]["full"]["mean"])
+
+
+def test_options_change_what_is_simulated(traces: Path) -> None:
+    plain = regret(traces)
+    assert regret(traces) == plain
+    for options in (
+        ("--beta", 0, "--overlap", 2),
+        ("--eta", 1),
+        ("--failure-rate", 0.2),
+        ("--drift", "epochs:x2@10,optimum@15"),
+        ("--policy", "pruning_thompson"),
+        ("--spec", "max_attempts=1"),
+    ):
+        assert regret(traces, *options) != plain, options
+
+
+def test_the_table_has_a_line_for_each_problem_and_one_for_all(traces: Path) -> None:
+    said = run("single", traces, *JOB, "--seeds", 2).stdout
+    assert "curve: 1 problem, 2 seeds" in said
+    assert "shapes/g1" in said
+    assert "\n all" in said
+
+
+def test_a_difference_is_told_with_its_sign() -> None:
+    estimates = {"20": Estimate(mean=-4.25, ci95=0.5), "full": Estimate(mean=1.0, ci95=None)}
+    said = sentence_of(Difference(policy="a", against="b", regret=estimates, cost_over_oracle=estimates))
+    assert said == "a less b, with the same luck: regret -4.2 ± 0.5 @20, +1.0 @full"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((*JOB, "--drift", "twice"), "drift 'twice' is not understood"),
+        (("--dataset", "faces"), "holds no run of dataset faces; it holds shapes"),
+        ((*JOB, "--policy", "magic"), "policy must be one of"),
+        ((*JOB, "--gpu", "h1"), "no power trace of GPU h1; there is g1"),
+        ((*JOB, "--failure-rate", "1"), "the failure rate must be from 0 to below 1"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said_in_a_sentence(traces: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = run("single", traces, *arguments)
+    assert result.exit_code == 1
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_dataset_that_was_trained_in_several_ways_is_refused(tmp_path: Path) -> None:
+    train = "dataset,network,batch_size,optimizer,run,target_metric,target_epoch\n"
+    train += "shapes,tiny,32,sgd,1,0.9,5\nshapes,tiny,32,adam,1,0.9,5\n"
+    result = run("single", write_traces(tmp_path, train=train), *JOB)
+    assert "which no option tells apart: shapes tiny adam; shapes tiny sgd" in " ".join(result.stderr.split())
+
+
+def test_files_that_are_missing_or_malformed_are_named(traces: Path) -> None:
+    assert "cannot use" in run("single", traces / "nowhere").stderr
+    (traces / "summary_power_g1.csv").unlink()
+    assert "summary_power_GPU.csv" in "".join(run("single", traces, *JOB).stderr.split())
+    (traces / "summary_train.csv").write_text("dataset\nshapes\n")
+    assert "summary_train.csv, line 1: expected the columns" in " ".join(run("single", traces, *JOB).stderr.split())
+
+
+def test_workloads_that_a_file_describes_run_on_a_cluster_and_what_is_left_out_is_named(
+    traces: Path, tmp_path: Path
+) -> None:
+    (traces / "workloads.csv").write_text(
+        "dataset,network,optimizer,target_metric,max_epochs,default_batch_size\nshapes,tiny,sgd,0.9,50,64\n"
+    )
+    with (traces / "summary_train.csv").open("a") as file:
+        file.write("faces,tiny,32,sgd,0.1,1,0.9,5\n")
+    cluster = tmp_path / "cluster.csv"
+    made = invoke("trace", traces, "--groups", 2, "-n", 5, "--output", cluster)
+    assert "Left out, since their targets are not known: faces tiny sgd. Describe" in " ".join(made.stderr.split())
+    told = json.loads(run("cluster", traces, cluster, "--seeds", 1, "--json").stdout)
+    assert [problem["dataset"] for problem in told["problems"]] == ["shapes", "shapes"]
+    assert "Left out" not in run("single", traces, *JOB, "--seeds", 1, "-n", 2).stderr
+
+
+def test_where_results_cannot_be_written_nothing_is_simulated(traces: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (("--csv", tmp_path / "nowhere" / "trials.csv"), ("--plots", tmp_path / "file" / "plots")):
+        result = run("single", traces, *JOB, "--policy", "magic", *place)
+        assert result.exit_code == 1
+        assert "cannot use" in result.stderr, "the policy would have been refused by the simulation"
+
+
+def test_epochs_that_no_calendar_holds_are_said_in_a_sentence(traces: Path) -> None:
+    power = traces / "summary_power_g1.csv"
+    power.write_text(power.read_text().replace(",20,", ",1e300,").replace(",12,", ",1e290,"))
+    result = run("single", traces, *JOB, "--seeds", 1)
+    assert result.exit_code == 1
+    assert "which no calendar holds: epochs take too long" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--dataset", "shapes"),
+        ("--max-epochs", "5"),
+        ("--dataset", "squad", "--dataset", "cifar100", "--max-epochs", "5"),
+        (*JOB, "--spec", "window_size"),
+        (*JOB, "--eta", "2"),
+    ],
+)
+def test_wrong_usage_exits_with_2(traces: Path, arguments: tuple[str, ...]) -> None:
+    assert run("single", traces, *arguments).exit_code == 2

@@ -1,0 +1,34 @@
+"""The pictures of ``bso simulate --plots``."""
+
+from typing import Any
+
+import pytest
+
+from bso.cli.simulating.plots import draw_costs
+from bso.domain.decide.decision import POLICIES
+from bso.simulator import parse_drift
+from bso.simulator.study import Case, Settings, study
+from tests.unit.simulator.problems import make
+
+PROBLEM = make({16: (9, 10, 11), 32: (5, 6), 64: (8, 9), 128: (20, 22)})
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_the_cost_curve_shows_what_the_policy_expects_and_how_uncertain_that_is(policy: str) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    settings = Settings(spec_overrides={"policy": policy}, recurrences=12, drift=parse_drift("epochs:x2@6"))
+    [result] = study([Case(name="shapes/g1", problem=PROBLEM)], [4], settings)
+    axes: Any = Figure().subplots()
+    draw_costs(axes, result)
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    run = result.runs[0]
+    expected = lines["expected ± 95 %, seed 4"]
+    assert list(expected.get_xdata()) == sorted(run.expected)
+    assert list(expected.get_ydata()) == [run.expected[size].cost for size in sorted(run.expected)]
+    _, band = axes.collections
+    low, high = band.get_paths()[0].get_extents().intervaly
+    most = max(one.cost + 1.96 * one.deviation for one in run.expected.values())
+    assert 0 < low < high == pytest.approx(most)
+    assert list(lines["mean of a model"].get_ydata()) == list(run.mean_costs.values())

@@ -1,0 +1,121 @@
+"""What people read: quantities, moments, sentences."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+
+import pytest
+import typer
+
+from bso.cli.moments import moment_from
+from bso.cli.sentences import sentence
+from bso.cli.terminal import counted, joules, listed, moment, number, percent, seconds
+from bso.domain.events import ChangePoint, EpochReported, Event, RecurrenceEnded, RoundEnded, TrialStarted
+from tests.unit.cli.samples import EVENTS, NOW
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "–"),
+        (0.0, "0 J"),
+        (12.345, "12.3 J"),
+        (12_345.0, "12.3 kJ"),
+        (2.5e6, "2.5 MJ"),
+        (7e12, "7e+03 GJ"),
+        (float("inf"), "–"),
+    ],
+)
+def test_an_energy_has_three_digits_and_a_prefix(value: float | None, words: str) -> None:
+    assert joules(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.25, "0.25 s"), (61, "1 min 01 s"), (7260, "2 h 01 min"), (None, "–"), (float("nan"), "–")]
+)
+def test_a_duration_is_told_in_the_unit_that_suits_it(value: float | None, words: str) -> None:
+    assert seconds(value) == words
+
+
+def test_counts_agree_with_their_noun() -> None:
+    assert [counted(0, "trial"), counted(1, "trial"), counted(2, "trial")] == ["0 trials", "1 trial", "2 trials"]
+
+
+def test_nothing_is_a_dash() -> None:
+    assert [listed([]), number(None), percent(None), moment(None)] == ["–"] * 4
+
+
+def test_moments_are_told_in_utc() -> None:
+    assert moment(NOW) == "2026-03-04 05:06:07"
+    assert moment(datetime(2026, 3, 4)) == "2026-03-04 00:00:00"  # noqa: DTZ001  a database without zones
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_each_event_has_a_sentence(event: Event) -> None:
+    said = sentence(event)
+    assert len(said) > 15
+    assert "None" not in said
+    assert "Outcome." not in said
+
+
+def test_a_trial_says_its_learning_rate_and_a_report_that_limits_were_profiled() -> None:
+    told = {type(event): sentence(event) for event in EVENTS}
+    assert (
+        "batch size 16, learning rate 0.05 (0.1 at batch size 32, linear scaling): exploring 16" in told[TrialStarted]
+    )
+    assert told[EpochReported].endswith("; power limits were profiled")
+
+
+ROUND = next(event for event in EVENTS if isinstance(event, RoundEnded))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "8, 16 converged, 8 at the least cost; left out from now on: 32"),
+        (
+            {"survivors": (8, 16, 32), "pruned": ()},
+            "8, 16, 32 converged, 8 at the least cost; left out from now on: none",
+        ),
+        ({"survivors": (), "pruned": ()}, "no batch size converged; it begins again in the next recurrence"),
+    ],
+    ids=["some", "all", "none"],
+)
+def test_the_end_of_a_round_is_a_sentence_whoever_is_left(changes: dict[str, Any], words: str) -> None:
+    assert sentence(replace(ROUND, **changes)) == f"pruning round 1 ended: {words}"
+
+
+def test_a_recurrence_without_a_model_names_no_trial() -> None:
+    ended = RecurrenceEnded(recurrence_id="night-1", has_model=False, trial_number=None, reason="all attempts failed")
+    assert sentence(ended) == "recurrence night-1 ended without a model: all attempts failed"
+
+
+def test_no_event_type_is_without_a_sentence() -> None:
+    assert {type(event) for event in EVENTS} == set(get_args(Event))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("2026-01-31T12:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31T12:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        ("12h", NOW - timedelta(hours=12)),
+        ("30d", NOW - timedelta(days=30)),
+        ("2w", NOW - timedelta(days=14)),
+    ],
+)
+def test_a_moment_may_be_a_date_a_time_or_an_age(text: str, meant: datetime) -> None:
+    assert moment_from(text, now=NOW) == meant
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "30", "30m", "2026-13-01", "999999w"])
+def test_anything_else_is_refused_with_what_was_expected(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="expected a date"):
+        moment_from(text, now=NOW)
+
+
+@pytest.mark.parametrize(("cost", "words"), [(20.0, "costs have risen from 5 J to 20 J"), (2.0, "costs have fallen")])
+def test_a_change_point_says_whether_costs_have_risen_or_fallen(cost: float, words: str) -> None:
+    change = ChangePoint(version_number=1, hardware_key="k", trial_number=1, cost=cost, old_reference=5.0)
+    assert sentence(change).startswith(words)

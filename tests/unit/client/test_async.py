@@ -1,0 +1,102 @@
+# ruff: noqa: PT012  # what a user writes has more than one statement
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from bso.domain.commands import ReportEpoch
+from bso_client import AsyncBatchSizeOptimizer, Outcome, TrainFailed, WrongOrder
+from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, ScriptedMonitor, job_spec
+
+
+def make(optimizer: ReachableOptimizer, monitor: ScriptedMonitor, **fields: Any) -> AsyncBatchSizeOptimizer:
+    return AsyncBatchSizeOptimizer(job_spec(**fields), transport=optimizer, monitor=monitor, hardware=HARDWARE)
+
+
+async def outcomes(optimizer: ReachableOptimizer) -> list[Outcome | None]:
+    return [trial.outcome for trial in await optimizer.store.trials("job")]
+
+
+async def test_the_loop(optimizer: ReachableOptimizer, monitor: ScriptedMonitor) -> None:
+    async with make(optimizer, monitor) as bso:
+        async for trial in bso.trials():
+            async with trial:
+                while not trial.finished:
+                    await trial.on_evaluate(0.1 if trial.attempt == 1 else 0.95)
+            assert bso.job_id == "job"
+
+    assert await outcomes(optimizer) == [Outcome.NOT_CONVERGED, Outcome.CONVERGED]
+    assert optimizer.is_closed
+
+
+async def test_the_flat_methods(optimizer: ReachableOptimizer, monitor: ScriptedMonitor) -> None:
+    async with make(optimizer, monitor) as bso:
+        with pytest.raises(WrongOrder, match="get_batch_size"):
+            await bso.on_train_begin()
+        assert await bso.get_batch_size() == 64
+        await bso.on_train_begin()
+        with bso.paused():
+            pass
+        with pytest.raises(TrainFailed):
+            while not bso.training_finished:
+                await bso.on_evaluate(0.1)
+        assert bso.trial is not None
+        assert not bso.trial.converged
+
+
+async def test_a_cancelled_training_is_interrupted(optimizer: ReachableOptimizer, monitor: ScriptedMonitor) -> None:
+    trains = asyncio.Event()
+
+    async def train() -> None:
+        async with make(optimizer, monitor) as bso:
+            async for trial in bso.trials():
+                async with trial:
+                    trains.set()
+                    await asyncio.Event().wait()
+
+    task = asyncio.create_task(train())
+    await trains.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert await outcomes(optimizer) == [Outcome.INTERRUPTED]
+
+
+async def test_a_break_before_the_training_calls_the_trial_off(
+    optimizer: ReachableOptimizer, monitor: ScriptedMonitor
+) -> None:
+    async with make(optimizer, monitor) as bso, aclosing(bso.trials()) as trials:
+        async for _trial in trials:
+            break
+
+    assert await outcomes(optimizer) == [Outcome.CANCELLED]
+
+
+async def test_an_exception_is_reported(optimizer: ReachableOptimizer, monitor: ScriptedMonitor) -> None:
+    with pytest.raises(KeyError):
+        async with make(optimizer, monitor) as bso:
+            await bso.get_batch_size()
+            await bso.on_train_begin()
+            raise KeyError("label")
+
+    assert (await optimizer.store.trials("job"))[0].outcome_reason == "KeyError: 'label'"
+
+
+async def test_a_saved_state_is_resumed(optimizer: ReachableOptimizer, monitor: ScriptedMonitor) -> None:
+    async with make(optimizer, monitor) as first:
+        await first.get_batch_size()
+        await first.on_train_begin()
+        await first.on_evaluate(0.1)
+        state = first.state_dict()
+    async with make(optimizer, monitor) as second:
+        second.load_state_dict(state)
+        async for trial in second.trials():
+            assert trial.trial_number == 1
+            async with trial:
+                await trial.on_evaluate(0.95)
+
+    assert [report.epoch for report in optimizer.commands(ReportEpoch)] == [1.0, 2.0]
+    assert await outcomes(optimizer) == [Outcome.CONVERGED]

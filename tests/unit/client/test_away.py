@@ -1,0 +1,330 @@
+import logging
+import math
+import traceback
+
+import pytest
+
+from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch
+from bso.domain.replies import Problem
+from bso_client import BatchSizeOptimizer, Misconfigured, Outcome, Refused, SpecConflict, Unreachable
+from tests.servers.waiting import eventually
+from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor, job_spec
+from tests.unit.client.fixtures import MakeOptimizer
+
+
+class OutOfMemoryError(RuntimeError):
+    """Looks like torch's."""
+
+    __module__ = "torch"
+    __qualname__ = "OutOfMemoryError"
+
+
+def one_converged_recurrence(bso: BatchSizeOptimizer) -> None:
+    for trial in bso.trials():
+        with trial:
+            trial.on_evaluate(0.95)
+
+
+def test_a_first_registration_needs_an_answer(bso: BatchSizeOptimizer, optimizer: ReachableOptimizer) -> None:
+    optimizer.is_away = True
+    with pytest.raises(Unreachable, match="never registered from this state directory"):
+        bso.get_batch_size()
+
+
+def test_what_keeps_a_training_from_beginning_is_one_error_and_not_a_chain(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer
+) -> None:
+    optimizer.is_away = True
+    with pytest.raises(Unreachable) as raised:
+        bso.get_batch_size()
+    shown = "".join(traceback.format_exception(raised.value))
+    assert shown.count("Traceback (most recent call last)") == 1
+    assert "session.py" not in shown
+
+
+def test_a_job_that_is_known_here_goes_on_with_the_best_size_last_heard_of(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, monitor: ScriptedMonitor
+) -> None:
+    first = make_bso()
+    one_converged_recurrence(first)  # 64
+    monitor.energy_j = 1.0
+    one_converged_recurrence(first)  # 128, cheaper
+    first.close()
+
+    optimizer.is_away = True
+    bso = make_bso()
+    for trial in bso.trials():
+        assert (trial.batch_size, trial.trial_number, trial.recurrence_id) == (128, None, None)
+        assert trial.reason == "the optimizer is out of reach: the best one last heard of"
+        with trial:
+            trial.on_evaluate(0.5)
+            optimizer.is_away = False
+            eventually(lambda: trial.trial_number == 3 and len(optimizer.commands(ReportEpoch)) == 3)  # noqa: B023  # at once
+            trial.on_evaluate(0.95)
+
+    begun = optimizer.commands(BeginTrial)[-1]
+    assert (begun.batch_size, begun.replaces is not None) == (128, True)
+    assert [report.is_journalled for report in optimizer.commands(ReportEpoch)[-2:]] == [True, False]
+    row = optimizer.trials()[-1]
+    assert (row.batch_size, row.outcome, row.epoch) == (128, Outcome.CONVERGED, 2.0)
+
+
+def test_without_any_result_it_goes_on_with_the_default(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+    first = make_bso()
+    first.get_batch_size()
+    first.close()
+
+    optimizer.is_away = True
+    assert make_bso().get_batch_size() == 64
+
+
+def test_on_unreachable_raise_stops_instead(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+    one_converged_recurrence(make_bso())
+    optimizer.is_away = True
+    with pytest.raises(Unreachable, match="nobody answers"):
+        make_bso(on_unreachable="raise").get_batch_size()
+
+
+def test_a_whole_recurrence_alone_is_delivered_when_the_way_is_back(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, monitor: ScriptedMonitor
+) -> None:
+    one_converged_recurrence(make_bso())
+    optimizer.is_away = True
+    bso = make_bso()
+    tried = []
+    for trial in bso.trials():
+        tried.append((trial.batch_size, trial.attempt, trial.is_last_attempt))
+        with trial:
+            while not trial.finished:
+                if trial.attempt == 1:
+                    raise OutOfMemoryError("CUDA out of memory")
+                trial.on_evaluate(math.nan if trial.attempt == 2 else 0.95)
+    assert tried == [(64, 1, False), (32, 2, False), (64, 3, True)]
+
+    optimizer.is_away = False
+    eventually(
+        lambda: (
+            [trial.outcome for trial in optimizer.trials()][-1] is Outcome.CONVERGED and len(optimizer.trials()) == 4
+        )
+    )
+    assert [(trial.batch_size, trial.outcome) for trial in optimizer.trials()][1:] == [
+        (64, Outcome.INFEASIBLE),
+        (32, Outcome.NOT_CONVERGED),
+        (64, Outcome.CONVERGED),
+    ]
+    assert len({trial.recurrence_id for trial in optimizer.trials()[1:]}) == 1
+    assert all(report.is_journalled for report in optimizer.commands(ReportEpoch)[1:])
+
+
+def test_reports_in_mid_training_are_kept_and_delivered_in_order(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for trial in bso.trials():
+        with trial:
+            trial.on_evaluate(0.1)
+            optimizer.is_away = True
+            trial.on_evaluate(0.2)
+            trial.on_evaluate(0.3)
+            optimizer.is_away = False
+            eventually(lambda: len(optimizer.commands(ReportEpoch)) == 3)
+            trial.on_evaluate(0.95)
+
+    reports = optimizer.commands(ReportEpoch)
+    assert [(report.metric, report.is_journalled) for report in reports] == [
+        (0.1, False),
+        (0.2, True),
+        (0.3, True),
+        (0.95, False),
+    ]
+    actions = [getattr(record, "action", "") for record in caplog.records]
+    assert actions.count("optimizer_away") == 1
+
+
+def test_the_client_judges_itself_meanwhile_by_the_last_bound(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, monitor: ScriptedMonitor
+) -> None:
+    one_converged_recurrence(bso)
+    outcomes, bound = [], None
+    for trial in bso.trials():
+        with trial:
+            bound = trial.bound
+            assert bound is not None
+            assert 20.0 < bound < 30.0
+            optimizer.is_away = True
+            while not trial.finished:
+                trial.on_evaluate(0.1)
+            outcomes.append((trial.outcome, trial.cost))
+            optimizer.is_away = False
+        break
+
+    assert outcomes == [(Outcome.COST_EXCEEDED, 30.0)]
+    eventually(lambda: optimizer.trials()[-1].outcome is not None)
+    finish = optimizer.commands(FinishTrial)[-1]
+    assert (finish.outcome, finish.is_journalled, finish.bound) == (Outcome.COST_EXCEEDED, True, bound)
+    assert optimizer.trials()[-1].outcome is Outcome.COST_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    ("metrics", "outcome"),
+    [
+        ([0.95], Outcome.CONVERGED),
+        ([math.nan, math.nan], Outcome.NOT_CONVERGED),
+        ([0.1] * 5, Outcome.NOT_CONVERGED),
+    ],
+)
+def test_the_client_knows_target_divergence_and_max_epochs_itself(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, metrics: list[float], outcome: Outcome
+) -> None:
+    for trial in bso.trials():
+        with trial:
+            optimizer.is_away = True
+            for metric in metrics:
+                assert not trial.finished
+                trial.on_evaluate(metric)
+            assert trial.outcome is outcome
+            optimizer.is_away = False
+        break
+
+    eventually(lambda: optimizer.trials()[0].outcome is outcome)
+
+
+def test_a_report_whose_answer_was_lost_is_judged_once(bso: BatchSizeOptimizer, optimizer: ReachableOptimizer) -> None:
+    for trial in bso.trials():
+        with trial:
+            optimizer.loses_answers_to = (ReportEpoch,)
+            trial.on_evaluate(0.1)
+            optimizer.loses_answers_to = ()
+            eventually(lambda: len(optimizer.commands(ReportEpoch)) == 2)
+            trial.on_evaluate(0.95)
+
+    ids = [request.command_id for request in optimizer.requests if isinstance(request.command, ReportEpoch)]
+    assert ids[0] == ids[1]
+    assert optimizer.event_types().count("EpochReported") == 2
+
+
+def test_a_begin_whose_answer_was_lost_is_replaced(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+    one_converged_recurrence(make_bso())
+    bso = make_bso()
+    optimizer.loses_answers_to = (BeginTrial,)
+    assert bso.get_batch_size() == 64
+    bso.on_train_begin()
+    optimizer.loses_answers_to = ()
+    eventually(lambda: len(optimizer.trials()) == 3)
+    bso.on_evaluate(0.95)
+
+    ended = [Outcome.CANCELLED, Outcome.CONVERGED]
+    eventually(lambda: [trial.outcome for trial in optimizer.trials()][1:] == ended)
+
+
+def test_nothing_is_raised_at_a_training_whose_reports_are_refused(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for trial in bso.trials():
+        with trial:
+            optimizer.problem = Problem(type="trial_ended", title="The trial has ended", detail="deleted")
+            trial.on_evaluate(0.1)
+            trial.on_evaluate(0.2)
+            trial.on_evaluate(0.95)
+            assert trial.converged
+            optimizer.problem = None
+
+    assert len(optimizer.commands(ReportEpoch)) == 1  # the refused trial keeps quiet
+    assert "report_refused" in [getattr(record, "action", "") for record in caplog.records]
+
+
+def test_a_problem_that_will_pass_is_waited_for(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+    optimizer.problem = Problem(type="busy", title="Busy", detail="later, please", is_retryable=True)
+    with pytest.raises(Unreachable, match="later, please"):
+        make_bso().get_batch_size()
+
+
+def test_a_refusal_says_what_came_and_what_was_expected(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+    optimizer.problem = Problem(
+        type="not_owner", title="Not yours", detail="job belongs to ann", fields={"job_id": "belongs to ann"}
+    )
+    with pytest.raises(Refused, match="Not yours: job belongs to ann; job_id belongs to ann") as raised:
+        make_bso().get_batch_size()
+    assert raised.value.problem is optimizer.problem
+
+
+def test_another_target_is_another_version_or_a_conflict(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    one_converged_recurrence(make_bso())
+    with pytest.raises(SpecConflict, match="target_metric"):
+        make_bso(job_spec(target_metric=0.8), on_conflict="raise").get_batch_size()
+    with caplog.at_level(logging.WARNING, logger="bso"):
+        make_bso(job_spec(target_metric=0.8)).get_batch_size()
+
+    shown = [record.getMessage() for record in caplog.records if getattr(record, "action", "") == "optimizer_warning"]
+    assert len(shown) == 1
+    assert "target_metric differs from version 1" in shown[0]
+
+
+def test_a_misconfigured_way_is_an_error_at_first_and_no_reason_to_stop_later(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer
+) -> None:
+    class Broken(ReachableOptimizer):
+        async def start(self) -> None:
+            raise Misconfigured("the password has changed")
+
+    with pytest.raises(Misconfigured, match="the password has changed"):
+        make_bso(transport=Broken()).get_batch_size()
+    one_converged_recurrence(make_bso())
+    assert make_bso(transport=Broken()).get_batch_size() == 64
+
+
+def test_what_could_not_be_delivered_at_the_end_is_a_warning(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for trial in bso.trials():
+        with trial:
+            optimizer.is_away = True
+            trial.on_evaluate(0.95)
+    bso.close(timeout=0.1)
+
+    lost = [record for record in caplog.records if getattr(record, "action", "") == "reports_lost"]
+    assert [record.getMessage() for record in lost] == ["2 reports could not be delivered and are lost"]
+
+
+def test_a_known_job_registers_again_when_the_way_is_back(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer
+) -> None:
+    one_converged_recurrence(make_bso())
+    optimizer.is_away = True
+    bso = make_bso(job_spec(max_epochs=9))
+    bso.get_batch_size()
+    bso.on_train_begin()
+    bso.on_evaluate(0.1)
+    optimizer.is_away = False
+    eventually(lambda: len(optimizer.commands(ReportEpoch)) == 2)
+
+    kinds = [type(request.command) for request in optimizer.requests][-3:]
+    assert kinds == [RegisterJob, BeginTrial, ReportEpoch]
+    assert bso.trial is not None
+    assert bso.trial.trial_number == 2
+
+
+def test_closing_says_at_once_what_it_waits_for(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    bso.get_batch_size()
+    bso.on_train_begin()
+    optimizer.is_away = True
+    bso.on_evaluate(0.5)
+    bso.close(timeout=0.3)
+
+    said = {getattr(record, "action", ""): record.getMessage() for record in caplog.records}
+    assert list(said) == ["optimizer_away", "closing_waits", "reports_lost"]
+    assert said["closing_waits"].startswith("2 reports wait for the optimizer, which does not answer: closing waits")
+
+
+def test_closing_says_nothing_where_everything_is_delivered(
+    bso: BatchSizeOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    bso.get_batch_size()
+    bso.on_train_begin()
+    bso.on_evaluate(0.5)
+    bso.close()
+
+    assert caplog.records == []

@@ -1,0 +1,192 @@
+"""Answers that come after nobody waits for them any more."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bso.domain.commands import Command, FinishTrial, ReportEpoch, Request
+from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialFinished
+from bso_client import Outcome, TrainFailed
+from bso_client.meter import Meter
+from bso_client.outbox import Letter, Outbox
+from bso_client.progress import Progress
+from bso_client.run import TrialRun
+from tests.servers.waiting import eventually_async
+from tests.unit.client.doubles import HARDWARE, ScriptedMonitor, job_spec
+
+GO_ON = EpochJudged(should_stop=False, reason="", cost=10.0, bound=None)
+STOP = EpochJudged(
+    should_stop=True, reason="too costly", cost=10.0, bound=5.0, outcome=Outcome.COST_EXCEEDED, should_retry=True
+)
+FINISHED = TrialFinished(outcome=Outcome.CONVERGED, reason="", cost=10.0, should_retry=False)
+
+
+class SlowTransport:
+    """Answers each command only when it is told to."""
+
+    def __init__(self) -> None:
+        self.came: list[Request] = []
+        self.answers: asyncio.Queue[Reply] = asyncio.Queue()
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def call(self, request: Request, *, timeout_s: float) -> Reply:
+        self.came.append(request)
+        return await self.answers.get()
+
+
+@pytest.fixture
+def transport() -> SlowTransport:
+    return SlowTransport()
+
+
+def progress() -> Progress:
+    return Progress(
+        batch_size=64, reason="", spec=job_spec().resolve(), hardware=HARDWARE, trial_number=1, trial_id="secret"
+    )
+
+
+def run_over(transport: SlowTransport, *, report_timeout_s: float = 0.05) -> tuple[TrialRun, Outbox]:
+    outbox = Outbox(transport)
+    run = TrialRun(
+        job_id="job",
+        progress=progress(),
+        meter=Meter(ScriptedMonitor()),
+        outbox=outbox,
+        on_end=lambda _progress: None,
+        report_timeout_s=report_timeout_s,
+    )
+    run.start()
+    return run, outbox
+
+
+async def evaluate(run: TrialRun, metric: float) -> None:
+    report = run.measure(metric)
+    if report is not None:
+        await run.report(report)
+    run.go_on()
+
+
+async def test_a_slow_answer_does_not_hold_up_the_training(transport: SlowTransport) -> None:
+    run, outbox = run_over(transport)
+    await evaluate(run, 0.1)
+    await evaluate(run, 0.2)
+
+    assert not run.progress.has_ended
+    assert outbox.waiting == 2
+    await transport.answers.put(GO_ON)
+    await transport.answers.put(GO_ON)
+    assert await outbox.drained(timeout_s=5)
+    commands: list[Command] = [request.command for request in transport.came]
+    assert [command.is_journalled for command in commands if isinstance(command, ReportEpoch)] == [False, True]
+
+
+async def test_a_stop_that_comes_late_ends_the_training_at_its_next_evaluation(transport: SlowTransport) -> None:
+    run, _outbox = run_over(transport)
+    await evaluate(run, 0.1)
+    await transport.answers.put(STOP)
+    await eventually_async(lambda: run.progress.has_ended)
+
+    with pytest.raises(TrainFailed, match="too costly"):
+        run.measure(0.2)
+    assert len(transport.came) == 1
+
+
+async def test_a_model_that_is_there_when_the_stop_comes_is_kept(transport: SlowTransport) -> None:
+    run, _outbox = run_over(transport)
+    await evaluate(run, 0.1)
+    await transport.answers.put(STOP)
+    await eventually_async(lambda: run.progress.has_ended)
+    await evaluate(run, 0.95)
+
+    assert run.progress.outcome is Outcome.CONVERGED
+    assert not run.progress.should_retry
+
+
+async def test_a_verdict_after_the_clients_own_changes_nothing(transport: SlowTransport) -> None:
+    run, outbox = run_over(transport)
+    await evaluate(run, 0.95)
+    assert run.progress.outcome is Outcome.CONVERGED
+    await transport.answers.put(STOP)
+    await transport.answers.put(FINISHED)
+    assert await outbox.drained(timeout_s=5)
+
+    assert run.progress.outcome is Outcome.CONVERGED
+    finish = transport.came[-1].command
+    assert isinstance(finish, FinishTrial)
+    assert (finish.outcome, finish.is_journalled) == (Outcome.CONVERGED, True)
+
+
+@pytest.mark.parametrize("kind", ["conflicting_report", "report_goes_backwards", "invalid_report"])
+async def test_one_refused_report_does_not_silence_the_trial(transport: SlowTransport, kind: str) -> None:
+    run, _outbox = run_over(transport, report_timeout_s=5.0)
+    for answer in (Problem(type=kind, title="No", detail="these numbers"), GO_ON):
+        await transport.answers.put(answer)
+    await evaluate(run, 0.1)
+    await evaluate(run, 0.2)
+
+    assert len(transport.came) == 2
+
+
+async def test_an_answer_of_another_kind_is_no_judgement(transport: SlowTransport) -> None:
+    run, _outbox = run_over(transport, report_timeout_s=5.0)
+    await transport.answers.put(
+        LeaseRenewed(trial_number=1, recurrence_id="r", batch_size=64, epoch=1.0, bound=None, lease_s=1.0)
+    )
+    await evaluate(run, 0.95)
+
+    assert run.progress.outcome is Outcome.CONVERGED
+
+
+async def test_a_bug_in_a_letter_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    class Answering(SlowTransport):
+        async def call(self, request: Request, *, timeout_s: float) -> Reply:
+            self.came.append(request)
+            return GO_ON
+
+    transport = Answering()
+    outbox = Outbox(transport)
+    command = ReportEpoch(trial_number=1, trial_id="x", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.1)
+
+    def fail(letter: Letter) -> Command:
+        raise ZeroDivisionError
+
+    def heed(reply: Reply) -> None: ...
+
+    compose: list[Callable[[Letter], Command | None]] = [
+        fail,
+        lambda _letter: None,
+        lambda letter: replace(command, is_journalled=letter.is_late),
+    ]
+    for each in compose:
+        outbox.post(Letter(job_id="job", command=each, heed=heed))
+    assert await outbox.drained(timeout_s=5)
+
+    assert len(transport.came) == 1
+    assert [getattr(record, "action", "") for record in caplog.records] == ["report_failed"]
+
+
+async def test_a_training_that_began_alone_is_not_held_up_by_a_silent_optimizer(transport: SlowTransport) -> None:
+    run, outbox = run_over(transport, report_timeout_s=60.0)
+    outbox.expect_nobody()
+    async with asyncio.timeout(10):
+        await evaluate(run, 0.1)
+        await evaluate(run, 0.2)
+
+    assert outbox.waiting == 2
+    await outbox.close()
+
+
+async def test_after_an_answer_that_did_not_come_nobody_waits_until_one_has_come(transport: SlowTransport) -> None:
+    run, outbox = run_over(transport)
+    before = outbox.is_away
+    await evaluate(run, 0.1)
+    meanwhile = outbox.is_away
+    await transport.answers.put(GO_ON)
+    await outbox.drained(timeout_s=10)
+
+    assert (before, meanwhile, outbox.is_away) == (False, True, False)

@@ -1,0 +1,137 @@
+"""deploy/compose.yaml is valid, pins what it runs, and runs the commands that the tests run without containers."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import typer
+import yaml
+
+from bso.cli.main import app
+from bso_workers.settings import FILE_SUFFIX, PREFIX, WorkerSettings
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+TEXT = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+EXAMPLE = (DEPLOY / ".env.example").read_text(encoding="utf-8")
+OURS = [name for name, service in SERVICES.items() if service["image"].startswith("${BSO_IMAGE")]
+
+
+def test_it_is_valid_by_the_compose_specification() -> None:
+    schema = resources.files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
+    jsonschema.validate(COMPOSE, json.loads(schema.read_text(encoding="utf-8")))
+
+
+def test_it_has_a_broker_a_database_a_migration_and_workers() -> None:
+    assert list(SERVICES) == ["rabbitmq", "mysql", "migrate", "worker"]
+    assert OURS == ["migrate", "worker"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_image_is_pinned_to_a_release(name: str) -> None:
+    default = re.fullmatch(r"\$\{\w+:-(?P<image>.+)\}", SERVICES[name]["image"])
+    assert default is not None
+    assert re.search(r":\d+\.\d+\.\d+(-[a-z]+)?$", default["image"])
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_its_commands_exist_with_these_options(name: str) -> None:
+    program, command, *options = SERVICES[name]["command"]
+    assert program == "bso"
+    known = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]  # a group
+    context = known.make_context(command, options, resilient_parsing=False)
+    assert context.command is known
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_its_commands_explain_themselves(name: str) -> None:
+    _, command, *_ = SERVICES[name]["command"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bso.cli", command, "--help"], capture_output=True, text=True, check=True
+    )
+    assert f"bso {command}" in done.stdout or "Usage" in done.stdout
+
+
+def test_the_worker_is_told_only_what_it_understands() -> None:
+    fields = {PREFIX + field.upper() for field in WorkerSettings.model_fields}
+    told = {name.removesuffix(FILE_SUFFIX) for name in SERVICES["worker"]["environment"]}
+    assert told <= fields
+
+
+def test_workers_wait_for_the_migration_and_the_migration_for_the_database() -> None:
+    assert SERVICES["migrate"]["depends_on"]["mysql"] == {"condition": "service_healthy"}
+    assert SERVICES["worker"]["depends_on"] == {
+        "migrate": {"condition": "service_completed_successfully"},
+        "rabbitmq": {"condition": "service_healthy"},
+    }
+
+
+def test_a_worker_has_the_time_to_drain() -> None:
+    grace = float(SERVICES["worker"]["stop_grace_period"].removesuffix("s"))
+    assert grace > WorkerSettings.model_fields["drain_timeout_s"].default
+
+
+def test_no_worker_is_bound_to_one_name_or_port_of_the_machine() -> None:
+    assert not {"container_name", "ports", "hostname"} & set(SERVICES["worker"])
+
+
+def test_the_database_is_not_published() -> None:
+    assert "ports" not in SERVICES["mysql"]
+    assert COMPOSE["networks"]["workers"] == {"internal": True}
+    assert SERVICES["mysql"]["networks"] == ["workers"]
+
+
+@pytest.mark.parametrize("name", ["rabbitmq", "mysql", "worker"])
+def test_whatever_stays_up_is_checked_restarted_and_limited(name: str) -> None:
+    service = SERVICES[name]
+    assert {"test", "interval", "timeout", "retries", "start_period"} <= set(service["healthcheck"])
+    assert service["restart"] == "unless-stopped"
+    assert {"cpus", "memory"} <= set(service["deploy"]["resources"]["limits"])
+
+
+def test_what_must_survive_lies_on_volumes() -> None:
+    assert SERVICES["rabbitmq"]["volumes"] == ["rabbitmq-data:/var/lib/rabbitmq"]
+    assert SERVICES["mysql"]["volumes"] == ["mysql-data:/var/lib/mysql"]
+    assert set(COMPOSE["volumes"]) == {"rabbitmq-data", "mysql-data"}
+
+
+def test_no_password_stands_in_the_file_or_in_the_environment() -> None:
+    assert not re.search(r"PASSWORD(?!_FILE)\w*:", TEXT)
+    assert not re.search(r"(amqp|mysql)://", TEXT)
+
+
+def test_every_secret_is_a_file_that_make_secrets_writes(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, DEPLOY / "make-secrets", tmp_path / "secrets"], check=True, capture_output=True)
+    written = {path.name for path in (tmp_path / "secrets").iterdir()}
+    needed = {Path(secret["file"]).name for secret in COMPOSE["secrets"].values()}
+    assert needed <= written
+    assert all(Path(secret["file"]).parent == Path("secrets") for secret in COMPOSE["secrets"].values())
+
+
+def test_every_secret_and_config_that_a_service_mounts_is_declared() -> None:
+    for kind in ("secrets", "configs"):
+        used = {
+            one if isinstance(one, str) else one["source"]
+            for service in SERVICES.values()
+            for one in service.get(kind, ())
+        }
+        assert used == set(COMPOSE[kind])
+
+
+def test_every_config_exists() -> None:
+    for config in COMPOSE["configs"].values():
+        assert (DEPLOY / config["file"]).is_file()
+
+
+def test_the_example_names_every_variable_with_the_default_of_the_file() -> None:
+    used = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", TEXT))
+    shown = dict(line.split("=", 1) for line in EXAMPLE.splitlines() if line and not line.startswith("#"))
+    assert set(re.findall(r"(?<!\$)\$\{(\w+)", TEXT)) == set(used), "each variable has a default"
+    assert shown == used

@@ -1,0 +1,79 @@
+"""deploy/kubernetes runs the same commands with the same settings as the compose file."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bso_broker.topology import COMMANDS
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
+
+
+def objects(name: str) -> dict[str, dict[str, Any]]:
+    text = (DEPLOY / "kubernetes" / name).read_text(encoding="utf-8")
+    return {one["kind"]: one for one in yaml.safe_load_all(text)}
+
+
+def pod(workload: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = workload["spec"]["template"]["spec"]
+    return found
+
+
+WORKER = objects("worker.yaml")
+MIGRATE = objects("migrate.yaml")["Job"]
+
+
+def test_the_commands_are_those_of_the_compose_file() -> None:
+    assert pod(WORKER["Deployment"])["containers"][0]["args"] == COMPOSE["worker"]["command"]
+    assert pod(MIGRATE)["containers"][0]["args"] == COMPOSE["migrate"]["command"]
+
+
+def test_the_settings_are_those_of_the_compose_file() -> None:
+    told = {one["name"] for one in pod(WORKER["Deployment"])["containers"][0]["env"]}
+    assert told <= set(COMPOSE["worker"]["environment"])
+    assert {"BSO_DATABASE_URL_FILE", "BSO_AMQP_URL_FILE", "BSO_REQUIRE_USER_ID"} <= told
+
+
+def test_liveness_and_readiness_are_different_questions() -> None:
+    container = pod(WORKER["Deployment"])["containers"][0]
+    paths = {probe: container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "liveness", "readiness")}
+    assert paths == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
+
+
+def test_every_selector_finds_the_workers() -> None:
+    labels = WORKER["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert WORKER["Deployment"]["spec"]["selector"]["matchLabels"] == labels
+    assert WORKER["Service"]["spec"]["selector"] == labels
+    assert WORKER["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+
+
+def test_nothing_runs_as_root_or_may_write_or_become_more() -> None:
+    for workload in (WORKER["Deployment"], MIGRATE):
+        assert pod(workload)["securityContext"]["runAsNonRoot"] is True
+        for container in pod(workload)["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+def test_every_file_that_is_read_is_a_key_of_the_secret() -> None:
+    made = (DEPLOY / "kubernetes/kustomization.yaml").read_text(encoding="utf-8")
+    for workload in (WORKER["Deployment"], MIGRATE):
+        for one in pod(workload)["containers"][0]["env"]:
+            if one["name"].endswith("_FILE"):
+                assert f"--from-file={Path(one['value']).name}=" in made
+
+
+def test_workers_are_scaled_on_the_queue_of_commands() -> None:
+    scaled = objects("scaledobject.yaml")["ScaledObject"]
+    assert scaled["spec"]["scaleTargetRef"]["name"] == WORKER["Deployment"]["metadata"]["name"]
+    assert scaled["spec"]["triggers"][0]["metadata"]["queueName"] == COMMANDS
+
+
+def test_everything_that_is_applied_exists() -> None:
+    kustomization = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text(encoding="utf-8"))
+    assert all((DEPLOY / "kubernetes" / name).is_file() for name in kustomization["resources"])

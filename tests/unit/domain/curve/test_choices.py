@@ -1,0 +1,102 @@
+"""Which batch sizes the curve policy runs."""
+
+import dataclasses
+
+import pytest
+
+from bso.domain.events import TrialStarted
+from bso.domain.trial import Outcome
+from tests.unit.domain.builders import A100, V100
+from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
+
+
+def test_the_default_comes_first() -> None:
+    trainings = Trainings().register()
+    first = trainings.life.begin("r0")
+    assert (first.batch_size, first.bound) == (256, None)
+    assert "256 is the default" in first.reason
+
+
+def test_recurrences_that_overlap_spread_around_the_default_until_something_has_converged() -> None:
+    trainings = Trainings().register()
+    begun = [trainings.life.begin(f"r{number}", hardware=A100) for number in range(6)]
+    assert [trial.batch_size for trial in begun] == [256, 512, 128, 64, 256, 256]
+    assert "256, the default, is under way" in begun[1].reason
+    for trial in begun:
+        trainings.end(trial)
+    assert trainings.chosen(range(6, 40))[14:].count(trainings.best()) >= 16
+
+
+@pytest.mark.parametrize("max_attempts", [1, 3])
+def test_a_recurrence_that_overlaps_ends_with_a_model_if_only_the_default_converges(max_attempts: int) -> None:
+    never = dict.fromkeys(EPOCHS) | {256: 36}
+    trainings = Trainings(epochs=never).register(max_attempts=max_attempts)
+    trainings.life.begin("elsewhere", hardware=A100)
+    trials = trainings.recur(0)
+    assert [trial.batch_size for trial in trials] == ([256] if max_attempts == 1 else [512, 256])
+    assert trainings.life.row(trials[-1]).outcome is Outcome.CONVERGED
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("default", [16, 64, 512])
+def test_it_finds_the_best_batch_size_and_stays_with_it(noise: float, default: int) -> None:
+    trainings = Trainings(noise=noise).register(default_batch_size=default)
+    trainings.chosen(range(30))
+    last = trainings.chosen(range(30, 60))
+    assert sum(size in (64, 128) for size in last) >= 27, last
+    assert noise or last.count(trainings.best()) >= 27
+
+
+def test_it_looks_at_neighbours_once_and_later_more_and_more_rarely() -> None:
+    trainings = Trainings(noise=0.2).register()
+    trainings.chosen(range(100))
+    looks = [started for started in trainings.life.happened(TrialStarted) if started.is_second_look]
+    assert looks
+    assert all("another look" in started.reason for started in looks)
+    assert {started.batch_size for started in looks} <= {32, 64, 128, 256}
+    early = [started for started in looks if started.trial_number <= 50]
+    assert len(looks) - len(early) <= len(early)
+    assert not trainings.life.folded().version.epochs.second_looks
+
+
+def test_near_ties_are_told_apart_though_the_curve_has_a_kink() -> None:
+    trainings = Trainings(epochs={**EPOCHS, 64: 19, 128: 20, 256: 30}, noise=0.1).register(default_batch_size=512)
+    assert trainings.chosen(range(80))[40:].count(128) >= 36
+
+
+def test_a_default_that_never_converges_is_survived() -> None:
+    trainings = Trainings(epochs={**EPOCHS, 256: None}).register(cost_budget=1000.0)
+    models = [trainings.life.row(trainings.recur(number)[-1]).outcome for number in range(20)]
+    assert models.count(Outcome.CONVERGED) >= 19
+    assert trainings.recur(20)[-1].batch_size in (64, 128)
+
+
+def test_a_batch_size_out_of_memory_is_not_offered_again() -> None:
+    trainings = Trainings(epochs={**EPOCHS, 64: 40}).register(default_batch_size=128)
+    trainings.recur(0)
+    for number in (1, 2):
+        for trial in [trainings.life.begin(f"x{number}")]:
+            trainings.life.run_out_of_memory(trial)
+            ceiling = trial.batch_size
+    later = [row.batch_size for number in range(3, 30) for row in trainings.recur(number)]
+    assert max(later) < ceiling or ceiling <= 128
+
+
+def test_epochs_are_learnt_on_one_kind_of_hardware_for_all() -> None:
+    trainings = Trainings().register()
+    trainings.chosen(range(30))
+    elsewhere = dataclasses.replace(
+        trainings, hardware=V100, prices={size: 3 * price for size, price in PRICES.items()}
+    )
+    assert elsewhere.chosen(range(30, 50)).count(128) >= 17
+    assert len(elsewhere.life.folded().version.knowledge) == 2
+
+
+def test_reasons_tell_what_may_be_saved() -> None:
+    trainings = Trainings().register()
+    trainings.chosen(range(20))
+    reasons = [started.reason for started in trainings.life.happened(TrialStarted)]
+    assert any("recurrences, and costs" in reason for reason in reasons)
+    assert any("is the best one known (expected" in reason for reason in reasons)
+    assert any("runs more and save nothing" in reason for reason in reasons)
+    assert not any("e-" in reason for reason in reasons)

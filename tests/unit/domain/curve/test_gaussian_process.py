@@ -1,0 +1,62 @@
+"""The posterior against the textbook's formula in numpy."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bso.domain.curve.beliefs import EPOCHS_CHANGE, EPOCHS_PRIOR
+from bso.domain.curve.gaussian_process import Posterior, Prior
+from tests.unit.domain.builders import searching
+
+places = st.lists(st.integers(-6, 6).map(float), min_size=1, max_size=7, unique=True)
+
+
+@searching(40)
+@given(places=places, data=st.data())
+def test_the_posterior_is_that_of_the_textbook(places: list[float], data: st.DataObject) -> None:
+    indices = st.integers(0, len(places) - 1)
+    numbers = st.tuples(st.floats(-2, 6), st.floats(0.01, 2.0))
+    observed = data.draw(st.dictionaries(indices, numbers, max_size=5))
+    found = Posterior(EPOCHS_PRIOR, places, observed)
+    means, covariances = textbook(EPOCHS_PRIOR, np.array(places), observed)
+    np.testing.assert_allclose(found.means, means, atol=1e-6)
+    np.testing.assert_allclose([found.variance(i) for i in range(len(places))], np.diag(covariances), atol=1e-6)
+    for i in range(len(places)):
+        for j in range(len(places)):
+            assert abs(found.covariance(i, j) - covariances[i, j]) < 1e-6
+
+
+@searching(40)
+@given(places=places, data=st.data())
+def test_what_was_seen_before_a_change_is_of_the_sum_of_two_processes(places: list[float], data: st.DataObject) -> None:
+    """By the textbook, with the values before the change as places of their own."""
+    n = len(places)
+    observations = st.dictionaries(st.integers(0, n - 1), st.tuples(st.floats(-2, 6), st.floats(0.01, 2.0)), max_size=5)
+    observed, before = data.draw(observations), data.draw(observations)
+    found = Posterior(EPOCHS_PRIOR, places, observed, before=before, change=EPOCHS_CHANGE)
+    own = np.array([[EPOCHS_PRIOR.covariance(x, y) for y in places] for x in places])
+    change = np.array([[EPOCHS_CHANGE.covariance(x, y) for y in places] for x in places])
+    mean = [EPOCHS_PRIOR.mean(x) for x in places]
+    both = {**observed, **{i + n: one for i, one in before.items()}}
+    means, covariances = conditioned(np.array(mean + mean), np.block([[own, own], [own, own + change]]), both)
+    np.testing.assert_allclose(found.means, means[:n], atol=1e-6)
+    got = [[found.covariance(i, j) for j in range(n)] for i in range(n)]
+    np.testing.assert_allclose(got, covariances[:n, :n], atol=1e-6)
+
+
+def textbook(
+    prior: Prior, places: np.ndarray, observed: dict[int, tuple[float, float]]
+) -> tuple[np.ndarray, np.ndarray]:
+    kernel = np.array([[prior.covariance(x, y) for y in places] for x in places])
+    return conditioned(np.array([prior.mean(x) for x in places]), kernel, observed)
+
+
+def conditioned(
+    mean: np.ndarray, kernel: np.ndarray, observed: dict[int, tuple[float, float]]
+) -> tuple[np.ndarray, np.ndarray]:
+    seen = sorted(observed)
+    if not seen:
+        return mean, kernel
+    noise = np.diag([observed[i][1] for i in seen])
+    gain = kernel[:, seen] @ np.linalg.inv(kernel[np.ix_(seen, seen)] + noise)
+    return mean + gain @ (np.array([observed[i][0] for i in seen]) - mean[seen]), kernel - gain @ kernel[seen, :]

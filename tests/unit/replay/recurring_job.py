@@ -1,0 +1,123 @@
+"""A recurring job told command by command, its trainings being those of a simulator's world."""
+
+from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from bso.domain.commands import BeginTrial, Command, PowerMeasurement, RegisterJob, ReportEpoch, ReportPowerProfile
+from bso.domain.commands import Request as Asked
+from bso.domain.decide import Rules, decide
+from bso.domain.job import Job
+from bso.domain.log import RecordedEvent
+from bso.domain.replies import EpochJudged, Reply, TrialBegun
+from bso.domain.trial import Outcome
+from bso.replay.folding import Folding
+from bso.simulator import Problem
+from bso.simulator.world import World
+
+JOB = "nightly"
+BEGINNING = datetime(2026, 10, 1, tzinfo=UTC)
+
+
+def spec_of(problem: Problem, **changes: Any) -> dict[str, Any]:
+    """A job specification that fits a problem."""
+    return {
+        "batch_sizes": problem.batch_sizes,
+        "default_batch_size": problem.default_batch_size,
+        "target_metric": problem.workload.target_metric,
+        "max_epochs": problem.workload.max_epochs,
+        "policy": "pruning_thompson",
+        "mab_seed": 5,
+        **changes,
+    }
+
+
+def recurring(
+    problem: Problem, spec: dict[str, Any], *, recurrences: int, seed: int
+) -> Generator[Command, Reply, None]:
+    """The commands of a job that recurs, each recurrence until it has a model; send in what was replied."""
+    world = World(problem=problem, seed=seed, eta_knob=spec.get("eta_knob", 0.5))
+    runs: dict[int, int] = {}
+    profiled: set[int] = set()
+    yield RegisterJob(spec=spec)
+    for number in range(1, recurrences + 1):
+        has_model = False
+        while not has_model:
+            begun = yield BeginTrial(hardware=problem.hardware, recurrence_id=f"night-{number}")
+            assert isinstance(begun, TrialBegun), begun
+            size = begun.batch_size
+            runs[size] = runs.get(size, 0) + 1
+            needed = world.epochs_to_target(size, runs[size], number)
+            has_model = yield from _training(world, begun, needed, is_profiling=size not in profiled)
+            if size not in profiled:
+                profiled.add(size)
+                yield _profile(problem, size)
+
+
+def _training(
+    world: World, begun: TrialBegun, needed: int | None, *, is_profiling: bool
+) -> Generator[Command, Reply, bool]:
+    size = begun.batch_size
+    time_s = energy_j = 0.0
+    for epoch in count(1):
+        is_profiled = is_profiling and epoch == 1
+        price = world.profiling_price(size, 1) if is_profiled else world.price(size, 1)
+        time_s += price.time_s
+        energy_j += price.energy_j
+        judged = yield ReportEpoch(
+            trial_number=begun.trial_number,
+            trial_id=begun.trial_id,
+            epoch=float(epoch),
+            time_s=time_s,
+            energy_j=energy_j,
+            metric=1.0 if epoch == needed else 0.0,
+            is_profiling=is_profiled,
+        )
+        assert isinstance(judged, EpochJudged), judged
+        if judged.should_stop:
+            return judged.outcome is Outcome.CONVERGED
+    raise AssertionError("a training is stopped in the end")
+
+
+def _profile(problem: Problem, batch_size: int) -> ReportPowerProfile:
+    return ReportPowerProfile(
+        batch_size=batch_size,
+        hardware=problem.hardware,
+        measurements=tuple(
+            PowerMeasurement(
+                power_limit_w=one.power_limit_w,
+                average_power_w=one.average_power_w,
+                samples_per_s=10_000 / one.time_s,
+            )
+            for one in problem.epochs[batch_size]
+        ),
+    )
+
+
+def folded(problem: Problem, *, recurrences: int, seed: int, **changes: Any) -> Folding:
+    """The log of a job that recurred, folded."""
+    story = recurring(problem, spec_of(problem, **changes), recurrences=recurrences, seed=seed)
+    folding, job = Folding(JOB), Job(job_id=JOB)
+    command = next(story)
+    for number in count(1):
+        command_id = f"00000000-0000-7000-8000-{number:012x}"
+        now = BEGINNING + timedelta(seconds=number)
+        decision = decide(job, Asked(command_id=command_id, job_id=JOB, command=command), now=now, rules=Rules())
+        for part, event in enumerate(decision.events):
+            folding.add(
+                RecordedEvent(
+                    job_id=JOB,
+                    seq=folding.last_seq + 1,
+                    recorded_at=now,
+                    command_id=command_id,
+                    part=part,
+                    event=event,
+                )
+            )
+        job = decision.job.without_ended_trials()
+        try:
+            command = story.send(decision.reply)
+        except StopIteration:
+            return folding
+    raise AssertionError("a story ends")

@@ -1,0 +1,162 @@
+"""Which recorded events are told again, in which order, and how fast."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+
+from bso.domain.errors import Misconfigured, Retryable
+from bso.domain.log import RecordedEvent
+from bso.replay.publishing import Gone, Wanted, patient, publish
+from bso.schema.names import wire_name
+from bso.service.engine import Engine
+from bso.service.memory import InMemoryStore
+from bso.service.records import StoredEvent
+from tests.contract.storage.training import ask, begin, registration, report
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def store() -> InMemoryStore:
+    """Two jobs whose events were recorded in turn, with a clock that goes on by a minute with each look."""
+    minutes = count()
+    store = InMemoryStore(lambda: BEGAN + timedelta(minutes=next(minutes)))
+    engine = Engine(store)
+    for job_id in ("a", "b"):
+        await ask(engine, registration(job_id))
+    for job_id in ("a", "b"):
+        trial = await begin(engine, job_id)
+        await ask(engine, report(trial, 1, job_id=job_id), report(trial, 2, job_id=job_id, metric=0.99))
+    return store
+
+
+async def told(store: InMemoryStore, wanted: Wanted, *, rate_per_s: float | None = None) -> list[RecordedEvent]:
+    """What was published."""
+    heard: list[RecordedEvent] = []
+    counted: list[int] = []
+
+    async def send(events: Sequence[StoredEvent]) -> None:
+        heard.extend(one.recorded for one in events)
+
+    sent = await publish(store, wanted, send, rate_per_s=rate_per_s, progress=counted.append)
+    assert sent == len(heard) == sum(counted)
+    return heard
+
+
+async def test_everything_is_told_in_the_order_in_which_it_was_recorded(store: InMemoryStore) -> None:
+    assert await told(store, Wanted()) == [stored.recorded for stored in await store.history()]
+
+
+async def test_jobs_are_told_one_after_another(store: InMemoryStore) -> None:
+    heard = await told(store, Wanted(jobs=["b", "a", "b"]))
+    assert [event.job_id for event in heard] == sorted((event.job_id for event in heard), reverse=True)
+    assert len(heard) == len(await store.history())
+    assert await told(store, Wanted(jobs=["nobody"])) == []
+
+
+async def test_types_and_times_narrow_what_is_told(store: InMemoryStore) -> None:
+    ends = await told(store, Wanted(types=["trial_ended", "recurrence_ended"]))
+    assert {wire_name(type(event.event)) for event in ends} == {"trial_ended", "recurrence_ended"}
+    everything = await told(store, Wanted())
+    moment = everything[len(everything) // 2].recorded_at
+    early, late = await told(store, Wanted(before=moment)), await told(store, Wanted(since=moment))
+    assert early
+    assert late[0].recorded_at == moment
+    assert early + late == everything
+
+
+async def test_the_rate_is_kept(store: InMemoryStore) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    heard = await told(store, Wanted(), rate_per_s=50.0)
+    assert len(heard) > 10
+    assert loop.time() - began >= (len(heard) - 5) / 50.0  # a tenth of a second's worth goes at once
+
+
+async def test_what_sending_raises_ends_it(store: InMemoryStore) -> None:
+    counted: list[int] = []
+
+    async def send(events: Sequence[StoredEvent]) -> None:
+        if counted:
+            raise ConnectionError("the broker is away")
+
+    with pytest.raises(ConnectionError):
+        await publish(store, Wanted(), send, rate_per_s=20.0, progress=counted.append)
+    assert counted == [2]
+
+
+async def test_a_batch_that_did_not_go_out_is_sent_again_as_a_whole(store: InMemoryStore) -> None:
+    tries: list[Sequence[StoredEvent]] = []
+    heard: list[RecordedEvent] = []
+    said: list[str] = []
+
+    async def send(events: Sequence[StoredEvent]) -> None:
+        tries.append(events)
+        if len(tries) in (2, 3, 5):
+            raise Retryable(f"away at try {len(tries)}")
+        heard.extend(one.recorded for one in events)
+
+    def say(error: Retryable) -> None:
+        said.append(str(error))
+
+    steady = patient(send, patience_s=60.0, on_failure=say, pause_s=0.0)
+    sent = await publish(store, Wanted(), steady, rate_per_s=50.0)
+    assert said == ["away at try 2", "away at try 5"]  # once until something has gone out again
+    assert tries[1] == tries[2] == tries[3]
+    assert tries[4] == tries[5]
+    assert heard == [stored.recorded for stored in await store.history()]
+    assert sent == len(heard)
+
+
+async def test_patience_ends_and_what_would_never_succeed_ends_it_at_once(store: InMemoryStore) -> None:
+    said: list[Retryable] = []
+    for error, patience_s in ((Retryable("away"), 0.0), (Misconfigured("not permitted"), 60.0)):
+
+        async def send(_: Sequence[StoredEvent], error: Exception = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)):
+            await publish(store, Wanted(), patient(send, patience_s=patience_s, on_failure=said.append))
+    assert not said
+
+
+@pytest.fixture
+async def imported() -> InMemoryStore:
+    """Two jobs that lived at the same time, the events of one numbered after all of the other, as an import does."""
+    minutes = count()
+    store = InMemoryStore(lambda: BEGAN + timedelta(minutes=next(minutes)))
+    for job_id in ("a", "b"):
+        minutes = count()
+        await ask(Engine(store), registration(job_id))
+        trial = await begin(Engine(store), job_id)
+        await ask(Engine(store), report(trial, 1, job_id=job_id), report(trial, 2, job_id=job_id, metric=0.99))
+    return store
+
+
+@pytest.mark.parametrize("jobs", [[], ["b", "a", "b"], ["b", "nobody", "a"]])
+@pytest.mark.parametrize("since", [None, BEGAN + timedelta(minutes=1)])
+async def test_after_any_batch_the_rest_is_what_has_not_gone_out(
+    store: InMemoryStore, imported: InMemoryStore, jobs: list[str], since: datetime | None
+) -> None:
+    for history in (store, imported):
+        wanted = Wanted(jobs=jobs, since=since)
+        everything = await told(history, wanted)
+        gone = Gone(wanted)
+        rests: list[list[RecordedEvent]] = []
+
+        async def send(
+            events: Sequence[StoredEvent], history: InMemoryStore = history, gone: Gone = gone, rests: Any = rests
+        ) -> None:
+            gone.count(events)
+            rest = gone.rest()
+            assert rest is not None
+            rests.append(await told(history, rest))
+
+        assert gone.rest() is None
+        await publish(history, wanted, send, rate_per_s=30.0)
+        assert gone.events == len(everything) > 6
+        assert rests == [everything[n:] for n in [*range(3, len(everything), 3), len(everything)]]

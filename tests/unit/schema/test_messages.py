@@ -1,0 +1,281 @@
+"""Commands, replies and events as messages and back, and everything else that may arrive."""
+
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bso.domain import commands as do
+from bso.domain.commands import Request
+from bso.domain.errors import Rejected
+from bso.domain.events import EpochReported, Event, JobSnapshotted, TrialSuspended
+from bso.domain.identifiers import job_id_for
+from bso.domain.log import RecordedEvent
+from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply
+from bso.schema import codec
+from bso.schema.envelope import MAX_MESSAGE_BYTES, unseal
+from bso.schema.errors import MalformedMessage, UnsupportedSchema
+from bso.schema.names import COMMANDS, EVENTS, REPLIES
+from tests.unit.domain.builders import A100, command_id, searching
+from tests.unit.domain.commands_at_random import odd_commands
+
+NOW = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
+JSON = st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5))
+st.register_type_strategy(datetime, st.datetimes(timezones=st.just(UTC)).map(lambda moment: moment.replace(fold=0)))
+OPEN_FIELDS: dict[type, dict[str, Any]] = {
+    JobSnapshotted: {"state": JSON},
+    Problem: {"context": JSON},
+}
+
+
+def exactly(value: object) -> str:
+    """A value with all its types, in which NaN equals NaN; that UTC has two names does not matter."""
+    return repr(value).replace("TzInfo(0)", "datetime.timezone.utc")
+
+
+def values_of(union: Any) -> st.SearchStrategy[Any]:
+    return st.one_of(*(st.builds(member, **OPEN_FIELDS.get(member, {})) for member in get_args(union)))
+
+
+@searching(150)
+@given(command=odd_commands, user=st.none() | st.just("alice"))
+def test_every_command_is_read_as_it_was_written(command: do.Command, user: str | None) -> None:
+    request = Request(command_id=command_id(1), job_id="job", command=command, user=user, trace={"a": "b"})
+    again = codec.decode_command(codec.encode_command(request, sent_at=NOW), user=user)
+    if isinstance(command, do.RegisterJob):
+        assert again.command == codec.decode_command(codec.encode_command(again), user=user).command
+    else:
+        assert exactly(again) == exactly(request)
+
+
+@searching(150)
+@given(event=values_of(Event))
+def test_every_event_is_read_as_it_was_written(event: Event) -> None:
+    recorded = RecordedEvent(job_id="job", seq=3, recorded_at=NOW, command_id=command_id(1), part=0, event=event)
+    assert exactly(codec.decode_event(codec.encode_event(recorded))) == exactly(recorded)
+    name, payload = codec.event_payload(event)
+    assert exactly(codec.event_from(name, json.loads(payload))) == exactly(event)
+
+
+@searching(150)
+@given(reply=values_of(Reply))
+def test_every_reply_is_read_as_it_was_written(reply: Reply) -> None:
+    message = codec.encode_reply(reply, command_id=command_id(1), job_id=None)
+    assert exactly(codec.decode_reply(message)) == exactly(reply)
+    name, payload = codec.reply_payload(reply)
+    assert exactly(codec.reply_from(name, json.loads(payload))) == exactly(reply)
+
+
+@given(number=st.floats())
+def test_floats_arrive_bit_by_bit(number: float) -> None:
+    command = do.ReportEpoch(trial_number=1, trial_id="x", epoch=1.0, time_s=1.0, energy_j=number, metric=number)
+    request = Request(command_id=command_id(1), job_id="job", command=command)
+    again = codec.decode_command(codec.encode_command(request)).command
+    assert isinstance(again, do.ReportEpoch)
+    assert math.isnan(number) or (again.metric.hex(), float(again.energy_j or 0.0).hex()) == (
+        number.hex(),
+        number.hex() if number else (0.0).hex(),
+    )
+
+
+def envelope(**changes: Any) -> dict[str, Any]:
+    return {"schema": "1.0", "type": "delete_job", "command_id": command_id(1), "job_id": "job", "body": {}, **changes}
+
+
+def read(**changes: Any) -> Request:
+    return codec.decode_command(json.dumps(envelope(**changes)).encode())
+
+
+def test_names_on_the_wire_never_change() -> None:
+    assert sorted(COMMANDS) == [
+        "allow_batch_size",
+        "begin_trial",
+        "delete_job",
+        "describe_job",
+        "expire_lease",
+        "finish_trial",
+        "register_job",
+        "renew_lease",
+        "report_epoch",
+        "report_power_profile",
+    ]
+    assert {"job_registered", "trial_started", "epoch_reported", "trial_ended", "late_result"} < set(EVENTS)
+    assert {"registered", "trial_begun", "epoch_judged", "trial_finished", "problem"} < set(REPLIES)
+
+
+def test_unknown_fields_are_ignored_everywhere() -> None:
+    body = {"trial_number": 1, "trial_id": "x", "colour": "red"}
+    request = read(type="renew_lease", body=body, flavour=3, trace={})
+    assert request.command == do.RenewLease(trial_number=1, trial_id="x")
+
+
+def test_what_an_older_program_leaves_out_has_a_meaning() -> None:
+    """Messages of schema 1.0, word by word: commands of older clients, replies and events of older workers."""
+    hardware = {"gpu_model": "A100", "max_power_w": 400.0, "energy_method": "rapl"}
+    begin = read(type="begin_trial", body={"hardware": hardware}).command
+    assert isinstance(begin, do.BeginTrial)
+    assert begin.learning_rate is None
+    numbers = {"trial_number": 1, "trial_id": "x", "epoch": 1.0, "time_s": 2.0, "energy_j": None, "metric": 0.5}
+    report = read(type="report_epoch", body=numbers).command
+    assert isinstance(report, do.ReportEpoch)
+    assert not report.is_profiling
+    renewal = {"trial_number": 1, "recurrence_id": "r", "batch_size": 64, "epoch": 1.0, "bound": None, "lease_s": 600.0}
+    renewed = codec.reply_from("lease_renewed", renewal)
+    assert isinstance(renewed, LeaseRenewed)
+    assert renewed.power_profile == ()
+    reported = codec.event_from("epoch_reported", {**numbers, "cost": 3.0, "bound": None})
+    assert isinstance(reported, EpochReported)
+    assert not reported.is_profiling
+
+
+def test_an_unknown_scaling_rule_says_what_is_known() -> None:
+    hardware = {"gpu_model": "A100", "max_power_w": 400.0, "energy_method": "rapl"}
+    rate = {"value": 0.1, "reference_batch_size": 32, "rule": "cubic"}
+    with pytest.raises(MalformedMessage, match=r"learning_rate\.rule.*'linear', 'square_root' or 'none'"):
+        read(type="begin_trial", body={"hardware": hardware, "learning_rate": rate})
+
+
+def test_a_minor_version_of_the_future_is_read() -> None:
+    assert isinstance(read(schema="1.7").command, do.DeleteJob)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schema": "2.0"},
+        {"schema": "2.0", "command_id": 5},
+        {"schema": "2.0", "type": {"name": "x"}},
+        {"schema": 2},
+        {"schema": 2.0, "body": None},
+        {"schema": "0.9"},
+        {"schema": ""},
+        {"schema": "10.0"},
+    ],
+    ids=repr,
+)
+def test_another_major_version_is_unsupported_whatever_else_differs(changes: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedSchema, match=r"reads schema 1\.x"):
+        read(**changes)
+
+
+def test_a_future_envelope_without_our_fields_is_unsupported_too() -> None:
+    with pytest.raises(UnsupportedSchema):
+        unseal(b'{"schema": "3.1", "kind": "delete"}')
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+BAD_MESSAGES = {
+    "nothing": b"",
+    "no JSON": b"\x00\x01\x02",
+    "pickle": b"\x80\x04K\x01.",
+    "invalid UTF-8": b'{"schema": "\xff"}',
+    "a list": b"[]",
+    "a number": b"1",
+    "null": b"null",
+    "cut off": b'{"schema": "1.0", "type"',
+    "two values": b"{} {}",
+    "deep nesting": DEEP,
+    "deep body": json.dumps(envelope()).encode().replace(b'"body": {}', b'"body": ' + DEEP),
+    "lone surrogate": json.dumps(envelope(job_id="\ud800")).encode(),
+    "10 MB": json.dumps(envelope(body={"x": "y" * 10_000_000})).encode(),
+    "a number of 10 000 digits": json.dumps(envelope(type="allow_batch_size"))
+    .encode()
+    .replace(b'"body": {}', b'"body": {"batch_size": ' + b"9" * 10_000 + b"}"),
+}
+
+
+@pytest.mark.parametrize("message", BAD_MESSAGES.values(), ids=BAD_MESSAGES)
+def test_what_is_no_message_of_ours_is_malformed(message: bytes) -> None:
+    with pytest.raises(MalformedMessage) as refused:
+        codec.decode_command(message)
+    assert isinstance(refused.value, Rejected)
+    assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"type": "explode"}, "unknown command 'explode'"),
+        ({"type": "job_registered"}, "unknown command"),
+        ({"command_id": "17"}, "command_id must be a UUID"),
+        ({"job_id": None}, "job_id must be a string"),
+        ({"job_id": "a/b"}, "job_id must begin with a letter or digit"),
+        ({"job_id": "with space"}, "job_id must begin"),
+        ({"job_id": "🚀"}, "job_id must begin"),
+        ({"job_id": "it's"}, "job_id must begin"),
+        ({"job_id": '"quoted"'}, "job_id must begin"),
+        ({"job_id": "x" * 121}, "at most 120 characters, got 121"),
+        ({"job_id": ""}, "must not be empty"),
+        ({"body": None}, "delete_job"),
+        ({"type": "renew_lease", "body": {"trial_number": "x", "trial_id": "y"}}, "trial_number"),
+        ({"type": "renew_lease", "body": {"trial_number": 1}}, "trial_id: Field required"),
+        ({"type": "begin_trial", "body": {"hardware": {"gpu_model": "x", "max_power_w": 1, "energy_method": "guess"}}},
+         "energy_method"),
+        ({"type": "register_job", "job_id": None, "body": {"spec": {}, "job_id_prefix": "a b"}}, "job_id_prefix must"),
+    ],
+    ids=lambda value: repr(value)[:60],
+)  # fmt: skip
+def test_a_faulty_field_is_named(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(MalformedMessage, match=words.replace("(", r"\(")):
+        read(**changes)
+
+
+def test_a_job_id_of_120_characters_is_good() -> None:
+    assert read(job_id="x" * 120).job_id == "x" * 120
+
+
+def test_the_last_of_two_equal_keys_counts() -> None:
+    twice = json.dumps(envelope()).replace('"job_id": "job"', '"job_id": "a/b", "job_id": "job"')
+    assert codec.decode_command(twice.encode()).job_id == "job"
+
+
+def test_a_registration_without_a_job_id_gets_one_from_its_prefix_and_command() -> None:
+    command = do.RegisterJob(spec={}, job_id_prefix="mnist")
+    request = Request(command_id=command_id(4), job_id="", command=command)
+    assert codec.decode_command(codec.encode_command(request)).job_id == job_id_for("mnist", command_id(4))
+    assert len(job_id_for("p" * 120, command_id(4))) == 120
+
+
+def test_the_largest_message_is_read_and_a_larger_one_is_not() -> None:
+    empty = len(json.dumps(envelope(trace={"x": ""})))
+    fitting = json.dumps(envelope(trace={"x": "y" * (MAX_MESSAGE_BYTES - empty)})).encode()
+    assert isinstance(codec.decode_command(fitting).command, do.DeleteJob)
+    with pytest.raises(MalformedMessage, match="at most 1048576 bytes, got 1048577"):
+        codec.decode_command(fitting + b" ")
+
+
+def test_replies_may_be_larger() -> None:
+    reply = EpochJudged(should_stop=False, reason="x" * 2 * MAX_MESSAGE_BYTES, cost=1.0, bound=None)
+    assert codec.decode_reply(codec.encode_reply(reply, command_id=command_id(1), job_id=None)) == reply
+
+
+def test_an_event_needs_its_place_in_the_log() -> None:
+    event = TrialSuspended(trial_number=1)
+    recorded = RecordedEvent(job_id="job", seq=3, recorded_at=NOW, command_id=command_id(1), part=0, event=event)
+    message = json.loads(codec.encode_event(recorded))
+    with pytest.raises(MalformedMessage, match="seq"):
+        codec.decode_event(json.dumps({**message, "seq": None}).encode())
+
+
+def test_only_known_users_stand_in_a_request() -> None:
+    hardware = {"gpu_model": A100.gpu_model, "max_power_w": 400, "energy_method": "nvml_counter"}
+    message = json.dumps(envelope(type="begin_trial", body={"hardware": hardware}, user="root")).encode()
+    assert codec.decode_command(message, user="alice").user == "alice"
+
+
+@searching(200)
+@given(message=st.binary(max_size=60) | st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(("schema", "type", "command_id", "job_id", "body", "spec", "trace", "seq")), inner, max_size=5),
+    max_leaves=10).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+def test_whatever_arrives_is_read_or_rejected(message: bytes) -> None:
+    for read_it in (codec.decode_command, codec.decode_reply, codec.decode_event):
+        try:
+            read_it(message)
+        except Rejected:
+            continue

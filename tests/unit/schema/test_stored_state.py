@@ -1,0 +1,133 @@
+"""The stored state of a job: exact, ordered, and versioned."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bso.domain.commands import BeginTrial, DescribeJob
+from bso.domain.errors import Retryable
+from bso.domain.events import JobRegistered
+from bso.domain.job import Job
+from bso.domain.learning_rate import LearningRate
+from bso.schema.codec import event_from, event_payload
+from bso.schema.errors import MalformedMessage, StateTooNew
+from bso.schema.state import job_from_state, state_of
+from tests.unit.domain.builders import A100, V100, JobLife, as_json
+
+COSTS = {16: 13.0, 32: 11.0, 64: 10.0, 128: 12.0, 256: 14.0}
+
+
+def old_job(**spec: Any) -> JobLife:
+    """A job that has seen nearly everything."""
+    life = JobLife()
+    life.register(**spec)
+    life.give_up(life.begin("x"))
+    life.run_out_of_memory(life.begin("x"))
+    life.enter_mab(COSTS)
+    life.begin("y", hardware=V100)
+    life.register(version="v2")
+    life.converge(life.begin("z"), 0.1 + 0.2)
+    return life
+
+
+def stored(job: Job) -> Any:
+    return json.loads(state_of(job))
+
+
+@pytest.mark.parametrize("spec", [{}, {"policy": "pruning_thompson"}, {"policy": "pruning_thompson", "window_size": 3}])
+def test_a_job_is_read_as_it_was_stored(spec: dict[str, Any]) -> None:
+    job = old_job(**spec).job
+    assert job is not None
+    again = job_from_state(job.job_id, job.last_seq, stored(job))
+    assert again == replace(job, trials={})
+    assert state_of(again) == state_of(job)
+
+
+def test_equal_states_give_equal_text_whatever_their_order() -> None:
+    life = old_job()
+    job = life.job
+    assert job is not None
+    backwards = replace(
+        job,
+        versions=dict(reversed(list(job.versions.items()))),
+        recurrences={
+            name: replace(one, failed=frozenset(sorted(one.failed, reverse=True)))
+            for name, one in reversed(list(job.recurrences.items()))
+        },
+    )
+    assert state_of(backwards) == state_of(job)
+
+
+def test_decisions_are_equal_after_storing() -> None:
+    plain, stateless = JobLife(), JobLife(is_stateless=True)
+    for life in (plain, stateless):
+        life.register()
+        for number in range(60):
+            trial = life.begin(f"r{number % 50}")
+            if number % 5 == 3:
+                life.give_up(trial)
+            else:
+                life.converge(trial, COSTS[trial.batch_size] * (1 + number % 3 / 10))
+        life.send(DescribeJob())
+        life.send(BeginTrial(hardware=A100))
+    assert [as_json(reply) for reply in plain.replies] == [as_json(reply) for reply in stateless.replies]
+
+
+def test_a_state_of_a_newer_release_is_to_be_retried_never_poison() -> None:
+    job = old_job().job
+    assert job is not None
+    with pytest.raises(StateTooNew, match="upgrade it") as refused:
+        job_from_state("job", 1, {**stored(job), "state_major": 2})
+    assert isinstance(refused.value, Retryable)
+
+
+def test_fields_that_a_newer_release_added_are_ignored() -> None:
+    job = old_job().job
+    assert job is not None
+    assert job_from_state("job", job.last_seq, {**stored(job), "colour": "red"}) == replace(job, trials={})
+
+
+def test_a_state_of_an_older_release_has_no_learning_rates() -> None:
+    life = old_job()
+    life.begin("w", learning_rate=LearningRate(0.1, reference_batch_size=32))
+    job = life.job
+    assert job is not None
+    assert job_from_state("job", job.last_seq, stored(job)).version.learning_rate is not None
+    old = stored(job)
+    for version in old["versions"].values():
+        del version["learning_rate"]
+    read = job_from_state("job", job.last_seq, old)
+    assert [version.learning_rate for version in read.versions.values()] == [None, None]
+    assert replace(read.version, learning_rate=job.version.learning_rate) == job.version
+
+
+def test_a_specification_recorded_without_a_policy_is_one_of_pruning_thompson_for_ever() -> None:
+    life = old_job(policy="pruning_thompson")
+    job = life.job
+    assert job is not None
+    old = stored(job)
+    for version in old["versions"].values():
+        del version["spec"]["policy"]
+    life.job = job_from_state("job", job.last_seq, old)
+    assert [version.spec.policy for version in life.job.versions.values()] == ["pruning_thompson"] * 2
+    events = len(life.history)
+    life.register()
+    assert len(life.history) == events, "what says nothing of its policy changes nothing"
+    assert life.job == replace(job, trials=life.job.trials)
+
+
+def test_an_event_recorded_without_a_policy_tells_of_pruning_thompson() -> None:
+    [registered] = old_job(policy="pruning_thompson").happened(JobRegistered)
+    event_type, payload = event_payload(registered)
+    body = json.loads(payload)
+    assert body["spec"].pop("policy") == "pruning_thompson", "what is registered today is recorded in so many words"
+    assert event_from(event_type, body) == registered
+
+
+def test_a_damaged_state_says_where() -> None:
+    job = old_job().job
+    assert job is not None
+    with pytest.raises(MalformedMessage, match="stored state of job job: last_trial_number"):
+        job_from_state("job", 1, {**stored(job), "last_trial_number": "many"})

@@ -1,0 +1,206 @@
+"""What the engine does when its store misbehaves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from bso.domain.errors import Misconfigured, Retryable
+from bso.domain.replies import Problem, Registered, TrialBegun
+from bso.schema.errors import StateTooNew
+from bso.service.engine import Engine, Patience
+from bso.service.errors import Conflict, SchemaMissing, StoreLost, StoreRefused, StoreUnavailable, Unstorable
+from bso.service.memory import InMemoryStore
+from bso.service.ports import UnitOfWork
+from bso.service.records import Changes, JobChange
+from bso.service.snapshots import SnapshotReader, read_snapshot
+from tests.contract.storage.doubles import HeldCommit, Step, SteppedStore, rule_that_breaks_on
+from tests.contract.storage.training import JOB, ask, begin, beginning, registration, report, whole_history
+
+IMPATIENT = Patience(attempt_s=0.2, attempts=4, total_s=5.0, longest_pause_s=0.001)
+
+
+@pytest.fixture
+def store() -> InMemoryStore:
+    """An empty store in memory."""
+    return InMemoryStore(lambda: datetime.now(UTC))
+
+
+async def test_no_requests_need_no_store() -> None:
+    assert await Engine(SteppedStore(None, _never)).execute([]) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [Conflict, StoreLost])
+async def test_what_got_in_the_way_is_tried_again(store: InMemoryStore, error: type[Exception]) -> None:
+    step = failing(error("in the way"), times=3)
+    [answer] = await Engine(SteppedStore(store, step), patience=IMPATIENT).execute([registration()])
+    assert isinstance(answer.reply, Registered)
+    assert not answer.is_repeat
+    assert len(await whole_history(store)) == 1
+
+
+async def test_a_commit_with_unknown_outcome_is_asked_for_by_command_id(store: InMemoryStore) -> None:
+    await ask(Engine(store), registration())
+    lost = failing(StoreLost("gone in the middle of the commit"), times=1, after_commit=True)
+    [answer] = await Engine(SteppedStore(store, lost), patience=IMPATIENT).execute([beginning()])
+    assert isinstance(answer.reply, TrialBegun)
+    assert (answer.reply.trial_number, answer.is_repeat) == (1, True)
+    assert len(await store.trials(JOB)) == 1
+
+
+@pytest.mark.parametrize("error", [Conflict, StoreLost])
+async def test_patience_ends(store: InMemoryStore, error: type[Exception]) -> None:
+    step = failing(error("for ever"), times=10**9)
+    with pytest.raises(error, match="for ever"):
+        await Engine(SteppedStore(store, step), patience=IMPATIENT).execute([registration()])
+    assert await store.jobs() == []
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("disk full"), SchemaMissing("no tables"), StoreRefused("what?")])
+async def test_what_lies_in_the_infrastructure_is_raised_and_no_poison(store: InMemoryStore, error: Exception) -> None:
+    broken = Engine(SteppedStore(store, failing(error, times=10**9)), patience=IMPATIENT)
+    with pytest.raises(type(error)) as raised:
+        await broken.execute([registration(), registration("another")])
+    assert isinstance(raised.value, Retryable | Misconfigured)
+    assert await store.jobs() == []
+
+
+async def test_a_store_that_never_answers_is_given_up(store: InMemoryStore) -> None:
+    frozen = Engine(SteppedStore(store, HeldCommit()), patience=IMPATIENT)
+    with pytest.raises(StoreUnavailable, match=r"did not answer within 0.2 s"):
+        await frozen.execute([registration()])
+    await ask(Engine(store), registration())
+
+
+async def test_a_command_that_cannot_be_stored_is_found_among_its_batch(store: InMemoryStore) -> None:
+    await ask(Engine(store), registration())
+    engine = Engine(PickyStore(store, "too-long", Unstorable("data too long")), patience=IMPATIENT)
+    first, poison, last = await engine.execute([beginning(), registration("too-long"), beginning()])
+    assert poison.poison == "data too long"
+    assert isinstance(poison.reply, Problem)
+    assert [answer.poison for answer in (first, last)] == [None, None]
+    assert [trial.trial_number for trial in await store.trials(JOB)] == [1, 2]
+
+
+async def test_a_refusal_of_unknown_cause_is_narrowed_down_to_one_command(store: InMemoryStore) -> None:
+    engine = Engine(PickyStore(store, "too-big", StoreRefused("1153: packet too large")), patience=IMPATIENT)
+    with pytest.raises(StoreRefused, match="1153"):
+        await engine.execute([registration("before"), registration("too-big"), registration("after")])
+    assert [job.job_id for job in await store.jobs()] == ["before"]
+
+
+async def test_a_bug_in_the_first_command_of_a_new_job_leaves_the_others(store: InMemoryStore) -> None:
+    bad, good = registration(), registration()
+    engine = Engine(store, rule=rule_that_breaks_on(bad.command_id))
+    poison, registered = await engine.execute([bad, good])
+    assert poison.poison is not None
+    assert isinstance(registered.reply, Registered)
+    assert registered.reply.is_new
+
+
+async def test_a_damaged_state_poisons_its_own_job_only(store: InMemoryStore) -> None:
+    engine = Engine(store)
+    await ask(engine, registration(), registration("another"))
+    await damage(store, JOB, '{"state_major": 1, "versions": "gone"}')
+    bad, good = await engine.execute([beginning(), beginning("another")])
+    assert bad.poison is not None
+    assert JOB in bad.poison
+    assert isinstance(good.reply, TrialBegun)
+    await damage(store, JOB, "[")
+    [bad] = await engine.execute([beginning()])
+    assert bad.poison is not None
+    assert "not JSON" in bad.poison
+
+
+async def test_a_state_of_a_newer_release_is_no_poison(store: InMemoryStore) -> None:
+    engine = Engine(store)
+    await ask(engine, registration())
+    await damage(store, JOB, '{"state_major": 99}')
+    with pytest.raises(Retryable, match="upgrade"):
+        await engine.execute([beginning()])
+
+
+async def test_snapshots_are_remembered_by_their_exact_text(store: InMemoryStore) -> None:
+    engine = Engine(store)
+    await ask(engine, registration(), registration("another"))
+    reader = SnapshotReader(capacity=1)
+    first, other = await store.job(JOB), await store.job("another")
+    assert first is not None
+    assert other is not None
+    assert reader.read(first).versions is reader.read(first).versions
+    assert reader.read(other) == read_snapshot(other)
+    await begin(engine)
+    changed = await store.job(JOB)
+    assert changed is not None
+    assert reader.read(changed) == read_snapshot(changed)
+    assert reader.read(changed).last_trial_number == 1
+
+
+async def damage(store: InMemoryStore, job_id: str, state: str) -> None:
+    """Overwrite a job's stored state."""
+    async with store.unit_of_work() as uow:
+        stored = (await uow.lock([job_id], creating=()))[job_id]
+        snapshot = replace(store._tables.jobs[job_id].snapshot, state=state)
+        change = JobChange(job_id=job_id, last_seq=stored.last_seq, snapshot=snapshot)
+        await uow.save(Changes(now=datetime.now(UTC), jobs=(change,)))
+        await uow.commit()
+
+
+async def test_an_earlier_report_that_only_a_newer_release_can_read_is_waited_for(store: InMemoryStore) -> None:
+    engine = Engine(store)
+    await ask(engine, registration())
+    trial = await begin(engine)
+    await ask(engine, report(trial, 1.0), report(trial, 2.0))
+    for event_id, event in store._tables.events.items():
+        if event.new.epoch == 1.0:
+            newer = replace(event.new, payload='{"of": "a newer release"}')
+            store._tables.events[event_id] = replace(event, new=newer)
+    with pytest.raises(StateTooNew):
+        await engine.execute([report(trial, 1.0)])
+
+
+def failing(error: Exception, *, times: int, after_commit: bool = False) -> Step:
+    """A commit that fails some times, having done its work before or not."""
+    left = times
+
+    async def step(uow: UnitOfWork) -> None:
+        nonlocal left
+        if not left:
+            await uow.commit()
+            return
+        left -= 1
+        if after_commit:
+            await uow.commit()
+        raise error
+
+    return step
+
+
+async def _never(_uow: UnitOfWork) -> None:
+    await asyncio.Event().wait()
+
+
+class PickyStore:
+    """A store that refuses to save anything of one job."""
+
+    def __init__(self, store: InMemoryStore, job_id: str, error: Exception) -> None:
+        self._store = store
+        self._job_id = job_id
+        self._error = error
+
+    @asynccontextmanager
+    async def unit_of_work(self) -> AsyncIterator[UnitOfWork]:
+        """Begin a transaction."""
+        async with self._store.unit_of_work() as uow:
+            save = uow.save
+
+            async def picky(changes: Changes) -> Mapping[tuple[str, int], int]:
+                if any(change.job_id == self._job_id for change in changes.jobs):
+                    raise self._error
+                return await save(changes)
+
+            uow.save = picky  # type: ignore[method-assign]
+            yield uow

@@ -1,0 +1,63 @@
+"""Small problems, written as trace files and made directly."""
+
+from pathlib import Path
+
+from bso.simulator import Problem, Workload
+from bso.simulator.traces import MeasuredEpoch
+
+SIZES = (16, 32, 64, 128)
+WORKLOAD = Workload(
+    dataset="shapes",
+    network="tiny",
+    optimizer="sgd",
+    target_metric=0.9,
+    max_epochs=50,
+    default_batch_size=64,
+)
+TRAIN = """dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch
+shapes,tiny,32,sgd,0.1,1,0.8,3
+shapes,tiny,32,sgd,0.1,1,0.9,5
+shapes,tiny,32,sgd,0.1,2,0.8,4
+shapes,tiny,32,sgd,0.1,2,0.9,nan
+shapes,tiny,64,sgd,0.1,1,0.9,6
+shapes,tiny,128,sgd,0.1,1,0.9,9
+"""
+POWER = """dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power
+shapes,tiny,32,sgd,100,20,90
+shapes,tiny,32,sgd,200,10,150
+shapes,tiny,64,sgd,100,12,95
+shapes,tiny,64,sgd,200,8,160
+"""
+
+
+def write_traces(folder: Path, *, train: str = TRAIN, power: str = POWER) -> Path:
+    """Trace files as text; the GPU is called g1."""
+    (folder / "summary_train.csv").write_text(train)
+    (folder / "summary_power_g1.csv").write_text(power)
+    return folder
+
+
+def make(
+    epochs: dict[int, tuple[int | None, ...]], *, default: int = 64, max_epochs: int = 50, epoch_time_s: float = 10.0
+) -> Problem:
+    """A problem whose epochs all take this long: at the lower limit a fifth longer, with half the power."""
+    return Problem(
+        workload=Workload(
+            dataset="shapes",
+            network="tiny",
+            optimizer="sgd",
+            target_metric=0.9,
+            max_epochs=max_epochs,
+            default_batch_size=default,
+        ),
+        gpu="g1",
+        max_power_w=200.0,
+        runs=epochs,
+        epochs={
+            size: (
+                MeasuredEpoch(power_limit_w=100.0, time_s=1.2 * epoch_time_s, average_power_w=100.0),
+                MeasuredEpoch(power_limit_w=200.0, time_s=epoch_time_s, average_power_w=200.0),
+            )
+            for size in epochs
+        },
+    )

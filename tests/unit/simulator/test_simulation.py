@@ -1,0 +1,213 @@
+"""Jobs recur in virtual time, and the production rules decide for them."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from bso.domain.decide.decision import POLICIES
+from bso.domain.trial import Outcome
+from bso.simulator import InvalidSimulation, Run, Submission, parse_drift, simulate, simulate_submissions
+from bso.simulator.world import World
+from tests.unit.simulator.problems import make
+
+EASY = make({16: (9, 10, 11), 32: (5, 6), 64: (8, 9), 128: (20, 22)})
+EPOCH = 1800.0
+"""J at the better limit: half of 12 s x 100 W, half of 12 s x 200 W."""
+PROFILING = 1900.0
+"""J for the mean of 12 and 10 s, and of 1200 and 2000 J."""
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_each_recurrence_ends_with_a_model_and_costs_what_its_trials_cost(policy: str) -> None:
+    run = simulate(EASY, {"policy": policy}, recurrences=40, seed=3)
+    assert run.policy == policy
+    converged = [trial.recurrence for trial in run.trials if trial.outcome is Outcome.CONVERGED]
+    assert sorted(converged) == list(range(1, 41))
+    assert sum(run.costs) == pytest.approx(sum(trial.cost for trial in run.trials))
+    assert run.regrets[-1] == pytest.approx(
+        sum((cost - best) / (5.5 * EPOCH) for cost, best in zip(run.costs, run.oracle.costs, strict=True))
+    )
+
+
+def test_the_same_arguments_give_the_same_run_and_another_seed_gives_another() -> None:
+    assert simulate(EASY, recurrences=30, seed=1) == simulate(EASY, recurrences=30, seed=1)
+    assert simulate(EASY, recurrences=30, seed=1).costs != simulate(EASY, recurrences=30, seed=2).costs
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_run_tells_what_models_cost_in_the_end_and_what_the_policy_expects_of_them(policy: str) -> None:
+    run = simulate(EASY, {"policy": policy}, recurrences=40, seed=3, drift=parse_drift("epoch-cost:x2@10"))
+    assert run.mean_costs == pytest.approx({16: 20 * EPOCH, 32: 11 * EPOCH, 64: 17 * EPOCH, 128: 42 * EPOCH})
+    often = run.expected[32]
+    assert run.batch_sizes.count(32) > 20
+    assert abs(often.cost - run.mean_costs[32]) < 4 * often.deviation < 0.2 * often.cost
+
+
+def test_as_often_as_in_the_paper_unless_said_otherwise() -> None:
+    assert simulate(EASY).recurrences == 2 * 4 * 2
+
+
+def epochs_by_run(run: Run, batch_size: int) -> dict[int, int]:
+    trials = sorted((trial for trial in run.trials if trial.batch_size == batch_size), key=lambda one: one.trial_number)
+    return {k: trial.epochs for k, trial in enumerate(trials) if trial.outcome is Outcome.CONVERGED}
+
+
+def test_the_kth_run_of_a_batch_size_is_the_same_for_every_policy() -> None:
+    unhurried = {"early_stopping": False}
+    other = unhurried | {"policy": "pruning_thompson"}
+    first, second = simulate(EASY, unhurried, recurrences=60, seed=5), simulate(EASY, other, recurrences=60, seed=5)
+    assert first.batch_sizes != second.batch_sizes
+    for size in EASY.batch_sizes:
+        one, two = epochs_by_run(first, size), epochs_by_run(second, size)
+        assert one.keys() & two.keys()
+        assert all(one[k] == two[k] for k in one.keys() & two.keys())
+
+
+def test_a_job_of_one_batch_size_wastes_nothing_but_the_profiling() -> None:
+    run = simulate(make({32: (5, 6, 7)}, default=32), recurrences=50, seed=1)
+    assert run.regret(50) == pytest.approx((PROFILING - EPOCH) / (6 * EPOCH))
+
+
+def test_only_the_first_training_of_a_batch_size_profiles_power_limits() -> None:
+    run = simulate(EASY, recurrences=30, seed=1)
+    profiling = [trial.batch_size for trial in run.trials if trial.is_profiling]
+    assert sorted(profiling) == sorted({trial.batch_size for trial in run.trials})
+
+
+def test_trainings_that_overlap_profile_until_the_first_of_them_has_a_profile() -> None:
+    run = simulate(EASY, {"policy": "pruning_thompson"}, recurrences=30, seed=1, overlap=3)
+    first = [trial for trial in run.trials if trial.batch_size == 64 and trial.began_s == 0.0]
+    assert len(first) == 4
+    assert all(trial.is_profiling for trial in first)
+    later = [trial for trial in run.trials if trial.batch_size == 64 and trial.began_s > 11.0]
+    assert later
+    assert not any(trial.is_profiling for trial in later)
+
+
+def test_nothing_is_profiled_where_there_is_one_power_limit() -> None:
+    measured = {size: epochs[1:] for size, epochs in EASY.epochs.items()}
+    run = simulate(replace(EASY, epochs=measured), recurrences=12, seed=1)
+    assert not any(trial.is_profiling for trial in run.trials)
+
+
+def test_profiling_is_paid_but_neither_judged_nor_learnt() -> None:
+    run = simulate(EASY, recurrences=12, seed=1)
+    for trial in run.trials:
+        ordinary = trial.epochs * EPOCH
+        assert trial.judged_cost == pytest.approx(ordinary if trial.epochs > 1 else trial.cost)
+        assert trial.cost == pytest.approx(ordinary + trial.is_profiling * (PROFILING - EPOCH))
+
+
+def test_at_least_one_whole_epoch_is_paid_for_a_batch_size_that_is_hopeless() -> None:
+    problem = make({32: (2,), 64: (2,), 128: (None,)}, default=64, max_epochs=50)
+    run = simulate(problem, {"beta_knob": 1.0}, recurrences=10, seed=1)
+    hopeless = [trial for trial in run.trials if trial.batch_size == 128]
+    assert hopeless
+    assert all(trial.epochs >= 1 and trial.outcome is Outcome.COST_EXCEEDED for trial in hopeless)
+
+
+def test_a_recurrence_whose_attempts_have_all_failed_tries_on() -> None:
+    run = simulate(make({32: (5, None, None, None)}, default=32), {"max_attempts": 2}, recurrences=20, seed=1)
+    assert len(run.batch_sizes) == 20
+    assert any("." in trial.recurrence_id for trial in run.trials)
+    assert run.tries_per_recurrence == len(run.trials) / 20 > 2
+
+
+@pytest.mark.parametrize("overlap", [0, 3])
+def test_so_many_others_run_beside_each_recurrence(overlap: int) -> None:
+    run = simulate(EASY, recurrences=40, seed=1, overlap=overlap)
+    began = sorted(trial.began_s for trial in run.trials)
+    assert began[: overlap + 1] == [0.0] * (overlap + 1)
+    assert began[overlap + 1] > 0
+    for trial in run.trials:
+        beside = [one for one in run.trials if one.began_s < trial.ended_s and one.ended_s > trial.began_s]
+        recurrences = {one.recurrence for one in beside if one.began_s <= trial.began_s < one.ended_s}
+        assert len(recurrences) <= overlap + 1
+
+
+def test_reports_of_overlapping_trials_come_in_the_order_of_time() -> None:
+    run = simulate(EASY, recurrences=40, seed=1, overlap=3)
+    assert all(one.ended_s <= two.ended_s for one, two in pairwise(run.trials))
+    numbers = [trial.trial_number for trial in run.trials]
+    assert numbers != sorted(numbers)
+
+
+def test_submitted_recurrences_begin_when_they_are_submitted_and_are_as_long_as_they_are() -> None:
+    submissions = [Submission(start_s=1000.0 * number, length=1.0 + number / 5) for number in range(4)]
+    run = simulate_submissions(make({32: (5,)}, default=32), submissions, seed=1)
+    assert [trial.began_s for trial in run.trials] == [0.0, 1000.0, 2000.0, 3000.0]
+    assert [trial.cost for trial in run.trials[1:]] == pytest.approx([length * 5 * EPOCH for length in (1.2, 1.4, 1.6)])
+    assert run.oracle.costs == pytest.approx(tuple(length * 5 * EPOCH for length in (1.0, 1.2, 1.4, 1.6)))
+
+
+def test_a_rise_of_the_epochs_is_met_with_more_epochs_and_paid_by_the_oracle_too() -> None:
+    run = simulate(make({32: (30,)}, default=32), recurrences=10, seed=1, drift=parse_drift("epochs:x2.5@6"))
+    assert run.oracle.mean_costs == pytest.approx([30 * EPOCH] * 5 + [75 * EPOCH] * 5)
+    assert {trial.epochs for trial in run.trials if trial.outcome is Outcome.CONVERGED} == {30, 75}
+
+
+def test_a_creeping_rise_of_the_epoch_cost() -> None:
+    run = simulate(make({32: (5,)}, default=32), recurrences=5, seed=1, drift=parse_drift("epoch-cost:+1%"))
+    assert run.costs[1:] == pytest.approx([5 * EPOCH * 1.01**number for number in range(1, 5)])
+    assert run.regrets[-1] == pytest.approx(run.regrets[0])
+
+
+def test_when_the_optimum_moves_the_oracle_moves_with_it() -> None:
+    run = simulate(EASY, recurrences=20, seed=1, drift=parse_drift("optimum@11"))
+    assert run.oracle.batch_sizes == (32,) * 10 + (64,) * 10
+
+
+def test_the_optimum_moves_up_and_down_and_ends_repeat() -> None:
+    """By the trainings of each batch size, which take 1, 2, 3 and 4 epochs before."""
+    problem = make({16: (1,), 32: (2,), 64: (3,), 128: (4,)}, default=32)
+    world = World(problem=problem, seed=1, eta_knob=0.5, drift=parse_drift("optimum:+1@3,optimum:-3@5"))
+    needed = [[world.epochs_to_target(size, 1, number) for size in problem.batch_sizes] for number in (2, 3, 5)]
+    assert needed == [[1, 2, 3, 4], [1, 1, 2, 3], [3, 4, 4, 4]]
+
+
+def test_a_chance_of_failure_strikes_everybody() -> None:
+    run = simulate(EASY, recurrences=200, seed=1, failure_rate=0.3)
+    assert len(run.trials) > 200 * 1.2
+    assert run.oracle.mean_costs[0] == pytest.approx((5.5 + 0.3 / 0.7 * 50) * EPOCH)
+    assert sum(run.oracle.costs) == pytest.approx(sum(run.oracle.mean_costs), rel=0.2)
+
+
+def test_a_default_that_never_converges_cannot_be_compared_with() -> None:
+    run = simulate(make({32: (5,), 64: (None,)}), recurrences=10, seed=1)
+    assert run.default is None
+    assert math.isnan(run.cost_over_default(10))
+    assert math.isnan(run.last_time_over_default)
+    assert math.isnan(run.last_energy_over_default)
+
+
+def test_the_default_runs_at_the_largest_power_limit() -> None:
+    run = simulate(make({64: (8,)}), recurrences=30, seed=1)
+    assert run.default is not None
+    assert run.default.mean_energies_j[0] == 8 * 10 * 200
+    assert run.last_energy_over_default == pytest.approx(1200 / 2000)
+    assert run.last_time_over_default == pytest.approx(1.2)
+    assert run.cost_over_default(30) == pytest.approx(EPOCH / 2000 - 1, abs=0.01)
+
+
+def test_the_share_of_wrong_batch_sizes_counts_the_last_ten() -> None:
+    run = simulate(EASY, recurrences=100, seed=1)
+    assert run.wrong_share(100) == sum(size != 32 for size in run.batch_sizes[-10:]) / 10 < 0.5
+    assert run.wrong_share(5) == sum(size != 32 for size in run.batch_sizes[:5]) / 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"recurrences": 0}, "at least 1 recurrence"),
+        ({"overlap": -1}, "0 overlaps, got"),
+        ({"failure_rate": 1.0}, "from 0 to below 1, got 1"),
+        ({"spec_overrides": {"policy": "magic"}}, "must be one of"),
+        ({"spec_overrides": {"eta_knob": 2.0}}, "eta_knob must be"),
+        ({"spec_overrides": {"max_epochs": 5}}, "max_epochs cannot be overridden"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(arguments: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidSimulation, match=said):
+        simulate(EASY, **arguments)  # type: ignore[arg-type]

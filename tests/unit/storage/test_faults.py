@@ -1,0 +1,128 @@
+"""Which of the engine's errors a database's error is."""
+
+import sqlite3
+from typing import Any
+
+import pytest
+from sqlalchemy import exc
+
+from bso.domain.errors import BsoError
+from bso.service.errors import (
+    Conflict,
+    LoginRefused,
+    SchemaMissing,
+    StoreLost,
+    StoreRefused,
+    StoreUnavailable,
+    StoreUnusable,
+    Unstorable,
+)
+from bso.storage.faults import fault_of, translated
+
+
+class MySQLError(Exception):
+    """What asyncmy raises: a number and words."""
+
+
+class PostgreSQLError(Exception):
+    """What SQLAlchemy makes of asyncpg's errors: words, and the state as an attribute."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__("words")
+        self.sqlstate = sqlstate
+
+
+def sqlite_error(name: str, words: str = "words") -> sqlite3.Error:
+    """What sqlite3 raises."""
+    error = sqlite3.OperationalError(words)
+    error.sqlite_errorname = name
+    return error
+
+
+def wrapped(original: Exception, *, lost: bool = False) -> exc.DBAPIError:
+    """As SQLAlchemy hands it on."""
+    return exc.OperationalError("SELECT 1", {}, original, connection_invalidated=lost)
+
+
+@pytest.mark.parametrize(
+    ("original", "fault"),
+    [
+        (MySQLError(1213, "deadlock"), Conflict),
+        (MySQLError(1205, "lock wait timeout"), Conflict),
+        (MySQLError(1020, "record has changed"), Conflict),
+        (MySQLError(1062, "duplicate"), Conflict),
+        (MySQLError(2006, "gone away"), StoreLost),
+        (MySQLError(2013, "lost"), StoreLost),
+        (MySQLError(2003, "cannot connect"), StoreUnavailable),
+        (MySQLError(1040, "too many connections"), StoreUnavailable),
+        (MySQLError(1045, "access denied"), LoginRefused),
+        (MySQLError(1049, "unknown database"), LoginRefused),
+        (MySQLError(1146, "no such table"), SchemaMissing),
+        (MySQLError(1406, "too long"), Unstorable),
+        (MySQLError(1264, "out of range"), Unstorable),
+        (MySQLError(1153, "packet too large"), Unstorable),
+        (MySQLError(1366, "incorrect"), Unstorable),
+        (MySQLError(1114, "the table is full"), StoreRefused),
+        (MySQLError(1290, "read-only"), StoreRefused),
+        (MySQLError(1021, "disk full"), StoreRefused),
+        (MySQLError(9999, "never heard of"), StoreRefused),
+        (MySQLError("no number"), StoreRefused),
+        (PostgreSQLError("40001"), Conflict),
+        (PostgreSQLError("40P01"), Conflict),
+        (PostgreSQLError("08006"), StoreLost),
+        (PostgreSQLError("57P01"), StoreLost),
+        (PostgreSQLError("53100"), StoreUnavailable),
+        (PostgreSQLError("28P01"), LoginRefused),
+        (PostgreSQLError("3D000"), LoginRefused),
+        (PostgreSQLError("42P01"), SchemaMissing),
+        (PostgreSQLError("22001"), Unstorable),
+        (PostgreSQLError("25006"), StoreRefused),
+        (sqlite_error("SQLITE_BUSY"), Conflict),
+        (sqlite_error("SQLITE_BUSY_SNAPSHOT"), Conflict),
+        (sqlite_error("SQLITE_ERROR", "no such table: job"), SchemaMissing),
+        (sqlite_error("SQLITE_ERROR", "something else"), StoreRefused),
+        (sqlite_error("SQLITE_TOOBIG"), Unstorable),
+        (sqlite_error("SQLITE_FULL"), StoreRefused),
+        (sqlite_error("SQLITE_READONLY"), StoreUnusable),
+        (sqlite_error("SQLITE_NOTADB"), StoreUnusable),
+        (sqlite_error("SQLITE_CANTOPEN_ISDIR"), StoreUnusable),
+        (sqlite_error("SQLITE_IOERR_WRITE"), StoreRefused),
+        (sqlite_error("SQLITE_CORRUPT"), StoreUnusable),
+    ],
+)
+def test_a_code_tells_what_has_to_be_done(original: Exception, fault: type[BsoError]) -> None:
+    assert type(fault_of(wrapped(original))) is fault
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (wrapped(MySQLError("Connection reset"), lost=True), StoreLost),
+        (exc.InterfaceError("SELECT 1", {}, MySQLError("(0, 'Not connected')")), StoreLost),
+        (exc.TimeoutError("pool"), StoreUnavailable),
+        (exc.StatementError("(builtins.ValueError) naive", "INSERT", {}, ValueError("naive")), Unstorable),
+        (exc.InvalidRequestError("a bug"), StoreRefused),
+        (BrokenPipeError(32, "broken pipe"), StoreUnavailable),
+        (ConnectionRefusedError(111, "refused"), StoreUnavailable),
+        (OverflowError("Python int too large to convert to SQLite INTEGER"), Unstorable),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"), Unstorable),
+    ],
+)
+def test_errors_without_a_code_are_told_by_their_kind(error: Exception, fault: type[BsoError]) -> None:
+    assert type(fault_of(error)) is fault
+
+
+@pytest.mark.parametrize("error", [Conflict("already ours"), RuntimeError("not from the database")])
+def test_other_errors_pass_as_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised, translated():
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(("code", "hint"), [(1146, "bso migrate"), (1045, "user, password")])
+def test_an_operator_is_told_what_to_do(code: int, hint: str) -> None:
+    with pytest.raises(BsoError, match=hint) as raised, translated():
+        raise wrapped(MySQLError(code, "words of the server"))
+    assert "words of the server" in str(raised.value)
+    cause: Any = raised.value.__cause__
+    assert isinstance(cause, exc.DBAPIError)
