@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 from uuid import uuid4
 
-from tools.private_servers.server import PrivateServer, free_ports, greets, program
+from tools.private_servers.server import PrivateServer, greets, program
 
 
 class MariaDB(PrivateServer):
@@ -18,7 +18,7 @@ class MariaDB(PrivateServer):
 
     def __init__(self) -> None:
         super().__init__()
-        [self.port] = free_ports(1)
+        [self.port] = self.ports
 
     @property
     def url(self) -> str:

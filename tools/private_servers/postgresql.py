@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 from uuid import uuid4
 
-from tools.private_servers.server import PrivateServer, ServerFailed, free_ports, program
+from tools.private_servers.server import PrivateServer, ServerFailed, program
 
 
 class PostgreSQL(PrivateServer):
@@ -21,7 +21,7 @@ class PostgreSQL(PrivateServer):
 
     def __init__(self) -> None:
         super().__init__()
-        [self.port] = free_ports(1)
+        [self.port] = self.ports
 
     @property
     def url(self) -> str:

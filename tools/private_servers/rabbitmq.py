@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from uuid import uuid4
 
-from tools.private_servers.server import PrivateServer, ServerFailed, free_ports, program
+from tools.private_servers.server import PrivateServer, ServerFailed, program
 
 
 class Management:
@@ -106,10 +106,11 @@ class RabbitMQ(PrivateServer):
     """
 
     name: ClassVar[str] = "rabbitmq"
+    port_count: ClassVar[int] = 4
 
     def __init__(self) -> None:
         super().__init__()
-        self.port, self._distribution_port, self._epmd_port, management_port = free_ports(4)
+        self.port, self._distribution_port, self._epmd_port, management_port = self.ports
         self.management = Management(f"http://guest:guest@127.0.0.1:{management_port}", self.url)
         self._management_port = management_port
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import shutil
 import signal
 import socket
@@ -14,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, ClassVar, Self
+
+from tools.private_servers.ports import ClaimedPorts
 
 # The guard outlives its parent: when the pipe to it closes, it kills the server and removes the folder.
 _GUARD = 'cat >/dev/null; for p in $2; do kill -s KILL -- "-$p"; done 2>/dev/null; sleep 0.2; rm -rf -- "$1"'
@@ -37,9 +38,12 @@ class PrivateServer(ABC):
     """
 
     name: ClassVar[str]
+    port_count: ClassVar[int] = 1  # how many it listens on
     start_timeout_s: ClassVar[float] = 90.0
 
     def __init__(self) -> None:
+        self._claimed = ClaimedPorts(self.port_count)
+        self.ports = self._claimed.numbers
         self.folder = Path(tempfile.mkdtemp(prefix=f"bso-{self.name}-")).resolve()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._guard: subprocess.Popen[bytes] | None = None
@@ -82,8 +86,9 @@ class PrivateServer(ABC):
         self.kill()
 
     def close(self) -> None:
-        """Kill the server and remove its temporary folder."""
+        """Kill the server, remove its temporary folder and let others have its ports."""
         self.kill()
+        self._claimed.release()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -181,23 +186,6 @@ class PrivateServer(ABC):
         self._guard.wait()
         _close(self._guard.stdin)
         self._guard = None
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nothing listens on at this moment.
-
-    They lie below those that the system gives to outgoing connections: else a client that tries again and again while
-    the server is down would one day get the server's own port, connect to itself, and keep the server from its port.
-    """
-    found: list[int] = []
-    with contextlib.ExitStack() as stack:
-        for port in random.sample(range(15000, 32000), 1000):
-            with contextlib.suppress(OSError):
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-                found.append(port)
-            if len(found) == count:
-                return found
-    raise ServerFailed(f"no {count} free ports between 15000 and 32000")
 
 
 def program(name: str, *patterns: str, package: str) -> Path:

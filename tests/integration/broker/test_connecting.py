@@ -24,7 +24,7 @@ from bso_broker.errors import (
     VirtualHostRefused,
 )
 from bso_broker.rpc import RpcClient
-from tools.private_servers.server import free_ports
+from tools.private_servers.ports import ClaimedPorts
 
 
 @pytest.fixture
@@ -108,9 +108,8 @@ async def test_a_missing_virtual_host_is_named(amqp_url: str) -> None:
 
 
 async def test_a_port_where_nobody_listens_is_unreachable() -> None:
-    (port,) = free_ports(1)
-    with pytest.raises(BrokerUnreachable, match="is it running"):
-        await connecting(f"amqp://127.0.0.1:{port}/")
+    with ClaimedPorts(1) as claimed, pytest.raises(BrokerUnreachable, match="is it running"):
+        await connecting(f"amqp://127.0.0.1:{claimed.numbers[0]}/")
 
 
 async def test_a_server_that_does_not_answer_is_unreachable_at_the_deadline(silent_port: int) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 from bso.domain.trial import Trial
 from bso.storage import open_store
+from tools.private_servers.ports import ClaimedPorts
 
 ROOT = Path(__file__).parents[3]
 TORCHRUN = Path(sys.executable).parent / "torchrun"
@@ -66,21 +66,22 @@ def launch(
 ) -> Launched:
     """Run a story to its end, on one agent for each node."""
     began = time.monotonic()
-    common = [TORCHRUN, "--nproc-per-node", processes, "--max-restarts", max_restarts, "--rdzv-id", "night-1"]
-    common += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{_free_port()}", "--nnodes", nodes]
-    command = [*map(str, [*common, "--monitor-interval", 0.1, STORIES / f"{story}.py", *words])]
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     surroundings |= {"STORY_FOLDER": str(folder), "OMP_NUM_THREADS": "1"}
     surroundings |= {"BSO_ENERGY": "assumed", "GLOO_SOCKET_IFNAME": "lo"} | (environ or {})
     surroundings["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [surroundings.get("PYTHONPATH")])])
     if max_restarts:  # the training's own gloo group does not survive a restart over the store that torchrun shares
         surroundings["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    agents = [_started(command, surroundings, folder / f"agent-{node}.log") for node in range(nodes)]
-    try:
-        codes = tuple(agent.wait(max(1.0, began + timeout_s - time.monotonic())) for agent in agents)
-    finally:
-        for agent in agents:
-            agent.kill()
+    with ClaimedPorts(1) as meeting:
+        common = [TORCHRUN, "--nproc-per-node", processes, "--max-restarts", max_restarts, "--rdzv-id", "night-1"]
+        common += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{meeting.numbers[0]}", "--nnodes", nodes]
+        command = [*map(str, [*common, "--monitor-interval", 0.1, STORIES / f"{story}.py", *words])]
+        agents = [_started(command, surroundings, folder / f"agent-{node}.log") for node in range(nodes)]
+        try:
+            codes = tuple(agent.wait(max(1.0, began + timeout_s - time.monotonic())) for agent in agents)
+        finally:
+            for agent in agents:
+                agent.kill()
     return Launched(
         codes=codes,
         said=_said(folder),
@@ -98,9 +99,3 @@ def _started(command: list[str], environ: dict[str, str], log: Path) -> subproce
 def _said(folder: Path) -> dict[int, list[dict[str, Any]]]:
     files = {int(path.stem.removeprefix("rank-")): path for path in folder.glob("rank-*.jsonl")}
     return {rank: [json.loads(line) for line in path.read_text().splitlines()] for rank, path in files.items()}
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
