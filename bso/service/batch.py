@@ -95,22 +95,23 @@ class Batch:
         """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded."""
         creating = {request.job_id for request in requests if isinstance(request.command, RegisterJob)}
         self._stored = await self.uow.lock(sorted({request.job_id for request in requests}), creating=creating)
-        memory = await self.uow.recollect({request.command_id for request in requests})
-        undecided = [request for request in requests if request.command_id not in memory.replies]
-        await self._load(undecided)
+        self._read_snapshots()
+        memory = await self.uow.recollect({request.command_id for request in requests}, active_of=self._loaded.keys())
+        await self._load([request for request in requests if request.command_id not in memory.replies], memory)
         decided = [await self._answer(request, memory) for request in requests]
         event_ids = await self._save(memory)
         return [_with_events(one, event_ids) for one in decided]
 
-    async def _load(self, requests: Sequence[Request]) -> None:
-        for job_id in sorted({request.job_id for request in requests} & self._stored.keys()):
+    def _read_snapshots(self) -> None:
+        for job_id, stored in sorted(self._stored.items()):
             try:
-                self._loaded[job_id] = self.reader.read(self._stored[job_id])
+                self._loaded[job_id] = self.reader.read(stored)
             except Rejected as error:
                 self._damaged[job_id] = str(error)
-        if not self._loaded:
-            return
-        trials = dict(await self.uow.active_trials(self._loaded.keys()))
+
+    async def _load(self, requests: Sequence[Request], memory: Recollection) -> None:
+        """Everything that deciding these needs."""
+        trials = dict(memory.active)
         asked = {
             (request.job_id, number)
             for request in requests

@@ -166,14 +166,11 @@ class InMemoryUnitOfWork:
         found = {job_id: _stored(job_id, self._tables.jobs.get(job_id)) for job_id in sorted(job_ids)}
         return {job_id: stored for job_id, stored in found.items() if stored is not None}
 
-    async def recollect(self, command_ids: Collection[str]) -> Recollection:
-        """What these commands were answered, if they were."""
+    async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
+        """What these commands were answered, if they were, and all active trials of the jobs ``active_of``."""
         replies = {one: self._tables.replies[one] for one in command_ids if one in self._tables.replies}
-        return Recollection(now=self._clock(), replies=replies)
-
-    async def active_trials(self, job_ids: Collection[str]) -> Mapping[TrialKey, Trial]:
-        """All trials of these jobs that have not ended."""
-        return {key: trial for key, trial in self._tables.trials.items() if key[0] in job_ids and trial.is_active}
+        active = {key: trial for key, trial in self._tables.trials.items() if key[0] in active_of and trial.is_active}
+        return Recollection(now=self._clock(), replies=replies, active=active)
 
     async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:
         """These trials, as far as they exist."""

@@ -32,12 +32,11 @@ class UnitOfWork(Protocol):
         """
         ...
 
-    async def recollect(self, command_ids: Collection[str]) -> Recollection:
-        """What these commands were answered, if they were; after ``lock``, so that a rival has committed."""
-        ...
+    async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
+        """What these commands were answered, if they were, and all active trials of the jobs ``active_of``.
 
-    async def active_trials(self, job_ids: Collection[str]) -> Mapping[TrialKey, Trial]:
-        """All trials of these jobs that have not ended."""
+        After ``lock``, so that a rival has committed.
+        """
         ...
 
     async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:

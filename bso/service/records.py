@@ -112,10 +112,14 @@ class RecordedReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recollection:
-    """What the store remembers of a batch's commands, and its clock after the jobs were locked (UTC)."""
+    """What the store remembers of a batch's commands and jobs, and its clock after the jobs were locked (UTC).
+
+    ``replies`` are what commands were answered, by command_id; ``active`` are trials that have not ended.
+    """
 
     now: datetime
     replies: Mapping[str, RecordedReply]
+    active: Mapping[TrialKey, Trial]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,17 +85,17 @@ async def _replace_by_snapshot(
         return 0
     seq = stored.last_seq + 1
     command_id = str(uuid.uuid5(_SNAPSHOTS, f"{job_id}/{seq}"))
-    now = (await uow.recollect([command_id])).now
+    memory = await uow.recollect([command_id], active_of=[job_id])
     job = read_snapshot(stored)
-    trials = {**(await uow.trials(unsettled) if unsettled else {}), **await uow.active_trials([job_id])}
+    trials = {**(await uow.trials(unsettled) if unsettled else {}), **memory.active}
     for trial in trials.values():
         if _may_be_heard_of(trial):
             job = job.with_trial(trial)
     recorded = RecordedEvent(
-        job_id=job_id, seq=seq, recorded_at=now, command_id=command_id, part=0, event=snapshot_event(job)
+        job_id=job_id, seq=seq, recorded_at=memory.now, command_id=command_id, part=0, event=snapshot_event(job)
     )
     change = JobChange(job_id=job_id, last_seq=seq)
-    await uow.save(Changes(now=now, events=(row_without_reply(recorded),), jobs=(change,)))
+    await uow.save(Changes(now=memory.now, events=(row_without_reply(recorded),), jobs=(change,)))
     await uow.commit()
     return removed
 

@@ -37,18 +37,18 @@ def locked_jobs(dialect: Dialect) -> Select[Any]:
 
 @cache
 def recollection(dialect: Dialect) -> Select[*tuple[Any, ...]]:
-    """The database's clock, and what ``command_ids`` were answered: at least one row."""
+    """The database's clock, what ``command_ids`` were answered, and the active trials of ``job_ids``.
+
+    One query, because each is a round trip while jobs are locked. It gives at least one row: every trial, beside every
+    answer (``answered_job_id`` is its job). Answers are found only where commands have been sent again.
+    """
     one = select(literal(1).label("one")).subquery()
     asked = and_(event.c.command_id.in_(_several("command_ids", event.c.command_id)), event.c.part == 0)
-    columns = (event.c.command_id, event.c.job_id, event.c.reply_type, event.c.reply)
-    return select(dialect.clock().label("now"), *columns).select_from(one.outerjoin(event, asked))
-
-
-@cache
-def active_trials(dialect: Dialect) -> Select[Any]:
-    """All trials of ``job_ids`` that have not ended."""
     active = and_(trial.c.job_id.in_(_several("job_ids", trial.c.job_id)), trial.c.state.in_(_ACTIVE))
-    return dialect.by_index(select(trial).where(active), trial, "ix_trial_active")
+    answered = (event.c.command_id, event.c.job_id.label("answered_job_id"), event.c.reply_type, event.c.reply)
+    rows = one.outerjoin(event, asked).outerjoin(trial, active)
+    found = select(dialect.clock().label("now"), *answered, *trial.columns).select_from(rows)
+    return dialect.by_index(found, trial, "ix_trial_active")
 
 
 @cache

@@ -68,22 +68,17 @@ class SqlUnitOfWork:
         self._placeholders = {job_id for job_id, stored in found.items() if not stored.last_seq}
         return {job_id: stored for job_id, stored in found.items() if job_id not in self._placeholders}
 
-    async def recollect(self, command_ids: Collection[str]) -> Recollection:
-        """What these commands were answered, and the database's clock."""
-        rows = await self._rows(statements.recollection(self._dialect), {"command_ids": sorted(command_ids)})
-        replies = {
-            row["command_id"]: RecordedReply(
-                command_id=row["command_id"], job_id=row["job_id"], type=row["reply_type"], reply=row["reply"]
-            )
-            for row in rows
-            if row["reply"] is not None
-        }
-        return Recollection(now=rows[0]["now"], replies=replies)
-
-    async def active_trials(self, job_ids: Collection[str]) -> Mapping[TrialKey, Trial]:
-        """All trials of these jobs that have not ended."""
-        rows = await self._rows(statements.active_trials(self._dialect), {"job_ids": sorted(job_ids)})
-        return _by_key(rows)
+    async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
+        """What these commands were answered, all active trials of the jobs ``active_of``, and the database's clock."""
+        asked = {"command_ids": sorted(command_ids), "job_ids": sorted(active_of)}
+        rows = await self._rows(statements.recollection(self._dialect), asked)
+        answers = {row["command_id"]: row for row in rows if row["reply"] is not None}
+        trials = {(row["job_id"], row["trial_number"]): row for row in rows if row["job_id"] is not None}
+        return Recollection(
+            now=rows[0]["now"],
+            replies={command_id: _reply_in(row) for command_id, row in answers.items()},
+            active=_by_key(trials.values()),
+        )
 
     async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:
         """These trials, as far as they exist."""
@@ -179,6 +174,12 @@ class SqlUnitOfWork:
     async def _run(self, statement: Executable, parameters: Any = None) -> None:
         with translated():
             await self._connection.execute(statement, parameters)
+
+
+def _reply_in(row: Row) -> RecordedReply:
+    return RecordedReply(
+        command_id=row["command_id"], job_id=row["answered_job_id"], type=row["reply_type"], reply=row["reply"]
+    )
 
 
 def _by_key(rows: Iterable[Row]) -> Mapping[TrialKey, Trial]:

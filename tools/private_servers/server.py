@@ -24,7 +24,7 @@ class ServerMissing(Exception):
     """The server's programs are not installed on this machine."""
 
 
-GONE_TIMEOUT_S = 10.0  # how long killed processes may take to go
+GONE_TIMEOUT_S = 10.0  # how long killed processes may take to go, and stopped ones to stop
 
 
 class ServerFailed(Exception):
@@ -69,8 +69,16 @@ class PrivateServer(ABC):
         self._processes.clear()
 
     def freeze(self) -> None:
-        """Stop the server in its tracks (SIGSTOP): connections stay open and nothing answers."""
-        _signal_tree(self._main.pid, signal.SIGSTOP)
+        """Stop the server in its tracks (SIGSTOP): connections stay open and nothing answers.
+
+        Returns when every thread has stopped: until then one may still answer.
+        """
+        tree = _signal_tree(self._main.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + GONE_TIMEOUT_S
+        while not all(_has_stopped(pid) for pid in tree):
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.name} does not stop")
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         """Let a frozen server go on (SIGCONT)."""
@@ -206,11 +214,13 @@ def greets(port: int, *, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def _signal_tree(pid: int, number: signal.Signals) -> None:
+def _signal_tree(pid: int, number: signal.Signals) -> list[int]:
     """Signal a process and its descendants, parents first, whatever process groups they have made for themselves."""
-    for one in [pid, *_descendants(pid)]:
+    tree = [pid, *_descendants(pid)]
+    for one in tree:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, number)
+    return tree
 
 
 def _kill_tree(process: subprocess.Popen[bytes]) -> None:
@@ -232,10 +242,20 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 def _is_alive(pid: int) -> bool:
     """Whether a process runs still; one that has ended and waits for its parent does not."""
+    return _state(Path(f"/proc/{pid}/stat")) not in {None, "Z"}
+
+
+def _has_stopped(pid: int) -> bool:
+    """Whether SIGSTOP has reached every thread of a process, or the process has ended."""
+    return all(_state(stat) in {None, "T", "Z"} for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
+
+
+def _state(stat: Path) -> str | None:
+    """The letter for what a process or a thread does, see proc(5); None: it has gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return stat.read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return None
 
 
 def _descendants(pid: int) -> Iterator[int]:

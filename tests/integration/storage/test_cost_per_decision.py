@@ -18,8 +18,8 @@ from tools.private_servers import MariaDB
 
 JOBS = [f"job-{number}" for number in range(4)]
 ONE_LIMIT = (PowerMeasurement(power_limit_w=200.0, average_power_w=180.0, samples_per_s=1e3),)
-STATEMENTS_OF_A_BATCH = 7
-"""lock, recollect, active trials, insert events, their ids, upsert trials, upsert jobs."""
+STATEMENTS_OF_A_BATCH = 6
+"""lock, recollect, insert events, their ids, upsert trials, upsert jobs."""
 
 
 @contextmanager

@@ -21,7 +21,7 @@ async def test_a_statement_that_is_built_once_reads_the_clock_each_time(tmp_path
 
 def test_the_hot_queries_are_built_once_per_kind_of_database() -> None:
     mysql, sqlite = dialect_named("mysql"), dialect_named("sqlite")
-    hot = (statements.locked_jobs, statements.recollection, statements.active_trials, statements.published)
+    hot = (statements.locked_jobs, statements.recollection, statements.published)
     for build in hot:
         assert build(mysql) is build(mysql)
         assert build(mysql) is not build(sqlite)
