@@ -1,5 +1,5 @@
 # `make help` lists the targets. Variables: VENV (.venv), PYTHON (the interpreter that makes it), ARGS (for pytest),
-# JOBS (processes that `make test` tests with, each with servers of its own; more than cores, since tests wait a lot).
+# JOBS (processes that `make test` and `make coverage` use, each with servers of its own; more than cores: tests wait).
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 # The tests start a thousand processes: without bytecode each would compile everything that it imports.
@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-JOBS ?= 3
+JOBS ?= 4
 # The long files come first by their names, and those of tests/unit, which are short, fill up the end.
 SPREAD := --dist loadfile --no-loadscope-reorder
 comma := ,
@@ -27,7 +27,7 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-queue venv servers test unit test-newest test-slow test-training lint types wheel asyncapi bench clean
+.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training lint types wheel asyncapi bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-12s %s\n' "$$name" "$$words"; done
@@ -47,8 +47,11 @@ $(VENV)/.installed-%: pyproject.toml tools/make-venv
 servers: ## install MariaDB, RabbitMQ and PostgreSQL if they are missing (Debian, as root)
 	@tools/install-servers
 
-test: servers $(DEV) $(ASYNCAPI) ## rules, types, wheel, the tests that are not slow, coverage
+test: servers $(DEV) $(ASYNCAPI) ## rules, types, wheel, the tests that are not slow
 	@$(MAKE) -j2 --output-sync=target lint types wheel
+	$(PYTEST) -n $(JOBS) $(SPREAD) $(ARGS)
+
+coverage: servers $(DEV) $(ASYNCAPI) ## the same tests, measured: how much of the code they reach, and that it is enough
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n $(JOBS) $(SPREAD) $(ARGS)
 	@$(BIN)/coverage combine --quiet

@@ -35,6 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("newest")
 
 
+# Who takes a database or a virtual host starts its server again if that has died: one loss is no loss of all tests.
 @pytest.fixture(scope="session")
 def rabbitmq_server() -> Iterator[RabbitMQ]:
     """The private RabbitMQ of this run. Who kills or freezes it takes `breakable_rabbitmq` instead."""
@@ -76,7 +77,7 @@ def rabbitmq_management(request: pytest.FixtureRequest) -> Management:
     """The management interface of the server behind `amqp_url`: virtual hosts, users, permissions, connections."""
     if given.AMQP_URL is None or "rabbitmq_server" in request.fixturenames:
         server: RabbitMQ = request.getfixturevalue("rabbitmq_server")
-        return server.management
+        return server.start().management
     if given.AMQP_MANAGEMENT_URL is None:
         _missing("BSO_TEST_AMQP_URL is set without BSO_TEST_AMQP_MANAGEMENT_URL")
     return Management(str(given.AMQP_MANAGEMENT_URL), given.AMQP_URL)
@@ -104,7 +105,7 @@ def mysql_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A new, empty database for this test: on the given MySQL or MariaDB, else on the private MariaDB."""
     if given.DATABASE_URL is None or "mariadb_server" in request.fixturenames:
         server: MariaDB = request.getfixturevalue("mariadb_server")
-        yield server.create_database()
+        yield server.start().create_database()
         return
     yield from _given_database(given.DATABASE_URL)
 
@@ -114,7 +115,7 @@ def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A new, empty database for this test: on the given PostgreSQL, else on the private one."""
     if given.POSTGRES_URL is None or "postgresql_server" in request.fixturenames:
         server: PostgreSQL = request.getfixturevalue("postgresql_server")
-        yield server.create_database()
+        yield server.start().create_database()
         return
     yield from _given_database(given.POSTGRES_URL)
 
@@ -131,7 +132,7 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     match request.param:
         case "mariadb":
             server: MariaDB = request.getfixturevalue("mariadb_server")
-            yield server.create_database()
+            yield server.start().create_database()
         case kind:
             yield request.getfixturevalue(f"{kind}_url")
 

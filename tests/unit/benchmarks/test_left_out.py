@@ -1,0 +1,45 @@
+"""Constants are judged by what they were not chosen on."""
+
+from dataclasses import replace
+
+from bso.domain.curve import choosing
+from bso.simulator import Problem
+from tests.benchmarks.left_out import IN_USE, VARIANTS, Variant, applied, judged, regrets
+from tests.benchmarks.resampling import Values, table_over
+from tests.benchmarks.smooth_curves import smooth_problem
+
+
+def problem(dataset: str, gpu: str) -> Problem:
+    made = smooth_problem(1)
+    return replace(made, gpu=gpu, workload=replace(made.workload, dataset=dataset))
+
+
+def test_what_is_best_on_one_workload_alone_does_not_count_there() -> None:
+    problems = [problem("digits", "a40"), problem("reviews", "a40")]
+    table: dict[str, Values] = {
+        IN_USE.name: table_over([[2.0, 2.0], [2.0, 2.0]]),
+        "good on digits": table_over([[0.0, 0.0], [9.0, 9.0]]),
+        "better on both": table_over([[1.0, 1.0], [1.5, 1.5]]),
+    }
+    found = {figure.case: figure.spread.middle for figure in judged(table, problems)}
+    assert found["new workload digits; better on both"] == 1.0
+    assert found["new workload reviews; good on digits"] == 9.0
+    assert found["each workload new; chosen without it"] == 5.0
+    assert found["each workload; as they are"] == 2.0
+
+
+def test_constants_of_a_variant_hold_while_it_is_simulated_and_change_what_happens() -> None:
+    before = choosing._LOOK_COST
+    eager = Variant(name="eager", module="choosing", constants={"_LOOK_COST": 3.0, "_LOOK_PACE": 10.0})
+    with applied(eager):
+        assert choosing._LOOK_COST == 3.0
+    assert before == choosing._LOOK_COST
+    problems = [smooth_problem(3)]
+    assert (regrets(problems, [1], eager) != regrets(problems, [1], IN_USE)).any()
+
+
+def test_every_variant_names_constants_that_are_there() -> None:
+    for variant in VARIANTS:
+        with applied(variant):
+            pass
+    assert len({variant.name for variant in VARIANTS}) == len(VARIANTS)
