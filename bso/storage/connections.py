@@ -15,8 +15,6 @@ from bso.storage.packets import refuse_oversized_statements
 
 READS_ONLY = {"bso_reads_only": True}
 """Execution options of a connection that will not write: SQLite then takes no lock."""
-
-
 _USED_AT = "bso_used_at_s"
 
 
@@ -45,7 +43,6 @@ def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
         "pool_reset_on_return": None,  # closing rolls back what is open; after a commit it would be one more round trip
         "connect_args": _connect_args(url.get_backend_name(), limits),
         "hide_parameters": True,
-        "enable_from_linting": False,  # for MySQL it does not see that an outer join of three tables joins the third
     }
     if url.get_backend_name() == "sqlite":
         engine = create_async_engine(url, **options)
@@ -79,7 +76,7 @@ def _connect_args(backend: str, limits: ConnectionLimits) -> dict[str, Any]:
 
 
 def _ping_after_a_rest(engine: AsyncEngine, limits: ConnectionLimits) -> None:
-    """Where a connection was just used, a ping would be one more round trip, and the engine survives its loss."""
+    """Where a connection was just used, a ping would be one more round trip; whoever uses it survives its loss."""
 
     @event.listens_for(engine.sync_engine, "checkin")
     def _note(_connection: object, record: Any) -> None:

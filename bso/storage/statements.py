@@ -5,12 +5,25 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BindParameter, Column, Select, Update, and_, bindparam, insert, literal, select, update
+from sqlalchemy import (
+    BindParameter,
+    Column,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    insert,
+    literal,
+    select,
+    union_all,
+    update,
+)
 
 from bso.domain.trial import TrialState
 from bso.storage.dialects import Dialect
 from bso.storage.tables import event, job, power_profile, trial
 
+_TRIALS, _ANSWERS = 1, 2
 _ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
 
 APPEND_EVENTS = insert(event)
@@ -39,14 +52,18 @@ def locked_jobs(dialect: Dialect) -> Select[Any]:
 def recollection(dialect: Dialect) -> Select[*tuple[Any, ...]]:
     """The database's clock, what ``command_ids`` were answered, and the active trials of ``job_ids``.
 
-    One query, because each is a round trip while jobs are locked. It gives at least one row: every trial, beside every
-    answer (``answered_job_id`` is its job). Answers are found only where commands have been sent again.
+    One query, because each is a round trip while jobs are locked. Its rows are those of two queries, at least one each:
+    the answers (``answered_job_id`` is the job of one) without a trial, and the trials without an answer.
     """
-    one = select(literal(1).label("one")).subquery()
-    asked = and_(event.c.command_id.in_(_several("command_ids", event.c.command_id)), event.c.part == 0)
-    active = and_(trial.c.job_id.in_(_several("job_ids", trial.c.job_id)), trial.c.state.in_(_ACTIVE))
+    halves = union_all(select(literal(_ANSWERS).label("half")), select(literal(_TRIALS))).subquery()
+    command_ids, job_ids = _several("command_ids", event.c.command_id), _several("job_ids", trial.c.job_id)
+    asked = and_(halves.c.half == _ANSWERS, event.c.command_id.in_(command_ids), event.c.part == 0)
+    # No trial has a lower number than 1: for MySQL, SQLAlchemy takes the third table of a join for connected only where
+    # a condition compares its columns with another's.
+    numbered = trial.c.trial_number >= halves.c.half
+    active = and_(halves.c.half == _TRIALS, numbered, trial.c.job_id.in_(job_ids), trial.c.state.in_(_ACTIVE))
     answered = (event.c.command_id, event.c.job_id.label("answered_job_id"), event.c.reply_type, event.c.reply)
-    rows = one.outerjoin(event, asked).outerjoin(trial, active)
+    rows = halves.outerjoin(event, asked).outerjoin(trial, active)
     found = select(dialect.clock().label("now"), *answered, *trial.columns).select_from(rows)
     return dialect.by_index(found, trial, "ix_trial_active")
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Executable, and_, func, literal, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from bso.domain.trial import Trial, TrialState
-from bso.service.errors import SchemaMissing, StoreUnavailable
+from bso.service.errors import SchemaMissing, StoreLost, StoreUnavailable
 from bso.service.event_rows import recorded_from
 from bso.service.records import (
     JobSummary,
@@ -37,6 +37,7 @@ from bso.storage.tables import event, job, power_profile, trial
 from bso.storage.unit_of_work import SqlUnitOfWork
 
 _CLOSE_S = 2.0
+_Found = TypeVar("_Found")
 
 
 class SqlStore:
@@ -187,8 +188,7 @@ class SqlStore:
     async def schema_state(self) -> SchemaState:
         """Which schema the database has."""
         try:
-            async with self._deadlined(), self._connection(**READS_ONLY) as connection:
-                return await schema_state(connection)
+            return await self._looked(schema_state)
         except SchemaMissing:
             return state_of_revision(None)
 
@@ -197,9 +197,23 @@ class SqlStore:
         await self._engine.dispose()
 
     async def _read(self, statement: Executable) -> Sequence[Row]:
-        async with self._deadlined(), self._connection(**READS_ONLY) as connection:
+        async def rows(connection: AsyncConnection) -> Sequence[Row]:
             with translated():
                 return cast(Sequence[Row], (await connection.execute(statement)).mappings().all())
+
+        return await self._looked(rows)
+
+    async def _looked(self, look: Callable[[AsyncConnection], Awaitable[_Found]]) -> _Found:
+        """What a look finds; a second one, where a connection turns out to have been lost since it was used."""
+        async with self._deadlined():
+            try:
+                return await self._looked_once(look)
+            except StoreLost:
+                return await self._looked_once(look)
+
+    async def _looked_once(self, look: Callable[[AsyncConnection], Awaitable[_Found]]) -> _Found:
+        async with self._connection(**READS_ONLY) as connection:
+            return await look(connection)
 
     @asynccontextmanager
     async def _deadlined(self) -> AsyncIterator[None]:

@@ -67,6 +67,29 @@ async def test_registrations_of_a_new_job_wait_for_one_another(open_another: Ope
     assert [reply.is_new for reply in replies if isinstance(reply, Registered)] == [True, False]
 
 
+async def test_answers_and_active_trials_are_recollected_each_once(store: Store) -> None:
+    engine = Engine(store)
+    await ask(engine, registration(), registration("other"))
+    begun = [beginning(), beginning(), beginning(job_id="other")]
+    await ask(engine, *begun)
+    trials = {(job_id, trial.trial_number): trial for job_id in (JOB, "other") for trial in await store.trials(job_id)}
+    async with store.unit_of_work() as uow:
+        await uow.lock([JOB, "other"], creating=())
+        asked = [*(request.command_id for request in begun), "00000000-0000-4000-8000-000000000001"]
+        both = await uow.recollect(asked, active_of=[JOB, "other"])
+        one_job = await uow.recollect(asked[:1], active_of=["other"])
+        nothing = await uow.recollect([])
+    assert both.replies.keys() == {request.command_id for request in begun}
+    assert {both.replies[request.command_id].job_id for request in begun} == {JOB, "other"}
+    assert both.active == trials
+    assert trials.keys() == {(JOB, 1), (JOB, 2), ("other", 1)}
+    assert set(one_job.replies) == {begun[0].command_id}
+    assert set(one_job.active) == {("other", 1)}
+    assert not nothing.replies
+    assert not nothing.active
+    assert nothing.now >= both.now
+
+
 async def test_leaving_without_commit_undoes_everything(store: Store) -> None:
     await ask(Engine(store), registration())
     history, trials = await whole_history(store), await store.trials(JOB)

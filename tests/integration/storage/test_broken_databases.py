@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,6 +95,21 @@ async def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing
     assert folded.trials[1].reports == 12
     ids = [recorded.command_id for recorded in await whole_history(store, JOB) if recorded.part == 0]
     assert sorted(ids[-12:]) == sorted(told.command_id for told in reports)
+
+
+@pytest.mark.parametrize("rest_s", [0.0, 60.0])
+async def test_connections_lost_since_they_were_used_are_noticed_by_nobody(
+    breakable: Breakable, breakable_url: str, open_at: OpenAt, rest_s: float
+) -> None:
+    store = open_at(breakable_url, replace(LIMITS, rest_s=rest_s))
+    engine = Engine(store)
+    await ask(engine, registration())
+    for use in (store.ping, store.schema_state, lambda: ask(engine, beginning())):
+        await asyncio.gather(*(store.ping() for _ in range(3)))  # so many connections
+        await asyncio.to_thread(breakable.kill)
+        await asyncio.to_thread(breakable.start)
+        await use()
+    assert len(await store.trials(JOB)) == 1
 
 
 async def test_a_frozen_server_hangs_nobody(breakable: Breakable, breakable_url: str, open_at: OpenAt) -> None:
