@@ -28,9 +28,9 @@ class ClaimedPorts:
         self._claims: list[socket.socket] = []
         self.numbers: list[int] = []
         for port in random.sample(_CANDIDATES, _TRIES):
+            self._try(port)
             if len(self.numbers) == count:
                 return
-            self._try(port)
         self.release()
         raise OSError(errno.EADDRINUSE, f"no {count} free ports between {_CANDIDATES.start} and {_CANDIDATES.stop - 1}")
 

@@ -52,6 +52,7 @@ class PrivateServer(ABC):
         """Start the server, on the same port and data as before, and return when it answers."""
         if self.is_running:
             return self
+        self.kill()  # what is left of one that has died of itself, its guard above all: that would remove the data
         try:
             self._launch()
             self._watch_over_children()
@@ -73,10 +74,11 @@ class PrivateServer(ABC):
 
         Returns when every thread has stopped: until then one may still answer.
         """
-        tree = _signal_tree(self._main.pid, signal.SIGSTOP)
         deadline = time.monotonic() + GONE_TIMEOUT_S
-        while not all(_has_stopped(pid) for pid in tree):
+        # Signalled again while one is not seen to have stopped: a child may have been born meanwhile.
+        while not all(_has_stopped(pid) for pid in _signal_tree(self._main.pid, signal.SIGSTOP)):
             if time.monotonic() > deadline:
+                self.thaw()
                 raise ServerFailed(f"{self.name} does not stop")
             time.sleep(0.001)
 

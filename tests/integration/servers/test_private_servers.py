@@ -42,6 +42,17 @@ def test_a_killed_mariadb_comes_back_with_what_was_committed(breakable_mariadb: 
     assert breakable_mariadb.execute(f"SELECT n FROM {database}.t") == "7\n"
 
 
+def test_a_server_that_died_of_itself_comes_back_with_its_data_and_is_guarded_anew(breakable_mariadb: MariaDB) -> None:
+    database = breakable_mariadb.create_database().rpartition("/")[2]
+    first_guard = breakable_mariadb._guard
+    breakable_mariadb._main.kill()
+    breakable_mariadb._main.wait()
+    breakable_mariadb.start()
+    assert first_guard is not None
+    assert first_guard.poll() is not None
+    assert database in breakable_mariadb.execute("SHOW DATABASES")
+
+
 def test_a_killed_postgresql_comes_back_with_what_was_committed(breakable_postgresql: PostgreSQL) -> None:
     breakable_postgresql.execute("CREATE TABLE kept AS SELECT 7 AS n")
     breakable_postgresql.kill()
