@@ -7,7 +7,7 @@ BSO_TRACES names. For each workload the variant is chosen that wastes least on t
 what it wastes on this one; likewise for each GPU. The table shows the regret of the constants in use on the same
 problems and seeds beside that of the chosen ones. Where both are alike, the constants owe little to having been chosen
 on what they are reported on. ``min`` and ``max`` are the ends of the 95 % interval, by a bootstrap that draws
-workloads, then seeds.
+workloads, then seeds, and takes what was chosen as given.
 """
 
 import argparse
@@ -125,8 +125,8 @@ def _judged_by(
         name = chosen(table, [row for row in range(len(groups)) if row not in inside])
         blind[inside] = table[name][inside]
         resampled = Resampled([problems[row].workload for row in inside], blind.shape[1])
-        for case, values in ((name, blind), (IN_USE.name, table[IN_USE.name])):
-            yield _figure(f"new {kind} {left_out}; {case}", resampled.mean(values[inside]))
+        for case in dict.fromkeys((name, IN_USE.name)):
+            yield _figure(f"new {kind} {left_out}; {case}", resampled.mean(table[case][inside]))
     resampled = Resampled([problem.workload for problem in problems], blind.shape[1])
     yield _figure(f"each {kind} new; chosen without it", resampled.mean(blind))
     yield _figure(f"each {kind}; {IN_USE.name}", resampled.mean(table[IN_USE.name]))
