@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from bso.domain.commands import FinishTrial
 from bso.domain.cost import cost_of
@@ -49,34 +50,19 @@ class Ending:
 def end_trial(job: Job, trial: Trial, ending: Ending, now: datetime) -> tuple[Event, ...]:
     """The events of a trial's end, or of a result that comes after it was given up."""
     over = ending.outcome is Outcome.CONVERGED and is_over_bound(job, trial, ending.cost)
-    ended: TrialEnded | LateResult
-    if trial.is_active:
-        ended = TrialEnded(
-            trial_number=trial.trial_number,
-            outcome=ending.outcome,
-            reason=ending.reason,
-            cost=ending.cost,
-            time_s=ending.time_s,
-            energy_j=ending.energy_j,
-            bound=ending.bound,
-            is_over_bound=over,
-            is_failure=False,
-            learnt_cost=None,
-            ended_at=now,
-        )
-    else:
-        ended = LateResult(
-            trial_number=trial.trial_number,
-            outcome=ending.outcome,
-            reason=ending.reason,
-            cost=ending.cost,
-            time_s=ending.time_s,
-            energy_j=ending.energy_j,
-            bound=ending.bound,
-            is_over_bound=over,
-            is_failure=False,
-            learnt_cost=None,
-        )
+    told = partial(TrialEnded, ended_at=now) if trial.is_active else LateResult
+    ended = told(
+        trial_number=trial.trial_number,
+        outcome=ending.outcome,
+        reason=ending.reason,
+        cost=ending.cost,
+        time_s=ending.time_s,
+        energy_j=ending.energy_j,
+        bound=ending.bound,
+        is_over_bound=over,
+        is_failure=False,
+        learnt_cost=None,
+    )
     events = policy_of(job, trial).learn(job, trial, ended)
     return events + _end_of_recurrence(apply(job, events), trial, ending.outcome)
 
