@@ -89,7 +89,7 @@ def _ping_after_a_rest(engine: AsyncEngine, limits: ConnectionLimits) -> None:
             return
         try:
             engine.dialect.do_ping(connection)
-        except Exception as error:
+        except Exception as error:  # whatever its driver says: a new connection serves as well
             raise InvalidatePoolError("the connection was lost while it rested") from error
 
 
