@@ -72,7 +72,10 @@ class Energy:
 
 
 class Time:
-    """The limit of the largest throughput. Among equally fast ones the lowest; measurements are a little noisy."""
+    """The limit of the largest throughput [samples/s]; among equal ones the lowest.
+
+    Between limits that are nearly as fast, the noise of measurements decides.
+    """
 
     def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> Choice:
         """Choose the fastest limit."""
