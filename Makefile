@@ -88,7 +88,7 @@ types: $(DEV) ## mypy (strict) and pyright
 wheel: $(DEV) ## build the wheel and try it in a throw-away environment
 	tools/try-wheel $(BIN)/python build/wheel
 
-bench: servers $(DEV) ## what a decision costs
+bench: servers $(DEV) ## what decisions cost a training, a worker and the servers, against peers (ARGS="--help")
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 asyncapi: $(DEV) ## write docs/asyncapi.yaml from the messages and the topology

@@ -26,6 +26,7 @@ from typing import Any
 from bso.domain.curve.beliefs import EPOCHS_PRIOR
 from bso.domain.job_spec import CURVE
 from bso.simulator import Problem, read_problems
+from bso.simulator.traces import TRAIN_FILE
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.judging import Judging, regrets_of
 from tests.benchmarks.printing import table_of
@@ -139,16 +140,17 @@ def _figure(case: str, interval: tuple[float, float, float]) -> Figure:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate and print."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks.left_out", description="Constants on what they were not chosen on."
+        prog="python -m tests.benchmarks.left_out",
+        description="What constants of the policy curve waste on workloads and GPUs that they were not chosen on.",
     )
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"simulate with so many seeds ({SEEDS})")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--processes", type=int, default=1, help="spread variants over so many (1)")
     options = parser.parse_args(arguments)
-    folder = os.environ.get("BSO_TRACES")
-    if not folder:
-        parser.error("BSO_TRACES names no folder with traces (docs/simulator.md says what it holds)")
-    problems = read_problems(Path(folder))
+    folder = Path(os.environ.get("BSO_TRACES") or ".")
+    if not (folder / TRAIN_FILE).is_file():
+        parser.error(f"BSO_TRACES names no folder with traces: {folder} has no {TRAIN_FILE} (see docs/simulator.md)")
+    problems = read_problems(folder)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     sys.stderr.write(f"left_out: {len(VARIANTS)} variants, {len(problems)} problems, {len(seeds)} seeds\n")
     spawning = multiprocessing.get_context("spawn")
