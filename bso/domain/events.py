@@ -87,7 +87,7 @@ class EpochReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSuspended:
-    """A lease lapsed."""
+    """A lease lapsed, or the training has ended with a checkpoint that it may resume from."""
 
     trial_number: int
 
@@ -155,7 +155,7 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnded:
-    """A pruning round is over. No survivors: nothing converged, and the exploration begins again later."""
+    """A pruning round is over. No survivors: nothing converged within its bound; the exploration begins again later."""
 
     version_number: int
     hardware_key: str

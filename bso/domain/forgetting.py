@@ -7,7 +7,7 @@ from bso.domain.replacing import replace
 
 
 def after_change_point(knowledge: Knowledge) -> Knowledge:
-    """The knowledge after costs have changed: what is known apart from costs stays."""
+    """The knowledge after costs have changed: what is known of memory, wall time and interruptions stays."""
     arms = {
         size: ArmRecord(
             interrupted_after_s=arm.interrupted_after_s,

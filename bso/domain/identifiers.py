@@ -15,7 +15,7 @@ def identifier_problem(value: object) -> str | None:
     """Say what is wrong with an identifier, or return None if it is a good one.
 
     Good ones are ASCII, begin with a letter or digit, go on with letters, digits and ``. _ + : -``, and have
-    at most 120 characters: they fit a routing key, an ``ascii_bin`` column, a file name and a URL as they are.
+    at most 120 characters: they fit a routing key, an ``ascii_bin`` column, a POSIX file name and a URL as they are.
     """
     if not isinstance(value, str):
         return f"must be a string, got {type(value).__name__}"

@@ -1,8 +1,8 @@
 """What a user asks for: the specification of a recurring training job, its validation and its identity.
 
-Field names are those of Zeus (NSDI '23). A request holds only what the user set; what is missing is taken from
-the recorded specification, or from the defaults here at the first registration, and is then recorded: a later
-release's defaults change no running job.
+Field names are those of the Zeus library where it has the field. A request holds only what the user set; what is
+missing is taken from the recorded specification, or from the defaults here at the first registration, and is then
+recorded: a later release's defaults change no running job.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class JobSpec:
     """A complete, valid specification.
 
     ``batch_sizes`` is sorted and holds ``default_batch_size``. ``eta_knob`` (0 to 1) weighs energy against time,
-    ``beta_knob`` (1 or more, None: never stop early) is the early-stopping threshold over the cheapest converged
-    cost. ``window_size`` 0 means: learn from all trials; else from the last window_size * len(batch_sizes).
-    ``cost_budget`` [J] bounds a trial while nothing has converged. ``max_attempts`` trials at most serve one
-    recurrence; the last of them runs without a bound.
+    ``beta_knob`` (1 or more, None: no trial is stopped for it) is the early-stopping threshold over the cheapest
+    converged cost. ``window_size`` 0 means: learn from all trials since the last change point; else from the last
+    window_size * len(batch_sizes). ``cost_budget`` [J] bounds a trial while nothing has converged. ``max_attempts``
+    trials at most serve one recurrence, those not counted that were interrupted or cancelled; the last of them runs
+    without a bound.
 
     The defaults here are also what is read where a recorded specification lacks a field. Hence that of ``policy``
     never changes, records without it being of jobs that learn by pruning_thompson; a new job gets ``curve``.

@@ -28,8 +28,8 @@ class Stage(Enum):
 class ArmRecord:
     """What is known of one batch size. Costs and convergences count since the last change point.
 
-    ``not_converged_in_a_row`` also counts being infeasible for another reason than memory; only a convergence
-    ends the row.
+    ``not_converged_in_a_row`` also counts being infeasible for another reason than memory; a convergence ends the
+    row, or a change point.
     """
 
     costs: CostStatistics = CostStatistics()
@@ -67,7 +67,7 @@ class RoundVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruningState:
-    """Where the exploration stands. ``default_batch_size`` is the round's; ``pruned`` are out for the stage.
+    """Where the exploration stands. ``default_batch_size`` is the round's; ``pruned`` stay out of the bandit, too.
 
     ``barren_rounds`` counts rounds in a row in which nothing converged; the exploration then begins again, but
     not within the recurrence ``paused_in``.

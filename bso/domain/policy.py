@@ -41,7 +41,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What a run of a batch size is believed to cost until it converges [J], and the standard deviation of that."""
+    """What a run of a batch size is believed to cost on the average [J], and the standard deviation of that belief."""
 
     cost: float
     deviation: float

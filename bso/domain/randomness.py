@@ -1,8 +1,8 @@
 """Random numbers as a pure function of (seed, trial number, draw): nothing to store, the same on every machine.
 
 A counter-based generator in the sense of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC '11),
-with BLAKE2b as the keyed bijection. Normals come from the inverse distribution function in plain Python
-(statistics.NormalDist), so neither numpy's version nor the platform changes a decision.
+with BLAKE2b in place of its bijection. Normals come from the inverse distribution function in plain Python
+(statistics.NormalDist), so no release of numpy changes a decision.
 """
 
 from __future__ import annotations

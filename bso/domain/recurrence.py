@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence:
-    """An open recurrence. It ends with a converged trial, or when its last attempt has failed.
+    """An open recurrence. It ends with a converged trial, when its last attempt has failed, or when it is abandoned.
 
-    ``aborts`` counts its unsuccessful trials, ``failed`` are their batch sizes. ``out_of_memory_from`` gives, by
-    key of the hardware kind, the smallest batch size that ran out of memory.
+    ``aborts`` counts its trials that failed (interrupted and cancelled ones have not), ``failed`` are their batch
+    sizes. ``out_of_memory_from`` gives, by key of the hardware kind, the smallest batch size that ran out of memory.
     """
 
     recurrence_id: str

@@ -121,7 +121,7 @@ class Deleted:
 class ArmDescription:
     """One batch size on one hardware kind. Costs in J; the posterior is that of the mean cost.
 
-    ``note`` says why it is not offered at present; empty if it is.
+    ``note`` says what ``status`` does not: why it is not offered at present.
     """
 
     batch_size: int

@@ -1,4 +1,4 @@
-"""When a trial ends: at its target, at its limits, or because it has become too expensive (NSDI '23, section 4.2)."""
+"""When a trial ends: at its target, at its limits, or because it has become too expensive (NSDI '23, section 4.4)."""
 
 from __future__ import annotations
 
