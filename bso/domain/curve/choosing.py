@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bso.domain.curve import normal
 from bso.domain.curve.beliefs import Beliefs
 from bso.domain.curve.standing import Standing
-from bso.domain.curve.values import Value, horizon, value_of
+from bso.domain.curve.values import TOGETHER, Value, horizon, value_of
 from bso.domain.policy import Choice
 
 _ABORTS_BEFORE_INCUMBENT = 2
@@ -122,11 +122,16 @@ def _near(now: Situation, among: frozenset[int]) -> list[int]:
 
 
 def _value(now: Situation, size: int, incumbent: int) -> Value:
-    return value_of(now.beliefs, size, incumbent, recurrences=now.recurrences)
+    return value_of(now.beliefs, size, incumbent, recurrences=now.recurrences, together=TOGETHER)
 
 
 def _neighbour(now: Situation, incumbent: int) -> Choice | None:
-    """Both neighbours of the incumbent are tried once; those that may be hardly dearer again, ever more rarely."""
+    """Both neighbours of the incumbent are tried once; those that may be hardly dearer again, ever more rarely.
+
+    Not in a recurrence that has lost a trial already.
+    """
+    if now.aborts:
+        return None
     beside = now.beliefs.neighbours(incumbent, sorted(now.standing.fresh | {incumbent}))
     for size in beside:
         if not now.beliefs.of(size).is_tried:
@@ -149,9 +154,14 @@ def _why_another(now: Situation, size: int, incumbent: int, value: Value) -> str
     ratio = normal.exp(now.beliefs.of(size).cost - now.beliefs.of(incumbent).cost)
     looks = f"{_percent(1.0 - ratio)} cheaper" if ratio <= 1.0 else f"{_percent(ratio - 1.0)} dearer"
     comes = horizon(now.recurrences)
+    if value.runs == 1:
+        return (
+            f"{size} looks {looks} than {incumbent}, may save {value.gain:.2g} runs over the next {comes} recurrences, "
+            f"and costs {_runs(value.price)} more to try"
+        )
     return (
-        f"{size} looks {looks} than {incumbent}, may save {value.gain:.2g} runs over the next {comes} recurrences, "
-        f"and costs {_runs(value.price)} more to try"
+        f"{size} looks {looks} than {incumbent}; {value.runs} trials of it may save {value.gain:.2g} runs over the "
+        f"next {comes} recurrences, and cost {_runs(value.price)} more"
     )
 
 
@@ -160,9 +170,11 @@ def _why_incumbent(now: Situation, incumbent: int, worth: dict[int, Value]) -> s
     if not worth:
         return f"{incumbent} is the best one known (expected {cost:.6g} J), and there is no other to try"
     other = max(worth, key=lambda one: (worth[one].net, -one))
+    value = worth[other]
+    tried = f"trying {other}" if value.runs == 1 else f"{value.runs} trials of {other}"
     return (
-        f"{incumbent} is the best one known (expected {cost:.6g} J); trying {other} would cost "
-        f"{_runs(worth[other].price)} more and save {_runs(worth[other].gain)}"
+        f"{incumbent} is the best one known (expected {cost:.6g} J); {tried} would cost {_runs(value.price)} more "
+        f"and save {_runs(value.gain)}"
     )
 
 

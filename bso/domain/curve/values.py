@@ -1,8 +1,14 @@
-"""What one more run of another batch size is worth: the knowledge gradient, in units of one run of the incumbent."""
+"""What runs of another batch size are worth: the knowledge gradient, in units of one run of the incumbent.
+
+Frazier, Powell and Dayanik, A Knowledge-Gradient Policy for Sequential Information Collection (2008); and, since one
+run may show too little where a few would show enough, its extension to several by Frazier and Powell, Paradoxes in
+Learning and the Marginal Value of Information (2010).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bso.domain.curve import normal
@@ -10,21 +16,24 @@ from bso.domain.curve.beliefs import Beliefs
 
 HORIZON = 10
 """At least so many recurrences are expected to come; else as many as there have been."""
+TOGETHER = (1, 2, 4, 8)
+"""Runs of a batch size that are weighed together before one of them is chosen."""
 _LEAST_VARIANCE = 1e-12
 _DEAREST = 3.0  # ln of how many times dearer a batch size may look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """``gain``: what the recurrences to come may save; ``price``: what the run costs more than the incumbent's."""
+    """``gain``: what the recurrences to come may save; ``price``: what the ``runs`` cost more than the incumbent's."""
 
     gain: float
     price: float
+    runs: int = 1
 
     @property
     def net(self) -> float:
-        """What is left of the gain."""
-        return self.gain - self.price
+        """What is left of the gain, per run."""
+        return (self.gain - self.price) / self.runs
 
 
 def horizon(recurrences: int) -> int:
@@ -38,12 +47,13 @@ def value_of(
     incumbent: int,
     *,
     recurrences: int,
+    together: Sequence[int] = (1,),
     epoch_cost: float | None = None,
     at_least: float = -math.inf,
     surprise: float = 0.0,
     told: float = 0.0,
 ) -> Value:
-    """The value of one more run.
+    """The value of so many runs ``together`` as are worth most per run; of the first number if none are worth it.
 
     ``epoch_cost``: ln of what an epoch of it is known to cost, where that was just seen. ``at_least`` bounds ln of the
     ratio of its cost to the incumbent's from below. ``told`` is the precision with which the validation curve of a run
@@ -57,13 +67,14 @@ def value_of(
     difference = max(mine.cost + dearer + longer - best.cost, at_least)
     epochs = max(0.0, variance + beliefs.variance(incumbent) - 2.0 * shared)
     costs = beliefs.cost_ratio_variance(batch_size, incumbent) if epoch_cost is None else 0.0
-    total = variance + mine.noise
-    learnt = (variance - shared) ** 2 / total + costs
-    if told:
-        learnt -= (variance - shared) ** 2 / (total + 1.0 / told)
-    deviation = math.sqrt(max(learnt, _LEAST_VARIANCE))
-    expected = normal.exp(min(difference + 0.5 * (epochs + costs), _DEAREST)) - 1.0
-    return Value(
-        gain=(horizon(recurrences) - 1) * normal.expected_saving(difference, deviation),
-        price=min(max(expected, 0.0), 1.0),
-    )
+    price = min(max(normal.exp(min(difference + 0.5 * (epochs + costs), _DEAREST)) - 1.0, 0.0), 1.0)
+    known = (variance - shared) ** 2 / (variance + mine.noise + 1.0 / told) if told else 0.0
+
+    def of(runs: int) -> Value:
+        learnt = (variance - shared) ** 2 / (variance + mine.noise / runs) + costs - known
+        saving = normal.expected_saving(difference, math.sqrt(max(learnt, _LEAST_VARIANCE)))
+        return Value(gain=max(horizon(recurrences) - runs, 0) * saving, price=runs * price, runs=runs)
+
+    values = [of(runs) for runs in together]
+    most = max(values, key=lambda value: value.net)
+    return most if most.net > 0.0 else values[0]

@@ -92,6 +92,13 @@ def test_epochs_are_learnt_on_one_kind_of_hardware_for_all() -> None:
     assert len(elsewhere.life.folded().version.knowledge) == 2
 
 
+def test_reasons_tell_where_a_few_trials_may_save_what_one_cannot() -> None:
+    trainings = Trainings(epochs={**EPOCHS, 32: 14, 64: 13}, noise=0.3).register(max_epochs=30)
+    trainings.chosen(range(150))
+    reasons = [started.reason for started in trainings.life.happened(TrialStarted)]
+    assert any("trials of it may save" in reason and "recurrences, and cost " in reason for reason in reasons)
+
+
 def test_reasons_tell_what_may_be_saved() -> None:
     trainings = Trainings().register()
     trainings.chosen(range(20))
