@@ -70,9 +70,16 @@ VARIANTS = (
             ("slope", (0.1, 0.3)),
             ("curve_variance", (0.05, 0.2)),
             ("length_scale", (2.0, 4.0)),
-            ("own_variance", (0.0, 0.01)),
         )
         for value in values
+    ),
+    *(
+        Variant(name=name, module=module, constants=constants)
+        for name, module, constants in (
+            ("nothing of its own", "beliefs", {"OWN_VARIANCES": (0.0,)}),
+            ("much of its own", "beliefs", {"OWN_VARIANCES": (0.0, 0.02, 0.08)}),
+            ("one run at a time", "values", {"TOGETHER": (1,)}),
+        )
     ),
 )
 

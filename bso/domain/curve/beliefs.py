@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import mul
 
 from bso.domain.curve import normal
-from bso.domain.curve.gaussian_process import Posterior, Prior
+from bso.domain.curve.gaussian_process import Observations, Posterior, Prior
 from bso.domain.curve.records import EpochCostKnowledge, EpochKnowledge, EpochRecord, EpochSums
 from bso.domain.job_spec import JobSpec
 from bso.domain.policy import Expectation
 from bso.domain.remembering import remembered
+from bso.domain.replacing import replace
 
 EPOCHS_PRIOR = Prior(
     level=math.log(10.0),
@@ -22,12 +24,13 @@ EPOCHS_PRIOR = Prior(
     slope_variance=0.09,
     curve_variance=0.1,
     length_scale=3.0,
-    own_variance=0.005,
 )
-"""ln epochs to the target; x in octaves from the default batch size.
+"""ln epochs to the target; x in octaves from the default batch size. How much of its own each has, the job tells."""
+OWN_VARIANCES = (0.0, 0.005, 0.02)
+"""By how much ln epochs of a batch size may differ from a smooth curve: not at all, by some 7 %, by some 14 %.
 
-The part of its own lets a batch size differ from its neighbours by some 7 %: under a smooth curve alone they outvote
-what it has shown itself, and near ties are never told apart.
+Under a smooth curve alone its neighbours outvote what a batch size has shown itself, and near ties are never told
+apart; where batch sizes have much of their own, each must be tried.
 """
 EPOCHS_CHANGE = Prior(
     level=0.0,
@@ -75,17 +78,22 @@ class Belief:
 
 
 class Beliefs:
-    """Of all batch sizes of a job, and of those that it had before. ``running`` lists the batch sizes under way."""
+    """Of all batch sizes of a job, and of those that it had before. ``running`` lists the batch sizes under way.
+
+    ``prior`` is what is expected of ln epochs before any run, but for how much of its own a batch size has.
+    """
 
     def __init__(
         self, spec: JobSpec, epochs: EpochKnowledge, costs: EpochCostKnowledge, *, running: Sequence[int] = ()
     ) -> None:
         self.sizes = tuple(sorted({*spec.batch_sizes, *epochs.records, *costs.records, spec.default_batch_size}))
         self._index = {size: i for i, size in enumerate(self.sizes)}
-        self._octaves = [math.log2(size / spec.default_batch_size) for size in self.sizes]
+        self._octaves = tuple(math.log2(size / spec.default_batch_size) for size in self.sizes)
         self._epochs, self._costs = epochs, costs
         self._running = Counter(running)
         self._noise = dict(zip(self.sizes, _noise(epochs, self.sizes), strict=True))
+        self._observed, self._before = self._seen(lambda record: record.sums), self._seen(lambda record: record.before)
+        self.prior = replace(EPOCHS_PRIOR, own_variance=self._own_variance())
         self._posterior = self._epochs_posterior()
         self._cost_posterior = self._costs_posterior()
         self._believed = {size: self._believe(size) for size in self.sizes}
@@ -168,11 +176,10 @@ class Beliefs:
         )
 
     def _epochs_posterior(self) -> Posterior:
-        observed = self._observed(lambda record: record.sums)
-        before = self._observed(lambda record: record.before)
-        posterior = Posterior(EPOCHS_PRIOR, self._octaves, observed, before=before, change=EPOCHS_CHANGE)
+        posterior = self._epochs_from(self._observed)
         if not self._running:
             return posterior
+        observed = dict(self._observed)
         for size, count in self._running.items():  # believe that they will show what is expected
             i = self._index.get(size)
             if i is None:
@@ -181,9 +188,26 @@ class Beliefs:
             precision, added = 1.0 / variance, count / self._noise[size]
             total = precision + added
             observed[i] = ((value * precision + posterior.means[i] * added) / total, 1.0 / total)
-        return Posterior(EPOCHS_PRIOR, self._octaves, observed, before=before, change=EPOCHS_CHANGE)
+        return self._epochs_from(observed)
 
-    def _observed(self, part: Callable[[EpochRecord], EpochSums]) -> dict[int, tuple[float, float]]:
+    def _epochs_from(self, observed: Observations) -> Posterior:
+        return Posterior(self.prior, self._octaves, observed, before=self._before, change=EPOCHS_CHANGE)
+
+    def _own_variance(self) -> float:
+        """The mean of OWN_VARIANCES, each as likely as it makes what was seen: empirical Bayes.
+
+        What was seen before a change counts as of a curve like any other.
+        """
+        priors = [replace(EPOCHS_PRIOR, own_variance=own) for own in OWN_VARIANCES]
+        evidence = [
+            sum(Posterior(prior, self._octaves, seen).log_evidence for seen in (self._observed, self._before))
+            for prior in priors
+        ]
+        most = max(evidence)
+        weights = [math.exp(one - most) for one in evidence]
+        return sum(map(mul, weights, OWN_VARIANCES)) / sum(weights)
+
+    def _seen(self, part: Callable[[EpochRecord], EpochSums]) -> Observations:
         """A part of all that is remembered of each batch size as one observation, by index."""
         found = {
             self._index[size]: part(record).observation(self._noise[size])

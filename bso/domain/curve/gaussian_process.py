@@ -7,8 +7,12 @@ have as many rows as batch sizes were tried, and a decision must not depend on a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from operator import add, mul
+
+from bso.domain.replacing import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,7 @@ class Prior:
         return self.level_variance + self.slope_variance * x * y + smooth + own
 
 
+_Matrix = Sequence[Sequence[float]]
 Observations = Mapping[int, tuple[float, float]]
 """By the index of a place: the value, and the variance of its noise."""
 
@@ -53,7 +58,7 @@ class Posterior:
     def __init__(
         self,
         prior: Prior,
-        places: Sequence[float],
+        places: tuple[float, ...],
         observed: Observations,
         *,
         before: Observations | None = None,
@@ -61,27 +66,40 @@ class Posterior:
     ) -> None:
         self._prior = prior
         self._places = places
-        seen = [(places[i], *observed[i]) for i in sorted(observed)]
-        changed = len(seen)
+        self._smooth = _smooth_covariances(replace(prior, own_variance=0.0), places)
+        values = [(i, observed[i][0] - prior.mean(places[i]), observed[i][1]) for i in sorted(observed)]
+        changed = len(values)
+        changes: _Matrix = ()
         if before and change is not None:
-            seen.extend((places[i], value - change.mean(places[i]), noise) for i, (value, noise) in before.items())
-        at = [x for x, _, _ in seen]
-        factor: list[list[float]] = []  # lower triangle of the Cholesky decomposition of the observations' covariance
-        for i, (x, _, noise) in enumerate(seen):
-            covariances = [prior.covariance(x, y) for y in at[: i + 1]]
-            if change is not None and i >= changed:
-                both = [change.covariance(x, y) for y in at[changed : i + 1]]
-                covariances[changed:] = [a + b for a, b in zip(covariances[changed:], both, strict=True)]
-            row = _solved(factor, covariances[:i])
-            rest = covariances[i] + noise - _dot(row, row)
-            factor.append([*row, math.sqrt(max(rest, 1e-12))])
-        self._at, self._factor = at, factor
-        weights = _solved_back(factor, _solved(factor, [value - prior.mean(x) for x, value, _ in seen]))
-        self.means = [
-            prior.mean(x) + sum(weight * prior.covariance(x, y) for weight, y in zip(weights, at, strict=True))
-            for x in places
-        ]
+            changes = _smooth_covariances(replace(change, own_variance=0.0), places)
+            for i, (value, noise) in before.items():
+                expected = prior.mean(places[i]) + change.mean(places[i])
+                values.append((i, value - expected, noise + change.own_variance))
+        self._at = [i for i, _, _ in values]
+        self._factor: list[list[float]] = []  # Cholesky's, of the covariance of the observations: its lower triangle
+        for number, (i, _, noise) in enumerate(values):
+            covariances = self._covariances(i, self._at[: number + 1])
+            if number >= changed:
+                both = [changes[i][j] for j in self._at[changed : number + 1]]
+                covariances[changed:] = map(add, covariances[changed:], both)
+            variance = covariances.pop() + noise
+            row = _solved(self._factor, covariances)
+            row.append(math.sqrt(max(variance - _dot(row, row), 1e-12)))
+            self._factor.append(row)
+        self._standardized = _solved(self._factor, [value for _, value, _ in values])
         self._shares: dict[int, list[float]] = {}
+
+    @cached_property
+    def means(self) -> list[float]:
+        """What is believed of the value at each place."""
+        weights = _solved_back(self._factor, self._standardized)
+        return [self._prior.mean(x) + _dot(weights, self._covariances(i, self._at)) for i, x in enumerate(self._places)]
+
+    @property
+    def log_evidence(self) -> float:
+        """How likely the observations were: ln of their density, but for a constant (equation 2.30 there)."""
+        determinant = sum(math.log(row[-1]) for row in self._factor)
+        return -0.5 * _dot(self._standardized, self._standardized) - determinant
 
     def variance(self, i: int) -> float:
         """The variance of what is believed at a place."""
@@ -89,25 +107,35 @@ class Posterior:
 
     def covariance(self, i: int, j: int) -> float:
         """The covariance of what is believed at two places."""
-        return self._prior.covariance(self._places[i], self._places[j]) - _dot(self._share(i), self._share(j))
+        return self._covariances(i, (j,))[0] - _dot(self._share(i), self._share(j))
 
     def _share(self, i: int) -> list[float]:
         found = self._shares.get(i)
         if found is None:
-            found = _solved(self._factor, [self._prior.covariance(self._places[i], y) for y in self._at])
-            self._shares[i] = found
+            found = self._shares[i] = _solved(self._factor, self._covariances(i, self._at))
         return found
 
+    def _covariances(self, i: int, others: Iterable[int]) -> list[float]:
+        """Those of the value at a place with the values at others, before any observation."""
+        row, own = self._smooth[i], self._prior.own_variance
+        return [row[j] + own if j == i else row[j] for j in others]
 
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
+
+@lru_cache(maxsize=64)  # every decision on a job asks for the same
+def _smooth_covariances(prior: Prior, places: tuple[float, ...]) -> _Matrix:
+    return [[prior.covariance(x, y) for y in places] for x in places]
+
+
+def _dot(one: Iterable[float], other: Iterable[float]) -> float:
+    """The sum of products, as far as the shorter one goes."""
+    return sum(map(mul, one, other))
 
 
 def _solved(factor: Sequence[Sequence[float]], wanted: Sequence[float]) -> list[float]:
     """Forward substitution with the lower triangle ``factor``."""
     found: list[float] = []
     for row, value in zip(factor, wanted, strict=False):
-        found.append((value - sum(a * b for a, b in zip(row, found, strict=False))) / row[-1])
+        found.append((value - sum(map(mul, found, row))) / row[-1])
     return found
 
 

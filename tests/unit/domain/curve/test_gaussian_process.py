@@ -1,5 +1,7 @@
 """The posterior against the textbook's formula in numpy."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,17 +10,18 @@ from bso.domain.curve.beliefs import EPOCHS_CHANGE, EPOCHS_PRIOR
 from bso.domain.curve.gaussian_process import Posterior, Prior
 from tests.unit.domain.builders import searching
 
-places = st.lists(st.integers(-6, 6).map(float), min_size=1, max_size=7, unique=True)
+places = st.lists(st.integers(-6, 6).map(float), min_size=1, max_size=7, unique=True).map(tuple)
 
 
 @searching(40)
 @given(places=places, data=st.data())
-def test_the_posterior_is_that_of_the_textbook(places: list[float], data: st.DataObject) -> None:
+def test_the_posterior_is_that_of_the_textbook(places: tuple[float, ...], data: st.DataObject) -> None:
     indices = st.integers(0, len(places) - 1)
     numbers = st.tuples(st.floats(-2, 6), st.floats(0.01, 2.0))
     observed = data.draw(st.dictionaries(indices, numbers, max_size=5))
-    found = Posterior(EPOCHS_PRIOR, places, observed)
-    means, covariances = textbook(EPOCHS_PRIOR, np.array(places), observed)
+    prior = replace(EPOCHS_PRIOR, own_variance=data.draw(st.sampled_from([0.0, 0.02])))
+    found = Posterior(prior, places, observed)
+    means, covariances = textbook(prior, np.array(places), observed)
     np.testing.assert_allclose(found.means, means, atol=1e-6)
     np.testing.assert_allclose([found.variance(i) for i in range(len(places))], np.diag(covariances), atol=1e-6)
     for i in range(len(places)):
@@ -28,7 +31,9 @@ def test_the_posterior_is_that_of_the_textbook(places: list[float], data: st.Dat
 
 @searching(40)
 @given(places=places, data=st.data())
-def test_what_was_seen_before_a_change_is_of_the_sum_of_two_processes(places: list[float], data: st.DataObject) -> None:
+def test_what_was_seen_before_a_change_is_of_the_sum_of_two_processes(
+    places: tuple[float, ...], data: st.DataObject
+) -> None:
     """By the textbook, with the values before the change as places of their own."""
     n = len(places)
     observations = st.dictionaries(st.integers(0, n - 1), st.tuples(st.floats(-2, 6), st.floats(0.01, 2.0)), max_size=5)
@@ -42,6 +47,21 @@ def test_what_was_seen_before_a_change_is_of_the_sum_of_two_processes(places: li
     np.testing.assert_allclose(found.means, means[:n], atol=1e-6)
     got = [[found.covariance(i, j) for j in range(n)] for i in range(n)]
     np.testing.assert_allclose(got, covariances[:n, :n], atol=1e-6)
+
+
+@searching(40)
+@given(places=places, data=st.data())
+def test_the_evidence_is_the_density_of_what_was_observed(places: tuple[float, ...], data: st.DataObject) -> None:
+    indices = st.integers(0, len(places) - 1)
+    numbers = st.tuples(st.floats(-2, 6), st.floats(0.01, 2.0))
+    observed = data.draw(st.dictionaries(indices, numbers, min_size=1, max_size=5))
+    prior = replace(EPOCHS_PRIOR, own_variance=data.draw(st.sampled_from([0.0, 0.02, 0.5])))
+    seen = sorted(observed)
+    kernel = np.array([[prior.covariance(places[i], places[j]) for j in seen] for i in seen])
+    spread = kernel + np.diag([observed[i][1] for i in seen])
+    off = np.array([observed[i][0] - prior.mean(places[i]) for i in seen])
+    density = -0.5 * off @ np.linalg.inv(spread) @ off - 0.5 * np.linalg.slogdet(spread)[1]
+    np.testing.assert_allclose(Posterior(prior, places, observed).log_evidence, density, atol=1e-6)
 
 
 def textbook(

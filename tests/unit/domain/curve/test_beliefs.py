@@ -1,0 +1,36 @@
+"""What is believed of batch sizes from what was seen of them."""
+
+import math
+
+from bso.domain.curve.beliefs import OWN_VARIANCES, Beliefs
+from tests.unit.domain.curve.knowing import SIZES, SPEC, costing, lasting
+
+LINE = {size: 20.0 * (size / 64) ** 0.2 for size in SIZES}
+ROUGH = {size: epochs * (1.2 if number % 2 else 1 / 1.2) for number, (size, epochs) in enumerate(LINE.items())}
+
+
+def own_variance(epochs: dict[int, float], runs: int = 20) -> float:
+    """What a batch size that was never tried may differ by from the curve, amid others that needed so many epochs."""
+    return Beliefs(SPEC, lasting(epochs, runs=runs), costing()).prior.own_variance
+
+
+def test_how_much_batch_sizes_have_of_their_own_is_learnt_from_the_job() -> None:
+    assert own_variance(LINE) < 0.3 * sum(OWN_VARIANCES) / len(OWN_VARIANCES)
+    assert own_variance(ROUGH) > 0.95 * max(OWN_VARIANCES)
+
+
+def test_before_anything_was_seen_all_are_as_likely() -> None:
+    assert math.isclose(own_variance({}), sum(OWN_VARIANCES) / len(OWN_VARIANCES))
+
+
+def test_what_was_seen_before_a_change_tells_of_it_too() -> None:
+    knowledge = lasting(ROUGH)
+    changed = Beliefs(SPEC, lasting({64: 30.0}, before=knowledge), costing())
+    assert changed.prior.own_variance > 0.95 * max(OWN_VARIANCES)
+
+
+def test_few_runs_of_a_neighbour_move_a_batch_size_less_where_each_has_much_of_its_own() -> None:
+    between = {size: epochs for size, epochs in LINE.items() if size != 64}
+    smooth = Beliefs(SPEC, lasting(between), costing())
+    rough = Beliefs(SPEC, lasting({size: ROUGH[size] for size in between}), costing())
+    assert rough.variance(64) > 5.0 * smooth.variance(64)
