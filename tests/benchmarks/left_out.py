@@ -78,7 +78,7 @@ VARIANTS = (
         for name, module, constants in (
             ("nothing of its own", "beliefs", {"OWN_VARIANCES": (0.0,)}),
             ("much of its own", "beliefs", {"OWN_VARIANCES": (0.0, 0.02, 0.08)}),
-            ("one run at a time", "values", {"TOGETHER": (1,)}),
+            ("one run at a time", "choosing", {"TOGETHER": (1,)}),
         )
     ),
 )

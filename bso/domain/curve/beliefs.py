@@ -194,7 +194,7 @@ class Beliefs:
         return Posterior(self.prior, self._octaves, observed, before=self._before, change=EPOCHS_CHANGE)
 
     def _own_variance(self) -> float:
-        """The mean of OWN_VARIANCES, each as likely as it makes what was seen: empirical Bayes.
+        """The mean of OWN_VARIANCES, each weighted by how likely it makes what was seen, all as likely beforehand.
 
         What was seen before a change counts as of a curve like any other.
         """

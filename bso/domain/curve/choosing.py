@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from bso.domain.curve import normal
 from bso.domain.curve.beliefs import Beliefs
 from bso.domain.curve.standing import Standing
-from bso.domain.curve.values import TOGETHER, Value, horizon, value_of
+from bso.domain.curve.values import Value, horizon, value_of
 from bso.domain.policy import Choice
 
+TOGETHER = (1, 2, 4, 8)
+"""Runs of a batch size that are weighed together before one of them is chosen."""
 _ABORTS_BEFORE_INCUMBENT = 2
 _OCTAVE = 1.0 + 1e-9
 _SPREAD = 2.0 + 1e-9  # octaves around the default, for recurrences that overlap before anything has converged
@@ -170,11 +172,9 @@ def _why_incumbent(now: Situation, incumbent: int, worth: dict[int, Value]) -> s
     if not worth:
         return f"{incumbent} is the best one known (expected {cost:.6g} J), and there is no other to try"
     other = max(worth, key=lambda one: (worth[one].net, -one))
-    value = worth[other]
-    tried = f"trying {other}" if value.runs == 1 else f"{value.runs} trials of {other}"
     return (
-        f"{incumbent} is the best one known (expected {cost:.6g} J); {tried} would cost {_runs(value.price)} more "
-        f"and save {_runs(value.gain)}"
+        f"{incumbent} is the best one known (expected {cost:.6g} J); trying {other} would cost "
+        f"{_runs(worth[other].price)} more and save {_runs(worth[other].gain)}"
     )
 
 

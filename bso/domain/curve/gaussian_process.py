@@ -43,7 +43,6 @@ class Prior:
         return self.level_variance + self.slope_variance * x * y + smooth + own
 
 
-_Matrix = Sequence[Sequence[float]]
 Observations = Mapping[int, tuple[float, float]]
 """By the index of a place: the value, and the variance of its noise."""
 
@@ -66,12 +65,12 @@ class Posterior:
     ) -> None:
         self._prior = prior
         self._places = places
-        self._smooth = _smooth_covariances(replace(prior, own_variance=0.0), places)
+        self._columns = columns_of(replace(prior, own_variance=0.0), places)
         values = [(i, observed[i][0] - prior.mean(places[i]), observed[i][1]) for i in sorted(observed)]
         changed = len(values)
-        changes: _Matrix = ()
+        changes: Mapping[int, list[float]] = {}
         if before and change is not None:
-            changes = _smooth_covariances(replace(change, own_variance=0.0), places)
+            changes = columns_of(replace(change, own_variance=0.0), places)
             for i, (value, noise) in before.items():
                 expected = prior.mean(places[i]) + change.mean(places[i])
                 values.append((i, value - expected, noise + change.own_variance))
@@ -80,7 +79,7 @@ class Posterior:
         for number, (i, _, noise) in enumerate(values):
             covariances = self._covariances(i, self._at[: number + 1])
             if number >= changed:
-                both = [changes[i][j] for j in self._at[changed : number + 1]]
+                both = [changes[j][i] for j in self._at[changed : number + 1]]
                 covariances[changed:] = map(add, covariances[changed:], both)
             variance = covariances.pop() + noise
             row = _solved(self._factor, covariances)
@@ -107,7 +106,8 @@ class Posterior:
 
     def covariance(self, i: int, j: int) -> float:
         """The covariance of what is believed at two places."""
-        return self._covariances(i, (j,))[0] - _dot(self._share(i), self._share(j))
+        before = self._prior.covariance(self._places[i], self._places[j])
+        return before - _dot(self._share(i), self._share(j))
 
     def _share(self, i: int) -> list[float]:
         found = self._shares.get(i)
@@ -117,13 +117,24 @@ class Posterior:
 
     def _covariances(self, i: int, others: Iterable[int]) -> list[float]:
         """Those of the value at a place with the values at others, before any observation."""
-        row, own = self._smooth[i], self._prior.own_variance
-        return [row[j] + own if j == i else row[j] for j in others]
+        columns, own = self._columns, self._prior.own_variance
+        return [columns[j][i] + own if j == i else columns[j][i] for j in others]
 
 
-@lru_cache(maxsize=64)  # every decision on a job asks for the same
-def _smooth_covariances(prior: Prior, places: tuple[float, ...]) -> _Matrix:
-    return [[prior.covariance(x, y) for y in places] for x in places]
+class Columns(dict[int, list[float]]):
+    """Prior covariances of the values at all places with that at one, by its index: worked out when first asked for."""
+
+    def __init__(self, prior: Prior, places: tuple[float, ...]) -> None:
+        super().__init__()
+        self._prior, self._places = prior, places
+
+    def __missing__(self, i: int) -> list[float]:
+        at = self._places[i]
+        column = self[i] = [self._prior.covariance(x, at) for x in self._places]
+        return column
+
+
+columns_of = lru_cache(maxsize=64)(Columns)  # every decision on a job asks for the same
 
 
 def _dot(one: Iterable[float], other: Iterable[float]) -> float:

@@ -1,8 +1,8 @@
 """What runs of another batch size are worth: the knowledge gradient, in units of one run of the incumbent.
 
-Frazier, Powell and Dayanik, A Knowledge-Gradient Policy for Sequential Information Collection (2008); and, since one
-run may show too little where a few would show enough, its extension to several by Frazier and Powell, Paradoxes in
-Learning and the Marginal Value of Information (2010).
+Frazier, Powell and Dayanik, The Knowledge-Gradient Policy for Correlated Normal Beliefs (2009); and, since one run may
+show too little where a few would show enough, Frazier and Powell, Paradoxes in Learning and the Marginal Value of
+Information (2010).
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from bso.domain.curve.beliefs import Beliefs
 
 HORIZON = 10
 """At least so many recurrences are expected to come; else as many as there have been."""
-TOGETHER = (1, 2, 4, 8)
-"""Runs of a batch size that are weighed together before one of them is chosen."""
 _LEAST_VARIANCE = 1e-12
 _DEAREST = 3.0  # ln of how many times dearer a batch size may look
 

@@ -1,17 +1,19 @@
 """What is believed of batch sizes from what was seen of them."""
 
 import math
+from dataclasses import replace
 
 from bso.domain.curve.beliefs import OWN_VARIANCES, Beliefs
+from bso.domain.curve.gaussian_process import columns_of
 from tests.unit.domain.curve.knowing import SIZES, SPEC, costing, lasting
 
 LINE = {size: 20.0 * (size / 64) ** 0.2 for size in SIZES}
 ROUGH = {size: epochs * (1.2 if number % 2 else 1 / 1.2) for number, (size, epochs) in enumerate(LINE.items())}
 
 
-def own_variance(epochs: dict[int, float], runs: int = 20) -> float:
-    """What a batch size that was never tried may differ by from the curve, amid others that needed so many epochs."""
-    return Beliefs(SPEC, lasting(epochs, runs=runs), costing()).prior.own_variance
+def own_variance(epochs: dict[int, float]) -> float:
+    """How much of its own a batch size is believed to have, where batch sizes needed so many epochs."""
+    return Beliefs(SPEC, lasting(epochs), costing()).prior.own_variance
 
 
 def test_how_much_batch_sizes_have_of_their_own_is_learnt_from_the_job() -> None:
@@ -29,8 +31,19 @@ def test_what_was_seen_before_a_change_tells_of_it_too() -> None:
     assert changed.prior.own_variance > 0.95 * max(OWN_VARIANCES)
 
 
-def test_few_runs_of_a_neighbour_move_a_batch_size_less_where_each_has_much_of_its_own() -> None:
+def test_a_batch_size_never_tried_is_less_certain_where_each_has_much_of_its_own() -> None:
     between = {size: epochs for size, epochs in LINE.items() if size != 64}
     smooth = Beliefs(SPEC, lasting(between), costing())
     rough = Beliefs(SPEC, lasting({size: ROUGH[size] for size in between}), costing())
     assert rough.variance(64) > 5.0 * smooth.variance(64)
+
+
+def test_a_thousand_batch_sizes_cost_no_table_of_all_with_all() -> None:
+    """Before anything was seen nothing of the prior is worked out; then only what concerns batch sizes that ran."""
+    many = replace(SPEC, batch_sizes=tuple(range(8, 1008)))
+    columns_of.cache_clear()
+    beliefs = Beliefs(many, lasting({64: 20.0, 128: 24.0}), costing((64, 128)))
+    assert len(beliefs.sizes) == 1000
+    octaves = tuple(math.log2(size / 64) for size in beliefs.sizes)
+    asked = columns_of(replace(beliefs.prior, own_variance=0.0), octaves)
+    assert set(asked) == {beliefs.sizes.index(64), beliefs.sizes.index(128)}

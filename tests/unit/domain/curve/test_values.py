@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from bso.domain.curve.beliefs import Beliefs
+from bso.domain.curve.choosing import TOGETHER
 from bso.domain.curve.records import EpochKnowledge
-from bso.domain.curve.values import TOGETHER, value_of
+from bso.domain.curve.values import value_of
 from tests.unit.domain.curve.knowing import SPEC, costing, lasting
 
 
-def near_tie(*, runs_of_other: int = 4, other: float = 20.8, noise: float = 0.2) -> Beliefs:
+def near_tie(*, runs_of_other: int = 4, other: float = 20.8) -> Beliefs:
     """64 is well known; 128 was seen less often and looks hardly dearer."""
     known = (
-        lasting({64: 20.0}, runs=60, noise=noise).records
-        | lasting({128: other}, runs=runs_of_other, noise=noise).records
+        lasting({64: 20.0}, runs=60, noise=0.2).records | lasting({128: other}, runs=runs_of_other, noise=0.2).records
     )
     return Beliefs(SPEC, EpochKnowledge(records=known), costing())
 
