@@ -73,14 +73,8 @@ VARIANTS = (
         )
         for value in values
     ),
-    *(
-        Variant(name=name, module=module, constants=constants)
-        for name, module, constants in (
-            ("nothing of its own", "beliefs", {"OWN_VARIANCES": (0.0,)}),
-            ("much of its own", "beliefs", {"OWN_VARIANCES": (0.0, 0.02, 0.08)}),
-            ("one run at a time", "choosing", {"TOGETHER": (1,)}),
-        )
-    ),
+    Variant(name="nothing of its own", module="beliefs", constants={"OWN_VARIANCES": (0.0,)}),
+    Variant(name="much of its own", module="beliefs", constants={"OWN_VARIANCES": (0.0, 0.02, 0.08)}),
 )
 
 

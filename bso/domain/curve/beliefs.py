@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import mul
 
 from bso.domain.curve import normal
 from bso.domain.curve.gaussian_process import Observations, Posterior, Prior
@@ -205,7 +204,8 @@ class Beliefs:
         ]
         most = max(evidence)
         weights = [math.exp(one - most) for one in evidence]
-        return sum(map(mul, weights, OWN_VARIANCES)) / sum(weights)
+        weighted = sum(weight * own for weight, own in zip(weights, OWN_VARIANCES, strict=True))
+        return weighted / sum(weights)
 
     def _seen(self, part: Callable[[EpochRecord], EpochSums]) -> Observations:
         """A part of all that is remembered of each batch size as one observation, by index."""

@@ -139,7 +139,8 @@ columns_of = lru_cache(maxsize=64)(Columns)  # every decision on a job asks for 
 
 def _dot(one: Iterable[float], other: Iterable[float]) -> float:
     """The sum of products, as far as the shorter one goes."""
-    return sum(map(mul, one, other))
+    total: float = sum(map(mul, one, other))
+    return total
 
 
 def _solved(factor: Sequence[Sequence[float]], wanted: Sequence[float]) -> list[float]:

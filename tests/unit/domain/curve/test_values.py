@@ -14,10 +14,9 @@ from tests.unit.domain.curve.knowing import SPEC, costing, lasting
 
 def near_tie(*, runs_of_other: int = 4, other: float = 20.8) -> Beliefs:
     """64 is well known; 128 was seen less often and looks hardly dearer."""
-    known = (
-        lasting({64: 20.0}, runs=60, noise=0.2).records | lasting({128: other}, runs=runs_of_other, noise=0.2).records
-    )
-    return Beliefs(SPEC, EpochKnowledge(records=known), costing())
+    known = lasting({64: 20.0}, runs=60, noise=0.2), lasting({128: other}, runs=runs_of_other, noise=0.2)
+    records = {size: record for one in known for size, record in one.records.items()}
+    return Beliefs(SPEC, EpochKnowledge(records=records), costing())
 
 
 @pytest.mark.parametrize("runs", [1, 4])
