@@ -27,7 +27,7 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training lint types wheel asyncapi bench clean
+.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-packaging lint types dist asyncapi bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-12s %s\n' "$$name" "$$words"; done
@@ -47,8 +47,8 @@ $(VENV)/.installed-%: pyproject.toml tools/make-venv
 servers: ## install MariaDB, RabbitMQ and PostgreSQL if they are missing (Debian, as root)
 	@tools/install-servers
 
-test: servers $(DEV) $(ASYNCAPI) ## rules, types, wheel, the tests that are not slow
-	@$(MAKE) -j2 --output-sync=target lint types wheel
+test: servers $(DEV) $(ASYNCAPI) ## rules, types, the tests that are not slow
+	@$(MAKE) -j2 --output-sync=target lint types
 	$(PYTEST) -n $(JOBS) $(SPREAD) $(ARGS)
 
 coverage: servers $(DEV) $(ASYNCAPI) ## the same tests, measured: how much of the code they reach, and that it is enough
@@ -85,8 +85,13 @@ types: $(DEV) ## mypy (strict) and pyright
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-wheel: $(DEV) ## build the wheel and try it in a throw-away environment
-	tools/try-wheel $(BIN)/python build/wheel
+test-packaging: $(DEV) ## build the distribution, upload it to a private index, install it from there and try it
+	$(PYTEST) tests/packaging -m packaging $(ARGS)
+
+dist: $(DEV) ## build the sdist and the wheel of a release in dist, and check what an index would check
+	@rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
 
 bench: servers $(DEV) ## what decisions cost a training, a worker and the servers, against peers (ARGS="--help")
 	$(BIN)/python -m tests.benchmarks $(ARGS)

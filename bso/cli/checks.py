@@ -58,7 +58,7 @@ async def check_versions(_places: Places) -> list[Finding]:
     import sqlite3
 
     python = ".".join(map(str, sys.version_info[:3]))
-    found = [f"bso {_version('bso')}", f"Python {python}", f"SQLite {sqlite3.sqlite_version}"]
+    found = [f"bso-optimizer {_version('bso-optimizer')}", f"Python {python}", f"SQLite {sqlite3.sqlite_version}"]
     extras = {
         "server": "aiohttp",
         "mysql": "asyncmy",
@@ -69,7 +69,9 @@ async def check_versions(_places: Places) -> list[Finding]:
     missing = [extra for extra, package in extras.items() if _version(package) is None]
     findings = [ok("versions", ", ".join(found))]
     if missing:
-        findings.append(note("versions", f"extras not installed: {', '.join(missing)}", "pip install 'bso[EXTRA]'"))
+        findings.append(
+            note("versions", f"extras not installed: {', '.join(missing)}", "pip install 'bso-optimizer[EXTRA]'")
+        )
     return findings
 
 

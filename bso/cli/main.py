@@ -29,7 +29,9 @@ def _print_version(is_asked: bool) -> None:
     if is_asked:
         from importlib.metadata import version
 
-        typer.echo(version("bso"))
+        from bso_optimizer import DISTRIBUTION
+
+        typer.echo(version(DISTRIBUTION))
         raise typer.Exit
 
 

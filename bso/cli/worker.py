@@ -134,7 +134,7 @@ def worker(
         from bso_workers.settings import read_settings
     except ImportError as error:
         raise Misconfigured(
-            f"a worker needs {error.name}, which is not installed: pip install 'bso[server,mysql]'"
+            f"a worker needs {error.name}, which is not installed: pip install 'bso-optimizer[server,mysql]'"
         ) from error
     try:
         settings = read_settings(os.environ, **options)

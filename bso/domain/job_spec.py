@@ -28,7 +28,7 @@ class InvalidSpec(Rejected):
     """One or more fields of a job specification are out of range; ``problems`` says which and why."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
-        self.problems = dict(problems)
+        self.problems: dict[str, str] = dict(problems)
         super().__init__("; ".join(f"{name} {problem}" for name, problem in self.problems.items()))
 
 

@@ -12,10 +12,10 @@ from bso.storage.errors import BadDatabaseUrl
 
 _DRIVERS = {
     "sqlite": ("sqlite+aiosqlite", "aiosqlite", "bso"),
-    "mysql": ("mysql+asyncmy", "asyncmy", "bso[mysql]"),
-    "mariadb": ("mysql+asyncmy", "asyncmy", "bso[mysql]"),
-    "postgresql": ("postgresql+asyncpg", "asyncpg", "bso[postgres]"),
-    "postgres": ("postgresql+asyncpg", "asyncpg", "bso[postgres]"),
+    "mysql": ("mysql+asyncmy", "asyncmy", "bso-optimizer[mysql]"),
+    "mariadb": ("mysql+asyncmy", "asyncmy", "bso-optimizer[mysql]"),
+    "postgresql": ("postgresql+asyncpg", "asyncpg", "bso-optimizer[postgres]"),
+    "postgres": ("postgresql+asyncpg", "asyncpg", "bso-optimizer[postgres]"),
 }
 _EXAMPLES = "mysql://user:password@host/bso, postgresql://user:password@host/bso, or sqlite:////path/to/file.sqlite"
 

@@ -1,5 +1,9 @@
 """Ask a training script's questions: which batch size, go on or stop."""
 
+from bso_optimizer import require_own_package
+
+require_own_package()
+
 from bso.domain.commands import PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.trial import Outcome

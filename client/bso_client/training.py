@@ -50,14 +50,14 @@ class Training(ABC):
     ) -> None:
         self.progress = progress
         self.is_resumable = False
-        self.has_started = False
+        self.has_started: bool = False
         self.has_left = False
         self.is_called_off = False
         self.averages_metrics = False
         self.job_id = job_id
         self.ranks: Ranks = Alone()
         self.data_parallel_size = 1
-        self.local_batch_size = progress.batch_size
+        self.local_batch_size: int = progress.batch_size
         self.meter = meter
         self._samples_per_epoch = samples_per_epoch
         self._pauses = 0

@@ -184,7 +184,9 @@ def _require_packages() -> None:
 
     missing = [name for name in ("sklearn", "matplotlib") if find_spec(name) is None]
     if missing:
-        raise Misconfigured(f"the demo needs {' and '.join(missing)}, not installed here: pip install 'bso[demo]'")
+        raise Misconfigured(
+            f"the demo needs {' and '.join(missing)}, not installed here: pip install 'bso-optimizer[demo]'"
+        )
 
 
 def _quiet_client() -> None:

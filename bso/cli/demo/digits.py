@@ -122,7 +122,7 @@ def _all_digits() -> tuple[Images, Labels]:
     except ImportError as error:
         raise Misconfigured(
             "the demo trains on scikit-learn's digits and draws with matplotlib, which are not installed: "
-            "pip install 'bso[demo]'"
+            "pip install 'bso-optimizer[demo]'"
         ) from error
     pixels, labels = load_digits(return_X_y=True)
     return (np.asarray(pixels) / 16).astype(np.float32).reshape(-1, _SIDE, _SIDE), np.asarray(labels, np.int64)

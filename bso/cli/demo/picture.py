@@ -30,7 +30,7 @@ def draw(summary: DemoSummary, trials: Sequence[Trial], path: Path) -> Path:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise Misconfigured(
-            "the demo draws with matplotlib, which is not installed: pip install 'bso[demo]'"
+            "the demo draws with matplotlib, which is not installed: pip install 'bso-optimizer[demo]'"
         ) from error
     ended = [trial for trial in trials if trial.outcome is not None]
     figure = Figure(figsize=(11, 9), layout="constrained")

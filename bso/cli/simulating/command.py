@@ -45,7 +45,12 @@ if TYPE_CHECKING:
     from bso.simulator import Run
     from bso.simulator.study import Case, CaseRuns, Settings
 
-app = typer.Typer(no_args_is_help=True, help="Simulate policies on measured traces, with the production rules.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Simulate policies on measured traces, with the production rules.\n\n"
+    "The traces are those of the artifact of the Zeus paper (NSDI '23), or your own in the same format: "
+    "docs/simulator.md says where to find them, and what a line holds.",
+)
 
 SEEDS = 10
 CLUSTER_SEEDS = 3

@@ -36,7 +36,9 @@ def _picture(path: Path, results: Sequence[CaseRuns], draw_one: Callable[[Any, C
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise Misconfigured("plots need matplotlib, which is not installed: pip install 'bso[demo]'") from error
+        raise Misconfigured(
+            "plots need matplotlib, which is not installed: pip install 'bso-optimizer[demo]'"
+        ) from error
     columns = min(2, len(results))
     rows = math.ceil(len(results) / columns)
     figure = Figure(figsize=(6.5 * columns, 3.4 * rows), layout="constrained")

@@ -170,7 +170,7 @@ def _call(whom: str, function: str, *arguments: object) -> Any:
     try:
         pynvml: Any = importlib.import_module("pynvml")
     except ImportError as error:
-        said = "nvidia-ml-py is not installed: pip install 'bso[gpu]' to use NVIDIA GPUs"
+        said = "nvidia-ml-py is not installed: pip install 'bso-optimizer[gpu]' to use NVIDIA GPUs"
         raise NoNvml(said, code=_UNINITIALIZED) from error
     try:
         return getattr(pynvml, function)(*arguments)

@@ -62,7 +62,7 @@ def test_a_wrong_address_is_explained_without_its_password(given: str, complaint
 
 def test_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncmy", None)
-    with pytest.raises(Misconfigured, match=r"pip install 'bso\[mysql\]'"):
+    with pytest.raises(Misconfigured, match=r"pip install 'bso-optimizer\[mysql\]'"):
         open_store("mysql://me@db/bso")
 
 

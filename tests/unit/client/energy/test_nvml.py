@@ -52,7 +52,7 @@ def test_a_driver_that_does_not_answer_is_told_from_other_errors(
 def test_a_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
 
-    with pytest.raises(NoNvml, match=r"pip install 'bso\[gpu\]'"):
+    with pytest.raises(NoNvml, match=r"pip install 'bso-optimizer\[gpu\]'"):
         Nvml()
 
 
