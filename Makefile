@@ -86,7 +86,7 @@ types: $(DEV) ## mypy (strict) and pyright
 	$(BIN)/pyright
 
 test-packaging: $(DEV) ## build the distribution, upload it to a private index, install it from there and try it
-	$(PYTEST) tests/packaging -m packaging $(ARGS)
+	$(PYTEST) tests/packaging -m packaging --timeout 900 $(ARGS)
 
 dist: $(DEV) ## build the sdist and the wheel of a release in dist, and check what an index would check
 	@rm -rf dist
