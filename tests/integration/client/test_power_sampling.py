@@ -331,6 +331,26 @@ def test_a_training_whose_helper_dies_goes_on_and_says_that_its_energy_is_unknow
     assert not trial.is_energy_complete
 
 
+def test_the_energy_of_a_trial_is_that_of_its_time(
+    gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BSO_ENERGY", "auto")
+    monkeypatch.setenv("BSO_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("BSO_URL", raising=False)
+    spec = JobSpec(job_id="job", batch_sizes=[8, 16], default_batch_size=8, target_metric=0.9)
+    with BatchSizeOptimizer(spec) as bso:
+        for training in bso.trials():
+            with training:
+                training.on_evaluate(0.5)
+                with bso.paused():
+                    pass
+                training.on_evaluate(0.95)
+
+    [trial] = recorded_trials(tmp_path)
+    assert trial.hardware.energy_method is EnergyMethod.NVML_POWER
+    assert trial.energy_j == pytest.approx(POWER_W * trial.time_s, rel=1e-6)
+
+
 SCRIPT = """
 import os, signal, sys
 from bso_client import EnergyMonitor
