@@ -11,12 +11,15 @@ from dataclasses import dataclass
 
 from bso_client.energy.energy_monitor import EnergyMonitor
 from bso_client.energy.measurement import total_energy_j
-from bso_client.energy.monitor import Monitor
+from bso_client.energy.monitor import Measured, Monitor
 
 logger = logging.getLogger("bso")
 
 _WAY_OUT = ": without monitor= the optimizer measures by itself, or assumes the energy where it cannot"
 _window_numbers = itertools.count(1)
+
+_CLOCKS_DIFFER_BY = 0.001
+"""How much clocks of one machine may differ, per second and beside that in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +35,20 @@ class Consumption:
         return Consumption(time_s=self.time_s + time_s, energy_j=total)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """When a call of the monitor began and ended [s]. The instant at which it read its meters lies between."""
+
+    began_s: float
+    ended_s: float
+
+
 class Meter:
-    """Adds up windows of time and energy. A monitor that fails makes the energy unknown, never the training fail."""
+    """Adds up windows of time and energy. A monitor that fails makes the energy unknown, never the training fail.
+
+    The time of a window is the monitor's own, from the same instants as its energy. Where that cannot be right, as when
+    the clock of the machine was set meanwhile, which a ZeusMonitor reads, it is the time between the calls.
+    """
 
     def __init__(
         self,
@@ -46,28 +61,32 @@ class Meter:
         self._clock = clock
         self._consumed = before or Consumption()
         self._key = f"bso-{next(_window_numbers)}"
-        self._began_at: float | None = None
+        self._begun: _Call | None = None
         self._is_measured = True
 
     @property
     def is_running(self) -> bool:
         """Whether a window is open."""
-        return self._began_at is not None
+        return self._begun is not None
 
     def start(self) -> None:
         """Open a window; without effect if one is open."""
         if self.is_running:
             return
+        called_s = self._clock()
         self._is_measured = self._try_to_begin()
-        self._began_at = self._clock()
+        self._begun = _Call(began_s=called_s, ended_s=self._clock())
 
     def stop(self) -> Consumption:
         """Close the window, if one is open, and tell the consumption so far."""
-        if self._began_at is not None:
-            began_at, self._began_at = self._began_at, None
-            energy_j = self._measured_energy_j()  # first: the monitor may wait for what the GPU has still to do
-            time_s = max(0.0, self._clock() - began_at)
-            self._consumed = self._consumed.plus(time_s=time_s, energy_j=energy_j)
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            called_s = self._clock()
+            time_s, energy_j = self._measured()
+            ended = _Call(began_s=called_s, ended_s=self._clock())
+            self._consumed = self._consumed.plus(
+                time_s=_time_between(begun, ended, measured_s=time_s), energy_j=energy_j
+            )
         return self._consumed
 
     @property
@@ -83,18 +102,20 @@ class Meter:
             return False
         return True
 
-    def _measured_energy_j(self) -> float | None:
+    def _measured(self) -> tuple[float, float | None]:
+        """Time [s] and energy [J] as the monitor has measured them; NaN and None where it has not."""
         if not self._is_measured:
-            return None
+            return math.nan, None
         try:
-            energy_j = total_energy_j(self._monitor.end_window(self._key))
+            measured = self._monitor.end_window(self._key)
+            time_s, energy_j = _time_of(measured), total_energy_j(measured)
         except Exception as error:  # noqa: BLE001  # somebody else's monitor must not end a training
             self._complain(f"the energy monitor failed ({error!r})")
-            return None
+            return math.nan, None
         if not math.isfinite(energy_j) or energy_j < 0:
             self._complain(f"the energy monitor measured {energy_j} J")
-            return None
-        return energy_j
+            return time_s, None
+        return time_s, energy_j
 
     def _complain(self, what: str) -> None:
         if self._consumed.energy_j is not None:
@@ -105,3 +126,20 @@ class Meter:
                 "" if isinstance(self._monitor, EnergyMonitor) else _WAY_OUT,
                 extra={"action": "unmeasured"},
             )
+
+
+def _time_of(measured: Measured) -> float:
+    """The time [s] of somebody's measurement; NaN where it has none."""
+    try:
+        return float(getattr(measured, "time", math.nan))
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _time_between(begun: _Call, ended: _Call, *, measured_s: float) -> float:
+    """The measured time [s] if its two instants can lie within the two calls, else that from the end of both calls."""
+    least_s, most_s = ended.began_s - begun.ended_s, ended.ended_s - begun.began_s
+    slack_s = _CLOCKS_DIFFER_BY * (1 + most_s)
+    if max(0.0, least_s - slack_s) <= measured_s <= most_s + slack_s:
+        return measured_s
+    return max(0.0, ended.ended_s - begun.ended_s)

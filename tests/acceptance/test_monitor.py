@@ -51,11 +51,15 @@ def test_each_look_is_a_line_for_programs(bso: Command, powercap: FakePowercap, 
     assert [each["device"] for each in first["devices"]] == ["GPU 0", "GPU 1", "CPU 0", "DRAM 0"]
     assert [each["name"] for each in first["devices"][:2]] == ["NVIDIA L4", "Tesla P4"]
     for look in (first, second):
-        assert look["devices"][0]["power_w"] == pytest.approx(60.0, rel=0.2)
-        assert look["devices"][1]["power_w"] == pytest.approx(40.0, rel=0.2)
-        assert look["total_power_w"] == pytest.approx(100.0, rel=0.2)
-        assert look["total_energy_j"] == pytest.approx(100.0 * look["time_s"], rel=0.2)
-    assert second["time_s"] > first["time_s"] >= 0.25
+        counted, sampled = look["devices"][:2]
+        assert sampled["power_w"] == pytest.approx(40.0, rel=1e-6)
+        assert sampled["energy_j"] == pytest.approx(40.0 * look["time_s"], rel=1e-6)
+        assert look["total_power_w"] == pytest.approx(counted["power_w"] + sampled["power_w"])
+        assert look["total_energy_j"] == pytest.approx(counted["energy_j"] + sampled["energy_j"])
+    counted = first["devices"][0]
+    assert counted["power_w"] == pytest.approx(counted["energy_j"] / first["time_s"])
+    assert second["devices"][0]["energy_j"] > counted["energy_j"] > 0
+    assert second["time_s"] > first["time_s"] >= 0.3
     assert first["unreadable"] == []
 
 
@@ -90,7 +94,7 @@ def test_live_ends_well_with_ctrl_c(bso: Command, powercap: FakePowercap) -> Non
     assert process.stdout.readline()
     process.send_signal(signal.SIGINT)
 
-    _, complaint = process.communicate(timeout=30)
+    _, complaint = process.communicate(timeout=60)
     assert (process.returncode, complaint) == (0, "")
 
 
@@ -155,7 +159,7 @@ def test_signals_are_passed_on(bso: Command, powercap: FakePowercap, number: sig
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
 
-    out, said = process.communicate(timeout=30)
+    out, said = process.communicate(timeout=60)
     assert (process.returncode, out) == (9, f"heard {int(number)}\n")
     assert "energy unknown" in said
 
@@ -178,7 +182,7 @@ open({str(heard)!r}, "w").write("once" if again is None else "twice")
     while b"energy unknown" not in shown:
         shown += os.read(typed, 1024)
 
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert heard.read_text() == "once"
 
 

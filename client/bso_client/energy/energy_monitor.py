@@ -8,14 +8,14 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from bso.domain.hardware import EnergyMethod
-from bso_client.energy.counters import Reading, energy_between
+from bso_client.energy.counters import Counter, Reading, energy_of_window
 from bso_client.energy.devices import Device, DeviceKind
 from bso_client.energy.errors import MeterFailed
 from bso_client.energy.measurement import Measurement
@@ -30,7 +30,7 @@ logger = logging.getLogger("bso")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
-    at: float
+    at_s: float
     readings: Mapping[Device, Reading | None]
 
 
@@ -41,6 +41,9 @@ class EnergyMonitor:
     of them; ``gpu_indices`` chooses others, counted as the training counts them. Processor packages and their memory
     are measured beside them (``cpu_indices``: by package, [] for none); they are the total where there is no GPU, or
     ``gpu_indices`` is []. A GPU without an energy counter has its power sampled by a helper process.
+
+    Time and energy are those between the same two instants of ``clock``; where power is sampled, it must be
+    time.monotonic, which all processes of a machine share.
 
     A meter that fails later makes its part of the open windows NaN, with one warning; nothing is raised. Threads may
     share a monitor, and several may be open at once. A forked copy measures nothing: it raises NotInThisProcess.
@@ -112,7 +115,7 @@ class EnergyMonitor:
         self._check_process()
         if key in self._windows and not restart:
             raise WrongOrder(f"a window {key!r} is open already: end it first, or choose another key")
-        self._windows[key] = self._now(waits=sync_execution)
+        self._windows[key] = self._now(max, waits=sync_execution)
 
     def end_window(self, key: str, *, sync_execution: bool = True, cancel: bool = False) -> Measurement:
         """End the window of this key, and say what was measured (``cancel``: zeros). Raises WrongOrder if none is open.
@@ -124,10 +127,10 @@ class EnergyMonitor:
         if begin is None:
             raise WrongOrder(f"no window {key!r} is open: begin_window({key!r}) comes first")
         if cancel:
-            return self._measurement(0.0, dict.fromkeys(self._meters.counters, 0.0))
-        end = self._now(waits=sync_execution)
-        energies = {device: self._energy(device, begin, end) for device in self._meters.counters}
-        return self._measurement(end.at - begin.at, energies)
+            return self._measurement(0.0, dict.fromkeys(begin.readings, 0.0))
+        end = self._now(min, waits=sync_execution)
+        energies = {device: self._energy(device, begin, end) for device in begin.readings}
+        return self._measurement(end.at_s - begin.at_s, energies)
 
     def reset_windows(self) -> None:
         """Forget all open windows. Raises NotInThisProcess in a forked copy."""
@@ -142,21 +145,45 @@ class EnergyMonitor:
         if self._pid != os.getpid():
             raise NotInThisProcess("this EnergyMonitor belongs to the process that made it: make one in this process")
 
-    def _now(self, *, waits: bool) -> _Moment:
+    def _now(self, choose: Callable[[Sequence[float]], float], *, waits: bool) -> _Moment:
+        """One end of a window, at one of the instants at which the counters were read: the one that ``choose`` takes.
+
+        Counters are read in turn, so a window begins at the last reading, and ends at the first one.
+        """
         if waits:
             with contextlib.suppress(Exception):  # a failed GPU says so to the training itself
                 synchronize(self.gpu_indices)
-        return _Moment(at=self._clock(), readings={device: self._read(device) for device in self._meters.counters})
+        readings = {device: self._read(device, counter) for device, counter in self._meters.counters.items()}
+        instants_s = [reading.at_s for reading in readings.values() if reading is not None]
+        at_s = choose(instants_s) if instants_s else self._clock()
+        return _Moment(at_s=at_s, readings=self._sampled(at_s) | readings)
 
-    def _read(self, device: Device) -> Reading | None:
+    def _read(self, device: Device, counter: Counter) -> Reading | None:
         try:
-            return self._meters.counters[device].read()
+            return counter.read()
         except MeterFailed as error:
             self._complain(device, str(error))
             return None
 
+    def _sampled(self, at_s: float) -> dict[Device, Reading | None]:
+        """The energy of all GPUs whose power is sampled, up to this instant."""
+        if self._meters.sampler is None:
+            return {}
+        answers: Sequence[Reading | MeterFailed]
+        try:
+            answers = self._meters.sampler.read(at_s)
+        except MeterFailed as error:
+            answers = [error] * len(self._meters.sampled)
+        readings: dict[Device, Reading | None] = {}
+        for device, answer in zip(self._meters.sampled, answers, strict=True):
+            if isinstance(answer, MeterFailed):
+                self._complain(device, str(answer))
+            readings[device] = answer if isinstance(answer, Reading) else None
+        return readings
+
     def _energy(self, device: Device, begin: _Moment, end: _Moment) -> float:
-        energy_j = energy_between(begin.readings[device], end.readings[device])
+        window_s = end.at_s - begin.at_s
+        energy_j = energy_of_window(begin.readings[device], end.readings[device], window_s=window_s)
         if math.isnan(energy_j):
             self._complain(device, "its counter went backwards, or could not be read for a while")
         return energy_j
@@ -174,7 +201,7 @@ class EnergyMonitor:
         is_counted = bool(self.zones)
         return Measurement(
             time=time_s,
-            gpu_energy=by_kind[DeviceKind.GPU],
+            gpu_energy={index: by_kind[DeviceKind.GPU][index] for index in self._meters.gpus},
             cpu_energy=by_kind[DeviceKind.CPU] if is_counted else None,
             dram_energy=by_kind[DeviceKind.DRAM] or None,
             method=self.method,

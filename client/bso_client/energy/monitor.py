@@ -10,7 +10,7 @@ class Measured(Protocol):
 
     @property
     def time(self) -> float:
-        """Seconds."""
+        """Seconds, between the same instants as the energy."""
         ...
 
     @property

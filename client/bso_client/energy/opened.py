@@ -25,7 +25,7 @@ from bso_client.energy.meters import (
 )
 from bso_client.energy.nvml import Gpu, Nvml
 from bso_client.energy.rapl import Zone
-from bso_client.energy.sampling import PowerSampler, SampledCounter
+from bso_client.energy.sampling import PowerSampler
 from bso_client.errors import InvalidSetting
 
 logger = logging.getLogger("bso")
@@ -35,14 +35,17 @@ LONGEST_INTERVAL_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenMeters:
-    """The counters of the chosen devices; ``resources`` lets go of them.
+    """The meters of the chosen devices: a counter, or a place among the GPUs that ``sampler`` samples.
 
-    ``is_counted_elsewhere``: this process trains on GPUs, all of which other ranks of this machine count.
+    ``resources`` lets go of them. ``is_counted_elsewhere``: this process trains on GPUs, all of which other ranks of
+    this machine count.
     """
 
     gpus: Mapping[int, Gpu]
     zones: tuple[Zone, ...]
     counters: Mapping[Device, Counter]
+    sampled: tuple[Device, ...]
+    sampler: PowerSampler | None
     method: EnergyMethod
     is_counted_elsewhere: bool
     resources: contextlib.ExitStack
@@ -69,10 +72,14 @@ def open_meters(
             raise NoMeter("no energy meter is readable: " + "; ".join(reasons or ["none was chosen"]))
         counted = zones if counts_processors(environ) else ()
         methods = {index: _method_of(gpu) for index, gpu in gpus.items()}
+        sampled = tuple(index for index, method in methods.items() if method is EnergyMethod.NVML_POWER)
+        counting = {index: gpu for index, gpu in gpus.items() if index not in sampled}
         return OpenMeters(
             gpus=gpus,
             zones=zones,
-            counters=_gpu_counters(gpus, methods, resources) | _zone_counters(counted, clock, resources),
+            counters=_gpu_counters(counting, clock) | _zone_counters(counted, clock, resources),
+            sampled=tuple(map(gpu_device, sampled)),
+            sampler=_started_sampler([gpus[index].uuid for index in sampled], resources) if sampled else None,
             method=_method(methods, has_gpus=bool(gpus) or is_counted_elsewhere),
             is_counted_elsewhere=is_counted_elsewhere,
             resources=resources.pop_all(),
@@ -127,23 +134,17 @@ def _method(methods: Mapping[int, EnergyMethod], *, has_gpus: bool) -> EnergyMet
     return EnergyMethod.NVML_POWER if is_sampled else EnergyMethod.NVML_COUNTER
 
 
-def _gpu_counters(
-    gpus: Mapping[int, Gpu], methods: Mapping[int, EnergyMethod], resources: contextlib.ExitStack
-) -> dict[Device, Counter]:
-    counters: dict[Device, Counter] = {gpu_device(index): SteadyCounter(gpu.energy_j) for index, gpu in gpus.items()}
-    sampled = [index for index, method in methods.items() if method is EnergyMethod.NVML_POWER]
-    if sampled:
-        sampler = _started_sampler([gpus[index].uuid for index in sampled])
-        resources.callback(sampler.close)
-        counters |= {gpu_device(index): SampledCounter(sampler, number) for number, index in enumerate(sampled)}
-    return counters
+def _gpu_counters(gpus: Mapping[int, Gpu], clock: Callable[[], float]) -> dict[Device, Counter]:
+    return {gpu_device(index): SteadyCounter(gpu.energy_j, clock=clock) for index, gpu in gpus.items()}
 
 
-def _started_sampler(uuids: Sequence[str]) -> PowerSampler:
+def _started_sampler(uuids: Sequence[str], resources: contextlib.ExitStack) -> PowerSampler:
     try:
-        return PowerSampler(uuids)
+        sampler = PowerSampler(uuids)
     except MeterFailed as error:
         raise NoMeter(f"the energy of this training cannot be measured: {error}") from error
+    resources.callback(sampler.close)
+    return sampler
 
 
 def _zone_counters(

@@ -9,18 +9,20 @@ import selectors
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from bso_client.child_process import command_for
 from bso_client.energy.counters import Reading
 from bso_client.energy.errors import MeterFailed
+from bso_client.energy.sampler import LONGEST_GAP_S
 
 INTERVAL_S = 0.05
 """GPUs without an energy counter bring their power up to date every 20 to 100 ms."""
 
 START_TIMEOUT_S = 30.0
-ANSWER_TIMEOUT_S = 2.0
+ANSWER_TIMEOUT_S = LONGEST_GAP_S
+"""A helper that has been stopped for longer does not know the energy any more."""
 
 
 class PowerSampler:
@@ -55,26 +57,28 @@ class PowerSampler:
         """The helper's process id."""
         return self._process.pid
 
-    def read(self, position: int) -> Reading:
-        """The energy of one GPU, by its position among the uuids. Raises MeterFailed."""
+    def read(self, at_s: float) -> list[Reading | MeterFailed]:
+        """The energy of each GPU up to an instant [s] of time.monotonic() which is not in the future.
+
+        In the order of the uuids; MeterFailed stands for a GPU whose energy is not known then. Raises MeterFailed where
+        the helper does not answer.
+        """
         with self._lock:
             if self._why_not:
                 raise MeterFailed(self._why_not)
-            answer = self._ask(position)
-        if "error" in answer:
-            raise MeterFailed(str(answer["error"]))
-        return Reading(energy_j=float(answer["energy_j"]), breaks=int(answer["breaks"]))
+            answer = self._ask(at_s)
+        return [_reading(each, at_s) for each in answer["gpus"]]
 
     def close(self) -> None:
         """End the helper."""
         with self._lock:
             self._end("the helper that samples the GPU's power was closed")
 
-    def _ask(self, position: int) -> dict[str, Any]:
+    def _ask(self, at_s: float) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._questions += 1
         try:
-            self._process.stdin.write(f"{self._questions}:{position}\n".encode())
+            self._process.stdin.write(f"{self._questions}:{at_s!r}\n".encode())
         except OSError:
             self._fail("is gone")
         while True:  # past the answers to questions that a KeyboardInterrupt has cut short
@@ -115,13 +119,7 @@ class PowerSampler:
         return self._why_not
 
 
-class SampledCounter:
-    """The energy of one GPU by its sampled power."""
-
-    def __init__(self, sampler: PowerSampler, position: int) -> None:
-        self._sampler = sampler
-        self._position = position
-
-    def read(self) -> Reading:
-        """What it says now. Raises MeterFailed."""
-        return self._sampler.read(self._position)
+def _reading(answer: Mapping[str, Any], at_s: float) -> Reading | MeterFailed:
+    if "error" in answer:
+        return MeterFailed(str(answer["error"]))
+    return Reading(energy_j=float(answer["energy_j"]), at_s=at_s, breaks=int(answer["breaks"]))

@@ -7,12 +7,17 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from bso_client import BatchSizeOptimizer, EnergyMethod, EnergyMonitor, JobSpec, NoMeter, Outcome
+from bso_client import BatchSizeOptimizer, EnergyMethod, EnergyMonitor, JobSpec, Measurement, NoMeter, Outcome
+from bso_client.energy.counters import Reading, energy_between
+from bso_client.energy.errors import MeterFailed
 from bso_client.energy.sampling import PowerSampler
 from tests.fakes import gpus as fake_gpus
 from tests.fakes.gpus import FakeGpus
@@ -66,41 +71,155 @@ def _status(folder: Path, name: str) -> str:
     return next(line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:"))
 
 
-def measured_until(monitor: EnergyMonitor, energy_j: float) -> float:
-    """Open a window until so much was consumed; its mean power [W]."""
+class Instants:
+    """A monitor's clock. What is to happen after an instant was taken, and before the monitor goes on, happens once."""
+
+    def __init__(self) -> None:
+        self.then: Callable[[], object] | None = None
+        self.taken_s: list[float] = []
+
+    def __call__(self) -> float:
+        now_s = time.monotonic()
+        self.taken_s.append(now_s)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+        return now_s
+
+
+@pytest.fixture
+def instants() -> Instants:
+    return Instants()
+
+
+@pytest.fixture
+def monitor_by(gpus: FakeGpus, instants: Instants, tmp_path: Path) -> Iterator[EnergyMonitor]:
+    with EnergyMonitor(environ={}, rapl_root=tmp_path / "none", clock=instants) as opened:
+        yield opened
+
+
+def measured_until(monitor: EnergyMonitor, energy_j: float) -> list[Measurement]:
+    """A window until so much was consumed, and those within it, one after the other."""
+    looks: list[Measurement] = []
     monitor.begin_window("until")
     monitor.begin_window("look 0")
-    seen_j, looks = 0.0, 0
 
     def is_reached() -> bool:
-        nonlocal seen_j, looks
-        seen_j += monitor.end_window(f"look {looks}").total_energy
-        looks += 1
-        monitor.begin_window(f"look {looks}")
-        return seen_j >= energy_j
+        looks.append(monitor.end_window(f"look {len(looks)}"))
+        monitor.begin_window(f"look {len(looks)}")
+        return sum(look.total_energy for look in looks) >= energy_j
 
-    eventually(is_reached)
-    monitor.end_window(f"look {looks}", cancel=True)
-    measured = monitor.end_window("until")
-    assert measured.total_energy >= energy_j
-    return measured.total_energy / measured.time
+    eventually(is_reached, timeout_s=60)
+    monitor.end_window(f"look {len(looks)}", cancel=True)
+    return [monitor.end_window("until"), *looks]
 
 
-def test_sampled_power_becomes_energy(monitor: EnergyMonitor) -> None:
+def is_exact(measured: Measurement, *powers_w: float) -> bool:
+    """Whether the energies are power times time, as under constant power."""
+    exact_j = {index: pytest.approx(power_w * measured.time, rel=1e-6) for index, power_w in enumerate(powers_w)}
+    return measured.time > 0 and measured.gpu_energy == exact_j
+
+
+def let_sample(gpus: FakeGpus, times: int) -> None:
+    """Wait until the helper has asked the GPU for its power so many times."""
+    wanted = len(gpus.device(0)["power_reads"]) + times
+    eventually(lambda: len(gpus.device(0)["power_reads"]) >= wanted, timeout_s=60)
+
+
+def stop_for_a_while(helper: int) -> None:
+    """Stop the helper, and let it go on later."""
+    os.kill(helper, signal.SIGSTOP)
+    eventually(lambda: _status(Path("/proc", str(helper)), "State").startswith("T"))
+    threading.Timer(0.3, os.kill, (helper, signal.SIGCONT)).start()
+
+
+def test_constant_power_becomes_power_times_time(monitor: EnergyMonitor) -> None:
     assert monitor.method is EnergyMethod.NVML_POWER
-    assert measured_until(monitor, 60.0) == pytest.approx(POWER_W, rel=0.05)
+    for measured in measured_until(monitor, 60.0):
+        assert is_exact(measured, POWER_W)
 
 
-def test_the_helper_samples_while_nobody_asks(gpus: FakeGpus, monitor: EnergyMonitor) -> None:
-    """What happens between the ends of a window counts: here the power is another one only in between."""
-    monitor.begin_window("w")
-    gpus.change(0, power_w=10_000.0)
-    gpus.fail("nvmlDeviceGetPowerUsage", [0] * 10, index=0)
-    eventually(lambda: not gpus.device(0)["errors"]["nvmlDeviceGetPowerUsage"], what="ten more samples")
-    gpus.change(0, power_w=POWER_W)
-    measured = monitor.end_window("w")
+def test_all_gpus_are_measured_between_the_same_instants(gpus: FakeGpus, tmp_path: Path) -> None:
+    gpus.add(energy_j=None, power_w=40.0)
+    with EnergyMonitor(environ={}, rapl_root=tmp_path / "none") as monitor:
+        for measured in measured_until(monitor, 60.0):
+            assert is_exact(measured, POWER_W, 40.0)
 
-    assert measured.total_energy > 2 * POWER_W * measured.time
+
+@pytest.mark.parametrize("end", ["begin", "end"])
+def test_a_helper_that_runs_late_tells_the_energy_of_the_instant_all_the_same(
+    monitor_by: EnergyMonitor, instants: Instants, end: str
+) -> None:
+    helper = helper_of(os.getpid())
+    for each, go in (("begin", monitor_by.begin_window), ("end", monitor_by.end_window)):
+        if each == end:
+            instants.then = lambda: stop_for_a_while(helper)
+        measured = go("w")
+
+    assert isinstance(measured, Measurement)
+    assert is_exact(measured, POWER_W)
+
+
+@pytest.mark.parametrize("end", ["begin", "end"])
+def test_a_training_that_is_held_up_before_it_asks_is_told_the_energy_of_the_instant(
+    gpus: FakeGpus, monitor_by: EnergyMonitor, instants: Instants, end: str
+) -> None:
+    gpus.change(0, power_reads=[])
+    for each, go in (("begin", monitor_by.begin_window), ("end", monitor_by.end_window)):
+        if each == end:
+            instants.then = lambda: let_sample(gpus, 10)
+        measured = go("w")
+
+    assert isinstance(measured, Measurement)
+    assert is_exact(measured, POWER_W)
+
+
+def test_steps_of_power_count_where_they_are(gpus: FakeGpus, monitor_by: EnergyMonitor, instants: Instants) -> None:
+    """What happens while nobody asks counts, and what happens before and after the window does not."""
+
+    def step_to(power_w: float) -> None:
+        gpus.change(0, power_w=power_w)
+        let_sample(gpus, 20)
+
+    gpus.change(0, power_w=1000.0, power_reads=[])
+    let_sample(gpus, 5)
+    instants.then = lambda: step_to(250.0)
+    monitor_by.begin_window("w")
+    for power_w in (500.0, 100.0):
+        step_to(power_w)
+    instants.then = lambda: step_to(1000.0)
+    measured = monitor_by.end_window("w")
+
+    begin_s, end_s = instants.taken_s[-2:]
+    least_j, most_j = energies(gpus.device(0)["power_reads"], begin_s=begin_s, end_s=end_s)
+    assert measured.time == end_s - begin_s
+    assert 0.999 * least_j <= measured.total_energy <= 1.001 * most_j
+
+
+def energies(reads: Sequence[tuple[float, float]], *, begin_s: float, end_s: float) -> tuple[float, float]:
+    """The least and the most energy [J] between two instants, as far as readings (instant, power) tell.
+
+    Where two readings differ, the step may lie in an interval beside theirs, since each took a while.
+    """
+    least_j = most_j = 0.0
+    for number, ((from_s, _), (to_s, _)) in enumerate(pairwise(reads)):
+        within_s = max(0.0, min(to_s, end_s) - max(from_s, begin_s))
+        powers_w = [power_w for _, power_w in reads[max(0, number - 1) : number + 3]]
+        least_j += min(powers_w) * within_s
+        most_j += max(powers_w) * within_s
+    return least_j, most_j
+
+
+@pytest.mark.parametrize("off_s", [-1000.0, 1000.0], ids=["before the first sample", "in the future"])
+def test_an_instant_of_which_no_sample_tells_is_not_known(gpus: FakeGpus, off_s: float) -> None:
+    sampler = PowerSampler([gpus.device(0)["uuid"]])
+    try:
+        [unknown], [known] = sampler.read(time.monotonic() + off_s), sampler.read(time.monotonic())
+    finally:
+        sampler.close()
+
+    assert isinstance(unknown, MeterFailed)
+    assert isinstance(known, Reading)
 
 
 def test_a_killed_helper_leaves_energy_unmeasured_and_one_warning(
@@ -126,7 +245,7 @@ def test_a_helper_that_does_not_answer_does_not_hold_the_training_up(
     os.kill(helper, signal.SIGSTOP)
 
     assert math.isnan(monitor.end_window("w").total_energy)
-    assert "did not answer within 2 s" in caplog.text
+    assert "did not answer within 5 s" in caplog.text
     assert not is_alive(helper)
 
 
@@ -138,25 +257,35 @@ def test_a_gpu_that_cannot_be_sampled_for_a_while_is_measured_again_afterwards(
     eventually(lambda: not gpus.device(0)["errors"]["nvmlDeviceGetPowerUsage"], what="both failures")
 
     assert math.isnan(monitor.end_window("w").total_energy)
-    assert measured_until(monitor, 20.0) == pytest.approx(POWER_W, rel=0.1)
+    assert all(is_exact(measured, POWER_W) for measured in measured_until(monitor, 20.0))
 
 
 def test_an_interrupted_question_does_not_mix_up_the_next_answers(
     gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Ctrl-C does, whose KeyboardInterrupt may arrive anywhere."""
-    second = gpus.add(energy_j=None, power_w=1000 * POWER_W)
-    sampler = PowerSampler([gpus.device(0)["uuid"], gpus.device(second)["uuid"]])
+    sampler = PowerSampler([gpus.device(0)["uuid"]])
+    at_s: list[float] = []
+    readings: list[Reading | MeterFailed] = []
+
+    def read() -> None:
+        at_s.append(time.monotonic())
+        readings.extend(sampler.read(at_s[-1]))
+
     try:
+        read()
         with monkeypatch.context() as patch:
             patch.setattr(selectors, "DefaultSelector", _interrupt)
             with pytest.raises(KeyboardInterrupt):
-                sampler.read(1)
-        eventually(lambda: sampler.read(1).energy_j > 100 * POWER_W)
-
-        assert sampler.read(0).energy_j < 0.01 * sampler.read(1).energy_j
+                read()
+        read()
     finally:
         sampler.close()
+
+    begin, end = readings
+    assert isinstance(begin, Reading)
+    assert isinstance(end, Reading)
+    assert energy_between(begin, end) == pytest.approx(POWER_W * (at_s[2] - at_s[0]), rel=1e-6)
 
 
 def _interrupt() -> None:
@@ -202,6 +331,26 @@ def test_a_training_whose_helper_dies_goes_on_and_says_that_its_energy_is_unknow
     assert not trial.is_energy_complete
 
 
+def test_the_energy_of_a_trial_is_that_of_its_time(
+    gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BSO_ENERGY", "auto")
+    monkeypatch.setenv("BSO_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("BSO_URL", raising=False)
+    spec = JobSpec(job_id="job", batch_sizes=[8, 16], default_batch_size=8, target_metric=0.9)
+    with BatchSizeOptimizer(spec) as bso:
+        for training in bso.trials():
+            with training:
+                training.on_evaluate(0.5)
+                with bso.paused():
+                    pass
+                training.on_evaluate(0.95)
+
+    [trial] = recorded_trials(tmp_path)
+    assert trial.hardware.energy_method is EnergyMethod.NVML_POWER
+    assert trial.energy_j == pytest.approx(POWER_W * trial.time_s, rel=1e-6)
+
+
 SCRIPT = """
 import os, signal, sys
 from bso_client import EnergyMonitor
@@ -241,7 +390,7 @@ def test_the_helper_dies_with_a_killed_training_although_a_forked_worker_lives_o
     ) as training:
         helper = helper_of(training.pid)
         training.kill()
-        training.wait(10)
+        training.wait(60)
 
         eventually(lambda: not is_alive(helper))
         os.killpg(training.pid, signal.SIGKILL)  # the worker
@@ -251,14 +400,14 @@ def test_the_helper_ends_with_a_training_that_exits(gpus: FakeGpus, tmp_path: Pa
     with running(
         tmp_path,
         """
-        signal.signal(signal.SIGUSR1, lambda number, frame: None)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         print("ready", flush=True)
-        signal.pause()
+        signal.sigwait([signal.SIGUSR1])
         """,
     ) as training:
         helper = helper_of(training.pid)
         training.send_signal(signal.SIGUSR1)
-        assert training.wait(10) == 0
+        assert training.wait(60) == 0
 
     eventually(lambda: not is_alive(helper))
 
@@ -285,6 +434,6 @@ def test_signals_of_the_terminal_and_the_scheduler_leave_the_last_reading_to_the
         os.killpg(training.pid, number)
         assert training.stdout is not None
         assert training.stdout.readline() == "True\n"
-        assert training.wait(10) == 3
+        assert training.wait(60) == 3
 
     eventually(lambda: not is_alive(helper))

@@ -94,7 +94,7 @@ def test_zeus_and_bso_count_visible_devices_alike(gpus: FakeGpus, tmp_path: Path
         tmp_path,
         gpus,
         """
-        ours, theirs = EnergyMonitor(), ZeusMonitor(sync_execution_with="cupy")
+        ours, theirs = EnergyMonitor(clock=lambda: 0.0), ZeusMonitor(sync_execution_with="cupy")
         for monitor in (ours, theirs):
             monitor.begin_window("w")
         for index, energy_j in enumerate((1.0, 20.0, 300.0)):
@@ -102,9 +102,24 @@ def test_zeus_and_bso_count_visible_devices_alike(gpus: FakeGpus, tmp_path: Path
         ours, theirs = ours.end_window("w"), theirs.end_window("w")
         assert ours.gpu_energy == theirs.gpu_energy == {0: 300.0, 1: 1.0}, (ours, theirs)
         assert ours.total_energy == theirs.total_energy == 301.0
-        assert abs(ours.time - theirs.time) < 1.0
         """,
         CUDA_VISIBLE_DEVICES="2,0",
+    )
+
+
+def test_zeus_and_bso_measure_the_same_time(gpus: FakeGpus, tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        gpus,
+        """
+        ours, theirs = EnergyMonitor(), ZeusMonitor(sync_execution_with="cupy")
+        ours.begin_window("around")
+        theirs.begin_window("w")
+        ours.begin_window("within")
+        within = ours.end_window("within").time
+        time = theirs.end_window("w").time
+        assert 0 < within <= time <= ours.end_window("around").time
+        """,
     )
 
 

@@ -76,7 +76,7 @@ def test_a_guard_that_was_killed_is_replaced_by_one_that_knows_what_to_restore(
 
 
 def test_a_guard_that_does_not_answer_holds_nobody_up(gpus: FakeGpus, make_limit: MakeLimit) -> None:
-    limit = make_limit(timeout_s=2.0)
+    limit = make_limit(timeout_s=5.0)
     limit.set(400)
     frozen = limit._guard._process
     frozen.send_signal(signal.SIGSTOP)
@@ -85,7 +85,7 @@ def test_a_guard_that_does_not_answer_holds_nobody_up(gpus: FakeGpus, make_limit
     with pytest.raises(LimitNotSet, match="sets the power limit of the same GPU already"):
         limit.set(300)  # by another guard, which finds the first one's lock
     frozen.send_signal(signal.SIGCONT)
-    frozen.wait(20)
+    frozen.wait(60)
     assert gpus.device(0)["limit_w"] == 650.0
 
 

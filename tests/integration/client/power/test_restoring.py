@@ -87,7 +87,7 @@ def test_the_limits_are_back_when_a_script_has_ended(
     gpus: FakeGpus, tmp_path: Path, last_words: str, code: int
 ) -> None:
     with training(tmp_path, last_words) as process:
-        assert process.wait(20) == code
+        assert process.wait(60) == code
     eventually(lambda: limits_w(gpus) == [650.0, 650.0])
     assert (0, 600.0) in gpus.limits_set
 
@@ -100,7 +100,7 @@ def test_the_limits_are_back_after_a_signal(
     with training(tmp_path) as process:
         assert limits_w(gpus) == [600.0, 600.0]
         send(process.pid, number)
-        assert process.wait(20) == -number
+        assert process.wait(60) == -number
         eventually(lambda: limits_w(gpus) == [650.0, 650.0])
 
 
@@ -127,13 +127,13 @@ def test_sigterm_to_the_first_process_of_a_container_restores_the_limits(
         assert unshare.stdout is not None
         assert unshare.stdout.readline().strip() == "waiting"
         os.kill(only_child_of(unshare), signal.SIGTERM)  # its only child: the script
-        assert unshare.wait(20) == code
+        assert unshare.wait(60) == code
         assert limits_w(gpus) == [650.0, 650.0]  # its end has killed the guard: there is nobody who still would
 
 
 def test_a_process_that_ends_without_a_word_leaves_the_limits_to_its_guard(gpus: FakeGpus, tmp_path: Path) -> None:
     with training(tmp_path, "os._exit(6)") as process:
-        assert process.wait(20) == 6
+        assert process.wait(60) == 6
         eventually(lambda: limits_w(gpus) == [650.0, 650.0])
 
 
@@ -148,7 +148,7 @@ def test_a_killed_training_whose_children_live_on_has_its_limits_restored(gpus: 
         assert process.stdout is not None
         assert process.stdout.readline().strip() == "forked"
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.wait(60)
         eventually(lambda: limits_w(gpus) == [650.0, 650.0])
 
 
@@ -178,7 +178,7 @@ def test_when_a_guard_is_killed_with_its_training_the_next_one_restores_what_it_
         os.kill(guard, signal.SIGKILL)
         eventually(lambda: is_dead(guard))
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.wait(60)
     assert limits_w(gpus) == [600.0, 600.0]
 
     power_limit = make_power_limit()
@@ -208,7 +208,7 @@ def test_when_a_guard_is_killed_another_takes_its_place(gpus: FakeGpus, tmp_path
         assert process.stdout.readline().strip() == "guarded"
         assert only_child_of(process) != first
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.wait(60)
         eventually(lambda: limits_w(gpus) == [650.0, 650.0])
 
 

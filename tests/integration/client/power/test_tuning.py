@@ -387,7 +387,7 @@ def test_while_the_optimizer_is_away_a_profile_is_used_here_and_delivered_later(
             assert optimizer.commands(ReportPowerProfile) == []
             assert number == 0 or set(training.limits_w[30:]) == {CHEAPEST_W}
         optimizer.is_away = False
-        eventually(lambda: optimizer.commands(ReportPowerProfile), timeout_s=20)
+        eventually(lambda: optimizer.commands(ReportPowerProfile), timeout_s=60)
 
 
 def test_a_copy_in_another_process_does_nothing(gpus: FakeGpus, make_power_limit: MakePowerLimit) -> None:

@@ -1,4 +1,3 @@
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,16 @@ from tests.fakes.gpus import FakeGpus
 from tests.fakes.powercap import FakePowercap
 
 MakeMonitor = Callable[..., EnergyMonitor]
+
+
+class Clock:
+    """Stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.fixture
@@ -26,13 +35,20 @@ def powercap(tmp_path: Path) -> FakePowercap:
 
 
 @pytest.fixture
-def make_monitor(gpus: FakeGpus, powercap: FakePowercap) -> Iterator[MakeMonitor]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make_monitor(gpus: FakeGpus, powercap: FakePowercap, clock: Clock) -> Iterator[MakeMonitor]:
     made: list[EnergyMonitor] = []
 
-    def make(*indices: Any, visible: str | None = None, **environ: str) -> EnergyMonitor:
+    def make(
+        *indices: Any, visible: str | None = None, clock: Callable[[], float] = clock, **environ: str
+    ) -> EnergyMonitor:
         if visible is not None:
             environ["CUDA_VISIBLE_DEVICES"] = visible
-        made.append(EnergyMonitor(*indices, environ=environ, rapl_root=powercap.root, clock=time.monotonic))
+        made.append(EnergyMonitor(*indices, environ=environ, rapl_root=powercap.root, clock=clock))
         return made[-1]
 
     yield make

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,29 +11,56 @@ from hypothesis import strategies as st
 
 from bso_client.energy.counters import (
     MOST_POWER_W,
+    Counter,
     PowerIntegral,
     Reading,
     SteadyCounter,
     WrappingCounter,
     energy_between,
+    energy_of_window,
 )
+from bso_client.energy.errors import MeterFailed
 from bso_client.energy.opened import keep_reading
+
+POWER_W = 100.0
 
 
 class Scripted:
-    """A counter's raw value, and the clock beside it."""
+    """A counter's raw value, and the clock beside it: readings take no time, and the next comes ``every_s`` later."""
 
     def __init__(self, values_j: Sequence[float], *, every_s: float = 1.0) -> None:
         self._values: Iterator[float] = iter(values_j)
-        self._now = 0.0
+        self._looks = 0
         self._every_s = every_s
 
     def read_j(self) -> float:
         return next(self._values)
 
     def clock(self) -> float:
-        self._now += self._every_s
-        return self._now
+        self._looks += 1
+        return (self._looks + 1) // 2 * self._every_s
+
+
+class Preempted:
+    """A counter of ``POWER_W``; its reader loses so much time [s] before and after it looks, one pair per look."""
+
+    def __init__(self, *lost_s: tuple[float, float]) -> None:
+        self._lost_s = iter(lost_s)
+        self.now = 0.0
+
+    def read_j(self) -> float:
+        before_s, after_s = next(self._lost_s)
+        self.now += before_s
+        energy_j = POWER_W * self.now
+        self.now += after_s
+        return energy_j
+
+    def clock(self) -> float:
+        return self.now
+
+
+def steady(raw: Scripted | Preempted) -> SteadyCounter:
+    return SteadyCounter(raw.read_j, clock=raw.clock)
 
 
 def wrapping(values_j: Sequence[float], *, range_j: float = 10_000.0, every_s: float = 1.0) -> WrappingCounter:
@@ -40,27 +68,88 @@ def wrapping(values_j: Sequence[float], *, range_j: float = 10_000.0, every_s: f
     return WrappingCounter(scripted.read_j, range_j=range_j, clock=scripted.clock)
 
 
+def reading(energy_j: float, *, at_s: float = 0.0, breaks: int = 0) -> Reading:
+    return Reading(energy_j=energy_j, at_s=at_s, breaks=breaks)
+
+
 def test_energy_is_the_difference_of_two_readings() -> None:
-    assert energy_between(Reading(energy_j=5.0), Reading(energy_j=7.5)) == 2.5
+    assert energy_between(reading(5.0), reading(7.5)) == 2.5
 
 
-@pytest.mark.parametrize(
-    ("begin", "end"),
-    [
-        (None, Reading(energy_j=1.0)),
-        (Reading(energy_j=1.0), None),
-        (Reading(energy_j=1.0), Reading(energy_j=2.0, breaks=1)),
-        (Reading(energy_j=2.0), Reading(energy_j=1.0)),
-    ],
-)
+UNKNOWN = [
+    (None, reading(1.0)),
+    (reading(1.0), None),
+    (reading(1.0), reading(2.0, at_s=1.0, breaks=1)),
+    (reading(2.0), reading(1.0, at_s=1.0)),
+]
+
+
+@pytest.mark.parametrize(("begin", "end"), UNKNOWN)
 def test_energy_is_unknown_where_a_reading_is_missing_or_the_thread_was_lost(
     begin: Reading | None, end: Reading | None
 ) -> None:
     assert math.isnan(energy_between(begin, end))
+    assert math.isnan(energy_of_window(begin, end, window_s=1.0))
+
+
+@given(
+    begun_s=st.floats(0.0, 1e6),
+    window_s=st.floats(0.01, 1e5),
+    before_s=st.floats(0.0, 100.0),
+    after_s=st.floats(0.0, 100.0),
+)
+def test_under_constant_power_it_does_not_matter_when_the_counter_was_read(
+    begun_s: float, window_s: float, before_s: float, after_s: float
+) -> None:
+    begin_s, end_s = begun_s - before_s, begun_s + window_s + after_s
+    begin, end = (reading(POWER_W * (at_s + 1e6), at_s=at_s) for at_s in (begin_s, end_s))
+
+    assert energy_of_window(begin, end, window_s=window_s) == pytest.approx(POWER_W * window_s, rel=1e-5)
+
+
+def test_readings_at_the_ends_of_a_window_are_taken_as_they_are() -> None:
+    begin, end = reading(0.1, at_s=1000.1), reading(0.8, at_s=1000.7)
+
+    assert energy_of_window(begin, end, window_s=end.at_s - begin.at_s) == 0.8 - 0.1
+
+
+@given(window_s=st.floats(0.0, 1e3), apart_s=st.floats(0.0, 1e3), energy_j=st.floats(0.0, 1e6))
+def test_a_window_has_at_most_what_was_counted_however_short_it_is(
+    window_s: float, apart_s: float, energy_j: float
+) -> None:
+    window_s, apart_s = sorted((window_s, apart_s))
+
+    assert 0.0 <= energy_of_window(reading(0.0), reading(energy_j, at_s=apart_s), window_s=window_s) <= energy_j
+
+
+@pytest.mark.parametrize(
+    ("lost_s", "at_s", "seen_at_s"),
+    [
+        ([(0.0004, 0.0004)], 0.0004, 0.0004),
+        ([(0.0008, 0.0)], 0.0004, 0.0008),
+        ([(4.0, 0.0), (0.0, 0.0)], 4.0, 4.0),
+        ([(0.0, 4.0), (0.0, 0.0)], 4.0, 4.0),
+        ([(4.0, 0.0), (2.0, 0.0)], 5.0, 6.0),
+        ([(2.0, 0.0), (4.0, 0.0)], 1.0, 2.0),
+    ],
+    ids=["middle", "before", "preempted before", "preempted after", "twice, less", "twice, more"],
+)
+@pytest.mark.parametrize("kind", [SteadyCounter, WrappingCounter])
+def test_a_reading_knows_its_instant_and_is_repeated_if_it_took_long(
+    kind: type, lost_s: list[tuple[float, float]], at_s: float, seen_at_s: float
+) -> None:
+    raw = Preempted((0.0, 0.0), *lost_s)
+    options = {"range_j": 1e6} if kind is WrappingCounter else {}
+    counter: Counter = kind(raw.read_j, clock=raw.clock, **options)
+    first, then = counter.read(), counter.read()
+
+    assert first.at_s == 0.0
+    assert then.at_s == pytest.approx(at_s)
+    assert energy_between(first, then) == pytest.approx(POWER_W * seen_at_s)
 
 
 def test_a_counter_that_went_backwards_is_not_believed_although_it_has_caught_up() -> None:
-    counter = SteadyCounter(Scripted([100.0, 0.5, 150.0, 160.0]).read_j)
+    counter = steady(Scripted([100.0, 0.5, 150.0, 160.0]))
     before, _, after, later = (counter.read() for _ in range(4))
 
     assert math.isnan(energy_between(before, after))
@@ -107,31 +196,88 @@ def test_no_energy_is_lost_or_made_by_wrapping(increments: list[float], start_j:
     assert energy_between(readings[0], readings[-1]) == pytest.approx(sum(increments), abs=1e-6)
 
 
-def test_power_is_integrated_by_trapezoids() -> None:
-    integral = PowerIntegral(longest_gap_s=5.0)
-    integral.add(0.0, 100.0)
-    integral.add(1.0, 200.0)
+def integral(*samples: tuple[float, float], longest_gap_s: float = 5.0, kept_s: float = 1000.0) -> PowerIntegral:
+    made = PowerIntegral(longest_gap_s=longest_gap_s, kept_s=kept_s)
+    for at_s, power_w in samples:
+        made.add(at_s, power_w)
+    return made
 
-    assert integral.add(3.0, 0.0) == Reading(energy_j=150.0 + 200.0)
+
+@pytest.mark.parametrize(
+    ("at_s", "energy_j"),
+    [(10.0, 0.0), (10.5, 62.5), (11.0, 150.0), (11.5, 150.0 + 93.75), (12.0, 150.0 + 175.0), (13.0, 150.0 + 300.0)],
+)
+def test_power_is_taken_to_be_linear_between_samples(at_s: float, energy_j: float) -> None:
+    measured = integral((10.0, 100.0), (11.0, 200.0), (13.0, 100.0))
+
+    assert measured.at(at_s).energy_j == pytest.approx(energy_j)
+    assert measured.at(at_s).at_s == at_s
 
 
-def test_a_missing_sample_loses_the_thread_once() -> None:
-    integral = PowerIntegral(longest_gap_s=5.0)
-    before = integral.add(0.0, 100.0)
-    integral.interrupt()
-    integral.interrupt()
-    again = integral.add(2.0, 100.0)
+@given(
+    steps_s=st.lists(st.floats(1e-6, 4.9), min_size=1, max_size=50),
+    ends=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
+    power_w=st.floats(0.1, 1e4),
+)
+def test_constant_power_is_power_times_time_whenever_samples_were_taken(
+    steps_s: list[float], ends: tuple[float, float], power_w: float
+) -> None:
+    samples = [(1000.0 + sum(steps_s[:count]), power_w) for count in range(len(steps_s) + 1)]
+    begin_s, end_s = (1000.0 + end * (samples[-1][0] - 1000.0) for end in sorted(ends))
+    measured = integral(*samples)
 
-    assert again == Reading(energy_j=0.0, breaks=1)
-    assert math.isnan(energy_between(before, again))
-    assert energy_between(again, integral.add(3.0, 100.0)) == 100.0
+    energy_j = energy_between(measured.at(begin_s), measured.at(end_s))
+    assert energy_j == pytest.approx(power_w * (end_s - begin_s), rel=1e-6, abs=1e-9 * power_w)
+
+
+def test_windows_within_one_interval_add_up_to_it() -> None:
+    measured = integral((0.0, 100.0), (1.0, 500.0))
+    readings = [measured.at(number / 7) for number in range(8)]
+    parts = [energy_between(begin, end) for begin, end in pairwise(readings)]
+
+    assert sum(parts) == pytest.approx(300.0)
+    assert parts == sorted(parts)
+
+
+def test_an_instant_before_the_first_or_after_the_last_sample_is_not_known() -> None:
+    measured = integral((10.0, 100.0), (11.0, 100.0))
+
+    assert (measured.reaches(11.0), measured.reaches(11.1)) == (True, False)
+    with pytest.raises(MeterFailed, match="not kept"):
+        measured.at(9.9)
+    with pytest.raises(MeterFailed, match="not sampled at that time"):
+        measured.at(11.1)
+
+
+def test_samples_are_kept_for_so_long_and_one_before_it() -> None:
+    measured = integral(*((float(at_s), 100.0) for at_s in range(100)), kept_s=9.5)
+
+    assert measured.at(89.5).energy_j == pytest.approx(8950.0)
+    with pytest.raises(MeterFailed, match="not kept"):
+        measured.at(88.9)
+
+
+def test_a_failed_sample_loses_the_thread_once() -> None:
+    measured = integral((0.0, 100.0))
+    measured.interrupt()
+    measured.interrupt()
+    for at_s in (2.0, 3.0):
+        measured.add(at_s, 100.0)
+
+    assert measured.at(2.0) == reading(0.0, at_s=2.0, breaks=1)
+    assert math.isnan(energy_between(measured.at(0.0), measured.at(2.0)))
+    assert energy_between(measured.at(2.0), measured.at(3.0)) == 100.0
+    with pytest.raises(MeterFailed, match="not sampled at that time"):
+        measured.at(1.0)
 
 
 def test_too_long_a_gap_between_samples_loses_the_thread() -> None:
-    integral = PowerIntegral(longest_gap_s=5.0)
-    before = integral.add(0.0, 100.0)
+    measured = integral((0.0, 100.0), (5.5, 100.0), (6.0, 100.0))
 
-    assert math.isnan(energy_between(before, integral.add(5.5, 100.0)))
+    assert math.isnan(energy_between(measured.at(0.0), measured.at(5.5)))
+    assert energy_between(measured.at(5.5), measured.at(6.0)) == 50.0
+    with pytest.raises(MeterFailed, match="not sampled at that time"):
+        measured.at(2.0)
 
 
 def test_counters_are_read_in_the_background_until_it_is_over() -> None:

@@ -5,6 +5,8 @@ import math
 import os
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -14,7 +16,7 @@ from bso_client.distributed.counting import devices_of, is_counted_elsewhere
 from bso_client.energy.measurement import total_energy_j
 from tests.fakes.gpus import FakeGpus
 from tests.fakes.powercap import FakePowercap
-from tests.unit.client.energy.conftest import MakeMonitor
+from tests.unit.client.energy.conftest import Clock, MakeMonitor
 
 
 @pytest.fixture
@@ -24,18 +26,65 @@ def two(gpus: FakeGpus) -> FakeGpus:
     return gpus
 
 
-def test_a_window_holds_what_was_consumed_in_it(two: FakeGpus, make_monitor: MakeMonitor) -> None:
+def test_a_window_holds_what_was_consumed_in_it(two: FakeGpus, make_monitor: MakeMonitor, clock: Clock) -> None:
     monitor = make_monitor()
     two.consume(0, 100.0)
     monitor.begin_window("epoch")
     two.consume(0, 30.0)
     two.consume(1, 12.5)
+    clock.now += 0.25
     measured = monitor.end_window("epoch")
 
     assert measured.gpu_energy == {0: 30.0, 1: 12.5}
     assert (measured.total_energy, measured.method) == (42.5, EnergyMethod.NVML_COUNTER)
     assert (measured.cpu_energy, measured.dram_energy) == (None, None)
-    assert measured.time > 0
+    assert measured.time == 0.25
+
+
+def draw(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, powers_w: Sequence[float], *lost_s: tuple[float, float]
+) -> None:
+    """Let the counters grow with the clock; so much time [s] passes before and after one of them tells its value."""
+    remaining_s = iter(lost_s)
+
+    def millijoules(handle: SimpleNamespace) -> float:
+        before_s, after_s = next(remaining_s)
+        clock.now += before_s
+        energy_mj = 1000 * powers_w[int(handle.index)] * clock.now
+        clock.now += after_s
+        return energy_mj
+
+    monkeypatch.setattr(sys.modules["pynvml"], "nvmlDeviceGetTotalEnergyConsumption", millijoules)
+
+
+@pytest.mark.parametrize(
+    ("lost_s", "time_s"),
+    [
+        ([(0.0, 0.0)] * 4, 0.25),
+        ([(0.0, 0.0), (0.0, 0.0), (0.0004, 0.0004), (0.0002, 0.0002)], 0.2504),
+        ([(3.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0)], 0.25),
+        ([(0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 5.0), (0.0, 0.0)], 0.25),
+        ([(0.0, 2.0), (0.0, 0.0), (0.0, 2.0), (0.0, 0.0), (7.0, 0.0), (0.0, 0.0), (0.0, 1.0), (0.0, 0.0)], 7.25),
+    ],
+    ids=["undisturbed", "slow", "preempted at first", "preempted at last", "preempted always"],
+)
+def test_time_and_energy_belong_together_wherever_the_process_was_preempted(
+    two: FakeGpus,
+    make_monitor: MakeMonitor,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    lost_s: list[tuple[float, float]],
+    time_s: float,
+) -> None:
+    monitor = make_monitor()
+    draw(monkeypatch, clock, [100.0, 300.0], *lost_s)
+    monitor.begin_window("w")
+    clock.now += 0.25
+    measured = monitor.end_window("w")
+
+    assert measured.time == pytest.approx(time_s)
+    assert measured.gpu_energy == pytest.approx({0: 100.0 * measured.time, 1: 300.0 * measured.time})
 
 
 def test_windows_nest_and_overlap(two: FakeGpus, make_monitor: MakeMonitor) -> None:
@@ -359,12 +408,13 @@ def test_threads_may_share_a_monitor(two: FakeGpus, make_monitor: MakeMonitor) -
 
 
 def test_a_forked_copy_measures_nothing_and_takes_nothing_away(
-    two: FakeGpus, powercap: FakePowercap, make_monitor: MakeMonitor
+    two: FakeGpus, powercap: FakePowercap, make_monitor: MakeMonitor, clock: Clock
 ) -> None:
     """As a worker of a DataLoader is: it has a copy of everything, and ends before the training does."""
     powercap.add_package()
     two.change(1, energy_j=None)  # its power is sampled by a helper process
     monitor = make_monitor()
+    clock.now = time.monotonic()
     monitor.begin_window("w")
     child = os.fork()
     if child == 0:
@@ -378,11 +428,12 @@ def test_a_forked_copy_measures_nothing_and_takes_nothing_away(
         finally:
             os._exit(1)
     two.consume(0, 5.0)
+    clock.now = time.monotonic()
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     measured = monitor.end_window("w")
     assert measured.gpu_energy[0] == 5.0
-    assert measured.gpu_energy[1] > 0
+    assert measured.gpu_energy[1] == pytest.approx(100.0 * measured.time, rel=1e-6)
     assert measured.method is EnergyMethod.NVML_POWER
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,22 +27,53 @@ class ZeusMeasurement:
 
 
 class Waiting(ScriptedMonitor):
-    """Its end_window waits for the GPU."""
+    """Each of its calls takes 4 s; it measures this time [s]."""
 
-    now = 0.0
+    def __init__(self, time_s: Any) -> None:
+        super().__init__(energy_j=7.0)
+        self.now = 0.0
+        self.time_s = time_s
+
+    def begin_window(self, key: str, /) -> None:
+        self.now += 4.0
+        super().begin_window(key)
 
     def end_window(self, key: str, /) -> Measured:
-        self.now += 3.0
-        return super().end_window(key)
+        self.now += 4.0
+        return Measured(time=self.time_s, total_energy=super().end_window(key).total_energy)
 
 
-def test_the_time_holds_what_the_gpu_had_still_to_do() -> None:
-    monitor = Waiting(energy_j=7.0)
+def consumption_over_10_s(monitor: Any) -> Consumption:
     meter = Meter(monitor, clock=lambda: monitor.now)
     meter.start()
     monitor.now += 10.0
+    return meter.stop()
 
-    assert meter.stop() == Consumption(time_s=13.0, energy_j=7.0)
+
+@pytest.mark.parametrize("time_s", [10.0, 12.5, 18.0])
+def test_the_time_is_that_of_the_instants_between_which_the_monitor_measured_the_energy(time_s: float) -> None:
+    assert consumption_over_10_s(Waiting(time_s)) == Consumption(time_s=time_s, energy_j=7.0)
+
+
+@pytest.mark.parametrize("time_s", [math.nan, math.inf, -3590.0, 0.0, 9.9, 18.1, 3610.0, None])
+def test_a_time_that_cannot_be_right_is_replaced_by_that_between_the_calls(time_s: float | None) -> None:
+    """As that of a monitor whose clock was set meanwhile. What the GPU had still to do at the end belongs to it."""
+    assert consumption_over_10_s(Waiting(time_s)) == Consumption(time_s=14.0, energy_j=7.0)
+
+
+def test_a_monitor_that_measures_no_time_is_one_all_the_same() -> None:
+    class Timeless(Waiting):
+        def end_window(self, key: str, /) -> Any:
+            return SimpleNamespace(total_energy=super().end_window(key).total_energy)
+
+    assert consumption_over_10_s(Timeless(1.0)) == Consumption(time_s=14.0, energy_j=7.0)
+
+
+def test_where_the_energy_is_not_known_the_time_is() -> None:
+    monitor = Waiting(12.5)
+    monitor.energy_j = math.nan
+
+    assert consumption_over_10_s(monitor) == Consumption(time_s=12.5, energy_j=None)
 
 
 @pytest.mark.parametrize(

@@ -37,15 +37,16 @@ def trial_of(optimizer: ReachableOptimizer, *meanwhile: Callable[[], None], **op
     return optimizer.trials()[0]
 
 
+@pytest.mark.parametrize("index", [0, 1])
 def test_gpus_are_measured_without_being_asked_for(
-    optimizer: ReachableOptimizer, gpus: FakeGpus, caplog: pytest.LogCaptureFixture
+    optimizer: ReachableOptimizer, gpus: FakeGpus, caplog: pytest.LogCaptureFixture, index: int
 ) -> None:
     gpus.add(max_limit_w=700.0)
     gpus.add(max_limit_w=700.0)
 
-    trial = trial_of(optimizer, lambda: gpus.consume(0, 30.0), lambda: gpus.consume(1, 12.5))
+    trial = trial_of(optimizer, lambda: gpus.consume(index, 30.0))
 
-    assert trial.energy_j == 42.5
+    assert 0 < trial.energy_j <= 30.0  # a little of it counts as before and after: counters are read in turn
     assert trial.hardware.energy_method is EnergyMethod.NVML_COUNTER
     assert (trial.hardware.number_of_gpus, trial.hardware.max_power_w) == (2, 1400.0)
     assert caplog.records == []
@@ -53,11 +54,10 @@ def test_gpus_are_measured_without_being_asked_for(
 
 def test_processors_are_measured_where_there_is_no_gpu(optimizer: ReachableOptimizer, powercap: FakePowercap) -> None:
     powercap.add_package()
-    powercap.add_memory()
 
-    trial = trial_of(optimizer, lambda: powercap.consume(4.0), lambda: powercap.consume(1.0, memory=True))
+    trial = trial_of(optimizer, lambda: powercap.consume(4.0))
 
-    assert trial.energy_j == 5.0
+    assert trial.energy_j == 4.0
     assert trial.hardware.energy_method is EnergyMethod.RAPL
 
 
@@ -69,7 +69,7 @@ def test_without_a_meter_the_cost_is_proportional_to_time(
     trial = trial_of(optimizer, constant_power=40.0, hardware=HARDWARE)
 
     assert trial.hardware.energy_method is EnergyMethod.ASSUMED
-    assert trial.energy_j == pytest.approx(40.0 * trial.time_s, rel=0.5, abs=0.01)
+    assert trial.energy_j == pytest.approx(40.0 * trial.time_s, rel=1e-9)
     [warning] = [record for record in caplog.records if getattr(record, "action", "") == "energy_assumed"]
     for words in ("40 W", "bso doctor", "monitor=", "constant_power=", "BSO_ENERGY=assumed"):
         assert words in warning.getMessage()
