@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from bso.domain.commands import (
     BeginTrial,
     Command,
+    FinishTrial,
     PowerMeasurement,
     RegisterJob,
     ReportEpoch,
@@ -22,7 +23,15 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
 from bso.domain.policy import Expectation
-from bso.domain.replies import EpochJudged, PowerProfileRecorded, Problem, Registered, TrialBegun
+from bso.domain.replies import (
+    EpochJudged,
+    PowerProfileRecorded,
+    Problem,
+    Registered,
+    TrialBegun,
+    TrialFinished,
+)
+from bso.domain.trial import Outcome
 from bso.simulator.errors import InvalidSimulation
 
 JOB_ID = "simulated"
@@ -67,6 +76,13 @@ class SimulatedJob:
         if judged.should_stop:
             self._job = self._job.without_ended_trials()
         return judged
+
+    def finish(self, begun: TrialBegun, outcome: Outcome, reason: str, now_s: float) -> TrialFinished:
+        """Say how a trial ended that has reached neither its target nor a bound."""
+        command = FinishTrial(trial_number=begun.trial_number, trial_id=begun.trial_id, outcome=outcome, reason=reason)
+        finished = self._send(command, now_s, TrialFinished)
+        self._job = self._job.without_ended_trials()
+        return finished
 
     def record_power_profile(self, batch_size: int, measurements: tuple[PowerMeasurement, ...], now_s: float) -> None:
         """Record what was measured under several power limits: later trials of the batch size need not measure."""

@@ -54,6 +54,15 @@ DriftOption = Annotated[
         "several with commas between.",
     ),
 ]
+NoiseOption = Annotated[
+    str,
+    typer.Option(
+        "--noise",
+        metavar="NOISE",
+        help="How costs vary though nothing changes: run:0.3, epoch:0.3, spikes:0.1x3, node:0.3; several with commas "
+        "between.",
+    ),
+]
 FailureRateOption = Annotated[
     float, typer.Option("--failure-rate", metavar="P", help="The chance that any training fails, below 1.")
 ]
@@ -123,13 +132,14 @@ def settings_from(
     eta: float,
     beta: float,
     drift: str,
+    noise: str,
     failure_rate: float,
     spec: Sequence[str],
     recurrences: int | None = None,
     overlap: int = 0,
 ) -> Settings:
-    """What all simulations have in common. Raises InvalidSimulation for a drift that is not understood."""
-    from bso.simulator import parse_drift
+    """What all simulations have in common. Raises InvalidSimulation for a drift or a noise that is not understood."""
+    from bso.simulator import parse_drift, parse_noise
     from bso.simulator.study import Settings
 
     overrides: dict[str, Any] = {"policy": policy, "eta_knob": eta, "beta_knob": beta or None}
@@ -138,6 +148,7 @@ def settings_from(
         recurrences=recurrences,
         overlap=overlap,
         drift=parse_drift(drift),
+        noise=parse_noise(noise),
         failure_rate=failure_rate,
     )
 

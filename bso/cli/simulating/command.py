@@ -25,6 +25,7 @@ from bso.cli.simulating.arguments import (
     FailureRateOption,
     GpuOption,
     LowerOption,
+    NoiseOption,
     PlotsOption,
     PolicyOption,
     ProcessesOption,
@@ -74,6 +75,7 @@ def single(
     overlap: Annotated[
         int, typer.Option("--overlap", min=0, help="How many other recurrences run beside each one.")
     ] = 0,
+    noise: NoiseOption = "",
     failure_rate: FailureRateOption = 0.0,
     spec: SpecOption = None,
     target_metric: TargetOption = None,
@@ -103,6 +105,7 @@ def single(
         eta=eta,
         beta=beta,
         drift=drift,
+        noise=noise,
         failure_rate=failure_rate,
         spec=spec or [],
         recurrences=recurrences,
@@ -133,6 +136,7 @@ def cluster(
     eta: EtaOption = 0.5,
     beta: BetaOption = 2.0,
     drift: DriftOption = "",
+    noise: NoiseOption = "",
     failure_rate: FailureRateOption = 0.0,
     spec: SpecOption = None,
     processes: ProcessesOption = None,
@@ -152,7 +156,9 @@ def cluster(
     """
     from bso.simulator.cluster import cluster_cases, read_cluster_trace
 
-    settings = settings_from(policy=policy, eta=eta, beta=beta, drift=drift, failure_rate=failure_rate, spec=spec or [])
+    settings = settings_from(
+        policy=policy, eta=eta, beta=beta, drift=drift, noise=noise, failure_rate=failure_rate, spec=spec or []
+    )
     problems = problems_from(traces, gpu or (), WorkloadOptions())
     cases = cluster_cases(read_cluster_trace(trace), problems)
     _make_room(csv, plots)
