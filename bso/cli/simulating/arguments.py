@@ -26,6 +26,26 @@ TracesArgument = Annotated[
         show_default=False,
     ),
 ]
+TracesOrTruthsArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[TRACES]",
+        envvar="BSO_TRACES",
+        help="A folder with summary_train.csv and a summary_power_GPU.csv for each GPU; none with --truths.",
+        show_default=False,
+    ),
+]
+TruthsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--truths",
+        min=0,
+        metavar="SEED",
+        help="Instead of traces: made problems of six families, falling to cliff, their parameters drawn from SEED; "
+        "the default is the cheapest, a middle, the dearest batch size.",
+        show_default=False,
+    ),
+]
 GpuOption = Annotated[
     list[str] | None, typer.Option("--gpu", metavar="GPU", help="Only this GPU; may be repeated. [default: all]")
 ]
@@ -106,6 +126,25 @@ class WorkloadOptions:
     max_epochs: int | None = None
     default_batch_size: int | None = None
     is_lower_better: bool = False
+
+
+def problems_of_single(
+    traces: Path | None, truths: int | None, gpus: Sequence[str], options: WorkloadOptions
+) -> tuple[Problem, ...]:
+    """The problems of traces, or made ones. Raises as problems_from; BadParameter where neither is named."""
+    if truths is None:
+        if traces is None:
+            raise typer.BadParameter("name a folder of traces, or draw problems with --truths SEED")
+        return problems_from(traces, gpus, options)
+    from bso.simulator.truths import made_problems
+
+    if gpus or _changes(options):
+        raise typer.BadParameter("made problems have no GPU, and job settings of their own", param_hint="--truths")
+    made = {problem.workload.dataset: problem for problem in made_problems(truths)}
+    unknown = [name for name in options.datasets if name not in made]
+    if unknown:
+        raise typer.BadParameter(f"no made problem is called {unknown[0]}; there are {', '.join(made)}")
+    return tuple(made[name] for name in options.datasets or made)
 
 
 def problems_from(traces: Path, gpus: Sequence[str], options: WorkloadOptions) -> tuple[Problem, ...]:

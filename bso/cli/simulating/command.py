@@ -33,8 +33,11 @@ from bso.cli.simulating.arguments import (
     SpecOption,
     TargetOption,
     TracesArgument,
+    TracesOrTruthsArgument,
+    TruthsOption,
     WorkloadOptions,
     problems_from,
+    problems_of_single,
     settings_from,
 )
 from bso.cli.terminal import onlookers, people, print_json
@@ -59,7 +62,8 @@ CLUSTER_SEEDS = 3
 
 @app.command()
 def single(
-    traces: TracesArgument,
+    traces: TracesOrTruthsArgument = None,
+    truths: TruthsOption = None,
     policy: PolicyOption = DEFAULT_POLICY,
     against: AgainstOption = None,
     seeds: SeedsOption = SEEDS,
@@ -97,6 +101,8 @@ def single(
     `bso simulate single traces/ --gpu a40 --seeds 20`
 
     `bso simulate single traces/ --dataset squad --recurrences 100 --drift epochs:x1.5@50 --json`
+
+    `bso simulate single --truths 1 --noise run:0.3 --recurrences 60 --against pruning_thompson`
     """
     from bso.simulator.study import Case
 
@@ -118,7 +124,7 @@ def single(
         default_batch_size=default_batch_size,
         is_lower_better=lower_is_better,
     )
-    problems = problems_from(traces, gpu or (), workloads)
+    problems = problems_of_single(traces, truths, gpu or (), workloads)
     cases = [Case(name=problem.name, problem=problem) for problem in problems]
     _make_room(csv, plots)
     results = _simulated(cases, seeds, settings, processes, against)
