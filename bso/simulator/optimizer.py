@@ -19,6 +19,7 @@ from bso.domain.commands import (
 )
 from bso.domain.decide import PowerProfiles, Rules, decide
 from bso.domain.decide.decision import POLICIES
+from bso.domain.events import ChangePoint
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
@@ -33,6 +34,7 @@ from bso.domain.replies import (
 )
 from bso.domain.trial import Outcome
 from bso.simulator.errors import InvalidSimulation
+from bso.simulator.run import BestKnown
 
 JOB_ID = "simulated"
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,12 +43,16 @@ _Reply = TypeVar("_Reply")
 
 
 class SimulatedJob:
-    """Holds the state between two commands, as a store does. Raises InvalidSimulation where a command is refused."""
+    """Holds the state between two commands, as a store does. Raises InvalidSimulation where a command is refused.
+
+    ``change_points`` counts what the policy has taken for a change so far.
+    """
 
     def __init__(self, spec: Mapping[str, Any], hardware: HardwareKind) -> None:
         self._job = Job(job_id=JOB_ID)
         self._hardware = hardware
         self._numbers = count(1)
+        self.change_points = 0
         self._profiles: dict[tuple[int, str], tuple[PowerMeasurement, ...]] = {}
         self.register(spec, 0.0)
 
@@ -60,6 +66,18 @@ class SimulatedJob:
         version = self._job.version
         knowledge = version.knowledge.get(self._hardware.key)
         return {} if knowledge is None else POLICIES[self.spec.policy].outlook(version, knowledge).expected
+
+    def best_known(self) -> BestKnown:
+        """What the policy takes for the best batch size now."""
+        version = self._job.version
+        knowledge = version.knowledge.get(self._hardware.key)
+        if knowledge is not None:
+            outlook = POLICIES[self.spec.policy].outlook(version, knowledge)
+            if outlook.best_batch_size is not None:
+                expected = outlook.expected.get(outlook.best_batch_size)
+                cost = None if expected is None else expected.cost
+                return BestKnown(batch_size=outlook.best_batch_size, expected_cost=cost)
+        return BestKnown(batch_size=self.spec.default_batch_size, expected_cost=None)
 
     def register(self, spec: Mapping[str, Any], now_s: float) -> None:
         """Register the job, or change what is registered."""
@@ -102,6 +120,7 @@ class SimulatedJob:
         else:
             decision = decide(self._job, request, now=now, rules=_RULES, power_profiles=profiles)
         self._job = decision.job
+        self.change_points += sum(isinstance(event, ChangePoint) for event in decision.events)
         reply = decision.reply
         if isinstance(reply, Problem):
             raise InvalidSimulation(f"{reply.title}: {reply.detail}")

@@ -17,7 +17,7 @@ from bso.simulator.errors import InvalidSimulation
 from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.optimizer import SimulatedJob
 from bso.simulator.problem import EpochPrice, Problem
-from bso.simulator.run import Run, SimulatedTrial
+from bso.simulator.run import BestKnown, Run, SimulatedTrial
 from bso.simulator.world import World
 
 MAX_TRIES = 1000
@@ -85,7 +85,8 @@ def simulate_submissions(
         "mab_seed": world.policy_seed,
     } | overrides
     job = SimulatedJob(spec, problem.hardware)
-    trials = _Life(world, job, submissions).live()
+    life = _Life(world, job, submissions)
+    trials = life.live()
     lengths = [submission.length for submission in submissions]
     return Run(
         problem=problem,
@@ -97,6 +98,8 @@ def simulate_submissions(
         default=baselines.default(world, lengths),
         mean_costs={size: world.expected(size, len(lengths)).cost for size in problem.batch_sizes},
         expected=job.expected(),
+        best_known=tuple(life.best_known),
+        change_points=job.change_points,
     )
 
 
@@ -146,6 +149,7 @@ class _Life:
         self._openings: dict[int, int] = {}
         self._tries: dict[int, int] = {}
         self._trials: list[SimulatedTrial] = []
+        self.best_known: list[BestKnown] = []
         workload = world.problem.workload
         self._reached = workload.target_metric
         self._missed = workload.target_metric + (-1.0 if workload.higher_is_better_metric else 1.0)
@@ -262,6 +266,7 @@ class _Life:
             )
         )
         if judged.outcome is Outcome.CONVERGED:
+            self.best_known.append(self._job.best_known())
             if self._waiting:
                 self._schedule(now_s, self._waiting.pop())
             return
