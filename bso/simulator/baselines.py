@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from bso.simulator.noise import NO_NOISE
 from bso.simulator.problem import EpochPrice
 from bso.simulator.run import Baseline
 from bso.simulator.world import Expectation, World
@@ -45,7 +44,8 @@ def _baseline(
         while needed is None:
             run = runs[size] = runs.get(size, 0) + 1
             needed = world.epochs_to_target(size, run, recurrence)
-            epochs += _noisy(world, size, run, recurrence, world.max_epochs(recurrence) if needed is None else needed)
+            trained = world.max_epochs(recurrence) if needed is None else needed
+            epochs += world.noisy_epochs(size, run, recurrence, trained)
         sizes.append(size)
         costs.append(world.cost(price(size, recurrence)) * epochs * length)
         means.append(expected(size, recurrence))
@@ -57,11 +57,3 @@ def _baseline(
         mean_times_s=tuple(mean.time_s * length for mean, length in scaled),
         mean_energies_j=tuple(mean.energy_j * length for mean, length in scaled),
     )
-
-
-def _noisy(world: World, batch_size: int, run: int, recurrence: int, epochs: int) -> float:
-    """What so many epochs of a run cost, in ordinary ones."""
-    if world.noise is NO_NOISE:
-        return epochs
-    each = sum(world.epoch_factor(batch_size, run, epoch) for epoch in range(1, epochs + 1))
-    return each * world.run_factor(batch_size, run, recurrence)

@@ -87,6 +87,13 @@ class World:
         """By how much one epoch (1, 2, ...) of it costs more than its others."""
         return self.noise.epoch_factor(self.seed, batch_size, run, epoch)
 
+    def noisy_epochs(self, batch_size: int, run: int, recurrence: int, epochs: int) -> float:
+        """What so many epochs of a run cost, in ordinary ones."""
+        if self.noise == NO_NOISE:
+            return epochs
+        each = sum(self.epoch_factor(batch_size, run, epoch) for epoch in range(1, epochs + 1))
+        return each * self.run_factor(batch_size, run, recurrence)
+
     def cost(self, price: EpochPrice) -> float:
         """What a price costs [J]."""
         return price.cost(eta_knob=self.eta_knob, max_power_w=self.problem.max_power_w)
