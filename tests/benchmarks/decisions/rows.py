@@ -81,9 +81,7 @@ def dearer_worlds(jobs: Sequence[JobFigures], others: Sequence[JobFigures]) -> t
         differences = np.array(
             [100 * (mine.recent - other.recent) for mine, other in zip(jobs, others, strict=True) if mine.world == name]
         )
-        error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
-        z = float(differences.mean()) / error if error > 0 else math.copysign(math.inf, float(differences.mean()))
-        found.append(Paired(world=name, difference=float(differences.mean()), p=1.0 - NormalDist().cdf(z)))
+        found.append(Paired(world=name, difference=float(differences.mean()), p=_p(differences)))
     found.sort(key=lambda one: one.p)
     rejected = []
     for number, one in enumerate(found):
@@ -120,6 +118,14 @@ def expected_sanity(jobs: Sequence[JobFigures]) -> float:
     """Of all jobs, the share [%] that at recurrence 30 expect less than half or more than twice the true cost."""
     ratios = [job.expected[AT - 1] for job in jobs if not math.isnan(job.expected[AT - 1])]
     return 100 * sum(not 0.5 <= ratio <= 2.0 for ratio in ratios) / max(1, len(ratios))
+
+
+def _p(differences: NDArray[np.float64]) -> float:
+    """How likely so large a mean is by chance; nothing is said of fewer than two, or where there is no difference."""
+    if len(differences) < 2 or not differences.any():
+        return 1.0
+    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    return 1.0 - NormalDist().cdf(float(differences.mean()) / error) if error > 0 else float(differences[0] < 0)
 
 
 def _names(jobs: Sequence[JobFigures]) -> list[str]:
