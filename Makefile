@@ -27,7 +27,7 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-packaging lint types dist asyncapi bench clean
+.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-packaging lint types dist asyncapi bench decisions clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-12s %s\n' "$$name" "$$words"; done
@@ -95,6 +95,9 @@ dist: $(DEV) ## build the sdist and the wheel of a release in dist, and check wh
 
 bench: servers $(DEV) ## what decisions cost a training, a worker and the servers, against peers (ARGS="--help")
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+decisions: $(DEV) ## how well batch sizes are chosen in noisy worlds: a page of results in build/decisions (ARGS="--help")
+	$(BIN)/python -m tests.benchmarks.decisions $(ARGS)
 
 asyncapi: $(DEV) ## write docs/asyncapi.yaml from the messages and the topology
 	$(BIN)/python docs/write_asyncapi.py

@@ -2,6 +2,7 @@
 
 from bso.simulator.drift import NO_DRIFT, Drift, parse_drift
 from bso.simulator.errors import InvalidSimulation, InvalidTrace
+from bso.simulator.noise import NO_NOISE, Noise, parse_noise
 from bso.simulator.problem import Problem, make_problem, read_problems
 from bso.simulator.run import Run, SimulatedTrial
 from bso.simulator.simulation import Submission, simulate, simulate_submissions
@@ -11,9 +12,11 @@ from bso.simulator.workloads import KNOWN_WORKLOADS, Workload
 __all__ = [
     "KNOWN_WORKLOADS",
     "NO_DRIFT",
+    "NO_NOISE",
     "Drift",
     "InvalidSimulation",
     "InvalidTrace",
+    "Noise",
     "Problem",
     "Run",
     "SimulatedTrial",
@@ -21,6 +24,7 @@ __all__ = [
     "Workload",
     "make_problem",
     "parse_drift",
+    "parse_noise",
     "read_power_trace",
     "read_problems",
     "read_train_trace",

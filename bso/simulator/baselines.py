@@ -39,12 +39,13 @@ def _baseline(
     means: list[Expectation] = []
     for recurrence, length in enumerate(lengths, start=1):
         size = chosen(recurrence)
-        epochs = 0
+        epochs = 0.0
         needed = None
         while needed is None:
-            runs[size] = runs.get(size, 0) + 1
-            needed = world.epochs_to_target(size, runs[size], recurrence)
-            epochs += world.max_epochs(recurrence) if needed is None else needed
+            run = runs[size] = runs.get(size, 0) + 1
+            needed = world.epochs_to_target(size, run, recurrence)
+            trained = world.max_epochs(recurrence) if needed is None else needed
+            epochs += world.noisy_epochs(size, run, recurrence, trained)
         sizes.append(size)
         costs.append(world.cost(price(size, recurrence)) * epochs * length)
         means.append(expected(size, recurrence))

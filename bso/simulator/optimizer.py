@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from bso.domain.commands import (
     BeginTrial,
     Command,
+    FinishTrial,
     PowerMeasurement,
     RegisterJob,
     ReportEpoch,
@@ -18,12 +19,22 @@ from bso.domain.commands import (
 )
 from bso.domain.decide import PowerProfiles, Rules, decide
 from bso.domain.decide.decision import POLICIES
+from bso.domain.events import ChangePoint
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
 from bso.domain.policy import Expectation
-from bso.domain.replies import EpochJudged, PowerProfileRecorded, Problem, Registered, TrialBegun
+from bso.domain.replies import (
+    EpochJudged,
+    PowerProfileRecorded,
+    Problem,
+    Registered,
+    TrialBegun,
+    TrialFinished,
+)
+from bso.domain.trial import Outcome
 from bso.simulator.errors import InvalidSimulation
+from bso.simulator.run import BestKnown
 
 JOB_ID = "simulated"
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,12 +43,16 @@ _Reply = TypeVar("_Reply")
 
 
 class SimulatedJob:
-    """Holds the state between two commands, as a store does. Raises InvalidSimulation where a command is refused."""
+    """Holds the state between two commands, as a store does. Raises InvalidSimulation where a command is refused.
+
+    ``change_points`` counts what the policy has taken for a change so far.
+    """
 
     def __init__(self, spec: Mapping[str, Any], hardware: HardwareKind) -> None:
         self._job = Job(job_id=JOB_ID)
         self._hardware = hardware
         self._numbers = count(1)
+        self.change_points = 0
         self._profiles: dict[tuple[int, str], tuple[PowerMeasurement, ...]] = {}
         self.register(spec, 0.0)
 
@@ -51,6 +66,18 @@ class SimulatedJob:
         version = self._job.version
         knowledge = version.knowledge.get(self._hardware.key)
         return {} if knowledge is None else POLICIES[self.spec.policy].outlook(version, knowledge).expected
+
+    def best_known(self) -> BestKnown:
+        """What the policy takes for the best batch size now."""
+        version = self._job.version
+        knowledge = version.knowledge.get(self._hardware.key)
+        if knowledge is not None:
+            outlook = POLICIES[self.spec.policy].outlook(version, knowledge)
+            if outlook.best_batch_size is not None:
+                expected = outlook.expected.get(outlook.best_batch_size)
+                cost = None if expected is None else expected.cost
+                return BestKnown(batch_size=outlook.best_batch_size, expected_cost=cost)
+        return BestKnown(batch_size=self.spec.default_batch_size, expected_cost=None)
 
     def register(self, spec: Mapping[str, Any], now_s: float) -> None:
         """Register the job, or change what is registered."""
@@ -67,6 +94,13 @@ class SimulatedJob:
         if judged.should_stop:
             self._job = self._job.without_ended_trials()
         return judged
+
+    def finish(self, begun: TrialBegun, outcome: Outcome, reason: str, now_s: float) -> TrialFinished:
+        """Say how a trial ended that has reached neither its target nor a bound."""
+        command = FinishTrial(trial_number=begun.trial_number, trial_id=begun.trial_id, outcome=outcome, reason=reason)
+        finished = self._send(command, now_s, TrialFinished)
+        self._job = self._job.without_ended_trials()
+        return finished
 
     def record_power_profile(self, batch_size: int, measurements: tuple[PowerMeasurement, ...], now_s: float) -> None:
         """Record what was measured under several power limits: later trials of the batch size need not measure."""
@@ -86,6 +120,7 @@ class SimulatedJob:
         else:
             decision = decide(self._job, request, now=now, rules=_RULES, power_profiles=profiles)
         self._job = decision.job
+        self.change_points += sum(isinstance(event, ChangePoint) for event in decision.events)
         reply = decision.reply
         if isinstance(reply, Problem):
             raise InvalidSimulation(f"{reply.title}: {reply.detail}")

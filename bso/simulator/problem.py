@@ -43,6 +43,7 @@ class Problem:
     """A workload on a GPU. Batch sizes are those of which both runs and epochs were measured.
 
     ``runs`` holds, by batch size, the epochs that each measured run took to the target; None: it never got there.
+    ``infeasible`` are batch sizes that do not fit in memory: a trial of one ends at its first step.
     """
 
     workload: Workload
@@ -50,6 +51,7 @@ class Problem:
     max_power_w: float
     runs: Mapping[int, tuple[int | None, ...]]
     epochs: Mapping[int, tuple[MeasuredEpoch, ...]]
+    infeasible: frozenset[int] = frozenset()
 
     @property
     def name(self) -> str:

@@ -56,12 +56,25 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BestKnown:
+    """The batch size that a policy takes for the best one, and what it expects a run of it to cost [J].
+
+    ``batch_size`` is the default before anything is known; ``expected_cost`` is None where nothing is expected.
+    """
+
+    batch_size: int
+    expected_cost: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One simulated job. Sequences have one entry per recurrence; trials come in the order in which they ended.
 
     ``default`` is the default batch size at the largest power limit; None where it never converges. ``mean_costs`` [J]
     are what a model of each batch size costs on the average in the last recurrence, infinite where none converges;
-    ``expected`` is what the policy then expects of each, without those of which it expects nothing.
+    ``expected`` is what the policy then expects of each, without those of which it expects nothing. ``best_known`` is
+    what it takes for the best one whenever a recurrence has its model, in the order in which they have it.
+    ``change_points`` counts what it took for a change.
     """
 
     problem: Problem
@@ -73,6 +86,8 @@ class Run:
     default: Baseline | None
     mean_costs: Mapping[int, float]
     expected: Mapping[int, Expectation]
+    best_known: tuple[BestKnown, ...]
+    change_points: int
 
     @property
     def recurrences(self) -> int:

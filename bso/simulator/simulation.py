@@ -9,14 +9,15 @@ from itertools import count
 from typing import Any
 
 from bso.domain.commands import PowerMeasurement, ReportEpoch
-from bso.domain.replies import EpochJudged, TrialBegun
-from bso.domain.trial import Outcome
+from bso.domain.replies import EpochJudged, TrialBegun, TrialFinished
+from bso.domain.trial import OUT_OF_MEMORY, Outcome
 from bso.simulator import baselines
 from bso.simulator.drift import NO_DRIFT, Drift
 from bso.simulator.errors import InvalidSimulation
+from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.optimizer import SimulatedJob
 from bso.simulator.problem import EpochPrice, Problem
-from bso.simulator.run import Run, SimulatedTrial
+from bso.simulator.run import BestKnown, Run, SimulatedTrial
 from bso.simulator.world import World
 
 MAX_TRIES = 1000
@@ -43,6 +44,7 @@ def simulate(
     overlap: int = 0,
     drift: Drift = NO_DRIFT,
     failure_rate: float = 0.0,
+    noise: Noise = NO_NOISE,
 ) -> Run:
     """Let a job recur, each recurrence until it has a model; ``overlap`` others run beside each one.
 
@@ -54,7 +56,9 @@ def simulate(
     if times < 1 or overlap < 0:
         raise InvalidSimulation(f"expected at least 1 recurrence and 0 overlaps, got {times} and {overlap}")
     submissions = [Submission(start_s=0.0 if number <= overlap else None) for number in range(times)]
-    return simulate_submissions(problem, submissions, spec_overrides, seed=seed, drift=drift, failure_rate=failure_rate)
+    return simulate_submissions(
+        problem, submissions, spec_overrides, seed=seed, drift=drift, failure_rate=failure_rate, noise=noise
+    )
 
 
 def simulate_submissions(
@@ -65,11 +69,12 @@ def simulate_submissions(
     seed: int = 0,
     drift: Drift = NO_DRIFT,
     failure_rate: float = 0.0,
+    noise: Noise = NO_NOISE,
 ) -> Run:
     """The same for recurrences that begin when they are submitted. Raises InvalidSimulation."""
     overrides = _checked(spec_overrides or {})
     eta_knob = float(overrides.get("eta_knob", 0.5))
-    world = World(problem=problem, seed=seed, eta_knob=eta_knob, drift=drift, failure_rate=failure_rate)
+    world = World(problem=problem, seed=seed, eta_knob=eta_knob, drift=drift, failure_rate=failure_rate, noise=noise)
     workload = problem.workload
     spec: dict[str, Any] = {
         "batch_sizes": problem.batch_sizes,
@@ -80,7 +85,8 @@ def simulate_submissions(
         "mab_seed": world.policy_seed,
     } | overrides
     job = SimulatedJob(spec, problem.hardware)
-    trials = _Life(world, job, submissions).live()
+    life = _Life(world, job, submissions)
+    trials = life.live()
     lengths = [submission.length for submission in submissions]
     return Run(
         problem=problem,
@@ -92,6 +98,8 @@ def simulate_submissions(
         default=baselines.default(world, lengths),
         mean_costs={size: world.expected(size, len(lengths)).cost for size in problem.batch_sizes},
         expected=job.expected(),
+        best_known=tuple(life.best_known),
+        change_points=job.change_points,
     )
 
 
@@ -109,19 +117,17 @@ class _Training:
     """A training that runs: what it will take, and what it has taken."""
 
     recurrence: int
+    run: int
     begun: TrialBegun
     began_s: float
     needed: int | None
     first: EpochPrice
     later: EpochPrice
     is_profiling: bool
+    running: EpochPrice
     epoch: int = 0
     time_s: float = 0.0
     energy_j: float = 0.0
-
-    def next_price(self) -> EpochPrice:
-        """The epoch that runs now."""
-        return self.later if self.epoch else self.first
 
 
 _Happening = tuple[float, int, int | _Training]
@@ -143,6 +149,7 @@ class _Life:
         self._openings: dict[int, int] = {}
         self._tries: dict[int, int] = {}
         self._trials: list[SimulatedTrial] = []
+        self.best_known: list[BestKnown] = []
         workload = world.problem.workload
         self._reached = workload.target_metric
         self._missed = workload.target_metric + (-1.0 if workload.higher_is_better_metric else 1.0)
@@ -180,27 +187,38 @@ class _Life:
         name = f"recurrence-{recurrence}" if opening == 1 else f"recurrence-{recurrence}.{opening}"
         begun = self._job.begin(name, now_s)
         training = self._training(recurrence, begun, now_s)
-        self._schedule(now_s + training.next_price().time_s, training)
+        if begun.batch_size in self._world.problem.infeasible:
+            self._end_trial(training, self._job.finish(begun, Outcome.INFEASIBLE, OUT_OF_MEMORY, now_s), now_s)
+        else:
+            self._run_epoch(training, now_s)
+
+    def _run_epoch(self, training: _Training, now_s: float) -> None:
+        price = training.later if training.epoch else training.first
+        factor = self._world.epoch_factor(training.begun.batch_size, training.run, training.epoch + 1)
+        training.running = price if factor == 1.0 else price.scaled(factor)
+        self._schedule(now_s + training.running.time_s, training)
 
     def _training(self, recurrence: int, begun: TrialBegun, now_s: float) -> _Training:
         size = begun.batch_size
         run = self._runs[size] = self._runs.get(size, 0) + 1
-        length = self._submissions[recurrence - 1].length
+        length = self._submissions[recurrence - 1].length * self._world.run_factor(size, run, recurrence)
         price = self._world.price(size, recurrence).scaled(length)
         is_profiling = self._world.problem.has_power_limits(size) and not begun.power_profile
         first = self._world.profiling_price(size, recurrence).scaled(length) if is_profiling else price
         return _Training(
             recurrence=recurrence,
+            run=run,
             begun=begun,
             began_s=now_s,
             needed=self._world.epochs_to_target(size, run, recurrence),
             first=first,
             later=price,
             is_profiling=is_profiling,
+            running=first,
         )
 
     def _end_epoch(self, training: _Training, now_s: float) -> None:
-        price = training.next_price()
+        price = training.running
         is_profiling = training.is_profiling and training.epoch == 0
         training.epoch += 1
         training.time_s += price.time_s
@@ -222,9 +240,9 @@ class _Life:
         if judged.should_stop:
             self._end_trial(training, judged, now_s)
         else:
-            self._schedule(now_s + training.later.time_s, training)
+            self._run_epoch(training, now_s)
 
-    def _end_trial(self, training: _Training, judged: EpochJudged, now_s: float) -> None:
+    def _end_trial(self, training: _Training, judged: EpochJudged | TrialFinished, now_s: float) -> None:
         assert judged.outcome is not None, "who stops a trial says how it ended"
         begun = training.begun
         paid = EpochPrice(time_s=training.time_s, energy_j=training.energy_j)
@@ -248,6 +266,7 @@ class _Life:
             )
         )
         if judged.outcome is Outcome.CONVERGED:
+            self.best_known.append(self._job.best_known())
             if self._waiting:
                 self._schedule(now_s, self._waiting.pop())
             return

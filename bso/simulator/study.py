@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from bso.simulator.drift import NO_DRIFT, Drift
+from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.problem import Problem
 from bso.simulator.run import Run
 from bso.simulator.simulation import Submission, simulate, simulate_submissions
@@ -32,6 +33,7 @@ class Settings:
     overlap: int = 0
     drift: Drift = NO_DRIFT
     failure_rate: float = 0.0
+    noise: Noise = NO_NOISE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ def run_case(case: Case, seed: int, settings: Settings) -> Run:
             overlap=settings.overlap,
             drift=settings.drift,
             failure_rate=settings.failure_rate,
+            noise=settings.noise,
         )
     return simulate_submissions(
         case.problem,
@@ -82,4 +85,5 @@ def run_case(case: Case, seed: int, settings: Settings) -> Run:
         seed=seed,
         drift=settings.drift,
         failure_rate=settings.failure_rate,
+        noise=settings.noise,
     )

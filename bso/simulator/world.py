@@ -13,6 +13,7 @@ from functools import cached_property
 from bso.domain.randomness import seed_from, uniform
 from bso.simulator.drift import NO_DRIFT, Drift
 from bso.simulator.errors import InvalidSimulation
+from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.problem import EpochPrice, Problem
 
 
@@ -34,13 +35,17 @@ _State = tuple[float, float, bool, int]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A problem, the drift of it, and the luck of one seed. ``failure_rate`` is the chance that any run fails."""
+    """A problem, its drift and its noise, and the luck of one seed. ``failure_rate`` is the chance that any run fails.
+
+    Prices and expectations are without the noise, whose factors come apart.
+    """
 
     problem: Problem
     seed: int
     eta_knob: float
     drift: Drift = NO_DRIFT
     failure_rate: float = 0.0
+    noise: Noise = NO_NOISE
     _best: dict[_State, int] = field(default_factory=dict, repr=False)
     _usual_epochs: dict[tuple[int, _State], float] = field(default_factory=dict, repr=False)
 
@@ -73,6 +78,21 @@ class World:
     def unlimited_price(self, batch_size: int, recurrence: int) -> EpochPrice:
         """An epoch at the largest power limit."""
         return self.problem.unlimited_price(batch_size).scaled(self.drift.epoch_cost_factor(recurrence))
+
+    def run_factor(self, batch_size: int, run: int, recurrence: int) -> float:
+        """By how much the run-th run (1, 2, ...) of a batch size costs more per epoch than it should."""
+        return self.noise.run_factor(self.seed, batch_size, run, recurrence)
+
+    def epoch_factor(self, batch_size: int, run: int, epoch: int) -> float:
+        """By how much one epoch (1, 2, ...) of it costs more than its others."""
+        return self.noise.epoch_factor(self.seed, batch_size, run, epoch)
+
+    def noisy_epochs(self, batch_size: int, run: int, recurrence: int, epochs: int) -> float:
+        """What so many epochs of a run cost, in ordinary ones."""
+        if self.noise == NO_NOISE:
+            return epochs
+        each = sum(self.epoch_factor(batch_size, run, epoch) for epoch in range(1, epochs + 1))
+        return each * self.run_factor(batch_size, run, recurrence)
 
     def cost(self, price: EpochPrice) -> float:
         """What a price costs [J]."""

@@ -51,6 +51,15 @@ def test_two_policies_are_compared(bso: Command, traces: Path, tmp_path: Path) -
     assert len(list((tmp_path / "plots").glob("*-curve.png"))) == 3
 
 
+def test_problems_are_drawn_where_there_are_no_traces(bso: Command) -> None:
+    made = ("simulate", "single", "--truths", 1, "--seeds", 2, "-n", 20, "--dataset")
+    quiet, noisy = bso.json(*made, "cliff-middle"), bso.json(*made, "cliff-middle", "--noise", "run:0.5,spikes:0.1x3")
+    assert [problem["name"] for problem in quiet["problems"]] == ["cliff-middle/made"]
+    assert quiet["total"]["regret"] != noisy["total"]["regret"]
+    assert "there are falling-cheapest, " in bso(*made, "hill").stderr.replace("\n", " ").replace("│", "")
+    assert "name a folder of traces" in bso("simulate", "single").stderr
+
+
 def test_a_malformed_trace_is_refused_with_its_line(bso: Command, traces: Path) -> None:
     (traces / "summary_train.csv").write_text("dataset\nshapes\n")
     assert "summary_train.csv, line 1: expected the columns" in bso.refused("simulate", "single", traces, *JOB)

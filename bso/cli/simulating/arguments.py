@@ -26,6 +26,26 @@ TracesArgument = Annotated[
         show_default=False,
     ),
 ]
+TracesOrTruthsArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[TRACES]",
+        envvar="BSO_TRACES",
+        help="A folder with summary_train.csv and a summary_power_GPU.csv for each GPU; none with --truths.",
+        show_default=False,
+    ),
+]
+TruthsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--truths",
+        min=0,
+        metavar="SEED",
+        help="Instead of traces: made problems of six families, falling to cliff, their parameters drawn from SEED; "
+        "the default is the cheapest, a middle, the dearest batch size.",
+        show_default=False,
+    ),
+]
 GpuOption = Annotated[
     list[str] | None, typer.Option("--gpu", metavar="GPU", help="Only this GPU; may be repeated. [default: all]")
 ]
@@ -52,6 +72,15 @@ DriftOption = Annotated[
         metavar="DRIFT",
         help="What changes on the way: epochs:x2.5@50, epoch-cost:x2.5@50, epoch-cost:+1%, optimum@50, optimum:+2@50; "
         "several with commas between.",
+    ),
+]
+NoiseOption = Annotated[
+    str,
+    typer.Option(
+        "--noise",
+        metavar="NOISE",
+        help="How costs vary though nothing changes: run:0.3, epoch:0.3, spikes:0.1x3, node:0.3; several with commas "
+        "between.",
     ),
 ]
 FailureRateOption = Annotated[
@@ -99,6 +128,25 @@ class WorkloadOptions:
     is_lower_better: bool = False
 
 
+def problems_of_single(
+    traces: Path | None, truths: int | None, gpus: Sequence[str], options: WorkloadOptions
+) -> tuple[Problem, ...]:
+    """The problems of traces, or made ones. Raises as problems_from; BadParameter where neither is named."""
+    if truths is None:
+        if traces is None:
+            raise typer.BadParameter("name a folder of traces, or draw problems with --truths SEED")
+        return problems_from(traces, gpus, options)
+    from bso.simulator.truths import made_problems
+
+    if gpus or _changes(options):
+        raise typer.BadParameter("made problems have no GPU, and job settings of their own", param_hint="--truths")
+    made = {problem.workload.dataset: problem for problem in made_problems(truths)}
+    unknown = [name for name in options.datasets if name not in made]
+    if unknown:
+        raise typer.BadParameter(f"no made problem is called {unknown[0]}; there are {', '.join(made)}")
+    return tuple(made[name] for name in options.datasets or made)
+
+
 def problems_from(traces: Path, gpus: Sequence[str], options: WorkloadOptions) -> tuple[Problem, ...]:
     """The problems that arguments name. Raises InvalidTrace, InvalidSimulation, and OSError for a missing file."""
     from bso.simulator.problem import problems_of
@@ -123,13 +171,14 @@ def settings_from(
     eta: float,
     beta: float,
     drift: str,
+    noise: str,
     failure_rate: float,
     spec: Sequence[str],
     recurrences: int | None = None,
     overlap: int = 0,
 ) -> Settings:
-    """What all simulations have in common. Raises InvalidSimulation for a drift that is not understood."""
-    from bso.simulator import parse_drift
+    """What all simulations have in common. Raises InvalidSimulation for a drift or a noise that is not understood."""
+    from bso.simulator import parse_drift, parse_noise
     from bso.simulator.study import Settings
 
     overrides: dict[str, Any] = {"policy": policy, "eta_knob": eta, "beta_knob": beta or None}
@@ -138,6 +187,7 @@ def settings_from(
         recurrences=recurrences,
         overlap=overlap,
         drift=parse_drift(drift),
+        noise=parse_noise(noise),
         failure_rate=failure_rate,
     )
 

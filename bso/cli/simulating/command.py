@@ -25,6 +25,7 @@ from bso.cli.simulating.arguments import (
     FailureRateOption,
     GpuOption,
     LowerOption,
+    NoiseOption,
     PlotsOption,
     PolicyOption,
     ProcessesOption,
@@ -32,8 +33,11 @@ from bso.cli.simulating.arguments import (
     SpecOption,
     TargetOption,
     TracesArgument,
+    TracesOrTruthsArgument,
+    TruthsOption,
     WorkloadOptions,
     problems_from,
+    problems_of_single,
     settings_from,
 )
 from bso.cli.terminal import onlookers, people, print_json
@@ -58,7 +62,8 @@ CLUSTER_SEEDS = 3
 
 @app.command()
 def single(
-    traces: TracesArgument,
+    traces: TracesOrTruthsArgument = None,
+    truths: TruthsOption = None,
     policy: PolicyOption = DEFAULT_POLICY,
     against: AgainstOption = None,
     seeds: SeedsOption = SEEDS,
@@ -74,6 +79,7 @@ def single(
     overlap: Annotated[
         int, typer.Option("--overlap", min=0, help="How many other recurrences run beside each one.")
     ] = 0,
+    noise: NoiseOption = "",
     failure_rate: FailureRateOption = 0.0,
     spec: SpecOption = None,
     target_metric: TargetOption = None,
@@ -95,6 +101,8 @@ def single(
     `bso simulate single traces/ --gpu a40 --seeds 20`
 
     `bso simulate single traces/ --dataset squad --recurrences 100 --drift epochs:x1.5@50 --json`
+
+    `bso simulate single --truths 1 --noise run:0.3 --recurrences 60 --against pruning_thompson`
     """
     from bso.simulator.study import Case
 
@@ -103,6 +111,7 @@ def single(
         eta=eta,
         beta=beta,
         drift=drift,
+        noise=noise,
         failure_rate=failure_rate,
         spec=spec or [],
         recurrences=recurrences,
@@ -115,7 +124,7 @@ def single(
         default_batch_size=default_batch_size,
         is_lower_better=lower_is_better,
     )
-    problems = problems_from(traces, gpu or (), workloads)
+    problems = problems_of_single(traces, truths, gpu or (), workloads)
     cases = [Case(name=problem.name, problem=problem) for problem in problems]
     _make_room(csv, plots)
     results = _simulated(cases, seeds, settings, processes, against)
@@ -133,6 +142,7 @@ def cluster(
     eta: EtaOption = 0.5,
     beta: BetaOption = 2.0,
     drift: DriftOption = "",
+    noise: NoiseOption = "",
     failure_rate: FailureRateOption = 0.0,
     spec: SpecOption = None,
     processes: ProcessesOption = None,
@@ -152,7 +162,9 @@ def cluster(
     """
     from bso.simulator.cluster import cluster_cases, read_cluster_trace
 
-    settings = settings_from(policy=policy, eta=eta, beta=beta, drift=drift, failure_rate=failure_rate, spec=spec or [])
+    settings = settings_from(
+        policy=policy, eta=eta, beta=beta, drift=drift, noise=noise, failure_rate=failure_rate, spec=spec or []
+    )
     problems = problems_from(traces, gpu or (), WorkloadOptions())
     cases = cluster_cases(read_cluster_trace(trace), problems)
     _make_room(csv, plots)

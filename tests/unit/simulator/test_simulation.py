@@ -45,6 +45,18 @@ def test_a_run_tells_what_models_cost_in_the_end_and_what_the_policy_expects_of_
     assert abs(often.cost - run.mean_costs[32]) < 4 * often.deviation < 0.2 * often.cost
 
 
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_run_tells_what_was_taken_for_the_best_on_the_way(policy: str) -> None:
+    run = simulate(EASY, {"policy": policy}, recurrences=40, seed=3)
+    assert len(run.best_known) == 40
+    assert {known.batch_size for known in run.best_known[30:]} == {32}
+    expected = run.best_known[-1].expected_cost
+    assert expected is not None
+    assert expected == pytest.approx(run.expected[32].cost)
+    assert run.change_points == 0
+    assert simulate(EASY, {"policy": policy}, recurrences=40, seed=3, drift=parse_drift("epochs:x4@20")).change_points
+
+
 def test_as_often_as_in_the_paper_unless_said_otherwise() -> None:
     assert simulate(EASY).recurrences == 2 * 4 * 2
 

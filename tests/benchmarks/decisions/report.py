@@ -1,0 +1,166 @@
+"""The page of results: tables in Markdown, and pictures beside it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
+from tests.benchmarks.decisions import rows
+from tests.benchmarks.decisions.jobs import DEARER, JobFigures
+from tests.benchmarks.decisions.round_robin import ROUND_ROBIN
+from tests.benchmarks.decisions.rows import Cell
+from tests.benchmarks.decisions.worlds import STEP_NOISES
+from tests.benchmarks.figures import Figure
+from tests.benchmarks.printing import table_of
+
+POLICIES = (CURVE, PRUNING_THOMPSON, ROUND_ROBIN)
+Jobs = Mapping[tuple[str, str], Sequence[JobFigures]]
+"""The jobs of a row (its name) under a policy, in the same order for every policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """All that was simulated; ``steps`` are the rows with a step, ``traces`` the figures of measured traces."""
+
+    purpose: str
+    seeds: Sequence[int]
+    noises: Sequence[str]
+    jobs: Jobs
+    steps: Jobs
+    traces: Sequence[Figure] = field(default_factory=tuple)
+
+
+def page_of(results: Results) -> str:
+    """The page in Markdown."""
+    first = results.jobs[results.noises[0], CURVE]
+    worlds = len({job.world for job in first})
+    preface = (
+        f"Made by `make decisions`: {worlds} worlds (six families of truths, each with the cheapest, a middle and the "
+        f"dearest batch size as default) of {len(first) // worlds} jobs for each noise, seeds {results.seeds[0]} to "
+        f"{results.seeds[-1]}, for {results.purpose}. All costs are true ones, without the noise. In brackets the 95 % "
+        "interval by a bootstrap over jobs, then the worst of the worlds."
+    )
+    return "\n\n".join(
+        [
+            "# Decisions in a noisy world",
+            preface,
+            "## Cost over the best batch size [%]: the five trials before recurrence 30",
+            _table(results, rows.RECENT),
+            *[
+                part
+                for recurrence in rows.CHECKED
+                for part in (
+                    f"## Cost over the best [%] of the batch size believed best after recurrence {recurrence}",
+                    _table(results, rows.believed_at(recurrence)),
+                )
+            ],
+            "![by recurrence](believed.png)",
+            "## Trainings wasted until recurrence 30, over those of the same jobs without noise",
+            _wasted(results),
+            f"## Jobs [%] that end with a batch size truly over {100 * (DEARER - 1):.0f} % dearer than the default",
+            _table(results, rows.HARMED),
+            "## Flat truths: cost of what is believed best in the end over that of the default [%]",
+            _table(results, rows.OVER_DEFAULT, is_flat=True),
+            f"## Worlds in which `{CURVE}` is dearer than `{PRUNING_THOMPSON}` (paired, Holm's correction)",
+            _dearer(results),
+            "## Taken for a change although nothing changes [% of trials]; beliefs off by more than a factor of 2 [%]",
+            _stationary(results),
+            "## A lasting step, x1.5 at recurrence 31: recurrences until half of it is expected",
+            _steps(results),
+            *(["## Measured traces", f"```text\n{table_of(results.traces)}\n```"] if results.traces else []),
+        ]
+    )
+
+
+def write(results: Results, folder: Path) -> Path:
+    """Write the page, and its pictures beside it; the page's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _draw(results, folder / "believed.png")
+    path = folder / "decisions.md"
+    path.write_text(f"{page_of(results)}\n", encoding="utf-8")
+    return path
+
+
+def _table(results: Results, quantity: rows.Quantity, *, is_flat: bool = False) -> str:
+    def jobs(noise: str, policy: str) -> Sequence[JobFigures]:
+        return [job for job in results.jobs[noise, policy] if job.is_flat or not is_flat]
+
+    return _markdown(
+        ("noise", *POLICIES),
+        [
+            (noise, *(_words(rows.cell(jobs(noise, policy), quantity)) for policy in POLICIES))
+            for noise in results.noises
+        ],
+    )
+
+
+def _wasted(results: Results) -> str:
+    quiet, *noisy = results.noises
+    compared = (CURVE, PRUNING_THOMPSON)
+    table = [
+        (
+            quiet,
+            *(f"{rows.cell(results.jobs[quiet, policy], lambda job: job.wasted).mean:.2f} runs" for policy in compared),
+        )
+    ]
+    for noise in noisy:
+        ratios = (rows.ratio_of_wasted(results.jobs[noise, one], results.jobs[quiet, one]) for one in compared)
+        table.append((noise, *(f"x {_words(ratio, digits=2)}" for ratio in ratios)))
+    return _markdown(("noise", *compared), table)
+
+
+def _dearer(results: Results) -> str:
+    lines = []
+    for noise in results.noises:
+        worlds = rows.dearer_worlds(results.jobs[noise, CURVE], results.jobs[noise, PRUNING_THOMPSON])
+        named = "; ".join(f"{one.world} (+{one.difference:.1f} %)" for one in worlds)
+        lines.append((noise, str(len(worlds)), named or "none"))
+    return _markdown(("noise", "worlds", "which"), lines)
+
+
+def _stationary(results: Results) -> str:
+    def both(noise: str, policy: str) -> str:
+        jobs = results.jobs[noise, policy]
+        return f"{rows.change_point_share(jobs):.2f}; {rows.expected_sanity(jobs):.1f}"
+
+    compared = (CURVE, PRUNING_THOMPSON)
+    return _markdown(
+        ("noise", *compared), [(noise, *(both(noise, one) for one in compared)) for noise in results.noises]
+    )
+
+
+def _steps(results: Results) -> str:
+    def words(noise: str, policy: str) -> str:
+        found = rows.followed_within(results.steps[noise, policy], step=1.5, since=31)
+        return "not until the end" if found is None else str(found)
+
+    compared = (CURVE, PRUNING_THOMPSON)
+    return _markdown(("step", *compared), [(name, *(words(name, one) for one in compared)) for name in STEP_NOISES])
+
+
+def _words(found: Cell, digits: int = 1) -> str:
+    mean, low, high, worst = (f"{each:.{digits}f}" for each in (found.mean, found.low, found.high, found.worst))
+    return f"{mean} ({low} to {high}); {worst} {found.worst_world}"
+
+
+def _markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *lines))
+
+
+def _draw(results: Results, path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Picture
+
+    picture = Picture(figsize=(12, 6.4), layout="constrained")
+    FigureCanvasAgg(picture)
+    every = picture.subplots(2, (len(results.noises) + 1) // 2, squeeze=False, sharex=True, sharey=True).flat
+    for axes, noise in zip(every, results.noises, strict=False):
+        for policy in POLICIES:
+            curve = rows.believed_curve(results.jobs[noise, policy])
+            axes.plot(range(1, len(curve) + 1), curve, label=policy, linewidth=1.8)
+        axes.set_title(noise, loc="left", fontsize=10)
+        axes.set(xlabel="recurrence", ylabel="believed best: over the best [%]", ylim=(0, 60))
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    next(iter(picture.axes)).legend(frameon=False, fontsize=8)
+    picture.savefig(path, dpi=110)

@@ -1,0 +1,142 @@
+"""What many jobs say together: means with 95 % intervals from a bootstrap over jobs."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.benchmarks.decisions.jobs import AT, JobFigures
+
+CHECKED = (20, 30, 60)
+"""Recurrences after which the batch size that is believed best is looked at."""
+_RESAMPLES = 2000
+_SEED = 20230417
+_LEVEL = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A mean, the ends of its 95 % interval, and the mean of the worst truth (family and default)."""
+
+    mean: float
+    low: float
+    high: float
+    worst: float
+    worst_world: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """A world in which one policy's last trials cost more than another's with the same luck, beyond chance."""
+
+    world: str
+    difference: float
+    p: float
+
+
+Quantity = Callable[[JobFigures], float]
+
+RECENT: Quantity = lambda job: 100 * job.recent  # noqa: E731
+HARMED: Quantity = lambda job: 100 * job.is_harmed  # noqa: E731
+OVER_DEFAULT: Quantity = lambda job: 100 * job.over_default  # noqa: E731
+
+
+def believed_at(recurrence: int) -> Quantity:
+    """The excess [%] of what is believed best after a recurrence."""
+    return lambda job: 100 * job.believed[recurrence - 1]
+
+
+def cell(jobs: Sequence[JobFigures], quantity: Quantity) -> Cell:
+    """A quantity over jobs of several worlds."""
+    values = np.array([quantity(job) for job in jobs])
+    by_world = {name: float(np.mean([quantity(job) for job in jobs if job.world == name])) for name in _names(jobs)}
+    worst = max(by_world, key=lambda name: by_world[name])
+    low, high = _ends(values)
+    return Cell(mean=float(values.mean()), low=low, high=high, worst=by_world[worst], worst_world=worst)
+
+
+def ratio_of_wasted(noisy: Sequence[JobFigures], quiet: Sequence[JobFigures]) -> Cell:
+    """Trainings wasted until recurrence 30, over those of the same jobs without noise: a ratio of means."""
+    pairs = np.array([[mine.wasted, other.wasted] for mine, other in zip(noisy, quiet, strict=True)])
+    drawn = pairs[_draws(len(pairs))].mean(axis=1)
+    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
+    by_world = {name: pairs[[job.world == name for job in noisy]].mean(axis=0) for name in _names(noisy)}
+    ratios = {name: float(mine / other) if other > 0 else math.inf for name, (mine, other) in by_world.items()}
+    worst = max(ratios, key=lambda name: ratios[name])
+    mean = pairs.mean(axis=0)
+    return Cell(mean=float(mean[0] / mean[1]), low=float(low), high=float(high), worst=ratios[worst], worst_world=worst)
+
+
+def dearer_worlds(jobs: Sequence[JobFigures], others: Sequence[JobFigures]) -> tuple[Paired, ...]:
+    """Worlds in which the last trials of the first are dearer with the same luck, after Holm's correction.
+
+    The probabilities are those of a paired z test, one-sided. Holm, A simple sequentially rejective multiple test
+    procedure (1979).
+    """
+    found = []
+    for name in _names(jobs):
+        differences = np.array(
+            [100 * (mine.recent - other.recent) for mine, other in zip(jobs, others, strict=True) if mine.world == name]
+        )
+        found.append(Paired(world=name, difference=float(differences.mean()), p=_p(differences)))
+    found.sort(key=lambda one: one.p)
+    rejected = []
+    for number, one in enumerate(found):
+        if one.p > _LEVEL / (len(found) - number):
+            break
+        rejected.append(one)
+    return tuple(rejected)
+
+
+def followed_within(jobs: Sequence[JobFigures], *, step: float, since: int) -> int | None:
+    """Recurrences after a step until the median job expects more than half of it (on the logarithmic scale).
+
+    None: not until the end.
+    """
+    for recurrence in range(since, len(jobs[0].expected) + 1):
+        ratios = sorted(job.expected[recurrence - 1] for job in jobs if not math.isnan(job.expected[recurrence - 1]))
+        if ratios and ratios[len(ratios) // 2] > 1.0 / math.sqrt(step):
+            return recurrence - since + 1
+    return None
+
+
+def change_point_share(jobs: Sequence[JobFigures]) -> float:
+    """Of all trials, the share [%] that were taken for a change."""
+    return 100 * sum(job.change_points for job in jobs) / max(1, sum(job.trials for job in jobs))
+
+
+def believed_curve(jobs: Sequence[JobFigures]) -> NDArray[np.float64]:
+    """The mean excess [%] of what is believed best after each recurrence."""
+    found: NDArray[np.float64] = 100 * np.array([job.believed for job in jobs]).mean(axis=0)
+    return found
+
+
+def expected_sanity(jobs: Sequence[JobFigures]) -> float:
+    """Of all jobs, the share [%] that at recurrence 30 expect less than half or more than twice the true cost."""
+    ratios = [job.expected[AT - 1] for job in jobs if not math.isnan(job.expected[AT - 1])]
+    return 100 * sum(not 0.5 <= ratio <= 2.0 for ratio in ratios) / max(1, len(ratios))
+
+
+def _p(differences: NDArray[np.float64]) -> float:
+    """How likely so large a mean is by chance; nothing is said of fewer than two, or where there is no difference."""
+    if len(differences) < 2 or not differences.any():
+        return 1.0
+    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    return 1.0 - NormalDist().cdf(float(differences.mean()) / error) if error > 0 else float(differences[0] < 0)
+
+
+def _names(jobs: Sequence[JobFigures]) -> list[str]:
+    return list(dict.fromkeys(job.world for job in jobs))
+
+
+def _draws(count: int) -> NDArray[np.int64]:
+    return np.random.default_rng(_SEED).integers(count, size=(_RESAMPLES, count))
+
+
+def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
+    means = values[_draws(len(values))].mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)

@@ -1,0 +1,22 @@
+"""A policy on measured traces: that what is gained in noise is not lost without it."""
+
+from collections.abc import Sequence
+
+from bso.simulator import Problem
+from tests.benchmarks.judging import Judging, poor_share, regrets_of, values_of
+from tests.benchmarks.resampling import Resampled
+
+RECURRENCES = 100
+HORIZONS = (10, 20, 100)
+
+
+def on_traces(judging: Judging, problems: Sequence[Problem], policy: str) -> None:
+    """Regrets, their 99th percentile, and how often a choice is poor in the end."""
+    results = judging.simulate(problems, policy, recurrences=RECURRENCES)
+    resampled = Resampled([problem.workload for problem in problems], len(judging.seeds))
+    case = f"{len(problems)} problems, {len(judging.seeds)} seeds; {policy}"
+    for horizon in HORIZONS:
+        judging.tell(case, f"regret@{horizon}", "runs", resampled.mean(regrets_of(results, horizon)))
+    judging.tell(case, "regret@100, 99 % of runs", "runs", resampled.percentile(regrets_of(results, 100), 0.99))
+    poor = values_of(results, lambda run: 100 * poor_share(run))
+    judging.tell(case, "2 % worse than best, last fifth", "%", resampled.mean(poor))
