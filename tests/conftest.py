@@ -11,8 +11,15 @@ pytest.register_assert_rewrite("tests.contract.storage.training", "tests.integra
 
 pytest_plugins = ["tests.servers.fixtures"]
 
-# No deadlines: machines differ. In CI the same examples every time: a failure is the change's, and can be repeated.
-hypothesis.settings.register_profile("bso", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
+# No deadlines, and no complaint that examples are made slowly: machines differ. In CI the same examples every time:
+# a failure is the change's, and can be repeated.
+hypothesis.settings.register_profile(
+    "bso",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+    print_blob=True,
+)
 hypothesis.settings.load_profile("bso")
 
 # Whether this machine has meters makes no difference to a test; tests of meters say otherwise.

@@ -158,6 +158,7 @@ class RpcClient:
             except ConnectionLost:
                 logger.debug("sending a command again on the next connection", extra={"action": "command_resent"})
             except PublishFailed:
+                logger.debug("the queue of commands takes no more: waiting", extra={"action": "command_refused"})
                 await asyncio.sleep(_REFUSED_PAUSE_S)
             except TopologyMissing as error:
                 raise NoCommandQueue(

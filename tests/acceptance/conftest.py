@@ -1,8 +1,10 @@
 """The installed ``bso`` command, run as a user runs it: a process of its own with an environment of its own."""
 
+import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.integration.workers.processes import WorkerProcess
+from tests.servers import PATIENCE_S
 
 BSO = Path(sys.executable).with_name("bso")
-TIMEOUT_S = 90.0
 
 
 @dataclass
@@ -32,7 +34,7 @@ class Command:
             env=self.environment | environment,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=PATIENCE_S,
             stdin=subprocess.DEVNULL,
             check=False,
         )
@@ -76,7 +78,7 @@ class Command:
         return process, typed
 
     def start(self, *arguments: object, stdout: Any = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
-        """Start and leave running; it is killed after the test."""
+        """Start and leave running; it is killed after the test, with all that it has started."""
         process = subprocess.Popen(
             [BSO, *map(str, arguments)],
             env=self.environment | environment,
@@ -84,9 +86,18 @@ class Command:
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             text=True,
+            start_new_session=True,
         )
         self.started.append(process)
         return process
+
+    def kill_all(self) -> None:
+        """Kill what was started and all of its group: a child that lived on would hold the pipes open for ever."""
+        for process in self.started:
+            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 @pytest.fixture
@@ -99,9 +110,7 @@ def bso(state_dir: Path) -> Iterator[Command]:
     """The command, with an empty state directory and none of this process' BSO_ settings."""
     command = command_in(state_dir)
     yield command
-    for process in command.started:
-        process.kill()
-        process.communicate()
+    command.kill_all()
 
 
 def command_in(state_dir: Path) -> Command:

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.acceptance.conftest import BSO, TIMEOUT_S, Command, started_worker
+from tests.acceptance.conftest import BSO, Command, started_worker
+from tests.servers import PATIENCE_S
 from tools.private_servers import Management
 
 
@@ -57,7 +58,7 @@ def test_a_state_directory_below_a_file(bso: Command, tmp_path: Path) -> None:
 def test_a_disk_that_takes_no_more(bso: Command, state_dir: Path) -> None:
     state_dir.mkdir()
     full = ["sh", "-c", 'ulimit -f 0; exec "$0" doctor', str(BSO)]
-    done = subprocess.run(full, env=bso.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(full, env=bso.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1
     assert f"✗ state directory: {state_dir} is not writable (File too large)" in done.stdout
 
@@ -110,7 +111,7 @@ def test_workers_come_and_go(bso: Command, amqp_url: str, mysql_url: str, tmp_pa
     assert "a worker answered" in findings["answers"]["found"]
 
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait() == 0
     assert "no worker consumes" in broken(examined(bso, **settings))["workers"]
 
 

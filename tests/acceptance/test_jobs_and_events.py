@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import Command, command_in
+from tests.servers import PATIENCE_S
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +121,7 @@ def test_a_live_tail_shows_what_happens_from_now_on(trained: Command, training: 
     event = json.loads(tail.stdout.readline())
     assert (event["type"], event["payload"]["trial_number"]) == ("trial_started", 5)
     tail.send_signal(signal.SIGINT)
-    assert tail.wait(60) == 130
+    assert tail.wait(PATIENCE_S) == 130
 
 
 def test_a_batch_size_may_be_allowed_again(trained: Command) -> None:
@@ -183,7 +184,7 @@ with BatchSizeOptimizer(spec, learning_rate=rate, constant_power=100.0) as bso:
 
 
 def test_power_profiles_and_learning_rates_are_shown_and_exported(bso: Command) -> None:
-    subprocess.run([sys.executable, "-c", _PROFILING], env=bso.environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _PROFILING], env=bso.environment, check=True, timeout=PATIENCE_S)
     shown = bso.json("jobs", "show", "profiled")
     [profile] = shown["power_profiles"]
     assert (profile["batch_size"], len(profile["measurements"])) == (8, 2)

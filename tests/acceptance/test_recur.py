@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import Command
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 
 
 def test_each_recurrence_is_launched_with_an_id_of_its_own(bso: Command, training: list[str]) -> None:
@@ -90,9 +90,9 @@ def test_sigterm_is_passed_on_and_no_further_recurrence_begins(
 ) -> None:
     reached = tmp_path / "reached"
     process = bso.start("recur", 3, "--", *training, "waits", reached)
-    eventually(reached.exists, timeout_s=20)
+    eventually(reached.exists)
     process.send_signal(signal.SIGTERM)
-    shown, complaints = process.communicate(timeout=20)
+    shown, complaints = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM, complaints
     assert "0 of 3 recurrences done, 0 failed, 0 without a model, 1 interrupted" in shown
     [trial] = bso.json("jobs", "show", "toy")["trials"]
@@ -102,10 +102,10 @@ def test_sigterm_is_passed_on_and_no_further_recurrence_begins(
 def test_ctrl_c_reaches_the_training_once(bso: Command, training: list[str], tmp_path: Path) -> None:
     reached = tmp_path / "reached"
     process, terminal = bso.start_in_terminal("recur", 3, "--", *training, "waits", reached)
-    eventually(reached.exists, timeout_s=20)
+    eventually(reached.exists)
     os.write(terminal, b"\x03")
     shown = read_to_the_end(terminal)
-    assert process.wait(20) == 128 + signal.SIGINT
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
     assert shown.count("KeyboardInterrupt") == 2  # the end of its traceback, and the reason that was recorded
     [trial] = bso.json("jobs", "show", "toy")["trials"]
     assert trial["outcome"] == "interrupted"
@@ -126,9 +126,9 @@ def test_a_training_that_does_not_heed_a_signal_is_killed_in_the_end(
 ) -> None:
     reached = tmp_path / "reached"
     process = bso.start("recur", 3, "--grace", 0.2, "--", *training, "deaf", reached)
-    eventually(reached.exists, timeout_s=20)
+    eventually(reached.exists)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGKILL
     [trial] = bso.json("jobs", "show", "toy")["trials"]
     assert trial["outcome"] == "interrupted"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import Command
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ class Halting:
         return int(self.reached.read_text())
 
     def wait_until_reached(self) -> None:
-        eventually(lambda: self.reached.exists() and self.reached.read_text() != "", timeout_s=30)
+        eventually(lambda: self.reached.exists() and self.reached.read_text() != "")
 
     def let_through(self) -> None:
         with self.gate.open("w") as gate:
@@ -102,14 +102,14 @@ def test_a_training_that_outlives_its_killed_driver_is_followed_to_its_end(
     driver = bso.start("recur", 3, "--log-dir", log_dir, "--", *halting.command)
     halting.wait_until_reached()
     driver.kill()
-    driver.wait(20)
+    driver.wait(PATIENCE_S)
 
     second = bso.start("recur", "--log-dir", log_dir)
     assert second.stderr is not None
     assert "recurrence 2 of 3, resumed" in second.stderr.readline()
     assert "still runs: following it" in second.stderr.readline()
     halting.let_through()
-    shown, complaints = second.communicate(timeout=60)
+    shown, complaints = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 0, complaints
     assert "the other half" in shown
     assert [(one["number"], len(one["launches"])) for one in recurrences(log_dir)] == [(1, 1), (2, 1), (3, 1)]
@@ -126,9 +126,9 @@ def test_a_killed_driver_and_a_killed_training_are_gone_on_with_in_the_same_recu
     [_, unfinished] = recurrences(log_dir)
     assert unfinished["launches"][0]["ended_at"] is None  # written before the launch
     driver.kill()
-    driver.wait(20)
+    driver.wait(PATIENCE_S)
     os.kill(halting.pid, signal.SIGKILL)
-    eventually(lambda: not _is_running(halting.pid), timeout_s=20)
+    eventually(lambda: not _is_running(halting.pid))
 
     done = bso("recur", "--log-dir", log_dir)
     assert done.returncode == 0, done.stderr
@@ -161,7 +161,7 @@ def test_a_second_driver_is_refused_while_anybody_may_look(bso: Command, halting
     table = bso.ok("recur", "--summary", "--log-dir", log_dir)
     assert ("… " in table, "not ended" in table, "1 of 3 recurrences done, 0 failed, 0 without" in table) == (True,) * 3
     halting.let_through()
-    driver.communicate(timeout=60)
+    driver.communicate(timeout=PATIENCE_S)
     assert driver.returncode == 0
 
 
@@ -169,7 +169,7 @@ def test_a_stopped_run_goes_on_with_the_recurrence_it_was_in(bso: Command, halti
     driver = bso.start("recur", 2, "--log-dir", log_dir, "--", *halting.command)
     halting.wait_until_reached()
     driver.send_signal(signal.SIGTERM)
-    _, complaints = driver.communicate(timeout=30)
+    _, complaints = driver.communicate(timeout=PATIENCE_S)
     assert driver.returncode == 128 + signal.SIGTERM
     assert f"go on with this recurrence: bso recur --log-dir {log_dir}" in complaints
     [_, stopped] = recurrences(log_dir)
@@ -244,7 +244,7 @@ def test_a_training_with_a_checkpoint_goes_on_with_its_own_trial(
         os.kill(halting.pid, number)
     else:
         driver.send_signal(number)
-    driver.communicate(timeout=30)
+    driver.communicate(timeout=PATIENCE_S)
 
     done = bso("recur", "--log-dir", log_dir)
     assert done.returncode == 0, f"{done.stderr}\n{done.stdout}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import BSO, Command
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 
 # It waits until it is asked for, and then whether it is asked for again.
 _COUNTING = """
@@ -33,8 +33,8 @@ def test_a_signal_to_the_driver_or_to_its_group_reaches_the_command_once(
     command = [BSO, *driver, "--", sys.executable, "-c", _COUNTING, int(number), reached, heard]
     process = subprocess.Popen(list(map(str, command)), env=bso.environment, start_new_session=True)
     bso.started.append(process)
-    eventually(reached.exists, timeout_s=30)
+    eventually(reached.exists)
     assert callable(send)
     send(process.pid, number)
-    process.wait(30)
+    process.wait(PATIENCE_S)
     assert heard.read_text() == "once"

@@ -12,6 +12,7 @@ import pytest
 from bso_broker.rabbit import RabbitBroker
 from bso_migrations import upgrade
 from tests.acceptance.conftest import Command, started_worker
+from tests.servers import PATIENCE_S
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_events_are_followed_live_through_the_broker(trainee: Command, training:
     assert tail.stderr is not None
     assert "following" in tail.stderr.readline()
     trainee.ok("recur", 2, "--", *training, "goes")
-    printed, _ = tail.communicate(timeout=30)
+    printed, _ = tail.communicate(timeout=PATIENCE_S)
     assert [json.loads(line)["payload"]["trial_number"] for line in printed.splitlines()] == [1, 2]
 
 

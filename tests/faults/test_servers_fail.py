@@ -1,7 +1,6 @@
 """Broker and database are killed, frozen, cut off and broken under load: nothing is lost, nothing is doubled."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,14 +9,12 @@ import pytest
 from bso.storage import SqlStore, open_store
 from bso_broker.rabbit import RabbitBroker
 from bso_migrations import upgrade
+from tests.integration.broker.test_broker_failures import settled_down
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
 from tests.integration.workers.training import Load, Queue, audit, begin, new_job, register, train
 from tests.servers import TcpProxy, eventually_async
 from tools.private_servers import MariaDB, RabbitMQ
-
-PATIENCE_S = 110.0
-SETTLED_S = 3.0  # RabbitMQ 3.10 may lose a quorum queue that was declared within the last seconds before SIGKILL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +26,6 @@ class Stack:
     amqp_url: str
     database_url: str
     workers: Sequence[WorkerProcess]
-    started_at_s: float
-
-    def is_settled(self) -> bool:
-        return time.monotonic() - self.started_at_s > SETTLED_S
 
     def reasons(self) -> list[str]:
         return [reason for worker in self.workers for reason in worker.reasons().values()]
@@ -57,14 +50,13 @@ async def stack(breakable_rabbitmq: RabbitMQ, breakable_mariadb: MariaDB, start_
     amqp_url, database_url = breakable_rabbitmq.create_vhost(), breakable_mariadb.create_database()
     await upgrade(database_url)
     urls = {"amqp_url": amqp_url, "database_url": database_url}
-    workers = [start_worker(**urls, database_timeout_s=2.0) for _ in range(2)]
+    workers = [start_worker(**urls, database_timeout_s=5.0) for _ in range(2)]
     for worker in workers:
         worker.ready()
     return Stack(
         rabbitmq=breakable_rabbitmq,
         mariadb=breakable_mariadb,
         workers=workers,
-        started_at_s=time.monotonic(),
         **urls,
     )
 
@@ -76,23 +68,23 @@ async def answers_more(worker: WorkerProcess) -> None:
     def has_answered_more() -> bool:
         return worker.metric("bso_commands_total") > before
 
-    await eventually_async(has_answered_more, timeout_s=PATIENCE_S, what="more answers")
+    await eventually_async(has_answered_more, what="more answers")
 
 
 async def under_load(stack: Stack, break_and_mend: Callable[[], Awaitable[None]]) -> None:
     """Break something while trainings run; afterwards they go on, and everything agrees."""
     job = new_job()
-    async with RabbitBroker(stack.amqp_url) as broker, Queue(broker=broker, timeout_s=PATIENCE_S) as ask:
+    async with RabbitBroker(stack.amqp_url) as broker, Queue(broker=broker) as ask:
         await register(ask, job)
         async with Load(ask=ask, job_id=job) as load:
             await load.progress(10)
             await break_and_mend()
-            await load.progress(20, timeout_s=PATIENCE_S)
+            await load.progress(20)
     await stack.all_ready()
     store = open_store(stack.database_url)
     try:
         assert load.trials == await audit(store, job)
-        await eventually_async(lambda: _all_published(store), timeout_s=30)
+        await eventually_async(lambda: _all_published(store))
     finally:
         await store.close()
     assert stack.dead_letters() == 0
@@ -107,7 +99,7 @@ async def _all_published(store: SqlStore) -> bool:
 @pytest.mark.slow
 async def test_the_broker_is_killed_and_started_again(stack: Stack) -> None:
     async def break_and_mend() -> None:
-        await eventually_async(stack.is_settled)
+        await asyncio.to_thread(settled_down, stack.rabbitmq, stack.amqp_url)
         stack.rabbitmq.kill()
         await stack.none_ready()
         await asyncio.to_thread(stack.rabbitmq.start)

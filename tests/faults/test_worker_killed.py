@@ -22,7 +22,7 @@ from tests.integration.workers.training import (
     register,
     train,
 )
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 
 CRASHING = str(Path(__file__).with_name("crashing_worker.py"))
 
@@ -64,12 +64,12 @@ async def test_events_of_a_dead_worker_are_relayed(
     waiting = await store.unpublished(older_than_s=0.0)
     assert "TrialStarted" in {type(stored.recorded.event).__name__ for stored in waiting}
     heirs = [start_worker(relay_age_s=1.0) for _ in range(2)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         event = await anext(aiter(subscriber))
         await pending
     assert event.message_id.startswith(f"{job}:")
     await eventually_async(lambda: _all_published(store))
-    assert sum(heir.metric("bso_events_relayed_total") for heir in heirs) >= len(waiting)
+    await eventually_async(lambda: sum(heir.metric("bso_events_relayed_total") for heir in heirs) >= len(waiting))
     await subscriber.close()
 
 

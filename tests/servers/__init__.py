@@ -19,7 +19,8 @@ breakable_postgresql  takes 4 s to start, the others less than one
 tcp_proxy             a function url -> TcpProxy in front of that server: proxy.url, drop(), cut(), stall(),
                       stall_requests(), stall_replies(), restore(), connections
 
-Helpers: eventually(condition, timeout_s=, what=) and eventually_async(condition or coroutine function, ...).
+Helpers: eventually(condition, what=) and eventually_async(condition or coroutine function, ...), which give up after
+PATIENCE_S: the deadline of whatever else would hang for ever.
 
 Environment: BSO_TEST_AMQP_URL (with BSO_TEST_AMQP_MANAGEMENT_URL, http://user:password@host:port, for a virtual host
 per test; without it amqp_url is the given URL as it is, leftovers included), BSO_TEST_DATABASE_URL (MySQL or MariaDB;
@@ -34,6 +35,6 @@ rabbitmq_management, mysql_url and database_url[mysql], unless a private server 
 """
 
 from tests.servers.proxy import TcpProxy
-from tests.servers.waiting import eventually, eventually_async
+from tests.servers.waiting import PATIENCE_S, eventually, eventually_async
 
-__all__ = ["TcpProxy", "eventually", "eventually_async"]
+__all__ = ["PATIENCE_S", "TcpProxy", "eventually", "eventually_async"]

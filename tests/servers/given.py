@@ -9,6 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from tests.servers.waiting import PATIENCE_S
+
 AMQP_URL = os.environ.get("BSO_TEST_AMQP_URL")
 AMQP_MANAGEMENT_URL = os.environ.get("BSO_TEST_AMQP_MANAGEMENT_URL")
 DATABASE_URL = os.environ.get("BSO_TEST_DATABASE_URL")
@@ -43,9 +45,9 @@ def _execute(url: str, *statements: str) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     if thread.is_alive():
-        raise TimeoutError(f"no answer within 60 s: {statements}")
+        raise TimeoutError(f"no answer within {PATIENCE_S:g} s: {statements}")
     if failures:
         raise failures[0]
 

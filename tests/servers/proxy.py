@@ -7,6 +7,8 @@ from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from tests.servers.waiting import PATIENCE_S
+
 T = TypeVar("T")
 
 
@@ -30,6 +32,7 @@ class TcpProxy:
         self._refuses = False
         self._requests_flow = asyncio.Event()
         self._replies_flow = asyncio.Event()
+        self._held = 0
         self.port = 0
 
     @property
@@ -44,6 +47,11 @@ class TcpProxy:
         """How many connections are open through the proxy."""
         return len(self._pipes)
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether something has arrived that is held until restore()."""
+        return self._held > 0
+
     def start(self) -> Self:
         """Listen, and forward everything."""
         self._thread.start()
@@ -56,7 +64,7 @@ class TcpProxy:
             return
         self._in_loop(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         self._loop.close()
 
     def drop(self) -> None:
@@ -92,7 +100,7 @@ class TcpProxy:
         self.close()
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     async def _listen(self) -> None:
         await self._set_flow(requests=True, replies=True)
@@ -132,11 +140,23 @@ class TcpProxy:
         self._pipes.add(pipe)
         try:
             await pipe.run(
-                _pump(reader, server_writer, self._requests_flow), _pump(server_reader, writer, self._replies_flow)
+                self._pump(reader, server_writer, self._requests_flow),
+                self._pump(server_reader, writer, self._replies_flow),
             )
         finally:
             self._pipes.discard(pipe)
             pipe.closed.set()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flow: asyncio.Event) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := await reader.read(65536):
+                self._held += 1
+                try:
+                    await flow.wait()
+                finally:
+                    self._held -= 1
+                writer.write(chunk)
+                await writer.drain()
 
 
 class _Pipe:
@@ -158,11 +178,3 @@ class _Pipe:
             task.cancel()
         for writer in self._writers:
             writer.transport.abort()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flow: asyncio.Event) -> None:
-    with contextlib.suppress(OSError):
-        while chunk := await reader.read(65536):
-            await flow.wait()
-            writer.write(chunk)
-            await writer.drain()

@@ -8,10 +8,12 @@ from typing import TypeVar, overload
 
 T = TypeVar("T")
 
+PATIENCE_S = 120.0
+"""The last resort against hanging [s]: far more than anything takes on a machine that others keep busy."""
 PAUSE_S = 0.02  # between two looks
 
 
-def eventually(condition: Callable[[], T], *, timeout_s: float = 10.0, what: str = "") -> T:
+def eventually(condition: Callable[[], T], *, timeout_s: float = PATIENCE_S, what: str = "") -> T:
     """Look until the condition holds and return what it gave; AssertionError after the deadline."""
     deadline = time.monotonic() + timeout_s
     while not (seen := condition()):
@@ -22,15 +24,17 @@ def eventually(condition: Callable[[], T], *, timeout_s: float = 10.0, what: str
 
 
 @overload
-async def eventually_async(condition: Callable[[], Awaitable[T]], *, timeout_s: float = 10.0, what: str = "") -> T: ...
+async def eventually_async(
+    condition: Callable[[], Awaitable[T]], *, timeout_s: float = PATIENCE_S, what: str = ""
+) -> T: ...
 
 
 @overload
-async def eventually_async(condition: Callable[[], T], *, timeout_s: float = 10.0, what: str = "") -> T: ...
+async def eventually_async(condition: Callable[[], T], *, timeout_s: float = PATIENCE_S, what: str = "") -> T: ...
 
 
 async def eventually_async(
-    condition: Callable[[], T] | Callable[[], Awaitable[T]], *, timeout_s: float = 10.0, what: str = ""
+    condition: Callable[[], T] | Callable[[], Awaitable[T]], *, timeout_s: float = PATIENCE_S, what: str = ""
 ) -> T:
     """As `eventually`, leaving the event loop free in between; the condition may be a coroutine function.
 

@@ -90,7 +90,7 @@ class Management:
         data = None if body is None and method == "GET" else json.dumps(body or {}).encode()
         request = urllib.request.Request(self._root + path, data, self._headers, method=method)  # noqa: S310  its own URL
         try:
-            with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
                 content = response.read()
         except urllib.error.HTTPError as error:
             with error:

@@ -17,14 +17,18 @@ from typing import IO, ClassVar, Self
 from tools.private_servers.ports import ClaimedPorts
 
 # The guard outlives its parent: when the pipe to it closes, it kills the server and removes the folder.
-_GUARD = 'cat >/dev/null; for p in $2; do kill -s KILL -- "-$p"; done 2>/dev/null; sleep 0.2; rm -rf -- "$1"'
+# A killed process may still make a file while the folder is being removed, which then is not empty: once more.
+_GUARD = (
+    'cat >/dev/null; for p in $2; do kill -s KILL -- "-$p"; done 2>/dev/null; '
+    'for i in $(seq 300); do rm -rf -- "$1" 2>/dev/null && exit; sleep 0.2; done'
+)
 
 
 class ServerMissing(Exception):
     """The server's programs are not installed on this machine."""
 
 
-GONE_TIMEOUT_S = 10.0  # how long killed processes may take to go, and stopped ones to stop
+GONE_TIMEOUT_S = 60.0  # how long killed processes may take to go, and stopped ones to stop
 
 
 class ServerFailed(Exception):
@@ -39,7 +43,7 @@ class PrivateServer(ABC):
 
     name: ClassVar[str]
     port_count: ClassVar[int] = 1  # how many it listens on
-    start_timeout_s: ClassVar[float] = 90.0
+    start_timeout_s: ClassVar[float] = 300.0
 
     def __init__(self) -> None:
         self._claimed = ClaimedPorts(self.port_count)
@@ -86,7 +90,7 @@ class PrivateServer(ABC):
         """Let a frozen server go on (SIGCONT)."""
         _signal_tree(self._main.pid, signal.SIGCONT)
 
-    def stop(self, timeout_s: float = 30.0) -> None:
+    def stop(self, timeout_s: float = 120.0) -> None:
         """Ask the server to shut down in order, and kill it if it has not in time; its data stay."""
         if self.is_running:
             self.thaw()
@@ -149,7 +153,7 @@ class PrivateServer(ABC):
                 start_new_session=True,
             )
 
-    def _run(self, command: Sequence[str | Path], timeout_s: float = 60.0) -> str:
+    def _run(self, command: Sequence[str | Path], timeout_s: float = 300.0) -> str:
         """Run a program of the server to its end and return what it printed."""
         done = subprocess.run(
             [str(part) for part in command],
@@ -207,7 +211,7 @@ def program(name: str, *patterns: str, package: str) -> Path:
     return found[0] if found else Path(str(on_path))
 
 
-def greets(port: int, *, timeout_s: float = 2.0) -> bool:
+def greets(port: int, *, timeout_s: float = 10.0) -> bool:
     """Whether something listens on the port, and speaks first."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 30.0
 LOOK_S = 0.1
 

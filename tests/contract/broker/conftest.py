@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from bso_broker.connection import BrokerAddress
 from bso_broker.memory import MemoryBroker
 from bso_broker.ports import Broker, CommandCaller, CommandSource
 from bso_broker.rabbit import RabbitBroker
@@ -28,7 +29,8 @@ def broker_and_outage(request: pytest.FixtureRequest) -> tuple[Broker, Outage]:
         memory = MemoryBroker()
         return memory, Outage(begin=memory.go_away, end=memory.come_back)
     proxy: TcpProxy = request.getfixturevalue("tcp_proxy")(request.getfixturevalue("amqp_url"))
-    return RabbitBroker(proxy.url), Outage(begin=proxy.cut, end=proxy.restore)
+    address = BrokerAddress(url=proxy.url, resend_after_s=DEADLINE_S)  # what a test counts comes once
+    return RabbitBroker(address), Outage(begin=proxy.cut, end=proxy.restore)
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from contextlib import AsyncExitStack
 
 from bso_broker.messages import Delivery, Reply
 from bso_broker.ports import Broker, CommandCaller, CommandSource, DeadLetterBox, EventSource
+from tests.servers import PATIENCE_S
 
-DEADLINE_S = 20.0
+DEADLINE_S = PATIENCE_S
 
 
 async def started_caller(broker: Broker, cleaning: AsyncExitStack) -> CommandCaller:
@@ -84,7 +85,7 @@ async def answer(broker: Broker, consumer: CommandSource, deliveries: Sequence[D
         )
         for delivery in deliveries
     ]
-    await broker.reply_publisher().reply_batch(replies)
+    await broker.reply_publisher().reply_batch(replies, timeout_s=DEADLINE_S)
     await consumer.ack(deliveries)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bso_broker.addresses import is_reply_address
 from bso_broker.errors import BrokerClosed, CallTimeout, ForgedReplyAddress, MessageTooLarge, NoCommandQueue
-from bso_broker.messages import Reply
+from bso_broker.messages import Delivery, Reply
 from bso_broker.ports import Broker, CommandCaller, CommandSource, DeadLetterBox
 from tests.contract.broker.stories import DEADLINE_S, answer, batch, dead_letter_count, one, several, started_consumer
 from tests.servers import eventually_async
@@ -55,16 +55,28 @@ async def test_a_call_without_a_reply_ends_at_its_deadline(caller: CommandCaller
 async def test_a_call_can_be_repeated_after_its_deadline_and_late_replies_are_ignored(
     broker: Broker, consumer: CommandSource, caller: CommandCaller, ask: Ask
 ) -> None:
-    with pytest.raises(CallTimeout):
-        await caller.call(b"early", message_id="1", timeout_s=0.1)
+    deliveries = await taken_of_a_call_that_ended(caller, consumer)
     again = ask(b"late", message_id="1")
-    early, late = await several(consumer, 2)
+    while deliveries[-1].body != b"late":
+        deliveries += await batch(consumer)
+    *early, late = deliveries
     await answer(broker, consumer, [late])
     assert await again == b"LATE"
-    await answer(broker, consumer, [early])
+    await answer(broker, consumer, early)
     other = ask(b"other", message_id="2")
     await answer(broker, consumer, [await one(consumer)])
     assert await other == b"OTHER"
+
+
+async def taken_of_a_call_that_ended(caller: CommandCaller, consumer: CommandSource) -> list[Delivery]:
+    """What a worker got of a call before its deadline, however long a message takes on this machine."""
+    taken = asyncio.create_task(batch(consumer))
+    timeout_s = 0.1
+    while not taken.done():
+        with pytest.raises(CallTimeout):
+            await caller.call(b"early", message_id="1", timeout_s=timeout_s)
+        timeout_s *= 2
+    return list(taken.result())
 
 
 async def test_a_second_reply_is_ignored(broker: Broker, consumer: CommandSource, ask: Ask) -> None:
@@ -230,15 +242,13 @@ async def test_draining_gives_up_at_its_deadline(consumer: CommandSource, ask: A
     assert not await consumer.drain(timeout_s=0.1)
 
 
-async def test_an_expired_command_is_dropped_and_counted(
-    broker: Broker, caller: CommandCaller, consumer: CommandSource, ask: Ask
-) -> None:
+async def test_an_expired_command_is_dropped_and_counted(broker: Broker, consumer: CommandSource, ask: Ask) -> None:
     await consumer.pause("nobody works")
-    with pytest.raises(CallTimeout):
-        await caller.call(b"short-lived", message_id="1", timeout_s=0.1, expiration_s=0.1)
+    call = ask(b"short-lived", message_id="1", expiration_s=0.1)
     async with broker.dead_letters() as box:
         await eventually_async(lambda: _has_expired(box, 1))
         assert await dead_letter_count(box) == 0
+    assert not call.done()
     await consumer.resume()
     ask(b"later", message_id="2")
     assert (await one(consumer)).message_id == "2"

@@ -17,7 +17,7 @@ from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_KEY, COMMANDS, EVENTS, REPLAY, client_permissions, worker_permissions
 from tests.contract.broker.stories import batch, started_caller, started_consumer, started_subscriber
 from tests.integration.broker.test_broker_failures import working
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import Management
 
 
@@ -57,7 +57,7 @@ async def test_clients_and_workers_can_do_their_part(logins: Logins, cleaning: A
         consumer = await started_consumer(workers, cleaning)
         caller = await started_caller(alice, cleaning)
         async with working(workers, consumer):
-            assert await caller.call(b"body", message_id="1", timeout_s=20) == b"BODY"
+            assert await caller.call(b"body", message_id="1", timeout_s=PATIENCE_S) == b"BODY"
         subscriber = await started_subscriber(alice, cleaning, event_pattern(job_id="alice.mnist"))
         event = Event(routing_key="trial_started.alice%2Emnist", body=b"body", message_id="1")
         await workers.event_publisher().publish_batch([event])

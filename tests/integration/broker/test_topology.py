@@ -12,7 +12,7 @@ from bso_broker.errors import TopologyMismatch
 from bso_broker.messages import Event
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMANDS, DEAD_LETTERS, EVENT_LOG, TOPOLOGY, definitions, describe
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import Management
 
 Rows = list[dict[str, object]]
@@ -76,7 +76,7 @@ async def test_a_consumer_that_cannot_declare_says_why_it_is_not_ready(amqp_url:
             await eventually_async(lambda: "other properties" in consumer.readiness.reason)
             assert not consumer.readiness.ready
             await channel.queue_delete(DEAD_LETTERS)
-            await eventually_async(lambda: consumer.readiness.ready, timeout_s=20)
+            await eventually_async(lambda: consumer.readiness.ready)
         finally:
             await consumer.close()
 
@@ -89,6 +89,6 @@ async def test_events_are_kept_in_the_stream(broker: RabbitBroker, amqp_url: str
         channel = await connection.channel()
         await channel.basic_qos(prefetch_count=10)
         await channel.basic_consume(EVENT_LOG, arrived.put, arguments={"x-stream-offset": "first"})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             message = await arrived.get()
         assert (message.body, message.routing_key) == (b"body", "trial_started.job")

@@ -12,7 +12,7 @@ from bso_broker.ports import DeadLetterBox
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_KEY, COMMANDS, DEAD_LETTER_EXCHANGE
 from tests.contract.broker.stories import answer, dead_letter_count, several, started_caller, started_consumer
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 
 HEADERS, CORRELATION_ID, TIMESTAMP = 0x2000, 0x0400, 0x0040
 
@@ -51,9 +51,11 @@ async def test_one_among_commands_is_set_aside_and_the_others_are_answered(
 ) -> None:
     caller = await started_caller(broker, cleaning)
     async with asyncio.TaskGroup() as group:
-        calls = [group.create_task(caller.call(b"%d a" % n, message_id=str(n), timeout_s=20)) for n in range(5)]
+        calls = [group.create_task(caller.call(b"%d a" % n, message_id=str(n), timeout_s=PATIENCE_S)) for n in range(5)]
         await send(amqp_url, properties)
-        calls += [group.create_task(caller.call(b"%d a" % n, message_id=str(n), timeout_s=20)) for n in range(5, 10)]
+        calls += [
+            group.create_task(caller.call(b"%d a" % n, message_id=str(n), timeout_s=PATIENCE_S)) for n in range(5, 10)
+        ]
         consumer = await started_consumer(broker, cleaning)
         deliveries = await several(consumer, 11)
         assert {delivery.delivery_count for delivery in deliveries} == {0}

@@ -16,6 +16,7 @@ from bso.service.memory import InMemoryStore
 from bso_broker.messages import Delivery, Reply
 from bso_broker.rabbit import RabbitBroker
 from bso_client.background import LoopThread
+from tests.servers import PATIENCE_S
 
 RULES = Rules()
 
@@ -35,14 +36,14 @@ class QueueWorker:
         return asyncio.run(self._store.trials(job_id))
 
     def __enter__(self) -> Self:
-        self._thread.run(self._start(), timeout_s=30)
+        self._thread.run(self._start(), timeout_s=PATIENCE_S)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._thread.run(self._stop(), timeout_s=30)
-        self._thread.stop(timeout_s=10)
+        self._thread.run(self._stop(), timeout_s=PATIENCE_S)
+        self._thread.stop(timeout_s=PATIENCE_S)
 
     async def _start(self) -> None:
         ready = asyncio.Event()

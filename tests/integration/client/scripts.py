@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bso.domain.trial import Trial
 from bso.storage import open_store
+from tests.servers import PATIENCE_S
 
 PREAMBLE = """
 import os, signal, sys
@@ -39,11 +40,11 @@ class Script:
         if url is not None:
             self._environ["BSO_URL"] = url
 
-    def run(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         command = [sys.executable, str(self.path), *arguments]
         return subprocess.run(
-            command, env=self._environ, capture_output=True, text=True, timeout=timeout_s, check=False
+            command, env=self._environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
 
     @contextmanager

@@ -9,6 +9,7 @@ import pytest
 from bso.domain.trial import Outcome, TrialState
 from bso_client.failures import OUT_OF_MEMORY_REASON
 from tests.integration.client.scripts import Script, recorded_trials
+from tests.servers import PATIENCE_S
 from tests.servers.waiting import eventually
 
 FLAT = """
@@ -50,7 +51,7 @@ def test_a_script_without_any_server_finds_a_model_again_and_again(tmp_path: Pat
 def test_sigterm_ends_the_trial_and_then_the_process_as_ever(tmp_path: Path) -> None:
     with Script(tmp_path, FLAT + WAIT).running() as process:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
     trial = recorded_trials(tmp_path)[0]
     assert (trial.outcome, trial.outcome_reason) == (Outcome.INTERRUPTED, "SIGTERM")
@@ -87,7 +88,7 @@ def test_a_script_with_its_own_sigterm_handler_ends_in_its_own_way(tmp_path: Pat
     """
     with Script(tmp_path, body + FLAT + WAIT).running() as process:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 7
+        assert process.wait(PATIENCE_S) == 7
 
     trial = recorded_trials(tmp_path)[0]
     assert (trial.outcome, trial.outcome_reason) == (Outcome.INTERRUPTED, "the process ended")
@@ -96,7 +97,7 @@ def test_a_script_with_its_own_sigterm_handler_ends_in_its_own_way(tmp_path: Pat
 def test_ctrl_c_ends_the_trial(tmp_path: Path) -> None:
     with Script(tmp_path, FLAT + WAIT).running() as process:
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == -signal.SIGINT
+        assert process.wait(PATIENCE_S) == -signal.SIGINT
 
     assert recorded_trials(tmp_path)[0].outcome_reason == "KeyboardInterrupt"
 
@@ -159,7 +160,7 @@ def test_a_killed_training_is_suspended_once_its_lease_has_lapsed(tmp_path: Path
     script = Script(tmp_path, body)
     with script.running("0.5", "wait") as process:
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_S)
     assert recorded_trials(tmp_path)[0].state is TrialState.RUNNING
 
     lapsed = recorded_trials(tmp_path)[0].lease_expires_at
@@ -178,7 +179,7 @@ def test_a_lease_is_renewed_while_an_epoch_takes_long(tmp_path: Path) -> None:
         from bso_client.transports.embedded import EmbeddedTransport
 
         path = os.path.join(os.environ["BSO_STATE_DIR"], "bso.sqlite")
-        bso = make(transport=EmbeddedTransport(path, rules=Rules(lease_s=0.6)))
+        bso = make(transport=EmbeddedTransport(path, rules=Rules(lease_s=3.0)))
         for trial in bso.trials():
             with trial:
                 print("ready", flush=True)
@@ -246,7 +247,9 @@ print(len(sys.modules) - before)
 
 
 def test_importing_the_client_loads_little_and_nothing_heavy() -> None:
-    result = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) < MOST_MODULES
 
@@ -255,13 +258,13 @@ def test_the_end_of_a_process_does_not_wait_for_a_host_that_is_looked_up(tmp_pat
     body = """
         import socket, threading
 
-        socket.getaddrinfo = lambda *_, **__: threading.Event().wait(90)
+        socket.getaddrinfo = lambda *_, **__: threading.Event().wait()
         try:
             make(unreachable_timeout=0.2).get_batch_size()
         except Unreachable as error:
             print(error)
     """
-    result = Script(tmp_path, body, url="amqp://nowhere:1/").run(timeout_s=45)
+    result = Script(tmp_path, body, url="amqp://nowhere:1/").run()
 
     assert result.returncode == 0, result.stderr
     assert "never registered" in result.stdout

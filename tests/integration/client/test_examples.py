@@ -11,6 +11,8 @@ from types import MappingProxyType
 
 import pytest
 
+from tests.servers import PATIENCE_S
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -26,10 +28,10 @@ def run(folder: Path, *command: str, code: int = 0, environment: Mapping[str, st
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env={**environ, **environment}, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            printed, complained = process.communicate(timeout=100)
+            printed, complained = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGABRT)
-            printed, complained = process.communicate(timeout=5)
+            printed, complained = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, printed + complained
     return printed + complained
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from tests.servers import PATIENCE_S
+
 SENTIMENT = Path(__file__).parents[3] / "examples" / "sentiment"
 
 
 def slice_file(*arguments: object, code: int = 0) -> str:
     """Run slice.py; returns what it printed."""
     command = [sys.executable, str(SENTIMENT / "slice.py"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -164,7 +166,7 @@ def test_arguments_that_do_not_fit_are_told(tmp_path: Path, arguments: tuple[str
         [*command, "--window", "4", "--stride", "2", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -203,7 +205,11 @@ def test_a_large_file_is_sliced_without_being_held_in_memory(tmp_path: Path) -> 
     )
     command = [sys.executable, "-c", code, str(SENTIMENT), str(source), str(tmp_path / "slices")]
     done = subprocess.run(
-        [*command, "--window", "50000", "--stride", "10000"], capture_output=True, text=True, timeout=100, check=True
+        [*command, "--window", "50000", "--stride", "10000"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
 
     assert int(done.stdout.splitlines()[-1]) < 40_000  # kB; the interpreter alone takes some 20 000
@@ -212,7 +218,7 @@ def test_a_large_file_is_sliced_without_being_held_in_memory(tmp_path: Path) -> 
 def test_generated_messages_drift_and_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv"):
         command = [sys.executable, str(SENTIMENT / "generate.py"), str(tmp_path / name), "--rows", "4000"]
-        subprocess.run(command, capture_output=True, timeout=60, check=True)
+        subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=True)
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

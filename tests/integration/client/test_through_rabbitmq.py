@@ -19,7 +19,7 @@ from bso_client import (
 )
 from tests.integration.client.queue_worker import QueueWorker
 from tests.integration.client.scripts import Script
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 from tests.servers.proxy import TcpProxy
 
 SPEC = JobSpec(job_id="job", batch_sizes=[32, 64, 128], default_batch_size=64, target_metric=0.9, max_epochs=5)
@@ -45,6 +45,16 @@ def make_bso(tmp_path: Path) -> Iterator[MakeOptimizer]:
 def worker(amqp_url: str) -> Iterator[QueueWorker]:
     with QueueWorker(amqp_url) as worker:
         yield worker
+
+
+def complaint(make_bso: MakeOptimizer, url: str, *, timeout_s: float, too_early: str) -> str:
+    """What is said when the time is up; where that was before anything came back, twice the time is given."""
+    while True:
+        with pytest.raises(Unreachable) as raised:
+            make_bso(url, unreachable_timeout=timeout_s).get_batch_size()
+        if too_early not in str(raised.value):
+            return str(raised.value)
+        timeout_s *= 2
 
 
 def test_the_same_loop_through_the_queue(amqp_url: str, worker: QueueWorker, make_bso: MakeOptimizer) -> None:
@@ -77,11 +87,11 @@ def test_a_training_goes_on_while_the_broker_is_cut_off_and_delivers_afterwards(
             trial.on_evaluate(0.3)
             assert not trial.finished
             proxy.restore()
-            eventually(lambda: worker.trials()[0].reports == 3, timeout_s=60)
+            eventually(lambda: worker.trials()[0].reports == 3)
             trial.on_evaluate(0.95)
 
-    row = worker.trials()[0]
-    assert (row.outcome, row.reports, row.epoch) == (Outcome.CONVERGED, 4, 4.0)
+    eventually(lambda: worker.trials()[0].outcome is Outcome.CONVERGED)  # the client may not know yet that it is back
+    assert (worker.trials()[0].reports, worker.trials()[0].epoch) == (4, 4.0)
 
 
 def test_a_known_job_begins_alone_while_the_broker_is_away(
@@ -99,15 +109,15 @@ def test_a_known_job_begins_alone_while_the_broker_is_away(
         with trial:
             trial.on_evaluate(0.1)
             proxy.restore()
-            eventually(lambda: len(worker.trials()) == 2 and worker.trials()[1].reports == 1, timeout_s=60)
+            eventually(lambda: len(worker.trials()) == 2 and worker.trials()[1].reports == 1)
             trial.on_evaluate(0.95)
 
-    assert [trial.outcome for trial in worker.trials()] == [Outcome.CONVERGED, Outcome.CONVERGED]
+    eventually(lambda: [trial.outcome for trial in worker.trials()] == [Outcome.CONVERGED, Outcome.CONVERGED])
 
 
 def test_without_a_worker_it_says_what_to_start(amqp_url: str, make_bso: MakeOptimizer) -> None:
-    with pytest.raises(Unreachable, match="no worker has been started"):
-        make_bso(amqp_url, unreachable_timeout=1.5).get_batch_size()
+    said = complaint(make_bso, amqp_url, timeout_s=1.5, too_early="has not answered yet")
+    assert "no worker has been started" in said
 
 
 def test_a_worker_that_comes_late_is_waited_for(amqp_url: str, make_bso: MakeOptimizer, tmp_path: Path) -> None:
@@ -118,7 +128,7 @@ def test_a_worker_that_comes_late_is_waited_for(amqp_url: str, make_bso: MakeOpt
     """
     script = Script(tmp_path, body, url=amqp_url)
     with script.running() as process, QueueWorker(amqp_url) as worker:
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert [trial.batch_size for trial in worker.trials()] == [64]
 
 
@@ -126,17 +136,17 @@ def test_a_wrong_password_says_so(amqp_url: str, make_bso: MakeOptimizer) -> Non
     scheme, _, rest = amqp_url.partition("://")
     url = f"{scheme}://nobody:wrong@{rest.rpartition('@')[2]}"
     with pytest.raises(Misconfigured, match="refuses user 'nobody'"):
-        make_bso(url, unreachable_timeout=20).get_batch_size()
+        make_bso(url, unreachable_timeout=PATIENCE_S).get_batch_size()
 
 
 def test_a_wrong_virtual_host_says_so(amqp_url: str, make_bso: MakeOptimizer) -> None:
     with pytest.raises(Misconfigured, match="virtual host"):
-        make_bso(amqp_url.rpartition("/")[0] + "/no-such-host", unreachable_timeout=20).get_batch_size()
+        make_bso(amqp_url.rpartition("/")[0] + "/no-such-host", unreachable_timeout=PATIENCE_S).get_batch_size()
 
 
 def test_no_broker_says_so_after_the_time_given(make_bso: MakeOptimizer) -> None:
-    with pytest.raises(Unreachable, match="is it running"):
-        make_bso("amqp://guest:guest@127.0.0.1:9", unreachable_timeout=1.0).get_batch_size()
+    said = complaint(make_bso, "amqp://guest:guest@127.0.0.1:9", timeout_s=1.0, too_early="has not answered yet")
+    assert "is it running" in said
 
 
 def test_sigterm_is_told_through_the_queue(amqp_url: str, worker: QueueWorker, tmp_path: Path) -> None:
@@ -150,14 +160,14 @@ def test_sigterm_is_told_through_the_queue(amqp_url: str, worker: QueueWorker, t
     """
     with Script(tmp_path, body, url=amqp_url).running() as process:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
     row = worker.trials()[0]
     assert (row.outcome, row.outcome_reason) == (Outcome.INTERRUPTED, "SIGTERM")
 
 
 def test_a_lease_is_renewed_through_the_queue(amqp_url: str, make_bso: MakeOptimizer) -> None:
-    with QueueWorker(amqp_url, Rules(lease_s=1.0)) as worker:
+    with QueueWorker(amqp_url, Rules(lease_s=6.0)) as worker:
         bso = make_bso(amqp_url)
         bso.get_batch_size()
         first = worker.trials()[0].lease_expires_at

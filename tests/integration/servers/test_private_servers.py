@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from aiormq.exceptions import ChannelAccessRefused
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 from tools.private_servers import Management, MariaDB, PostgreSQL, RabbitMQ
 
 STARTS_AND_DIES = """
@@ -102,12 +102,12 @@ async def test_connections_closed_by_the_server_are_seen_by_the_client(
     connection = await aio_pika.connect(amqp_url)
     connection.close_callbacks.add(lambda *_: closed.set())
     eventually(lambda: rabbitmq_management.close_connections(amqp_url), what="the server knows the connection")
-    await asyncio.wait_for(closed.wait(), 10)
+    await asyncio.wait_for(closed.wait(), PATIENCE_S)
 
 
 def test_servers_die_with_the_process_that_started_them(mariadb_server: MariaDB) -> None:
     child = subprocess.Popen([sys.executable, "-c", STARTS_AND_DIES], stdout=subprocess.PIPE, text=True)
-    output, _ = child.communicate(timeout=30)
+    output, _ = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == -signal.SIGKILL
     folder = Path(output.strip())
     eventually(lambda: not _processes_in(folder) and not folder.exists(), what="server and folder are gone")

@@ -69,8 +69,8 @@ async def test_a_stalled_wire_keeps_everything_until_restored(
             stall(proxy)
             writer.write(b"held\n")
             answer = asyncio.ensure_future(reader.readline())
-            done, _ = await asyncio.wait([answer], timeout=0.2)
-            assert not done
+            await eventually_async(lambda: proxy.is_holding)
+            assert not answer.done()
             proxy.restore()
             assert await answer == b"held\n"
 

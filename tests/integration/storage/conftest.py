@@ -8,7 +8,7 @@ from bso.storage import SqlStore, open_store
 from bso.storage.connections import ConnectionLimits
 from bso_migrations import upgrade
 
-LIMITS = ConnectionLimits(lock_wait_s=5.0, connect_s=5.0)
+LIMITS = ConnectionLimits()
 
 OpenAt = Callable[..., SqlStore]
 

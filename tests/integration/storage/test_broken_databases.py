@@ -31,7 +31,7 @@ from tests.contract.storage.training import (
     whole_history,
 )
 from tests.integration.storage.conftest import LIMITS, OpenAt
-from tests.servers import TcpProxy, eventually_async
+from tests.servers import PATIENCE_S, TcpProxy, eventually_async
 from tools.private_servers import MariaDB, PostgreSQL
 
 IMPATIENT = Patience(attempt_s=1.5, attempts=3, total_s=4.0)
@@ -63,7 +63,7 @@ async def until_answered(engine: Engine, *requests: Request) -> list[Answer]:
         except Retryable:
             return []
 
-    return await eventually_async(once, timeout_s=40.0, what="an answer")
+    return await eventually_async(once, what="an answer")
 
 
 async def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
@@ -118,7 +118,7 @@ async def test_a_frozen_server_hangs_nobody(breakable: Breakable, breakable_url:
     await ask(engine, registration())
     asked = beginning()
     breakable.freeze()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(StoreUnavailable, match="did not answer"):
             await engine.execute([asked])
         newcomer = open_at(breakable_url)
@@ -143,7 +143,7 @@ async def test_a_server_that_freezes_in_the_middle_of_a_batch_hangs_nobody(
         breakable.freeze()
         await uow.commit()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(StoreUnavailable, match="did not answer"):
             await Engine(SteppedStore(store, freeze_and_commit), patience=IMPATIENT).execute([asked])
     breakable.thaw()
@@ -153,10 +153,11 @@ async def test_a_server_that_freezes_in_the_middle_of_a_batch_hangs_nobody(
 
 
 async def test_reads_of_a_frozen_server_end_too(breakable: Breakable, breakable_url: str) -> None:
-    store = SqlStore(create_engine(normalised(breakable_url), LIMITS), read_timeout_s=1.0)
-    await store.ping()
+    engine = create_engine(normalised(breakable_url), LIMITS)
+    await SqlStore(engine).ping()
+    store = SqlStore(engine, read_timeout_s=1.0)
     breakable.freeze()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(StoreUnavailable, match="did not answer within 1 s"):
             await store.ping()
         with pytest.raises(StoreUnavailable, match="did not answer within 1 s"):
@@ -313,7 +314,7 @@ async def test_a_wrong_address_says_what_is_wrong(
     assert isinstance(raised.value, Retryable | Misconfigured)
     assert "wrong-secret" not in str(raised.value)
     with pytest.raises(error):
-        await Engine(store, patience=IMPATIENT).execute([registration()])
+        await Engine(store).execute([registration()])
 
 
 async def _execute(store: SqlStore, statement: str) -> Any:

@@ -6,11 +6,13 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 import bso_migrations
 from bso.domain.errors import Misconfigured, Retryable
@@ -28,6 +30,7 @@ from bso_migrations.errors import DatabaseStillAway, UnknownRevision, UpgradeInP
 from bso_migrations.locking import upgrade_lock
 from tests.contract.storage.training import JOB, ask, assert_log_equals_tables, begin, registration, report
 from tests.integration.storage.conftest import OpenAt
+from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import MariaDB
 
 
@@ -93,14 +96,26 @@ async def test_an_upgrade_waits_for_another_and_gives_up_at_its_deadline(server_
     said: list[str] = []
     engine = create_engine(normalised(server_url), ConnectionLimits(pool_size=1))
     async with engine.connect() as connection:
-        deadline = asyncio.get_running_loop().time() + 10
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
         async with upgrade_lock(connection, deadline, said.append):
             with pytest.raises(UpgradeInProgress, match="another process"):
-                await upgrade(server_url, timeout_s=0.5, progress=said.append)
-            waiting = asyncio.create_task(upgrade(server_url, progress=said.append))
+                await upgrade_in_vain(server_url)
+            waiting = asyncio.create_task(upgrade(server_url, timeout_s=PATIENCE_S, progress=said.append))
+            await eventually_async(lambda: said)
+            assert not waiting.done()
     assert (await waiting).status is SchemaStatus.CURRENT
     await engine.dispose()
     assert said[0] == "waiting for another process that is upgrading the schema"
+
+
+async def upgrade_in_vain(url: str) -> None:
+    """Run into the deadline while the lock is waited for, however long it takes to connect on this machine."""
+    timeout_s = 0.5
+    while True:
+        try:
+            await upgrade(url, timeout_s=timeout_s)
+        except DatabaseStillAway:
+            timeout_s *= 2
 
 
 async def test_a_locked_file_is_waited_for(sqlite_url: str) -> None:
@@ -109,12 +124,21 @@ async def test_a_locked_file_is_waited_for(sqlite_url: str) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("PRAGMA journal_mode = WAL")
     other.execute("BEGIN IMMEDIATE")
-    waiting = asyncio.create_task(upgrade(sqlite_url))
-    await asyncio.wait([waiting], timeout=0.3)
-    assert not waiting.done()
-    other.execute("COMMIT")
-    other.close()
-    assert (await waiting).status is SchemaStatus.CURRENT
+    statements: list[str] = []
+
+    def note(*arguments: Any) -> None:
+        statements.append(arguments[2])
+
+    event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        waiting = asyncio.create_task(upgrade(sqlite_url))
+        await eventually_async(lambda: "BEGIN IMMEDIATE" in statements)
+        assert not waiting.done()
+        other.execute("COMMIT")
+        other.close()
+        assert (await waiting).status is SchemaStatus.CURRENT
+    finally:
+        event.remove(sa.Engine, "before_cursor_execute", note)
 
 
 async def test_an_upgrade_waits_for_the_database(breakable_mariadb: MariaDB) -> None:
@@ -129,7 +153,7 @@ async def test_an_upgrade_waits_for_the_database(breakable_mariadb: MariaDB) -> 
         said.append(sentence)
         told.set()
 
-    waiting = asyncio.create_task(upgrade(url, timeout_s=30, progress=hear))
+    waiting = asyncio.create_task(upgrade(url, timeout_s=PATIENCE_S, progress=hear))
     await told.wait()
     await asyncio.to_thread(breakable_mariadb.start)
     assert (await waiting).status is SchemaStatus.CURRENT

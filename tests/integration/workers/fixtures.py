@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from bso_workers.lifecycle import ExitCode, run_together
 from bso_workers.settings import WorkerSettings
 from tests.integration.workers.processes import WorkerProcess
 from tests.integration.workers.training import Queue
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 
 __all__ = [
     "ask",
+    "clock",
     "logs_as_records",
     "memory_broker",
     "memory_store",
@@ -33,6 +34,7 @@ __all__ = [
     "run_worker",
     "start_worker",
     "store",
+    "store_by_clock",
 ]
 
 StartWorker = Callable[..., WorkerProcess]
@@ -40,6 +42,19 @@ RunWorker = Callable[..., AbstractAsyncContextManager[WorkerParts]]
 
 # Quick enough for tests, slow enough for a busy machine.
 QUICK: dict[str, Any] = {"check_interval_s": 0.3, "relay_interval_s": 0.2, "reaper_interval_s": 0.2}
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +131,18 @@ def memory_store() -> InMemoryStore:
 
 
 @pytest.fixture
+def clock() -> Clock:
+    """The clock of `store_by_clock`."""
+    return Clock()
+
+
+@pytest.fixture
+def store_by_clock(clock: Clock) -> InMemoryStore:
+    """A store in this process in which only the test lets time pass."""
+    return InMemoryStore(clock)
+
+
+@pytest.fixture
 def run_worker() -> RunWorker:
     """Runs a worker in this process, inside `async with`, ready when the block begins and drained after it."""
     return running_worker
@@ -125,7 +152,7 @@ def run_worker() -> RunWorker:
 async def running_worker(
     broker: Broker, store: Store, *, is_ready: bool = True, **settings: Any
 ) -> AsyncIterator[WorkerParts]:
-    given = {"database_url": "unused", "amqp_url": "unused", "drain_timeout_s": 5.0, **QUICK, **settings}
+    given = {"database_url": "unused", "amqp_url": "unused", "drain_timeout_s": PATIENCE_S / 2, **QUICK, **settings}
     parts = assemble(WorkerSettings(**given), broker=broker, store=store)
     is_over = asyncio.Event()
 
@@ -140,6 +167,6 @@ async def running_worker(
         yield parts
     finally:
         is_over.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             exit_code = await running
     assert exit_code is ExitCode.DRAINED

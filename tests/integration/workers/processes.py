@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.servers import eventually
+from tests.servers import PATIENCE_S, eventually
 
-START_TIMEOUT_S = 30.0
 MODULE = ("-m", "bso_workers")
 
 
@@ -47,19 +46,19 @@ class WorkerProcess:
         self.until(lambda: self.page("readyz")[0] == 200)
         return self
 
-    def until(self, condition: Callable[[], object], *, timeout_s: float = START_TIMEOUT_S) -> None:
+    def until(self, condition: Callable[[], object]) -> None:
         """Wait for a condition while it lives; when it fails to come true, show the log."""
         try:
-            eventually(lambda: self._living() and condition(), timeout_s=timeout_s)
+            eventually(lambda: self._living() and condition())
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.text()}") from None
 
-    def logged(self, action: str, *, count: int = 1, timeout_s: float = START_TIMEOUT_S) -> list[dict[str, Any]]:
+    def logged(self, action: str) -> list[dict[str, Any]]:
         """Wait until it has logged an action."""
-        self.until(lambda: len(self.lines(action)) >= count, timeout_s=timeout_s)
+        self.until(lambda: self.lines(action))
         return self.lines(action)
 
-    def page(self, name: str, *, timeout_s: float = 5.0) -> tuple[int, str]:
+    def page(self, name: str, *, timeout_s: float = PATIENCE_S) -> tuple[int, str]:
         """The status and the text of a health page; 0 where nobody answers."""
         started = self.lines("started")
         if not started:
@@ -88,11 +87,11 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
 
-    def wait(self, timeout_s: float = 30.0) -> int:
+    def wait(self) -> int:
         """Its exit code."""
-        return self.process.wait(timeout_s)
+        return self.process.wait(PATIENCE_S)
 
     def stop(self) -> None:
         """Drain it, or kill it."""
@@ -100,7 +99,7 @@ class WorkerProcess:
             return
         self.terminate()
         try:
-            self.process.wait(15)
+            self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.kill()
 

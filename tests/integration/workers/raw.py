@@ -9,12 +9,12 @@ import aiormq
 from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 
+from bso.domain.commands import DescribeJob, Request
 from bso.domain.replies import Problem, Reply
-from bso.schema.codec import decode_reply
+from bso.schema.codec import decode_reply, encode_command
 from bso_broker.addresses import new_reply_queue
 from bso_broker.topology import COMMAND_KEY, COMMANDS
-
-PATIENCE_S = 30.0
+from tests.servers import PATIENCE_S
 
 
 class RawSender:
@@ -62,6 +62,9 @@ class RawSender:
         assert isinstance(reply, Problem), reply
         return reply
 
-    def has_heard_nothing(self) -> bool:
-        """Whether no reply lies here."""
-        return self._replies.empty()
+    async def has_heard_nothing(self) -> bool:
+        """Whether the first reply is that to a question asked now, which a worker answers after all before."""
+        question = Request(command_id=str(uuid.uuid4()), job_id="never-registered", command=DescribeJob())
+        message_id = await self.send(encode_command(question))
+        async with asyncio.timeout(PATIENCE_S):
+            return (await self._replies.get()).header.properties.correlation_id == message_id

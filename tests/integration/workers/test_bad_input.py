@@ -294,7 +294,7 @@ async def test_what_nobody_waits_for_goes_to_the_dead_letters_silently(amqp_url:
     await sender.send(b"not json", reply_to=None)
     (letter,) = await dead_letters(amqp_url, 1)
     assert letter.reason.startswith("malformed")
-    assert sender.has_heard_nothing()
+    assert await sender.has_heard_nothing()
 
 
 class Latin1(str):
@@ -315,7 +315,7 @@ async def test_a_command_with_properties_that_cannot_be_read_goes_to_the_dead_le
     assert trials[-1].outcome is Outcome.CONVERGED
     letters = await dead_letters(amqp_url, 3)
     assert [letter.reason.partition(":")[0] for letter in letters] == ["malformed"] * 3
-    assert sender.has_heard_nothing()
+    assert await sender.has_heard_nothing()
 
 
 async def test_a_command_without_reply_address_is_carried_out(sender: RawSender, store: SqlStore) -> None:

@@ -13,7 +13,7 @@ from bso_broker.addresses import event_pattern
 from bso_broker.rabbit import RabbitBroker
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.training import Queue, begin, history, recur, register, report
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 
 
 async def test_a_stop_decision_reaches_those_who_follow_the_job(
@@ -33,7 +33,7 @@ async def test_a_stop_decision_reaches_those_who_follow_the_job(
     assert isinstance(verdict, EpochJudged)
     assert verdict.outcome is Outcome.COST_EXCEEDED
     heard: list[TrialEnded] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         async for event in subscriber:
             recorded = decode_event(event.body)
             assert recorded.job_id == job
@@ -57,7 +57,7 @@ async def test_every_event_is_published_as_it_stands_in_the_log(
     await recur(ask, "a-job", "monday")
     logged = [stored.recorded for stored in await history(store, "a-job")]
     heard = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         async for event in subscriber:
             heard.append(decode_event(event.body))
             assert json.loads(event.body)["schema"] == SCHEMA_VERSION

@@ -16,7 +16,7 @@ from bso.service.errors import SchemaMissing, StoreNotReady, StoreRefused, Store
 from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
 from bso.service.records import SchemaState, SchemaStatus, StoredEvent
 from bso_broker.memory import MemoryBroker
-from tests.integration.workers.fixtures import RunWorker, running_worker
+from tests.integration.workers.fixtures import Clock, RunWorker, running_worker
 from tests.integration.workers.training import (
     SPEC,
     Queue,
@@ -228,20 +228,21 @@ async def test_events_are_published_and_marked(
 
 
 async def test_what_was_not_published_is_relayed_once_it_is_old(
-    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, run_worker: RunWorker
+    memory_broker: MemoryBroker, store_by_clock: InMemoryStore, clock: Clock, ask: Queue, run_worker: RunWorker
 ) -> None:
     job = new_job()
-    async with run_worker(memory_broker, memory_store, relay_age_s=0.3) as parts:
+    async with run_worker(memory_broker, store_by_clock, relay_age_s=60.0) as parts:
         await register(ask, job)
         await parts.outbox.flushed()
-        forgotten = await history(memory_store, job)
-        _forget_that_they_were_published(memory_store, forgotten)
+        forgotten = await history(store_by_clock, job)
+        _forget_that_they_were_published(store_by_clock, forgotten)
         subscriber = memory_broker.event_subscriber()
         await subscriber.start()
+        clock.forward(61.0)
         async for event in subscriber:
             assert event.message_id == f"{job}:1"
             break
-        await eventually_async(lambda: _all_published(memory_store))
+        await eventually_async(lambda: _all_published(store_by_clock))
         assert parts.metrics.registry.get_sample_value("bso_events_relayed_total") == len(forgotten)
 
 

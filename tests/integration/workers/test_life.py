@@ -19,7 +19,7 @@ from bso_workers.settings import WorkerSettings
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
 from tests.integration.workers.training import SPEC, Queue, audit, new_job, recur_at_once, register
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import MariaDB, RabbitMQ
 
 NOBODY = "mysql+asyncmy://root@127.0.0.1:1/bso"
@@ -80,13 +80,13 @@ async def test_a_stuck_event_loop_is_not_alive(store: SqlStore, start_worker: St
 async def test_sigterm_drains_with_no_answer_lost_or_doubled(
     store: SqlStore, ask: Queue, start_worker: StartWorker
 ) -> None:
-    first, second = start_worker(), start_worker()
+    first, second = (start_worker(drain_timeout_s=PATIENCE_S) for _ in range(2))
     for worker in (first, second):
         worker.ready()
     job = new_job()
     await register(ask, job)
     load = asyncio.create_task(recur_at_once(ask, job, at_once=8, trials=80))
-    await eventually_async(lambda: first.metric("bso_commands_total") > 20, timeout_s=30)
+    await eventually_async(lambda: first.metric("bso_commands_total") > 20)
     first.terminate()
     assert await asyncio.to_thread(first.wait) == 0
     assert first.lines("draining")
@@ -96,9 +96,9 @@ async def test_sigterm_drains_with_no_answer_lost_or_doubled(
 
 
 async def test_an_idle_worker_ends_at_once(store: SqlStore, start_worker: StartWorker) -> None:
-    worker = start_worker().ready()
+    worker = start_worker(drain_timeout_s=10 * PATIENCE_S).ready()
     worker.process.send_signal(signal.SIGINT)
-    assert worker.wait(5) == 0
+    assert worker.wait() == 0
 
 
 async def test_a_second_signal_ends_the_process_at_once(
@@ -106,7 +106,8 @@ async def test_a_second_signal_ends_the_process_at_once(
 ) -> None:
     database_url = breakable_mariadb.create_database()
     await upgrade(database_url)
-    worker = start_worker(database_url=database_url, drain_timeout_s=100, database_timeout_s=100).ready()
+    endless = {"drain_timeout_s": 10 * PATIENCE_S, "database_timeout_s": 10 * PATIENCE_S}
+    worker = start_worker(database_url=database_url, **endless).ready()
     job = new_job()
     breakable_mariadb.freeze()
     stuck = asyncio.create_task(ask(job, RegisterJob(spec=SPEC)))
@@ -115,7 +116,7 @@ async def test_a_second_signal_ends_the_process_at_once(
     worker.logged("draining")
     assert worker.process.poll() is None
     worker.terminate()
-    assert worker.wait(5) == -signal.SIGTERM
+    assert worker.wait() == -signal.SIGTERM
     stuck.cancel()
 
 
@@ -197,4 +198,4 @@ def test_importing_every_module_needs_no_environment_and_no_network() -> None:
         "for module in pkgutil.iter_modules(bso_workers.__path__, 'bso_workers.'):\n"
         "    importlib.import_module(module.name)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={}, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, env={}, timeout=PATIENCE_S)

@@ -11,6 +11,7 @@ from bso.storage import SqlStore
 from tests.fakes import gpus as fake_gpus
 from tests.fakes.gpus import FakeGpus
 from tests.integration.workers.fixtures import StartWorker
+from tests.servers import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,7 +54,7 @@ def train(folder: Path, amqp_url: str, *, name: str) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "BSO_"))}
     environ |= {"BSO_FAKE_NVML": os.environ["BSO_FAKE_NVML"], "BSO_URL": amqp_url, "BSO_STATE_DIR": str(folder / name)}
     command = [sys.executable, str(script), str(folder)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

@@ -22,7 +22,7 @@ from bso.service.records import StoredEvent
 from bso.service.snapshots import read_snapshot
 from bso.storage import SqlStore
 from bso_broker.ports import Broker, CommandCaller
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 
 HARDWARE = HardwareKind(gpu_model="A40", max_power_w=300.0, energy_method=EnergyMethod.NVML_COUNTER)
 SPEC: dict[str, Any] = {
@@ -35,7 +35,6 @@ SPEC: dict[str, Any] = {
 # Epochs until the target is reached, and what an epoch costs; 256 never gets there.
 EPOCHS_NEEDED = {16: 4, 32: 3, 64: 2, 128: 3, 256: 1000}
 EPOCH_S = {16: 9.0, 32: 6.0, 64: 5.0, 128: 4.0, 256: 3.0}
-PATIENCE_S = 60.0
 
 
 class Ask(Protocol):
@@ -204,13 +203,13 @@ class Load:
             trained = await recur(self.ask, self.job_id, f"row-{row}-{number}")
             self.trials += len(trained)
 
-    async def progress(self, trials: int, *, timeout_s: float = 60.0) -> None:
+    async def progress(self, trials: int) -> None:
         """Wait until so many more trials have ended."""
         wanted = self.trials + trials
         for row in self._rows:
             if row.done():
                 row.result()
-        await eventually_async(lambda: self.trials >= wanted, timeout_s=timeout_s, what=f"{trials} more trials")
+        await eventually_async(lambda: self.trials >= wanted, what=f"{trials} more trials")
 
 
 async def described(ask: Ask, job_id: str) -> JobDescription:

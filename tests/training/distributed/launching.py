@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from bso.domain.trial import Trial
 from bso.storage import open_store
+from tests.servers import PATIENCE_S
 from tools.private_servers.ports import ClaimedPorts
 
 ROOT = Path(__file__).parents[3]
@@ -23,12 +23,11 @@ _FOREIGN = ("BSO_", "PET_", "TORCHELASTIC_", "SLURM_", "WORLD_SIZE", "RANK", "LO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """What came of a launch: exit codes of the agents, what each rank said, what was printed, how long it took."""
+    """What came of a launch: exit codes of the agents, what each rank said, what was printed."""
 
     codes: tuple[int, ...]
     said: dict[int, list[dict[str, Any]]]
     printed: str
-    took_s: float
     folder: Path
 
     def of_all(self, name: str) -> list[list[Any]]:
@@ -62,10 +61,8 @@ def launch(
     nodes: int = 1,
     max_restarts: int = 0,
     environ: dict[str, str] | None = None,
-    timeout_s: float = 90.0,
 ) -> Launched:
     """Run a story to its end, on one agent for each node."""
-    began = time.monotonic()
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     surroundings |= {"STORY_FOLDER": str(folder), "OMP_NUM_THREADS": "1"}
     surroundings |= {"BSO_ENERGY": "assumed", "GLOO_SOCKET_IFNAME": "lo"} | (environ or {})
@@ -78,7 +75,7 @@ def launch(
         command = [*map(str, [*common, "--monitor-interval", 0.1, STORIES / f"{story}.py", *words])]
         agents = [_started(command, surroundings, folder / f"agent-{node}.log") for node in range(nodes)]
         try:
-            codes = tuple(agent.wait(max(1.0, began + timeout_s - time.monotonic())) for agent in agents)
+            codes = tuple(agent.wait(4 * PATIENCE_S) for agent in agents)
         finally:
             for agent in agents:
                 agent.kill()
@@ -86,7 +83,6 @@ def launch(
         codes=codes,
         said=_said(folder),
         printed="".join((folder / f"agent-{node}.log").read_text() for node in range(nodes)),
-        took_s=time.monotonic() - began,
         folder=folder,
     )
 

@@ -51,7 +51,7 @@ def job_spec(**fields: Any) -> JobSpec:
 def options(**more: Any) -> dict[str, Any]:
     """One database for all, and a state directory for each rank: it shows who keeps notes."""
     url = os.environ.get("BSO_URL") or f"sqlite:///{FOLDER}/bso.sqlite"
-    return {"url": url, "state_dir": FOLDER / f"state-{RANK}", "rank_timeout": 30.0} | more
+    return {"url": url, "state_dir": FOLDER / f"state-{RANK}", "rank_timeout": 120.0} | more
 
 
 def make_bso(spec: JobSpec | None = None, **more: Any) -> BatchSizeOptimizer:

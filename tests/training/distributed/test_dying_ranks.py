@@ -5,14 +5,11 @@ import pytest
 from bso.domain.trial import Outcome, TrialState
 from tests.training.distributed.launching import launch
 
-WITHIN_S = 45.0  # two launches that import torch; a lease takes 600
-
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["rank 0", "rank 1"])
 def test_a_killed_rank_interrupts_the_trial_and_hangs_nobody(tmp_path: Path, victim: int) -> None:
     done = launch("dying", tmp_path, victim, "none", processes=2)
     assert done.codes == (1,), done.printed
-    assert done.took_s < WITHIN_S
 
     [trial] = done.trials()
     assert (trial.state, trial.outcome, trial.reports) == (TrialState.ENDED, Outcome.INTERRUPTED, 2)

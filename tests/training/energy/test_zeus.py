@@ -12,6 +12,7 @@ from bso.domain.trial import Trial
 from bso_client import EnergyMethod
 from tests.fakes.gpus import FakeGpus
 from tests.integration.client.scripts import recorded_trials
+from tests.servers import PATIENCE_S
 
 PREAMBLE = """
 import os, sys
@@ -63,7 +64,7 @@ def run(folder: Path, gpus: FakeGpus, body: str, **environ: str) -> str:
         env=kept | gpus.environment | settings | environ,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=4 * PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

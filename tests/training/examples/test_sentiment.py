@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.client.test_examples import EXAMPLES, run
+from tests.servers import PATIENCE_S
 
 SENTIMENT = EXAMPLES / "sentiment"
 BSO = Path(sys.executable).with_name("bso")
@@ -26,9 +27,11 @@ def slices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seven slices of 5400 messages to train on; the language changes with the sixth."""
     folder = tmp_path_factory.mktemp("messages")
     messages, slices = folder / "messages.csv", folder / "slices"
-    subprocess.run(python("generate.py", messages, "--rows", 42_000, "--change-at", 5 / 7), check=True, timeout=60)
+    subprocess.run(
+        python("generate.py", messages, "--rows", 42_000, "--change-at", 5 / 7), check=True, timeout=PATIENCE_S
+    )
     command = python("slice.py", messages, slices, "--time", "time", "--window", 6000, "--stride", 6000)
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
     return slices
 
 

@@ -9,12 +9,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bso.domain.trial import Outcome, TrialState
 from tests.integration.client.scripts import recorded_trials
-
-pytestmark = pytest.mark.timeout(180)
+from tests.servers import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -88,7 +85,7 @@ def run(folder: Path, body: str, word: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BSO_")}
     environ = kept | {"BSO_STATE_DIR": str(folder / "state"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script), str(folder), word]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
 
 
 def resumed(folder: Path, body: str) -> Any:

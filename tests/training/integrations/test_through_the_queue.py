@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import lightning.pytorch
-import pytest
 
 from bso_client import BatchSizeOptimizer
 from bso_client.integrations.lightning import BsoCallback as LightningCallback
@@ -14,8 +13,6 @@ from tests.training.integrations.tiny import Accuracies, arguments, trainer_for
 from tests.training.integrations.tiny_lightning import data_class, module_class, trainer_options
 from tests.unit.client.doubles import HARDWARE, ScriptedMonitor, job_spec
 
-pytestmark = pytest.mark.timeout(180)  # servers are started first
-
 __all__ = ["bso", "state_dir"]  # the installed command as a fixture
 
 
@@ -25,7 +22,7 @@ def test_trainings_of_both_trainers_are_in_the_database(
     bso.environment |= {"BSO_URL": amqp_url, "BSO_DATABASE_URL": mysql_url, "BSO_HEALTH_PORT": "0"}
     bso.ok("migrate")
     bso.start("worker", stdout=-3)
-    eventually(lambda: bso("doctor").returncode == 0, timeout_s=60, what="a worker that answers")
+    eventually(lambda: bso("doctor").returncode == 0, what="a worker that answers")
 
     spec = job_spec(policy="pruning_thompson", batch_sizes=[8, 16, 32], default_batch_size=16)
     with BatchSizeOptimizer(spec, url=amqp_url, monitor=monitor, hardware=HARDWARE) as optimizer:

@@ -13,9 +13,9 @@ import pytest
 
 from bso.domain.trial import Outcome
 from tests.integration.client.scripts import recorded_trials
+from tests.servers import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.timeout(180)  # libraries are imported by three processes
 
 TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
 
@@ -93,7 +93,12 @@ def run(folder: Path, body: str, *launcher: str) -> list[list[dict[str, Any]]]:
         "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
-        [*launcher, str(script), str(folder)], env=environ, capture_output=True, text=True, timeout=170, check=False
+        [*launcher, str(script), str(folder)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]

@@ -14,6 +14,7 @@ import pytest
 from bso.domain.trial import Outcome
 from bso_client import RELAUNCH
 from tests.integration.client.scripts import recorded_trials
+from tests.servers import PATIENCE_S
 
 PREAMBLE = """
 import json, os, sys
@@ -30,7 +31,7 @@ rank = dist.get_rank()
 numbers = TensorDataset(torch.arange(100.0))
 spec = JobSpec(job_id="job", policy="pruning_thompson",
     batch_sizes=[8, 16, 32], default_batch_size=16, target_metric=0.9, max_epochs=2)
-bso = BatchSizeOptimizer(spec, rank_timeout=30.0)
+bso = BatchSizeOptimizer(spec, rank_timeout=120.0)
 
 def values(loader):
     return [batch.tolist() for (batch,) in loader]
@@ -54,7 +55,7 @@ def run(folder: Path, body: str) -> tuple[subprocess.CompletedProcess[str], list
     environ |= {"BSO_STATE_DIR": str(folder / "state"), "BSO_ENERGY": "assumed", "SAID": str(folder)}
     environ |= {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
     told = [folder / f"rank-{rank}.json" for rank in range(2)]
     return done, [json.loads(path.read_text()) if path.exists() else None for path in told]
 

@@ -39,7 +39,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_loader_workers_do_no_harm(tmp_path: Path, method: str) -> None:
-    result = Script(tmp_path, BODY).run(method, timeout_s=110)
+    result = Script(tmp_path, BODY).run(method)
 
     assert result.returncode == 0, result.stderr
     assert [(trial.outcome, trial.reports) for trial in recorded_trials(tmp_path)] == [(Outcome.CONVERGED, 3)]

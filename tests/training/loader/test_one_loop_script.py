@@ -10,6 +10,7 @@ import pytest
 from bso.domain.trial import Outcome
 from bso_client import RELAUNCH
 from tests.integration.client.scripts import Script, recorded_trials
+from tests.servers import PATIENCE_S
 
 BODY = """
 import torch
@@ -38,7 +39,7 @@ def recur(folder: Path, script: Script, *arguments: str) -> subprocess.Completed
     environ |= {"BSO_STATE_DIR": str(folder / "state"), "BSO_ENERGY": "assumed"}
     bso = str(Path(sys.executable).with_name("bso"))
     command = [bso, "recur", "1", "--", sys.executable, str(script.path), *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
 
 
 def test_a_failed_batch_size_exits_with_75_and_the_next_launch_has_another(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from bso.domain.trial import Outcome, Trial
 from bso.storage import open_store
 from bso_migrations import upgrade
 from tests.integration.workers.fixtures import StartWorker, start_worker
+from tests.servers import PATIENCE_S
 
 __all__ = ["start_worker"]
 
@@ -67,7 +68,7 @@ def test_ranks_train_through_the_queue(
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BSO_")}
     environ |= {"BSO_URL": amqp_url, "BSO_STATE_DIR": str(tmp_path), "BSO_ENERGY": "assumed", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
 
     assert done.returncode == 0, done.stderr
     (trial,) = trials_in(mysql_url)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import gpus
+from tests.servers import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/migration-from-zeus.md").read_text(encoding="utf-8")
@@ -102,7 +103,13 @@ def test_the_new_code_runs(code: str, tmp_path: Path) -> None:
     if "torch.distributed" in code:
         launcher = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*launcher, script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
+        [*launcher, script],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-12000:]
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.servers import PATIENCE_S
+
 # What a reader brings along: a model that reads handwritten digits, its data, and its evaluation.
 READER = """
 import torch, sys
@@ -37,7 +39,9 @@ def run(folder: Path, *parts: str, launcher: tuple[str, ...] = (), machine: dict
     environ |= {"BSO_STATE_DIR": str(folder / "state"), "BSO_ENERGY": "assumed", "OMP_NUM_THREADS": "1"}
     environ |= {"HF_HUB_OFFLINE": "1"} | (machine or {"CUDA_VISIBLE_DEVICES": ""})
     command = [sys.executable, *launcher, str(script)]
-    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        command, env=environ, cwd=folder, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.servers import PATIENCE_S
+
 BIN = Path(sys.executable).parent
 _FAILING_ONCE = """
 from bso_client import BatchSizeOptimizer, JobSpec
@@ -39,7 +41,7 @@ def run(tmp_path: Path, *words: object) -> subprocess.CompletedProcess[str]:
         env=environment | {"BSO_STATE_DIR": str(tmp_path / "state"), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=4 * PATIENCE_S,
         check=False,
     )
 

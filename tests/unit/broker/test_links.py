@@ -10,6 +10,7 @@ from typing_extensions import override
 from bso_broker.connection import BrokerAddress
 from bso_broker.errors import ConnectionLost
 from bso_broker.session import Link, Session
+from tests.servers import PATIENCE_S
 
 ADDRESS = BrokerAddress(url="amqp://guest:guest@nowhere.invalid/")
 
@@ -43,7 +44,7 @@ async def test_a_link_stops_though_its_cancellation_was_taken_for_something_else
     link = Link(lambda: Deaf(ADDRESS), name="deaf link")
     link.start()
     await opening.wait()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         await link.stop()
     assert (swallowed, closed) == ([True], [True])
     assert link.current is None
@@ -69,7 +70,7 @@ async def test_a_link_that_breaks_again_and_again_for_one_reason_warns_of_it_onc
     link = Link(lambda: Brief(ADDRESS), name="brief link")
     with caplog.at_level(logging.WARNING, logger="bso_broker.session"):
         link.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await opened.wait()
         await link.stop()
     assert [record.getMessage() for record in caplog.records] == [

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bso.cli.recurring.processes import signing_in, still_running, this_machine
+from tests.servers import PATIENCE_S
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_its_end_is_seen_even_before_anybody_collects_it(signed: Path, child: su
     assert orphan is not None
     assert child.stdin is not None
     child.stdin.close()
-    asyncio.run(asyncio.wait_for(orphan.wait(), 10))
+    asyncio.run(asyncio.wait_for(orphan.wait(), PATIENCE_S))
     assert still_running(signed) is None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from bso.cli.recurring.launching import signals
+from tests.servers import PATIENCE_S
 
 
 @pytest.fixture
@@ -22,6 +23,6 @@ async def test_a_signal_that_is_ignored_stays_so_and_others_arrive() -> None:
     with signals() as arrived:
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert await asyncio.wait_for(arrived.get(), 10) is signal.SIGTERM
+        assert await asyncio.wait_for(arrived.get(), PATIENCE_S) is signal.SIGTERM
         assert arrived.empty()
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from bso_client import BatchSizeOptimizer, JobSpec
+from bso_client.outbox import Outbox
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, ScriptedMonitor, job_spec
 
 __all__ = [
     "MakeOptimizer",
     "bso",
+    "has_delivered",
     "make_bso",
     "monitor",
     "no_environment",
@@ -21,6 +23,16 @@ __all__ = [
 ]
 
 MakeOptimizer = Callable[..., BatchSizeOptimizer]
+
+
+def has_delivered(bso: BatchSizeOptimizer) -> bool:
+    """Whether nothing waits for the optimizer any more, so that the next report waits for its judgement.
+
+    That the optimizer has a command comes earlier: the client does not know of the answer yet.
+    """
+    assert bso._core.run is not None
+    outbox: Outbox = bso._core.run._outbox  # type: ignore[attr-defined]  # a run of this process has one
+    return outbox.waiting == 0
 
 
 @pytest.fixture
@@ -49,7 +61,7 @@ def usual_spec() -> JobSpec:
 @pytest.fixture
 def usual_options() -> dict[str, Any]:
     """What else optimizers are made with, unless the test says otherwise."""
-    return {"unreachable_timeout": 0.2}
+    return {"unreachable_timeout": 60.0}
 
 
 @pytest.fixture

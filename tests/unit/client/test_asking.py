@@ -9,6 +9,7 @@ from bso_client import Unreachable
 from bso_client.asking import ask
 from bso_client.leases import keep_lease
 from bso_client.progress import Progress
+from tests.servers import PATIENCE_S
 from tests.unit.client.doubles import HARDWARE, job_spec
 
 LATER = Problem(type="busy", title="Busy", detail="later", is_retryable=True)
@@ -55,7 +56,7 @@ async def test_a_question_is_asked_again_under_the_same_command_id() -> None:
         spec=job_spec().resolve(),
     )
     transport = Scripted(LATER, begun)
-    deadline = asyncio.get_running_loop().time() + 5.0
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
 
     assert await ask(transport, request(), TrialBegun, deadline=deadline) is begun
     assert len({each.command_id for each in transport.came}) == 1
@@ -64,7 +65,7 @@ async def test_a_question_is_asked_again_under_the_same_command_id() -> None:
 async def test_an_answer_to_another_question_is_none() -> None:
     transport = Scripted(EpochJudged(should_stop=False, reason="", cost=1.0, bound=None))
     with pytest.raises(Unreachable, match="expected TrialBegun as reply, got EpochJudged"):
-        await ask(transport, request(), TrialBegun, deadline=asyncio.get_running_loop().time() + 1.0)
+        await ask(transport, request(), TrialBegun, deadline=asyncio.get_running_loop().time() + PATIENCE_S)
 
 
 async def test_a_renewal_that_fails_is_tried_again_until_the_trial_has_ended() -> None:
@@ -85,7 +86,7 @@ async def test_a_renewal_that_fails_is_tried_again_until_the_trial_has_ended() -
             return await super().call(request, timeout_s=timeout_s)
 
     transport = Ending(Unreachable("away"), LATER, RENEWED)
-    await asyncio.wait_for(keep_lease(transport, "job", progress), 5.0)
+    await asyncio.wait_for(keep_lease(transport, "job", progress), PATIENCE_S)
 
     assert len(transport.came) == 3
     assert progress.bound == 7.0

@@ -9,7 +9,7 @@ from bso.domain.replies import Problem
 from bso_client import BatchSizeOptimizer, Misconfigured, Outcome, Refused, SpecConflict, Unreachable
 from tests.servers.waiting import eventually
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor, job_spec
-from tests.unit.client.fixtures import MakeOptimizer
+from tests.unit.client.fixtures import MakeOptimizer, has_delivered
 
 
 class OutOfMemoryError(RuntimeError):
@@ -59,7 +59,8 @@ def test_a_job_that_is_known_here_goes_on_with_the_best_size_last_heard_of(
         with trial:
             trial.on_evaluate(0.5)
             optimizer.is_away = False
-            eventually(lambda: trial.trial_number == 3 and len(optimizer.commands(ReportEpoch)) == 3)  # noqa: B023  # at once
+            eventually(lambda: has_delivered(bso))
+            assert (trial.trial_number, len(optimizer.commands(ReportEpoch))) == (3, 3)
             trial.on_evaluate(0.95)
 
     begun = optimizer.commands(BeginTrial)[-1]
@@ -90,7 +91,7 @@ def test_a_whole_recurrence_alone_is_delivered_when_the_way_is_back(
 ) -> None:
     one_converged_recurrence(make_bso())
     optimizer.is_away = True
-    bso = make_bso()
+    bso = make_bso(unreachable_timeout=0.2)
     tried = []
     for trial in bso.trials():
         tried.append((trial.batch_size, trial.attempt, trial.is_last_attempt))
@@ -126,7 +127,8 @@ def test_reports_in_mid_training_are_kept_and_delivered_in_order(
             trial.on_evaluate(0.2)
             trial.on_evaluate(0.3)
             optimizer.is_away = False
-            eventually(lambda: len(optimizer.commands(ReportEpoch)) == 3)
+            eventually(lambda: has_delivered(bso))
+            assert len(optimizer.commands(ReportEpoch)) == 3
             trial.on_evaluate(0.95)
 
     reports = optimizer.commands(ReportEpoch)
@@ -194,7 +196,8 @@ def test_a_report_whose_answer_was_lost_is_judged_once(bso: BatchSizeOptimizer, 
             optimizer.loses_answers_to = (ReportEpoch,)
             trial.on_evaluate(0.1)
             optimizer.loses_answers_to = ()
-            eventually(lambda: len(optimizer.commands(ReportEpoch)) == 2)
+            eventually(lambda: has_delivered(bso))
+            assert len(optimizer.commands(ReportEpoch)) == 2
             trial.on_evaluate(0.95)
 
     ids = [request.command_id for request in optimizer.requests if isinstance(request.command, ReportEpoch)]
@@ -209,7 +212,8 @@ def test_a_begin_whose_answer_was_lost_is_replaced(make_bso: MakeOptimizer, opti
     assert bso.get_batch_size() == 64
     bso.on_train_begin()
     optimizer.loses_answers_to = ()
-    eventually(lambda: len(optimizer.trials()) == 3)
+    eventually(lambda: has_delivered(bso))
+    assert len(optimizer.trials()) == 3
     bso.on_evaluate(0.95)
 
     ended = [Outcome.CANCELLED, Outcome.CONVERGED]
@@ -235,7 +239,7 @@ def test_nothing_is_raised_at_a_training_whose_reports_are_refused(
 def test_a_problem_that_will_pass_is_waited_for(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
     optimizer.problem = Problem(type="busy", title="Busy", detail="later, please", is_retryable=True)
     with pytest.raises(Unreachable, match="later, please"):
-        make_bso().get_batch_size()
+        make_bso(unreachable_timeout=0.2).get_batch_size()
 
 
 def test_a_refusal_says_what_came_and_what_was_expected(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
@@ -297,7 +301,7 @@ def test_a_known_job_registers_again_when_the_way_is_back(
     bso.on_train_begin()
     bso.on_evaluate(0.1)
     optimizer.is_away = False
-    eventually(lambda: len(optimizer.commands(ReportEpoch)) == 2)
+    eventually(lambda: has_delivered(bso))
 
     kinds = [type(request.command) for request in optimizer.requests][-3:]
     assert kinds == [RegisterJob, BeginTrial, ReportEpoch]
@@ -312,7 +316,7 @@ def test_closing_says_at_once_what_it_waits_for(
     bso.on_train_begin()
     optimizer.is_away = True
     bso.on_evaluate(0.5)
-    bso.close(timeout=0.3)
+    bso.close(timeout=2.0)
 
     said = {getattr(record, "action", ""): record.getMessage() for record in caplog.records}
     assert list(said) == ["optimizer_away", "closing_waits", "reports_lost"]

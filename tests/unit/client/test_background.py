@@ -5,20 +5,20 @@ from collections.abc import Iterator
 import pytest
 
 from bso_client.background import LoopThread
+from tests.servers import PATIENCE_S
 
 
 @pytest.fixture
 def loop_thread() -> Iterator[LoopThread]:
     thread = LoopThread()
     yield thread
-    thread.stop(timeout_s=1.0)
+    thread.stop(timeout_s=PATIENCE_S)
 
 
 async def nothing() -> int:
     return 1
 
 
-@pytest.mark.timeout(20)
 def test_a_signal_handler_may_use_the_loop_that_its_own_thread_is_starting(
     loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,7 +32,7 @@ def test_a_signal_handler_may_use_the_loop_that_its_own_thread_is_starting(
 
     def handle(number: int, frame: object) -> None:
         handled.append("before")
-        loop_thread.settle(nothing(), timeout_s=5.0)
+        loop_thread.settle(nothing(), timeout_s=PATIENCE_S)
         handled.append("after")
 
     before = signal.signal(signal.SIGUSR1, handle)
@@ -46,5 +46,5 @@ def test_a_signal_handler_may_use_the_loop_that_its_own_thread_is_starting(
 
 def test_a_loop_that_was_stopped_starts_anew(loop_thread: LoopThread) -> None:
     loop_thread.start()
-    loop_thread.stop(timeout_s=1.0)
+    loop_thread.stop(timeout_s=PATIENCE_S)
     assert loop_thread.run(nothing()) == 1

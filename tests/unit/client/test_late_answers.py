@@ -13,6 +13,7 @@ from bso_client.meter import Meter
 from bso_client.outbox import Letter, Outbox
 from bso_client.progress import Progress
 from bso_client.run import TrialRun
+from tests.servers import PATIENCE_S
 from tests.servers.waiting import eventually_async
 from tests.unit.client.doubles import HARDWARE, ScriptedMonitor, job_spec
 
@@ -80,7 +81,7 @@ async def test_a_slow_answer_does_not_hold_up_the_training(transport: SlowTransp
     assert outbox.waiting == 2
     await transport.answers.put(GO_ON)
     await transport.answers.put(GO_ON)
-    assert await outbox.drained(timeout_s=5)
+    assert await outbox.drained(timeout_s=PATIENCE_S)
     commands: list[Command] = [request.command for request in transport.came]
     assert [command.is_journalled for command in commands if isinstance(command, ReportEpoch)] == [False, True]
 
@@ -113,7 +114,7 @@ async def test_a_verdict_after_the_clients_own_changes_nothing(transport: SlowTr
     assert run.progress.outcome is Outcome.CONVERGED
     await transport.answers.put(STOP)
     await transport.answers.put(FINISHED)
-    assert await outbox.drained(timeout_s=5)
+    assert await outbox.drained(timeout_s=PATIENCE_S)
 
     assert run.progress.outcome is Outcome.CONVERGED
     finish = transport.came[-1].command
@@ -123,7 +124,7 @@ async def test_a_verdict_after_the_clients_own_changes_nothing(transport: SlowTr
 
 @pytest.mark.parametrize("kind", ["conflicting_report", "report_goes_backwards", "invalid_report"])
 async def test_one_refused_report_does_not_silence_the_trial(transport: SlowTransport, kind: str) -> None:
-    run, _outbox = run_over(transport, report_timeout_s=5.0)
+    run, _outbox = run_over(transport, report_timeout_s=PATIENCE_S)
     for answer in (Problem(type=kind, title="No", detail="these numbers"), GO_ON):
         await transport.answers.put(answer)
     await evaluate(run, 0.1)
@@ -133,7 +134,7 @@ async def test_one_refused_report_does_not_silence_the_trial(transport: SlowTran
 
 
 async def test_an_answer_of_another_kind_is_no_judgement(transport: SlowTransport) -> None:
-    run, _outbox = run_over(transport, report_timeout_s=5.0)
+    run, _outbox = run_over(transport, report_timeout_s=PATIENCE_S)
     await transport.answers.put(
         LeaseRenewed(trial_number=1, recurrence_id="r", batch_size=64, epoch=1.0, bound=None, lease_s=1.0)
     )
@@ -164,16 +165,16 @@ async def test_a_bug_in_a_letter_does_not_stop_the_others(caplog: pytest.LogCapt
     ]
     for each in compose:
         outbox.post(Letter(job_id="job", command=each, heed=heed))
-    assert await outbox.drained(timeout_s=5)
+    assert await outbox.drained(timeout_s=PATIENCE_S)
 
     assert len(transport.came) == 1
     assert [getattr(record, "action", "") for record in caplog.records] == ["report_failed"]
 
 
 async def test_a_training_that_began_alone_is_not_held_up_by_a_silent_optimizer(transport: SlowTransport) -> None:
-    run, outbox = run_over(transport, report_timeout_s=60.0)
+    run, outbox = run_over(transport, report_timeout_s=10 * PATIENCE_S)
     outbox.expect_nobody()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await evaluate(run, 0.1)
         await evaluate(run, 0.2)
 
@@ -187,6 +188,6 @@ async def test_after_an_answer_that_did_not_come_nobody_waits_until_one_has_come
     await evaluate(run, 0.1)
     meanwhile = outbox.is_away
     await transport.answers.put(GO_ON)
-    await outbox.drained(timeout_s=10)
+    await outbox.drained(timeout_s=PATIENCE_S)
 
     assert (before, meanwhile, outbox.is_away) == (False, True, False)

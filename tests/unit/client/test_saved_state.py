@@ -11,7 +11,7 @@ from bso.domain.trial import TrialState
 from bso_client import BatchSizeOptimizer, CannotResume, Outcome, WrongOrder
 from tests.servers.waiting import eventually
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor, job_spec
-from tests.unit.client.fixtures import MakeOptimizer
+from tests.unit.client.fixtures import MakeOptimizer, has_delivered
 
 
 def preempted(make_bso: MakeOptimizer, *, epochs: int = 1, lost_epochs: int = 0) -> dict[str, Any]:
@@ -144,7 +144,8 @@ def test_a_resumption_out_of_reach_goes_on_and_is_told_later(
     bso.on_train_begin()
     bso.on_evaluate(0.2)
     optimizer.is_away = False
-    eventually(lambda: len(optimizer.commands(ReportEpoch)) == 2)
+    eventually(lambda: has_delivered(bso))
+    assert len(optimizer.commands(ReportEpoch)) == 2
     bso.on_evaluate(0.95)
 
     eventually(lambda: optimizer.trials()[0].outcome is Outcome.CONVERGED)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bso.replay.scratch import scratch_folder
+from tests.servers import PATIENCE_S
 
 HOLDER = """
 import sys
@@ -56,7 +57,7 @@ def test_a_folder_is_gone_in_the_end(temporary: Path) -> None:
 def test_what_a_killed_process_has_left_is_removed_by_the_next_one(temporary: Path) -> None:
     with held_by_another_process() as (process, folder):
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENCE_S)
         assert (folder / "log.sqlite").exists()
         with scratch_folder() as mine:
             assert list(temporary.iterdir()) == [mine]
@@ -67,7 +68,7 @@ def test_the_folder_of_a_living_process_stays(temporary: Path) -> None:
         with scratch_folder() as mine:
             assert sorted(temporary.iterdir()) == sorted([folder, mine])
         assert (folder / "log.sqlite").exists()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
     assert not list(temporary.iterdir())
 

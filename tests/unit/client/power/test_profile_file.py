@@ -8,6 +8,7 @@ import pytest
 
 from bso.domain.commands import PowerMeasurement
 from bso_client.power.profile_file import ProfileFile
+from tests.servers import PATIENCE_S
 
 
 def profile(power_w: float = 290.0) -> tuple[PowerMeasurement, ...]:
@@ -97,7 +98,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path) -> N
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(PATIENCE_S)
         assert process.exitcode == 0
     for number in range(3):
         for each in range(10):
