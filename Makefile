@@ -30,7 +30,7 @@ QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
 .PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-packaging lint types dist asyncapi bench decisions clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-12s %s\n' "$$name" "$$words"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-14s %s\n' "$$name" "$$words"; done
 
 demo: $(DEMO) ## train a real classifier again and again until its best batch size is known; no server needed
 	$(BIN)/bso demo

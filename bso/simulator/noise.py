@@ -9,7 +9,8 @@ The grammar, parts separated by commas::
                     then another factor is drawn
 
 The factors are a pure function of the seed, the batch size, and the number of the run or the recurrence, so every
-policy, and the oracle, meets the same ones. Their median is 1, and they leave the order of batch sizes as it is.
+policy, and the oracle, meets the same ones. They leave the order of batch sizes as it is; the median of those of runs,
+epochs and nodes is 1.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _with_part(noise: Noise, part: str) -> Noise:
         return replace(noise, **{found["what"]: _checked(part, float(found["deviation"]), 0.0, _MOST_DEVIATION)})
     if found := _SPIKES.fullmatch(part):
         rate = _checked(part, float(found["rate"]), 0.0, 1.0)
-        return replace(noise, spike_rate=rate, spike_factor=_checked(part, float(found["factor"]), 0.0, _MOST_FACTOR))
+        return replace(noise, spike_rate=rate, spike_factor=_checked(part, float(found["factor"]), 1.0, _MOST_FACTOR))
     if found := _NODE.fullmatch(part):
         length = _checked(part, float(found["length"] or _USUAL_LENGTH), 1.0, math.inf)
         deviation = _checked(part, float(found["deviation"]), 0.0, _MOST_DEVIATION)

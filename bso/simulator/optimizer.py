@@ -45,7 +45,7 @@ _Reply = TypeVar("_Reply")
 class SimulatedJob:
     """Holds the state between two commands, as a store does. Raises InvalidSimulation where a command is refused.
 
-    ``change_points`` counts what the policy has taken for a change so far.
+    ``change_points`` counts the changes that the policy has reported so far.
     """
 
     def __init__(self, spec: Mapping[str, Any], hardware: HardwareKind) -> None:

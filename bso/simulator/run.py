@@ -74,7 +74,7 @@ class Run:
     are what a model of each batch size costs on the average in the last recurrence, infinite where none converges;
     ``expected`` is what the policy then expects of each, without those of which it expects nothing. ``best_known`` is
     what it takes for the best one whenever a recurrence has its model, in the order in which they have it.
-    ``change_points`` counts what it took for a change.
+    ``change_points`` counts the changes that it has reported.
     """
 
     problem: Problem

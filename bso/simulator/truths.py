@@ -29,7 +29,7 @@ class Family(Enum):
     RISING = "rising"  # the smallest is the cheapest
     FLAT = "flat"  # all within 4 %
     VALLEY = "valley"  # one optimum inside
-    TWO_VALLEYS = "two-valleys"  # two optima, one of them 5 to 25 % dearer, and a ridge between them
+    TWO_VALLEYS = "two-valleys"  # two optima, one of them about 5 to 25 % costlier, and a ridge between them
     CLIFF = "cliff"  # falling, but the largest ones do not fit in memory
 
 
@@ -38,7 +38,7 @@ class Start(Enum):
 
     CHEAPEST = "cheapest"
     MIDDLE = "middle"
-    DEAREST = "dearest"
+    COSTLIEST = "costliest"
 
 
 def made_problem(family: Family, start: Start, seed: int) -> Problem:

@@ -37,7 +37,7 @@ _State = tuple[float, float, bool, int]
 class World:
     """A problem, its drift and its noise, and the luck of one seed. ``failure_rate`` is the chance that any run fails.
 
-    Prices and expectations are without the noise, whose factors come apart.
+    Prices and expectations are without the noise; its factors are asked for separately.
     """
 
     problem: Problem

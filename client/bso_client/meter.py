@@ -46,8 +46,8 @@ class _Call:
 class Meter:
     """Adds up windows of time and energy. A monitor that fails makes the energy unknown, never the training fail.
 
-    The time of a window is the monitor's own, from the same instants as its energy. Where that cannot be right, as when
-    the clock of the machine was set meanwhile, which a ZeusMonitor reads, it is the time between the calls.
+    The time of a window is the monitor's own, from the same instants as its energy. Where that cannot be right (the
+    clock of the machine was set, which a ZeusMonitor reads), it is the time between the ends of both calls.
     """
 
     def __init__(

@@ -47,8 +47,8 @@ class Found:
 def require_own_package() -> None:
     """Make sure that ``import bso`` gives the package of this distribution.
 
-    Raises PackageCollision where it does not. Warns with a PackageCollisionWarning where another distribution's
-    package ``bso`` lies beneath this one: this one works, until the other one is uninstalled, which removes the files
+    Raises PackageCollision where it does not. Warns with a PackageCollisionWarning where this package has
+    overwritten that of another distribution: it works, until the other one is uninstalled, which removes the files
     that both have.
     """
     found = _find()
@@ -73,7 +73,10 @@ def _is_marked(spec: ModuleSpec, origin: str) -> bool:
     get_data = getattr(spec.loader, "get_data", None)
     if get_data is None:  # a loader of a bundled program, which holds no files: nothing can have overwritten them
         return True
-    content: bytes = get_data(origin)
+    try:
+        content: bytes = get_data(origin)
+    except OSError:  # likewise
+        return True
     return all(marker in content for marker in _MARKERS)
 
 
@@ -121,7 +124,14 @@ def _overwritten(found: Found) -> str:
 
 
 def _reinstall() -> str:
-    return f"    {_python()} -m pip install --force-reinstall --no-deps {DISTRIBUTION}"
+    """The same release again, with what it requires as it is."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        release = f"{DISTRIBUTION}=={version(DISTRIBUTION)}"
+    except PackageNotFoundError:
+        release = DISTRIBUTION
+    return f"    {_python()} -m pip install --force-reinstall --no-deps {release}"
 
 
 def _python() -> str:

@@ -4,20 +4,27 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.servers.waiting import eventually
+from tests.servers.waiting import PATIENCE_S, eventually
 from tools.private_servers.ports import ClaimedPorts
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 # What this checkout and its environment would add to a program's imports and settings.
 OWN = ("PYTHON", "BSO_", "VIRTUAL_ENV", "COVERAGE", "COV_")
+
+VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+OURS = f"bso-optimizer=={VERSION}"
+OTHER = "bso==9999.0"
+"""A version that the other project will not publish."""
 
 PROJECT_OF_ANOTHER_BSO = """
 [build-system]
@@ -26,7 +33,7 @@ build-backend = "hatchling.build"
 
 [project]
 name = "bso"
-version = "2.0.0"
+version = "9999.0"
 description = "A stand-in for another project's distribution with the import name bso."
 """
 
@@ -89,6 +96,12 @@ class Environment:
     def install(self, *arguments: object) -> str:
         return self.pip("install", "--quiet", "--no-compile", "--extra-index-url", self.index_url, *arguments)
 
+    def holds(self, wheel: Path) -> bool:
+        """Whether the files of a wheel are those that are installed."""
+        with zipfile.ZipFile(wheel) as held:
+            names = [name for name in held.namelist() if ".dist-info/" not in name]
+            return all((self.packages / name).read_bytes() == held.read(name) for name in names)
+
     def copy(self, path: Path) -> "Environment":
         """The same packages in another environment, whose scripts start its own Python."""
         shutil.copytree(self.path, path, symlinks=True)
@@ -150,7 +163,7 @@ def index_url(folder: Path, built: Path, other_wheel: Path) -> Iterator[str]:
             [BIN / "pypi-server", "run", *options, packages], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            eventually(lambda: _answers(url), timeout_s=60, what="the index answers")
+            eventually(lambda: _answers(url), timeout_s=PATIENCE_S, what="the index answers")
             files = [*built.iterdir(), other_wheel]
             ok(BIN / "twine", "upload", "--repository-url", url, "-u", "any", "-p", "any", *files, cwd=folder)
             yield f"{url}/simple/"
@@ -168,10 +181,11 @@ def _answers(url: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def bare(folder: Path, index_url: str) -> Environment:
+def bare(folder: Path, index_url: str, wheel: Path) -> Environment:
     """An environment in which nothing but the distribution was installed, by its name."""
     path = folder / "bare"
     ok(sys.executable, "-m", "venv", path, cwd=folder)
     environment = Environment(path, index_url)
-    environment.install("bso-optimizer")
+    environment.install(OURS)
+    assert environment.holds(wheel)
     return environment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import ROOT, Environment
+from tests.packaging.conftest import ROOT, VERSION, Environment
 
 TRAINING = """
 from bso_client import BatchSizeOptimizer, JobSpec
@@ -37,34 +37,40 @@ def test_a_training_runs_without_any_extra(bare: Environment) -> None:
     assert "bare" in bare.ok("bso", "jobs", "list")
 
 
-# What says that an extra is missing, and so no longer says it with the extra.
-USES: dict[str, tuple[str, ...]] = {
-    "server": ("bso", "worker"),
-    "mysql": ("bso", "migrate", "--wait", "0", "--database-url", "mysql://any@127.0.0.1:1/any"),
-    "postgres": ("bso", "migrate", "--wait", "0", "--database-url", "postgresql://any@127.0.0.1:1/any"),
-    "demo": ("bso", "demo", "--recurrences", "1"),
-    "gpu": ("bso", "monitor", "--count", "1"),
+# Commands that name an extra where it is missing, and what they do or say where it is there.
+USES: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "server": (("bso", "worker"), 2, "BSO_DATABASE_URL: not set"),
+    "mysql": (("bso", "migrate", "--wait", "0", "--database-url", "mysql://any@127.0.0.1:1/any"), 1, "127.0.0.1"),
+    "postgres": (
+        ("bso", "migrate", "--wait", "0", "--database-url", "postgresql://any@127.0.0.1:1/any"),
+        1,
+        "127.0.0.1",
+    ),
+    "demo": (("bso", "demo", "--recurrences", "1"), 0, "in 1 recurrence"),
+    "gpu": (("bso", "monitor", "--count", "1"), 1, "no energy meter is readable here"),
 }
 
 
 @pytest.mark.parametrize("extra", USES)
 def test_each_extra_alone_brings_what_was_missing(bare: Environment, tmp_path: Path, extra: str) -> None:
     hint = "'bso-optimizer["
-    missing = bare.run(*USES[extra])
+    command, code, words = USES[extra]
+    missing = bare.run(*command)
+    assert missing.returncode != 0
     assert hint in missing.stdout + missing.stderr
 
     environment = bare.copy(tmp_path / extra)
-    environment.install(f"bso-optimizer[{extra}]")
+    environment.install(f"bso-optimizer[{extra}]=={VERSION}")
     environment.pip("check")
-    found = environment.run(*USES[extra])
+    found = environment.run(*command)
     said = found.stdout + found.stderr
-    assert hint not in said
-    assert "Traceback" not in said
+    assert (found.returncode, hint in said, "Traceback" in said) == (code, False, False), said
+    assert words in said
 
 
 def test_every_hint_names_an_extra_that_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    hints = re.compile(r"pip install [^\n]*?'?(?:bso[\w-]*|\.|/build)\[([\w,]+)\]")
+    hints = re.compile(r"(?:bso-optimizer|'\.|\"/build)\[([\w,]+)\]")
     places = [
         path
         for folder in ("bso", "broker", "client", "workers", "migrations", "docs", "examples", "deploy", "README.md")
@@ -72,5 +78,6 @@ def test_every_hint_names_an_extra_that_exists() -> None:
         if path.suffix in (".py", ".md", ".yaml", "") and path.is_file()
     ]
     found = {extra for path in places for match in hints.findall(path.read_text("utf-8")) for extra in match.split(",")}
+    assert not [path for path in places if re.search(r"\bbso\[|pip install '?bso\b(?!-)", path.read_text("utf-8"))]
     assert {"mysql", "demo", "gpu"} <= found
     assert found <= {*project["optional-dependencies"], "EXTRA"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import Environment
+from tests.packaging.conftest import OTHER, OURS, VERSION, Environment
 from tests.packaging.test_installing import TRAINING
 
 PROGRAMS = {
@@ -20,8 +20,8 @@ PROGRAMS = {
 def other_is_last(bare: Environment, folder: Path) -> Environment:
     """Ours first, then the other one, which overwrites our bso/__init__.py."""
     environment = bare.copy(folder / "other-last")
-    environment.install("--no-deps", "--force-reinstall", "bso-optimizer")
-    environment.install("bso")
+    environment.install("--no-deps", "--force-reinstall", OURS)
+    environment.install("--no-deps", OTHER)
     return environment
 
 
@@ -30,8 +30,8 @@ def own_is_last(bare: Environment, folder: Path) -> Environment:
     """The other one first, then ours, which overwrites its bso/__init__.py."""
     environment = bare.copy(folder / "own-last")
     environment.pip("uninstall", "--yes", "--quiet", "bso-optimizer")
-    environment.install("bso")
-    environment.install("bso-optimizer")
+    environment.install("--no-deps", OTHER)
+    environment.install(OURS)
     return environment
 
 
@@ -41,10 +41,10 @@ def test_where_the_other_was_installed_last_nothing_of_it_is_run_and_the_remedy_
 ) -> None:
     done = other_is_last.run(*PROGRAMS[program])
     assert done.returncode == 1
-    assert "the package bso of another distribution (bso 2.0.0)" in done.stderr
+    assert "the package bso of another distribution (bso 9999.0)" in done.stderr
     assert str(other_is_last.packages / "bso/__init__.py") in done.stderr
     assert "pip uninstall bso\n" in done.stderr
-    assert "pip install --force-reinstall --no-deps bso-optimizer" in done.stderr
+    assert f"pip install --force-reinstall --no-deps bso-optimizer=={VERSION}\n" in done.stderr
     if program.startswith("the command"):
         assert "Traceback" not in done.stderr
 
@@ -53,7 +53,7 @@ def test_where_the_other_was_installed_last_nothing_of_it_is_run_and_the_remedy_
 def test_where_ours_was_installed_last_it_works_and_warns(own_is_last: Environment, program: str) -> None:
     done = own_is_last.run(*PROGRAMS[program])
     assert done.returncode == 0
-    assert done.stderr.count("another distribution (bso 2.0.0) installed a package called bso") == 1
+    assert done.stderr.count("another distribution (bso 9999.0) installed a package called bso") == 1
     assert "pip uninstall bso\n" in done.stderr
     assert own_is_last.ok("python", "-c", TRAINING) == "True\n"
 

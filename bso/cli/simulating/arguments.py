@@ -42,7 +42,7 @@ TruthsOption = Annotated[
         min=0,
         metavar="SEED",
         help="Instead of traces: made problems of six families, falling to cliff, their parameters drawn from SEED; "
-        "the default is the cheapest, a middle, the dearest batch size.",
+        "the default is the cheapest, a middle, the costliest batch size.",
         show_default=False,
     ),
 ]
@@ -138,6 +138,8 @@ def problems_of_single(
         return problems_from(traces, gpus, options)
     from bso.simulator.truths import made_problems
 
+    if traces is not None and str(traces) != os.environ.get("BSO_TRACES"):
+        raise typer.BadParameter(f"made problems need no traces, got {traces}", param_hint="--truths")
     if gpus or _changes(options):
         raise typer.BadParameter("made problems have no GPU, and job settings of their own", param_hint="--truths")
     made = {problem.workload.dataset: problem for problem in made_problems(truths)}

@@ -1,4 +1,4 @@
-"""How well the policies decide in a noisy world: simulates, and writes a page of results with pictures.
+"""How well the policies decide in a noisy world: simulates, and writes a page of results with a picture.
 
     python -m tests.benchmarks.decisions [--for choosing] [--jobs 100] [--traces 40] [--out build/decisions]
 

@@ -13,7 +13,7 @@ RECURRENCES = 60
 AT = 30
 """Most figures are those of this recurrence; no policy knows of it."""
 RECENT = 5
-DEARER = 1.10
+COSTLIER = 1.10
 """A job is harmed where what is believed best is truly more than so many times as costly as its default."""
 
 
@@ -41,8 +41,8 @@ class JobFigures:
 
     @property
     def is_harmed(self) -> bool:
-        """Whether it ends with a batch size that is much dearer than its default."""
-        return 1.0 + self.over_default > DEARER
+        """Whether it ends with a batch size that is much costlier than its default."""
+        return 1.0 + self.over_default > COSTLIER
 
 
 def job_figures(made: MadeWorld, policy: str, seed: int) -> JobFigures:

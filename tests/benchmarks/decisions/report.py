@@ -1,4 +1,4 @@
-"""The page of results: tables in Markdown, and pictures beside it."""
+"""The page of results: tables in Markdown, and a picture beside it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
 from tests.benchmarks.decisions import rows
-from tests.benchmarks.decisions.jobs import DEARER, JobFigures
+from tests.benchmarks.decisions.jobs import COSTLIER, JobFigures
 from tests.benchmarks.decisions.round_robin import ROUND_ROBIN
 from tests.benchmarks.decisions.rows import Cell
 from tests.benchmarks.decisions.worlds import STEP_NOISES
@@ -36,9 +36,9 @@ def page_of(results: Results) -> str:
     worlds = len({job.world for job in first})
     preface = (
         f"Made by `make decisions`: {worlds} worlds (six families of truths, each with the cheapest, a middle and the "
-        f"dearest batch size as default) of {len(first) // worlds} jobs for each noise, seeds {results.seeds[0]} to "
+        f"costliest batch size as default) of {len(first) // worlds} jobs for each noise, seeds {results.seeds[0]} to "
         f"{results.seeds[-1]}, for {results.purpose}. All costs are true ones, without the noise. In brackets the 95 % "
-        "interval by a bootstrap over jobs, then the worst of the worlds."
+        "interval by a bootstrap over seeds, then the worst of the worlds."
     )
     return "\n\n".join(
         [
@@ -57,13 +57,13 @@ def page_of(results: Results) -> str:
             "![by recurrence](believed.png)",
             "## Trainings wasted until recurrence 30, over those of the same jobs without noise",
             _wasted(results),
-            f"## Jobs [%] that end with a batch size truly over {100 * (DEARER - 1):.0f} % dearer than the default",
+            f"## Jobs [%] that end with a batch size truly over {100 * (COSTLIER - 1):.0f} % costlier than the default",
             _table(results, rows.HARMED),
             "## Flat truths: cost of what is believed best in the end over that of the default [%]",
             _table(results, rows.OVER_DEFAULT, is_flat=True),
-            f"## Worlds in which `{CURVE}` is dearer than `{PRUNING_THOMPSON}` (paired, Holm's correction)",
-            _dearer(results),
-            "## Taken for a change although nothing changes [% of trials]; beliefs off by more than a factor of 2 [%]",
+            f"## Worlds in which `{CURVE}` is costlier than `{PRUNING_THOMPSON}` (paired, Holm's correction)",
+            _costlier(results),
+            "## Change points where nothing changes [% of trials]; beliefs off by more than a factor of 2 [%]",
             _stationary(results),
             "## A lasting step, x1.5 at recurrence 31: recurrences until half of it is expected",
             _steps(results),
@@ -73,7 +73,7 @@ def page_of(results: Results) -> str:
 
 
 def write(results: Results, folder: Path) -> Path:
-    """Write the page, and its pictures beside it; the page's path."""
+    """Write the page, and its picture beside it; the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     _draw(results, folder / "believed.png")
     path = folder / "decisions.md"
@@ -109,13 +109,10 @@ def _wasted(results: Results) -> str:
     return _markdown(("noise", *compared), table)
 
 
-def _dearer(results: Results) -> str:
-    lines = []
-    for noise in results.noises:
-        worlds = rows.dearer_worlds(results.jobs[noise, CURVE], results.jobs[noise, PRUNING_THOMPSON])
-        named = "; ".join(f"{one.world} (+{one.difference:.1f} %)" for one in worlds)
-        lines.append((noise, str(len(worlds)), named or "none"))
-    return _markdown(("noise", "worlds", "which"), lines)
+def _costlier(results: Results) -> str:
+    compared = {noise: (results.jobs[noise, CURVE], results.jobs[noise, PRUNING_THOMPSON]) for noise in results.noises}
+    lines = [(one.noise, one.world, f"+{one.difference:.1f}") for one in rows.costlier_worlds(compared)]
+    return _markdown(("noise", "world", "difference [%]"), lines or [("none", "", "")])
 
 
 def _stationary(results: Results) -> str:

@@ -9,8 +9,8 @@ EXPLORES = 25
 def round_robin(world: World, recurrences: int) -> tuple[list[int], list[int]]:
     """The batch size of each recurrence before the 30th, and what was taken for the best after each recurrence.
 
-    Batch sizes take turns from the default on, larger ones first; those that do not fit are left out when they have
-    been tried. The best is the one of least mean cost.
+    Batch sizes take turns from the default on, larger ones first. It knows which ones do not fit, since trying them
+    costs nothing in the simulator. The best is the one of least mean cost.
     """
     problem = world.problem
     start = problem.batch_sizes.index(problem.default_batch_size)

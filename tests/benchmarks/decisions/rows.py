@@ -1,7 +1,10 @@
-"""What many jobs say together: means with 95 % intervals from a bootstrap over jobs."""
+"""What many jobs say together: means with 95 % intervals from a bootstrap over seeds.
+
+Jobs with the same seed share their luck, whatever their world is, so they are drawn together.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -32,6 +35,7 @@ class Cell:
 class Paired:
     """A world in which one policy's last trials cost more than another's with the same luck, beyond chance."""
 
+    noise: str
     world: str
     difference: float
     p: float
@@ -52,16 +56,18 @@ def believed_at(recurrence: int) -> Quantity:
 def cell(jobs: Sequence[JobFigures], quantity: Quantity) -> Cell:
     """A quantity over jobs of several worlds."""
     values = np.array([quantity(job) for job in jobs])
+    by_seed = _by_seed(jobs, values)
     by_world = {name: float(np.mean([quantity(job) for job in jobs if job.world == name])) for name in _names(jobs)}
     worst = max(by_world, key=lambda name: by_world[name])
-    low, high = _ends(values)
+    low, high = _ends(by_seed)
     return Cell(mean=float(values.mean()), low=low, high=high, worst=by_world[worst], worst_world=worst)
 
 
 def ratio_of_wasted(noisy: Sequence[JobFigures], quiet: Sequence[JobFigures]) -> Cell:
     """Trainings wasted until recurrence 30, over those of the same jobs without noise: a ratio of means."""
     pairs = np.array([[mine.wasted, other.wasted] for mine, other in zip(noisy, quiet, strict=True)])
-    drawn = pairs[_draws(len(pairs))].mean(axis=1)
+    of_seed = np.stack([_by_seed(noisy, column) for column in pairs.T], axis=-1)
+    drawn = of_seed[_draws(len(of_seed))].mean(axis=1)
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
     by_world = {name: pairs[[job.world == name for job in noisy]].mean(axis=0) for name in _names(noisy)}
     ratios = {name: float(mine / other) if other > 0 else math.inf for name, (mine, other) in by_world.items()}
@@ -70,18 +76,18 @@ def ratio_of_wasted(noisy: Sequence[JobFigures], quiet: Sequence[JobFigures]) ->
     return Cell(mean=float(mean[0] / mean[1]), low=float(low), high=float(high), worst=ratios[worst], worst_world=worst)
 
 
-def dearer_worlds(jobs: Sequence[JobFigures], others: Sequence[JobFigures]) -> tuple[Paired, ...]:
-    """Worlds in which the last trials of the first are dearer with the same luck, after Holm's correction.
+def costlier_worlds(compared: Mapping[str, tuple[Sequence[JobFigures], Sequence[JobFigures]]]) -> tuple[Paired, ...]:
+    """Worlds of all noises in which the last trials of the first are costlier with the same luck than the second's.
 
-    The probabilities are those of a paired z test, one-sided. Holm, A simple sequentially rejective multiple test
-    procedure (1979).
+    After Holm's correction over all worlds of all noises. The probabilities are those of a paired z test, one-sided.
+    Holm, A simple sequentially rejective multiple test procedure (1979).
     """
     found = []
-    for name in _names(jobs):
-        differences = np.array(
-            [100 * (mine.recent - other.recent) for mine, other in zip(jobs, others, strict=True) if mine.world == name]
-        )
-        found.append(Paired(world=name, difference=float(differences.mean()), p=_p(differences)))
+    for noise, (jobs, others) in compared.items():
+        pairs = [(mine.world, 100 * (mine.recent - other.recent)) for mine, other in zip(jobs, others, strict=True)]
+        for name in _names(jobs):
+            differences = np.array([difference for world, difference in pairs if world == name])
+            found.append(Paired(noise=noise, world=name, difference=float(differences.mean()), p=_p(differences)))
     found.sort(key=lambda one: one.p)
     rejected = []
     for number, one in enumerate(found):
@@ -130,6 +136,14 @@ def _p(differences: NDArray[np.float64]) -> float:
 
 def _names(jobs: Sequence[JobFigures]) -> list[str]:
     return list(dict.fromkeys(job.world for job in jobs))
+
+
+def _by_seed(jobs: Sequence[JobFigures], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean over the worlds of each seed."""
+    found: dict[int, list[float]] = {}
+    for job, value in zip(jobs, values, strict=True):
+        found.setdefault(job.seed, []).append(float(value))
+    return np.array([sum(each) / len(each) for each in found.values()])
 
 
 def _draws(count: int) -> NDArray[np.int64]:

@@ -26,6 +26,8 @@ def seeds_for(purpose: str, *, count: int, first: int | None = None) -> Sequence
         MixedSeeds: where they are not all in one pool for this purpose.
     """
     pools = PURPOSES[purpose]
+    if count < 1:
+        raise MixedSeeds(f"expected at least 1 seed, got {count}")
     seeds = range(pools[0].start if first is None else first, (pools[0].start if first is None else first) + count)
     if not any(seeds[0] in pool and seeds[-1] in pool for pool in pools):
         held = ", ".join(f"{pool.start} to {pool.stop - 1}" for pool in pools)

@@ -43,11 +43,11 @@ def test_each_family_has_its_shape(seed: int) -> None:
 
 
 @pytest.mark.parametrize("family", Family)
-def test_the_default_is_the_cheapest_a_middle_or_the_dearest_that_fits(family: Family) -> None:
+def test_the_default_is_the_cheapest_a_middle_or_the_costliest_that_fits(family: Family) -> None:
     found = costs(family, 3)
     defaults = {start: made_problem(family, start, 3).default_batch_size for start in Start}
     assert found[defaults[Start.CHEAPEST]] == min(found.values())
-    assert found[defaults[Start.DEAREST]] == max(found.values())
+    assert found[defaults[Start.COSTLIEST]] == max(found.values())
     assert defaults[Start.MIDDLE] == list(found)[len(found) // 2]
 
 
