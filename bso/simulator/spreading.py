@@ -33,6 +33,9 @@ def spread(
             for process in multiprocessing.active_children():
                 if process not in others:
                     process.terminate()
+            # One that ends while it hands over a result leaves half of it: as long as anybody could still write the
+            # other half, and this process could, the pool would wait for it.
+            pool._result_queue._writer.close()  # type: ignore[attr-defined]  # noqa: SLF001  CPython has no other way
             pool.shutdown(cancel_futures=True)  # waits: CPython, when it exits, must not meet a pool that just ends
             raise
         return [future.result() for future in futures]
