@@ -8,7 +8,7 @@ recorded: a later release's defaults change no running job.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -125,15 +125,23 @@ def resolve_spec(requested: Mapping[str, Any], recorded: JobSpec | None = None) 
         problems.update(
             {name: "is required" for name in ("batch_sizes", "default_batch_size") if name not in requested}
         )
+    problems |= _default_problem(values, recorded, known_wrong=problems)
     if problems:
         raise InvalidSpec(problems)
-    spec = replace(recorded, **values) if recorded is not None else JobSpec(**values)
-    if spec.default_batch_size not in spec.batch_sizes:
-        sizes = ", ".join(map(str, spec.batch_sizes))
-        raise InvalidSpec(
-            {"default_batch_size": f"must be one of batch_sizes ({sizes}), got {spec.default_batch_size}"}
-        )
-    return spec
+    return replace(recorded, **values) if recorded is not None else JobSpec(**values)
+
+
+def _default_problem(
+    values: Mapping[str, Any], recorded: JobSpec | None, *, known_wrong: Collection[str]
+) -> dict[str, str]:
+    """That the default is none of the batch sizes, unless one of both is wrong by itself."""
+    pair = ("batch_sizes", "default_batch_size")
+    if any(name in known_wrong for name in pair):
+        return {}
+    sizes, default = (values[name] if name in values else getattr(recorded, name) for name in pair)
+    if default in sizes:
+        return {}
+    return {"default_batch_size": f"must be one of batch_sizes ({', '.join(map(str, sizes))}), got {default}"}
 
 
 def _unknown(requested: Mapping[str, Any]) -> dict[str, str]:

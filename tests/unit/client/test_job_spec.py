@@ -32,6 +32,13 @@ def test_every_wrong_field_is_named_at_once() -> None:
         assert name in str(raised.value)
 
 
+def test_a_default_that_is_no_batch_size_is_named_beside_other_problems() -> None:
+    with pytest.raises(InvalidSpec) as raised:
+        spec(batch_sizes=[16, 32], default_batch_size=100, max_epochs=0, job_id="no spaces, please")
+
+    assert set(raised.value.problems) == {"job_id", "default_batch_size", "max_epochs"}
+
+
 def test_what_names_no_policy_has_curve_unless_another_is_recorded() -> None:
     assert "policy" not in spec().requested
     assert spec().resolve().policy == "curve"

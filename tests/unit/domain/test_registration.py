@@ -220,6 +220,39 @@ def test_all_problems_are_named_at_once() -> None:
     assert set(refused.value.problems) == {"eta_knob", "epochs", "batch_sizes", "default_batch_size"}
 
 
+PAIR = {"batch_sizes": [16, 32], "default_batch_size": 100}
+
+
+def test_a_default_that_is_no_batch_size_is_named_beside_other_problems() -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        resolve_spec({**PAIR, "max_epochs": 0})
+    assert refused.value.problems == {
+        "max_epochs": "must be a whole number from 1 to 1000000000, got 0",
+        "default_batch_size": "must be one of batch_sizes (16, 32), got 100",
+    }
+
+
+@pytest.mark.parametrize("changed", [{"batch_sizes": [16, 32]}, {"default_batch_size": 100}], ids=["sizes", "default"])
+def test_a_default_is_compared_with_recorded_batch_sizes_too(changed: dict[str, Any]) -> None:
+    recorded = resolve_spec({"batch_sizes": [64, 128], "default_batch_size": 64})
+    with pytest.raises(InvalidSpec) as refused:
+        resolve_spec({**changed, "eta_knob": 7}, recorded)
+    assert set(refused.value.problems) == {"default_batch_size", "eta_knob"}
+
+
+@pytest.mark.parametrize("wrong", [{"batch_sizes": [0]}, {"default_batch_size": "many"}], ids=["sizes", "default"])
+def test_a_pair_is_not_compared_where_one_of_it_is_wrong_itself(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        resolve_spec({**PAIR, **wrong})
+    assert set(refused.value.problems) == set(wrong)
+
+
+def test_a_refusal_names_all_problems_too() -> None:
+    refused = problem_of(JobLife().send(do.RegisterJob(spec={**PAIR, "max_epochs": 0})))
+    assert set(refused.fields) == {"max_epochs", "default_batch_size"}
+    assert all(f"{name} {why}" in refused.detail for name, why in refused.fields.items())
+
+
 def test_unknown_fields_are_refused_but_not_echoed_without_end() -> None:
     with pytest.raises(InvalidSpec) as refused:
         resolve_spec({**GOOD, **{f"{number}" * 1000: 1 for number in range(1000, 3000)}})
