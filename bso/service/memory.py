@@ -14,6 +14,7 @@ from bso.service.records import (
     Changes,
     JobChange,
     JobOnKind,
+    JobOverview,
     JobSnapshot,
     JobSummary,
     LapsedLease,
@@ -77,6 +78,22 @@ class InMemoryStore:
     async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
         """Jobs by id, tombstones included: all, or a page of those after an id."""
         return [_summary(job_id, job) for job_id, job in sorted(self._tables.jobs.items()) if job_id > after][:limit]
+
+    async def overviews(self, *, after: str = "", limit: int | None = None) -> Sequence[JobOverview]:
+        """The jobs that ``jobs`` gives, each with its snapshot and its last trial."""
+        tables = self._tables
+        return [
+            JobOverview(
+                summary=summary,
+                stored=StoredJob(
+                    job_id=summary.job_id,
+                    last_seq=summary.last_seq,
+                    state=tables.jobs[summary.job_id].snapshot.state,
+                ),
+                last_trial=tables.trials.get((summary.job_id, summary.last_trial_number)),
+            )
+            for summary in await self.jobs(after=after, limit=limit)
+        ]
 
     async def job(self, job_id: str) -> StoredJob | None:
         """A job's snapshot."""

@@ -11,6 +11,7 @@ from bso.domain.trial import EpochReport, Trial
 from bso.service.records import (
     Changes,
     JobOnKind,
+    JobOverview,
     JobSummary,
     LapsedLease,
     PowerProfile,
@@ -81,6 +82,10 @@ class Store(UnitsOfWork, Protocol):
 
     async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
         """Jobs by id, tombstones included: all, or a page of those after an id."""
+        ...
+
+    async def overviews(self, *, after: str = "", limit: int | None = None) -> Sequence[JobOverview]:
+        """The jobs that ``jobs`` gives, each with its snapshot and its last trial."""
         ...
 
     async def job(self, job_id: str) -> StoredJob | None:

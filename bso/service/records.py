@@ -69,6 +69,15 @@ class JobSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobOverview:
+    """A job with its snapshot and its last trial, None before the first: all that a line about it is made of."""
+
+    summary: JobSummary
+    stored: StoredJob
+    last_trial: Trial | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
     """An event to append: JSON as text. The first of a command (part 0) carries the command's whole reply."""
 

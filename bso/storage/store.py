@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Executable, and_, func, literal, or_, select
+from sqlalchemy import Executable, Select, and_, func, literal, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -17,6 +17,7 @@ from bso.domain.trial import Trial, TrialState
 from bso.service.errors import SchemaMissing, StoreLost, StoreUnavailable
 from bso.service.event_rows import recorded_from
 from bso.service.records import (
+    JobOverview,
     JobSummary,
     LapsedLease,
     LoggedEvent,
@@ -37,6 +38,7 @@ from bso.storage.tables import event, job, power_profile, trial
 from bso.storage.unit_of_work import SqlUnitOfWork
 
 _CLOSE_S = 2.0
+_SUMMARY = tuple(column for column in job.columns if column.name != "state")
 _Found = TypeVar("_Found")
 
 
@@ -68,10 +70,25 @@ class SqlStore:
 
     async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
         """Jobs by id, tombstones included: all, or a page of those after an id."""
-        columns = [column for column in job.columns if column.name != "state"]
-        statement = select(*columns).where(job.c.job_id > after, job.c.last_seq > 0).order_by(job.c.job_id)
-        rows = await self._read(statement.limit(limit))
-        return [JobSummary(**{**row, "owner": row["owner"] or None}) for row in rows]
+        return [_summary(row) for row in await self._read(_jobs_after(after).with_only_columns(*_SUMMARY).limit(limit))]
+
+    async def overviews(self, *, after: str = "", limit: int | None = None) -> Sequence[JobOverview]:
+        """The jobs that ``jobs`` gives, each with its snapshot and its last trial: two statements for all of them."""
+        rows = await self._read(_jobs_after(after).limit(limit))
+        if not rows:
+            return []
+        is_last = and_(trial.c.job_id == job.c.job_id, trial.c.trial_number == job.c.last_trial_number)
+        within = and_(job.c.job_id > after, job.c.job_id <= rows[-1]["job_id"])
+        found = await self._read(select(trial).join(job, is_last).where(within))
+        last_trials = {row["job_id"]: trial_from(row) for row in found}
+        return [
+            JobOverview(
+                summary=_summary(row),
+                stored=StoredJob(job_id=row["job_id"], last_seq=row["last_seq"], state=row["state"]),
+                last_trial=last_trials.get(row["job_id"]),
+            )
+            for row in rows
+        ]
 
     async def job(self, job_id: str) -> StoredJob | None:
         """A job's snapshot."""
@@ -248,6 +265,15 @@ async def _give_up(connection: AsyncConnection) -> None:
     with suppress(TimeoutError, OSError, SQLAlchemyError):
         async with asyncio.timeout(_CLOSE_S):
             await connection.invalidate()
+
+
+def _jobs_after(job_id: str) -> Select[Any]:
+    return select(job).where(job.c.job_id > job_id, job.c.last_seq > 0).order_by(job.c.job_id)
+
+
+def _summary(row: Row) -> JobSummary:
+    fields = {column.name: row[column.name] for column in _SUMMARY}
+    return JobSummary(**{**fields, "owner": row["owner"] or None})
 
 
 def _stored_event(row: Row) -> StoredEvent:

@@ -194,6 +194,21 @@ async def test_one_batch_serves_many_jobs(open_another: OpenStore) -> None:
     assert [job.job_id for job in await store.jobs(after="job-2", limit=3)] == ["job-3", "job-4", "job-5"]
 
 
+async def test_an_overview_holds_the_snapshot_and_the_last_trial_of_each_job(store: Store) -> None:
+    engine = Engine(store)
+    for job_id in ("first", "second", "third"):
+        await ask(engine, registration(job_id))
+    await ask(engine, beginning("first"), beginning("first", recurrence_id="b"), beginning("third"))
+    overviews = await store.overviews()
+    assert [one.summary for one in overviews] == list(await store.jobs())
+    assert [one.stored for one in overviews] == [await store.job(job_id) for job_id in ("first", "second", "third")]
+    last = [one.last_trial for one in overviews]
+    assert [trial and trial.trial_number for trial in last] == [2, None, 1]
+    assert last[0] == (await store.trials("first"))[-1]
+    assert [one.summary.job_id for one in await store.overviews(after="first", limit=1)] == ["second"]
+    assert await store.overviews(after="third") == []
+
+
 @pytest.mark.parametrize("metric", [math.nan, math.inf, -math.inf])
 async def test_metrics_that_are_no_numbers_come_back(store: Store, metric: float) -> None:
     engine = Engine(store)
