@@ -25,7 +25,7 @@ _LONG_READING_S = 0.001
 class Reading:
     """What a counter said at an instant [s]: energy [J] since some moment in the past.
 
-    ``breaks`` is how often the counter has lost its thread so far (it went backwards, or did not answer): what was
+    ``breaks`` is how often the counter has been interrupted so far (it went backwards, or did not answer): what was
     consumed between two readings of different ``breaks`` is not known.
     """
 

@@ -58,7 +58,7 @@ class SampledGpu:
 
 
 def serve(gpus: Sequence[SampledGpu], *, parent: int, interval_s: float) -> None:
-    """Sample, and answer, until nobody is there to ask."""
+    """Sample, and answer, until the process that asks has ended."""
     due = time.monotonic()
     while os.getppid() == parent:
         wait_s = max(0.0, due - time.monotonic())
@@ -72,7 +72,7 @@ def serve(gpus: Sequence[SampledGpu], *, parent: int, interval_s: float) -> None
                 say({"question": int(number), "gpus": [gpu.answer(float(at_s)) for gpu in gpus]})
         if time.monotonic() >= due:
             for gpu in gpus:
-                with contextlib.suppress(MeterFailed):  # whoever asks will see it
+                with contextlib.suppress(MeterFailed):  # the next answer says so
                     gpu.sample()
             due = time.monotonic() + interval_s
 
