@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
+from bso.domain.quantities import watts
+
 MAX_MODEL_LENGTH = 1000
 MAX_POWER_W = 1e12
 
@@ -43,7 +45,9 @@ class HardwareKind:
 
     def describe(self) -> str:
         """The kind in a few words, for people."""
-        return f"{self.number_of_gpus} x {self.gpu_model} ({self.max_power_w:g} W, energy {self.energy_method.value})"
+        return (
+            f"{self.number_of_gpus} x {self.gpu_model} ({watts(self.max_power_w)}, energy {self.energy_method.value})"
+        )
 
 
 @lru_cache(maxsize=1024)

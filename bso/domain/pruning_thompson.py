@@ -27,6 +27,7 @@ from bso.domain.knowledge import (
     reference_of,
 )
 from bso.domain.policy import Choice, Expectation, Outlook, Verdict
+from bso.domain.quantities import joules
 from bso.domain.recurrence import Recurrence
 from bso.domain.replacing import replace
 from bso.domain.rounds import end_of_round
@@ -217,10 +218,10 @@ def _sample(now: _Situation) -> Choice:
     size, sample = sample_cheapest(posteriors, seed=now.seed, trial_number=now.trial_number)
     mean = posteriors[size].mean
     if len(arms) == 1:
-        return Choice(batch_size=size, reason=f"{size} is the only batch size left to choose (expected {mean:.6g} J)")
+        return Choice(batch_size=size, reason=f"{size} is the only batch size left to choose (expected {joules(mean)})")
     return Choice(
         batch_size=size,
-        reason=f"sampled cost {sample:.6g} J of {size} is the lowest of {len(arms)} arms (expected {mean:.6g} J)",
+        reason=f"sampled cost {joules(sample)} of {size} is the lowest of {len(arms)} arms (expected {joules(mean)})",
     )
 
 

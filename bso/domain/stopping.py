@@ -8,6 +8,7 @@ from bso.domain.job import Job
 from bso.domain.knowledge import Stage, reference_of
 from bso.domain.policy import Verdict
 from bso.domain.profiling import is_all_profiled
+from bso.domain.quantities import joules
 from bso.domain.trial import DIVERGED, Outcome, Trial
 
 NONFINITE_METRICS_BEFORE_END = 2
@@ -69,7 +70,7 @@ def judge_progress(job: Job, trial: Trial, bound: float | None) -> Verdict:
         )
     if bound is not None and trial.cost > bound and not is_all_profiled(trial.epoch, trial.profiled):
         return Verdict(
-            outcome=Outcome.COST_EXCEEDED, reason=f"the cost {trial.cost:.6g} J is above the bound {bound:.6g} J"
+            outcome=Outcome.COST_EXCEEDED, reason=f"the cost {joules(trial.cost)} is above the bound {joules(bound)}"
         )
     return Verdict(outcome=None, reason="the target is not reached yet, and the cost is within its bound")
 

@@ -47,6 +47,10 @@ class Outcome(Enum):
     INTERRUPTED = "interrupted"  # ended from outside: says little about the batch size
     CANCELLED = "cancelled"  # the user, or a deletion, called it off: says nothing
 
+    def __str__(self) -> str:
+        """The word that is recorded and exported."""
+        return self.value
+
 
 FAILURES = frozenset({Outcome.NOT_CONVERGED, Outcome.COST_EXCEEDED, Outcome.INFEASIBLE})
 """The outcomes that make a trial an abort of its recurrence and a failure of its batch size."""

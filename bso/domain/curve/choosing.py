@@ -10,6 +10,7 @@ from bso.domain.curve.beliefs import Beliefs
 from bso.domain.curve.standing import Standing
 from bso.domain.curve.values import Value, horizon, value_of
 from bso.domain.policy import Choice
+from bso.domain.quantities import figure, joules, percent
 
 TOGETHER = (1, 2, 4, 8)
 """Runs of a batch size that are weighed together before one of them is chosen."""
@@ -147,22 +148,22 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
             and max(dearer, _LEAST_DEARER) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.recurrences
         ):
             after = f"after {looks} trial{'' if looks == 1 else 's'}"
-            reason = f"another look at {size}, which seems {_percent(dearer)} dearer than {incumbent} {after}"
+            reason = f"another look at {size}, which seems {percent(dearer)} dearer than {incumbent} {after}"
             return Choice(batch_size=size, reason=reason, is_second_look=True)
     return None
 
 
 def _why_another(now: Situation, size: int, incumbent: int, value: Value) -> str:
     ratio = normal.exp(now.beliefs.of(size).cost - now.beliefs.of(incumbent).cost)
-    looks = f"{_percent(1.0 - ratio)} cheaper" if ratio <= 1.0 else f"{_percent(ratio - 1.0)} dearer"
+    looks = f"{percent(1.0 - ratio)} cheaper" if ratio <= 1.0 else f"{percent(ratio - 1.0)} dearer"
     comes = horizon(now.recurrences)
     if value.runs == 1:
         return (
-            f"{size} looks {looks} than {incumbent}, may save {value.gain:.2g} runs over the next {comes} recurrences, "
+            f"{size} looks {looks} than {incumbent}, may save {_runs(value.gain)} over the next {comes} recurrences, "
             f"and costs {_runs(value.price)} more to try"
         )
     return (
-        f"{size} looks {looks} than {incumbent}; {value.runs} trials of it may save {value.gain:.2g} runs over the "
+        f"{size} looks {looks} than {incumbent}; {value.runs} trials of it may save {_runs(value.gain)} over the "
         f"next {comes} recurrences, and cost {_runs(value.price)} more"
     )
 
@@ -170,10 +171,10 @@ def _why_another(now: Situation, size: int, incumbent: int, value: Value) -> str
 def _why_incumbent(now: Situation, incumbent: int, worth: dict[int, Value]) -> str:
     cost = normal.exp(now.beliefs.of(incumbent).cost)
     if not worth:
-        return f"{incumbent} is the best one known (expected {cost:.6g} J), and there is no other to try"
+        return f"{incumbent} is the best one known (expected {joules(cost)}), and there is no other to try"
     other = max(worth, key=lambda one: (worth[one].net, -one))
     return (
-        f"{incumbent} is the best one known (expected {cost:.6g} J); trying {other} would cost "
+        f"{incumbent} is the best one known (expected {joules(cost)}); trying {other} would cost "
         f"{_runs(worth[other].price)} more and save {_runs(worth[other].gain)}"
     )
 
@@ -185,8 +186,5 @@ def _told(size: int, reason: str) -> Choice:
 def _runs(runs: float) -> str:
     if runs < _TOLD:
         return "nothing"
-    return "a run" if f"{runs:.2g}" == "1" else f"{runs:.2g} runs"
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.3g} %"
+    number = figure(runs, 2)
+    return "a run" if number == "1" else f"{number} runs"

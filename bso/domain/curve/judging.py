@@ -9,6 +9,7 @@ from bso.domain.curve import normal
 from bso.domain.curve.beliefs import Beliefs
 from bso.domain.curve.validation import Forecast
 from bso.domain.curve.values import value_of
+from bso.domain.quantities import joules
 
 _MOST_DOUBLINGS = 64
 _FREE_ABORTS = 3  # of a recurrence, before the bound of an exploration doubles, too
@@ -98,7 +99,7 @@ def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurre
     if to_finish <= worth:
         return None
     return (
-        f"{size} is expected to cost {to_finish:.6g} J more, and going on is worth {worth:.6g} J at most: "
+        f"{size} is expected to cost {joules(to_finish)} more, and going on is worth {joules(worth)} at most: "
         f"{incumbent} is cheaper{_by_its_curve(underway.forecast)}"
     )
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bso.domain.quantities import figure
 from bso.domain.replacing import replace
 
 MOST_PASSED = 16
@@ -111,7 +112,8 @@ class Forecast:
     @property
     def words(self) -> str:
         """What the curve says, in words."""
-        return f"it was after {self.at:.3g} epochs where runs were that needed {math.exp(self.ln_epochs):.3g} in all"
+        whole = figure(math.exp(self.ln_epochs))
+        return f"it was after {figure(self.at)} epochs where runs were that needed {whole} in all"
 
 
 def forecast(landmarks: Mapping[int, Landmark], approach: Approach, noise: float) -> Forecast | None:
