@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +36,7 @@ from bso_client.transports.transport import Transport
 logger = logging.getLogger("bso")
 
 _SILENT_S = 0.5  # closing takes longer than this only if nobody answers
+_SLOW_S = 2.0  # and so does a batch size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,8 @@ class Session:
         self._occasion.next_trial()
         command_id = new_command_id()
         try:
-            progress = await self._begin_asked(command_id)
+            with self._telling_how_long_it_waits():
+                progress = await self._begin_asked(command_id)
         except (Unreachable, Misconfigured) as error:
             progress = self._begin_alone(error, replaces=command_id)
         return self._run(progress, Meter(self._monitor))
@@ -93,7 +96,8 @@ class Session:
         self._check_free()
         self._occasion.next_trial()
         try:
-            progress = await self._resume_asked(state)
+            with self._telling_how_long_it_waits():
+                progress = await self._resume_asked(state)
         except (Unreachable, Misconfigured) as error:
             progress = self._resume_alone(state, self._remembered_or_raise(error).spec)
         run = self._run(progress, Meter(self._monitor, before=state.consumed))
@@ -120,6 +124,20 @@ class Session:
         await self._outbox.close()
         await self._transport.close()
         self._has_started = False
+
+    @contextmanager
+    def _telling_how_long_it_waits(self) -> Iterator[None]:
+        timeout_s = self._options.unreachable_timeout_s
+
+        def tell() -> None:
+            extra = {"action": "begin_waits", "job_id": self.job_id}
+            logger.warning("the optimizer has not answered yet: waiting up to %g s for it", timeout_s, extra=extra)
+
+        telling = asyncio.get_running_loop().call_later(_SLOW_S, tell)
+        try:
+            yield
+        finally:
+            telling.cancel()
 
     def _tell_what_waits(self, deadline: float) -> None:
         left_s = deadline - asyncio.get_running_loop().time()

@@ -1,11 +1,12 @@
+import asyncio
 import logging
 import math
 import traceback
 
 import pytest
 
-from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch
-from bso.domain.replies import Problem
+from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch, Request
+from bso.domain.replies import Problem, Reply
 from bso_client import BatchSizeOptimizer, Misconfigured, Outcome, Refused, SpecConflict, Unreachable
 from tests.servers.waiting import eventually
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor, job_spec
@@ -332,3 +333,39 @@ def test_closing_says_nothing_where_everything_is_delivered(
     bso.close()
 
     assert caplog.records == []
+
+
+class _Warnings(logging.Handler):
+    """What trainings are told while they wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = asyncio.Event()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "action", "") == "begin_waits":
+            self.said.append(record.getMessage())
+            self.came.set()  # it is logged in the loop of the optimizer
+
+
+class _AfterWarning(ReachableOptimizer):
+    """Answers only when a training has been told that it waits."""
+
+    def __init__(self, warnings: _Warnings) -> None:
+        super().__init__()
+        self._warnings = warnings
+
+    async def call(self, request: Request, *, timeout_s: float) -> Reply:
+        await self._warnings.came.wait()
+        return await super().call(request, timeout_s=timeout_s)
+
+
+def test_who_waits_for_an_answer_is_told_for_how_long(make_bso: MakeOptimizer) -> None:
+    warnings = _Warnings()
+    logging.getLogger("bso").addHandler(warnings)
+    try:
+        assert make_bso(transport=_AfterWarning(warnings), unreachable_timeout=60).get_batch_size()
+    finally:
+        logging.getLogger("bso").removeHandler(warnings)
+    assert warnings.said == ["the optimizer has not answered yet: waiting up to 60 s for it"]
