@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bso.cli.refusals import Refused
 from bso.cli.settings import Places
+from bso.cli.terminal import print_notice
 from bso.domain.errors import Misconfigured
+from bso.domain.quantities import seconds
 
 if TYPE_CHECKING:
     from bso.domain.commands import Command, Request
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Reply")
 
 CALL_TIMEOUT_S = 15.0
+_SLOW_S = 2.0  # a wait that is longer than this is said
 _PAGE = 1000
 
 
@@ -116,9 +120,12 @@ async def _call(url: str, request: Request) -> Reply:
 
     transport = open_transport(url)
     await transport.start()
+    words = f"the optimizer has not answered yet: waiting up to {seconds(CALL_TIMEOUT_S)} for it"
+    telling = asyncio.get_running_loop().call_later(_SLOW_S, print_notice, words)
     try:
         return await transport.call(request, timeout_s=CALL_TIMEOUT_S)
     finally:
+        telling.cancel()
         await transport.close()
 
 

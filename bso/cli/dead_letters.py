@@ -7,15 +7,19 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from rich.text import Text
 
 from bso.cli.options import BrokerOption, JsonOption, operators_broker
-from bso.cli.refusals import Refused
-from bso.cli.terminal import NOTHING, counted, moment, onlookers, people, print_json
+from bso.cli.refusals import Group, Refused
+from bso.cli.terminal import HANG, counted, moment, print_json, print_notice, print_result
+from bso.domain.quantities import NOTHING
 
 if TYPE_CHECKING:
     from bso_broker.dead_letters import DeadLetters
 
-app = typer.Typer(no_args_is_help=True, help="Look at commands that no worker could handle; send them again.")
+app = typer.Typer(
+    cls=Group, no_args_is_help=True, help="Look at commands that no worker could handle; send them again."
+)
 
 R = TypeVar("R")
 
@@ -44,9 +48,9 @@ def list_letters(
         return
     for letter in letters:
         line = f"{letter.message_id or NOTHING}  {moment(letter.died_at)}  {letter.user_id or NOTHING}  {letter.reason}"
-        people().print(line, soft_wrap=True, markup=False)
+        print_result(Text(line), hang=HANG)
     if not letters:
-        onlookers().print("no dead letters")
+        print_notice("no dead letters")
 
 
 @app.command()
@@ -69,7 +73,7 @@ def requeue(
     if as_json:
         print_json({"requeued": sent})
     else:
-        people().print(f"{counted(sent, 'dead letter')} sent again")
+        print_result(f"{counted(sent, 'dead letter')} sent again")
 
 
 @app.command()
@@ -85,7 +89,7 @@ def purge(
     if as_json:
         print_json({"purged": purged})
     else:
-        people().print(f"{counted(purged, 'dead letter')} deleted")
+        print_result(f"{counted(purged, 'dead letter')} deleted")
 
 
 @app.command()
@@ -95,7 +99,7 @@ def counts(url: BrokerOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(found)
     else:
-        people().print(f"commands {found.commands}, dead letters {found.dead_letters}, expired {found.expired}")
+        print_result(f"commands {found.commands}, dead letters {found.dead_letters}, expired {found.expired}")
 
 
 def _with_letters(url: str | None, act: Callable[[DeadLetters], Awaitable[R]]) -> R:

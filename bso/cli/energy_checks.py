@@ -47,5 +47,6 @@ def _consequence(found: Survey) -> list[Finding]:
     if not is_assumed and not is_in_the_dark:
         return []
     why = "BSO_ENERGY says so" if is_assumed else "trainings here are not measured by themselves"
-    advice = "unset BSO_ENERGY to have it measured" if is_assumed else "pass the optimizer constant_power= or monitor="
+    advice = "pass the optimizer monitor= or constant_power= (in watts); BSO_ENERGY=assumed silences trainings about it"
+    advice = "unset BSO_ENERGY to have it measured" if is_assumed else advice
     return [note("energy", f"energy is assumed, constant power times time: {why}", advice)]

@@ -14,15 +14,16 @@ from rich.markup import escape
 
 from bso.cli.moments import EXPECTED, moment_from
 from bso.cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, here, known_types
+from bso.cli.refusals import Group
 from bso.cli.settings import Places
-from bso.cli.terminal import counted, moment, onlookers, people, print_json
+from bso.cli.terminal import HANG, counted, moment, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
     from bso.domain.log import RecordedEvent
     from bso.service.records import StoredEvent
     from bso.service.retention import Pruned
 
-app = typer.Typer(no_args_is_help=True, help="Read the history of jobs, or follow it live.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Read the history of jobs, or follow it live.")
 
 LOOK_S = 0.5
 ROOM_BELOW = 1000
@@ -54,10 +55,10 @@ def history(
                     _show(stored.recorded, event_id=stored.event_id, as_json=as_json)
                     shown += 1
                 if shown >= limit:
-                    onlookers().print(f"[dim]more follow: --after {stored.event_id}[/]")
+                    print_notice(f"[dim]more follow: --after {stored.event_id}[/]")
                     return
         if not shown:
-            onlookers().print("no events" + (f" of job {job_id}" if job_id else ""))
+            print_notice("no events" + (f" of job {job_id}" if job_id else ""))
 
     asyncio.run(read())
 
@@ -66,7 +67,9 @@ def history(
 def tail(
     job_id: OptionalJob = None,
     types: TypesOption = None,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.", show_default=False)] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="End after so many events.", show_default=False)
+    ] = None,
     url: UrlOption = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -127,7 +130,7 @@ def prune(
         print_json(pruned)
     else:
         of = f" of {counted(pruned.jobs, 'job')}" if pruned.events else ""
-        people().print(f"{counted(pruned.events, 'event')}{of} deleted, exported to {export}", soft_wrap=True)
+        print_result(f"{counted(pruned.events, 'event')}{of} deleted, exported to {export}")
 
 
 def _live(places: Places, job_id: str | None) -> AsyncIterator[RecordedEvent]:
@@ -176,7 +179,7 @@ async def _announce_when(connected: asyncio.Event) -> None:
 
 
 def _announce() -> None:
-    onlookers().print("[dim]following what happens from now on; Ctrl-C ends[/]")
+    print_notice("[dim]following what happens from now on; Ctrl-C ends[/]")
 
 
 def _show(recorded: RecordedEvent, *, event_id: int | None, as_json: bool) -> None:
@@ -188,7 +191,7 @@ def _show(recorded: RecordedEvent, *, event_id: int | None, as_json: bool) -> No
         print_json(place | recorded_fields(recorded))
         return
     when, job = moment(recorded.recorded_at), escape(recorded.job_id)
-    people().print(f"[dim]{when}[/] {job} [dim]#{recorded.seq}[/] {escape(sentence(recorded.event))}", soft_wrap=True)
+    print_result(f"[dim]{when}[/] {job} [dim]#{recorded.seq}[/] {escape(sentence(recorded.event))}", hang=HANG)
 
 
 def _is_wanted(recorded: RecordedEvent, wanted: Collection[str]) -> bool:

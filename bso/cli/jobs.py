@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.text import Text
 
 from bso.cli import jobs_decisions
 from bso.cli import jobs_hindsight as hindsight
+from bso.cli import jobs_listed as listed_jobs
 from bso.cli import jobs_printed as printed
 from bso.cli.access import NothingThere, ask, describe, reading
 from bso.cli.jobs_power import profile_tables
 from bso.cli.moments import EXPECTED, moment_from
 from bso.cli.options import DatabaseOption, JobArgument, JsonOption, UrlOption, here
-from bso.cli.refusals import Refused
+from bso.cli.refusals import Group, Refused
 from bso.cli.settings import Places
-from bso.cli.terminal import counted, listed, moment, onlookers, people, print_json
+from bso.cli.terminal import (
+    HANG,
+    counted,
+    listed,
+    moment,
+    people,
+    print_block,
+    print_blocks,
+    print_json,
+    print_notice,
+    print_result,
+)
 
 if TYPE_CHECKING:
     from bso.domain.trial import Trial
     from bso.service.records import PowerProfile
 
-app = typer.Typer(no_args_is_help=True, help="See what is known of each job, and why it was decided so.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="See what is known of each job, and why it was decided so.")
 
 
 @app.command("list")
@@ -39,14 +53,15 @@ def list_jobs(
     async def read() -> None:
         try:
             async with reading(database) as store:
-                found = [job for job in await store.jobs() if deleted or not job.is_deleted]
+                found = [one for one in await store.overviews() if deleted or not one.summary.is_deleted]
         except NothingThere as error:
             found = []
-            onlookers().print(str(error), soft_wrap=True)
+            print_notice(Text(str(error)))
+        jobs = [listed_jobs.listed_job(one) for one in found]
         if as_json:
-            print_json([printed.summary_fields(job) for job in found])
-        elif found:
-            people().print(printed.jobs_table(found, width=people().width))
+            print_json([listed_jobs.fields_of(job) for job in jobs])
+        elif jobs:
+            _print_list(jobs)
 
     asyncio.run(read())
 
@@ -54,7 +69,7 @@ def list_jobs(
 @app.command()
 def show(
     job_id: JobArgument,
-    trials: Annotated[int, typer.Option(min=0, help="How many of the last trials to show.")] = 20,
+    trials: Annotated[int, typer.Option(min=0, metavar="N", help="How many of the last trials to show.")] = 20,
     url: UrlOption = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -67,17 +82,17 @@ def show(
 
     async def read() -> None:
         job = await describe(places, job_id)
-        profiles, last = await _recorded(places, job_id, trials)
+        profiles, recorded = await _recorded(places, job_id)
+        last = (recorded or [])[-trials:] if trials else []
         if as_json:
             print_json({"job": job, "power_profiles": profiles, "trials": last})
             return
-        people().print(printed.job_panel(job))
-        for kind in job.kinds:
-            people().print(printed.arms_table(kind, job.spec.policy))
-        for profiled in profile_tables(profiles, job.spec):
-            people().print(profiled)
-        if last:
-            people().print(printed.trials_table(last, of=job.trials, width=people().width))
+        for line in printed.job_lines(job):
+            print_result(line)
+        print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
+        if job.kinds and recorded is not None:
+            print_result(printed.explained(job.spec.policy))
+        print_blocks(*profile_tables(profiles, job.spec), *printed.trials_tables(last, of=job.trials))
 
     asyncio.run(read())
 
@@ -109,9 +124,10 @@ def why(
             print_json(decisions if known is None else {"known": known, "decisions": decisions})
             return
         if known is not None:
-            people().print(hindsight.known_table(known))
+            print_block(hindsight.known_table(known))
+            print_result("")
         for line in jobs_decisions.story(decisions):
-            people().print(line, soft_wrap=True)
+            print_result(line, hang=HANG)
 
     asyncio.run(read())
 
@@ -139,7 +155,7 @@ def allow(
         print_json(reply)
     else:
         kinds = counted(len(reply.hardware_keys), "hardware kind")
-        people().print(f"Batch size {batch_size} of job {job_id} may be tried again on {kinds}.")
+        print_result(f"Batch size {batch_size} of job {job_id} may be tried again on {kinds}.")
 
 
 @app.command()
@@ -147,7 +163,10 @@ def export(
     job_id: JobArgument,
     what: Annotated[
         Literal["trials", "events", "profiles"],
-        typer.Option(help="One row per trial, the whole history, or one row per power limit that was profiled."),
+        typer.Option(
+            metavar="WHAT",
+            help="trials: one row each; events: the whole history; profiles: one row per power limit profiled.",
+        ),
     ] = "trials",
     format: Annotated[  # noqa: A002  the option's name
         Literal["jsonl", "csv"], typer.Option(help="JSON lines, or comma-separated values with a header.")
@@ -174,7 +193,7 @@ def export(
         )
     if not rows:
         raise Refused(_nothing_recorded(job_id, None))
-    onlookers().print(f"{counted(rows, 'row')} exported{f' to {output}' if output else ''}")
+    print_notice(f"{counted(rows, 'row')} exported{f' to {output}' if output else ''}")
 
 
 @app.command()
@@ -198,7 +217,7 @@ def delete(
         print_json({"job_id": job_id, "cancelled_trials": reply.cancelled_trials})
     else:
         cancelled = f"; cancelled trials: {listed(reply.cancelled_trials)}" if reply.cancelled_trials else ""
-        people().print(f"Job {job_id} is deleted{cancelled}.")
+        print_result(f"Job {job_id} is deleted{cancelled}.")
 
 
 @app.command()
@@ -226,16 +245,24 @@ def purge(
     if as_json:
         print_json({"purged": purged})
     else:
-        people().print(f"{counted(len(purged), 'job')} removed: {listed(purged)}", soft_wrap=True)
+        print_result(f"{counted(len(purged), 'job')} removed: {listed(purged)}")
 
 
-async def _recorded(places: Places, job_id: str, count: int) -> tuple[list[PowerProfile], list[Trial]]:
-    """A job's power profiles and last trials, where there is a database to look into."""
+async def _recorded(places: Places, job_id: str) -> tuple[list[PowerProfile], list[Trial] | None]:
+    """A job's power profiles and trials; None where there is no database to look into."""
     if not places.has_database:
-        return [], []
+        return [], None
     async with reading(places.database("bso jobs show")) as store:
-        trials = list(await store.trials(job_id))
-        return list(await store.power_profiles(job_id)), trials[-count:] if count else []
+        return list(await store.power_profiles(job_id)), list(await store.trials(job_id))
+
+
+def _print_list(jobs: Sequence[listed_jobs.ListedJob]) -> None:
+    shown = listed_jobs.jobs_table(jobs)
+    if shown.fits(people().width):
+        print_block(shown)
+        return
+    for job in jobs:
+        print_result(listed_jobs.paragraph(job), hang=HANG)
 
 
 def _nothing_recorded(job_id: str, trial: int | None) -> str:

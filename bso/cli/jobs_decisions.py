@@ -9,7 +9,8 @@ from datetime import datetime
 from rich.markup import escape
 
 from bso.cli.access import whole_history
-from bso.cli.sentences import sentence
+from bso.cli.jobs_printed import ENERGY_IS_ASSUMED
+from bso.cli.sentences import ENERGY_ASSUMED, sentence
 from bso.cli.terminal import moment
 from bso.domain.events import (
     AttentionNeeded,
@@ -65,11 +66,13 @@ async def decisions(store: Store, job_id: str, *, trial_number: int | None = Non
 
 
 def story(told: Sequence[Told]) -> Iterator[str]:
-    """Decisions as lines with their time, trials set off from what they taught."""
+    """Decisions as lines with their time, trials set off from what they taught; that energy is assumed is said once."""
     for one in told:
         mark = "•" if one.trial_number is not None else "▸"
         style = ("[bold]", "[/]") if one.type == "trial_started" else ("", "")
-        yield f"[dim]{moment(one.at)}[/] {mark} {style[0]}{escape(one.text)}{style[1]}"
+        yield f"[dim]{moment(one.at)}[/] {mark} {style[0]}{escape(one.text.removesuffix(ENERGY_ASSUMED))}{style[1]}"
+    if any(one.text.endswith(ENERGY_ASSUMED) for one in told):
+        yield ENERGY_IS_ASSUMED
 
 
 def _told(stored: StoredEvent, event: Event, about: int | None, recurrences: Mapping[str, int]) -> Told:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.markup import escape
-
 from bso.cli.access import whole_history
-from bso.cli.jobs_printed import arm_cells
+from bso.cli.jobs_printed import costs_table, explained
 from bso.cli.refusals import Refused
-from bso.cli.terminal import joules, listed, table
+from bso.cli.tables import Table, table
+from bso.cli.terminal import listed
+from bso.domain.quantities import joules
 
 if TYPE_CHECKING:
     from bso.domain.log import RecordedEvent
     from bso.replay.hindsight import Hindsight
     from bso.service.ports import Store
-
-_COLUMNS = ("batch size", "status", "costs", "converged", "mean cost", "expected cost")
 
 
 async def known_before(store: Store, job_id: str, trial_number: int) -> Hindsight:
@@ -42,21 +39,19 @@ async def known_before(store: Store, job_id: str, trial_number: int) -> Hindsigh
     return found
 
 
-def known_table(seen: Hindsight) -> RenderableType:
+def known_table(seen: Hindsight) -> Table:
     """The batch sizes there were to choose from, what each was expected to cost, and which one was chosen."""
     number, chosen = seen.started.trial_number, seen.started.batch_size
-    running = f"Running at that time: {listed(seen.running)}" if seen.running else "No other trial was running."
+    others = f"Running at that time: {listed(seen.running)}." if seen.running else "No other trial was running."
     if seen.known is None:
-        return f"[bold]When trial {number} began[/], nothing was known on {escape(seen.hardware)}. {running}"
-    made = table(
-        f"When trial {number} began on {escape(seen.hardware)}, and {chosen} was chosen",
-        *_COLUMNS,
-        right=("batch size", "costs", "converged", "mean cost", "expected cost"),
-    )
-    for arm in seen.known.arms:
-        made.add_row(*arm_cells(arm), style="bold green" if arm.batch_size == chosen else None)
+        return table(f"When trial {number} began, nothing was known on {seen.hardware}", notes=[others])
+    title = f"When trial {number} began on {seen.hardware}, batch size {chosen} was chosen"
+    made = costs_table(title, seen.known, seen.tallies, marked=chosen)
     reference = seen.known.reference
-    cheapest = "" if reference is None else f" The cheapest converged run had cost {joules(reference)}."
+    cheapest = "" if reference is None else f" The cheapest training that converged had cost {joules(reference)}."
     bound = seen.started.bound
-    limit = " It was not bounded." if bound is None else f" It was to be stopped above {joules(bound)}."
-    return Group(made, f"{running}.".replace("..", ".") + cheapest + limit)
+    limit = " It was not bounded." if bound is None else f" The trial was to be stopped above {joules(bound)}."
+    made.notes.insert(0, others + cheapest + limit)
+    if seen.tallies is not None:
+        made.notes.append(explained(seen.policy))
+    return made

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from rich.markup import escape
-from rich.table import Table
-
-from bso.cli.terminal import joules, number, table
+from bso.cli.tables import Table, table
 from bso.domain.commands import PowerMeasurement
 from bso.domain.cost import cost_of
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
+from bso.domain.quantities import figure, joules, watts
 from bso.service.records import PowerProfile
 
-_COLUMNS = ("batch size", "power limit", "average power", "samples/s", "energy/sample", "cost/sample")
+_COLUMNS = ("batch size", "power limit", "average power", "samples/s", "energy / sample", "cost / sample")
 
 
 def profile_tables(profiles: Sequence[PowerProfile], spec: JobSpec) -> Iterator[Table]:
     """One table per hardware kind, a line per batch size and power limit; the cheapest limit of each is set off."""
     for hardware, of_kind in groupby(sorted(profiles, key=_place), key=lambda profile: profile.hardware):
-        made = table(f"Power limits profiled on {escape(hardware.describe())}", *_COLUMNS, right=_COLUMNS)
+        made = table(f"Power limits profiled on {hardware.describe()}", *_COLUMNS, right=_COLUMNS)
         for profile in of_kind:
             _add_rows(made, profile, spec)
         yield made
@@ -33,9 +31,9 @@ def _add_rows(made: Table, profile: PowerProfile, spec: JobSpec) -> None:
     for index, measured in enumerate(highest_first(profile)):
         made.add_row(
             "" if index else str(profile.batch_size),
-            f"{number(measured.power_limit_w)} W",
-            f"{number(measured.average_power_w)} W",
-            number(measured.samples_per_s),
+            watts(measured.power_limit_w),
+            watts(measured.average_power_w),
+            figure(measured.samples_per_s),
             joules(measured.average_power_w / measured.samples_per_s),
             joules(prices[measured]),
             style="bold green" if measured == cheapest else None,

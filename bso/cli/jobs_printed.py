@@ -1,22 +1,20 @@
-"""Jobs, arms and trials as tables and sentences."""
+"""A job, its batch sizes and its trials as tables and sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from bso.cli.sentences import described
-from bso.cli.terminal import NOTHING, counted, joules, listed, moment, number, seconds, table
+from bso.cli.tables import Table, table
+from bso.cli.terminal import counted, listed, moment, number
 from bso.domain.hardware import EnergyMethod
-from bso.domain.job_spec import PRUNING_THOMPSON
-from bso.domain.replies import ArmDescription, JobDescription, KindDescription
+from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
+from bso.domain.quantities import NOTHING, joules, joules_within, seconds
+from bso.domain.replies import ActiveTrialDescription, JobDescription, KindDescription
+from bso.domain.tally import LAST, Tally, tallies
 from bso.domain.trial import Outcome, Trial
-from bso.service.records import JobSummary
 
 _COLOURS = {
     Outcome.CONVERGED: "green",
@@ -26,81 +24,92 @@ _COLOURS = {
     Outcome.INTERRUPTED: "magenta",
     Outcome.CANCELLED: "dim",
 }
+ENERGY_IS_ASSUMED = "Energy is assumed, not measured: constant power times time. Costs go by time."
+ATTENTION = "needs attention"
+EXPECTED_NEXT = "expected next"
+_MEAN = f"mean cost of last {LAST}"
+_OPTIONAL = ("trials", "converged")
+_WORDS = {"arm": "available"}  # a status in a reader's words, where it is the policy's
+_EXPECTED = {
+    CURVE: "Expected next: what a training to the target should cost now, ± one standard deviation. It also counts "
+    "other batch sizes, changes and failures, so it may differ from the mean.",
+    PRUNING_THOMPSON: "Expected next: the mean cost that Thompson sampling believes in, ± one standard deviation. "
+    "Trials that were stopped early count with their cost until then.",
+}
 
 
-def summary_fields(job: JobSummary) -> dict[str, Any]:
-    """A job as a JSON object, its specification unpacked."""
-    spec = _spec_fields(job)
-    return {
-        "job_id": job.job_id,
-        "version_number": job.version_number,
-        "version": job.version,
-        "policy": job.policy,
-        "owner": job.owner,
-        "is_deleted": job.is_deleted,
-        "trials": job.last_trial_number,
-        "spec": spec,
-        "created_at": job.created_at,
-        "changed_at": job.changed_at,
-    }
+def job_lines(job: JobDescription) -> Iterator[str]:
+    """What a job is, in a few lines."""
+    owner = f", owner {escape(job.owner)}" if job.owner else ""
+    yield f"[bold]{escape(job.job_id)}[/], version {job.version_number}{owner}"
+    yield described(job.spec)
+    if job.learning_rate is not None:
+        yield f"learning rate {job.learning_rate.describe()}"
+    waiting = f"; open: {escape(listed(job.open_recurrences))}" if job.open_recurrences else ""
+    yield f"{counted(job.trials, 'trial')} in {counted(job.recurrences, 'recurrence')}{waiting}"
+    yield from map(_running, job.active_trials)
 
 
-def jobs_table(jobs: Sequence[JobSummary], *, width: int) -> Table:
-    """One line per job; the job_id is never wrapped, so a narrow screen shows neither owner nor last change."""
-    rows = [_job_cells(job) for job in jobs]
-    columns = _JOB_COLUMNS if width >= ROOMY else _JOB_COLUMNS[:-2]
-    made = table("Jobs", *columns, right=("default", "target", "trials"), flexible=("batch sizes", "owner"))
-    made.columns[0].min_width = min(max(Text.from_markup(row[0]).cell_len for row in rows), width) if rows else None
-    for row in rows:
-        made.add_row(*row[: len(columns)])
+def _running(trial: ActiveTrialDescription) -> str:
+    assumed = " (energy assumed)" if trial.is_energy_assumed else ""
+    return (
+        f"trial {trial.trial_number} is {trial.state.value}: batch size {trial.batch_size}, "
+        f"epoch {number(trial.epoch)}, cost {joules(trial.cost)}{assumed}, since {moment(trial.started_at)} UTC"
+    )
+
+
+def kind_table(kind: KindDescription, job: JobDescription, trials: Sequence[Trial] | None) -> Table:
+    """The batch sizes on one hardware kind. ``trials`` are those of the job; None: they are not known."""
+    size = kind.best_batch_size
+    best = "nothing has converged yet" if size is None else f"best batch size so far {size}"
+    stage = f", stage {kind.stage.value}" if job.spec.policy == PRUNING_THOMPSON else ""
+    counts = None
+    if trials is not None:
+        counts = tallies(trials, job.spec, version_number=job.version_number, hardware_key=kind.hardware_key)
+    title = f"On {kind.hardware}: policy {job.spec.policy}{stage}, {best}"
+    made = costs_table(title, kind, counts, marked=size)
+    if kind.needs_attention:
+        made.notes.insert(0, f"[bold yellow]This job {ATTENTION}: nothing converged for three rounds.[/]")
     return made
 
 
-ROOMY = 110
-_JOB_COLUMNS = ("job", "batch sizes", "default", "target", "trials", "owner", "last change (UTC)")
+def costs_table(title: str, kind: KindDescription, counts: Mapping[int, Tally] | None, *, marked: int | None) -> Table:
+    """The batch sizes on one hardware kind and what each costs; below, why some are not offered.
 
-
-def _job_cells(job: JobSummary) -> tuple[str, ...]:
-    spec = _spec_fields(job)
-    return (
-        f"[dim]{escape(job.job_id)} (deleted)[/]" if job.is_deleted else escape(job.job_id),
-        _sizes(spec.get("batch_sizes", ())),
-        str(spec.get("default_batch_size", NOTHING)),
-        number(spec.get("target_metric")),
-        str(job.last_trial_number),
-        escape(job.owner or NOTHING),
-        moment(job.changed_at),
-    )
-
-
-def job_panel(job: JobDescription) -> RenderableType:
-    """What a job is, in a few lines."""
-    head = f"[bold]{escape(job.job_id)}[/], version {job.version_number}" + (
-        f", owner {job.owner}" if job.owner else ""
-    )
-    ran = f"{counted(job.trials, 'trial')} in {counted(job.recurrences, 'recurrence')}"
-    waiting = f"; open: {listed(job.open_recurrences)}" if job.open_recurrences else ""
-    running = [
-        f"trial {trial.trial_number} is {trial.state.value}: batch size {trial.batch_size}, "
-        f"epoch {number(trial.epoch)}, cost {joules(trial.cost)}"
-        f"{' (energy assumed)' if trial.is_energy_assumed else ''}, since {moment(trial.started_at)} UTC"
-        for trial in job.active_trials
-    ]
-    rate = [f"learning rate {job.learning_rate.describe()}"] if job.learning_rate is not None else []
-    return Group(head, described(job.spec), *rate, ran + waiting, *running)
-
-
-def arms_table(kind: KindDescription, policy: str) -> RenderableType:
-    """The batch sizes on one hardware kind, with what is believed of their costs; below, why some are not offered."""
-    best = f"best so far {kind.best_batch_size}" if kind.best_batch_size is not None else "nothing has converged yet"
-    stage = f", stage {kind.stage.value}" if policy == PRUNING_THOMPSON else ""
-    title = f"On {kind.hardware}: {policy}{stage}, {best}"
-    made = table(title, *_ARM_COLUMNS, right=("batch size", "costs", "converged", "mean cost", "posterior"))
+    ``counts`` None: the trials are not known, and only what the job remembers of them is shown.
+    """
+    numbers = ("batch size", *(("trials",) if counts is not None else ()), "converged")
+    numbers += (_MEAN, EXPECTED_NEXT) if counts is not None else (EXPECTED_NEXT,)
+    made = table(title, "batch size", "status", *numbers[1:], right=numbers, optional=_OPTIONAL, notes=_notes(kind))
     for arm in kind.arms:
-        style = "bold green" if arm.batch_size == kind.best_batch_size else None
-        made.add_row(*arm_cells(arm), style=style)
-    warning = ["[bold yellow]This job needs attention: nothing converged for three rounds.[/]"]
-    return Group(made, *_notes(kind), *(warning if kind.needs_attention else []))
+        count = None if counts is None else counts.get(arm.batch_size, _NONE)
+        made.add_row(
+            str(arm.batch_size),
+            status_in_words(arm.status, is_best=arm.batch_size == kind.best_batch_size),
+            *([str(arm.convergences)] if count is None else [str(count.ended), str(count.converged)]),
+            *([] if count is None else [joules(count.mean_cost)]),
+            joules_within(arm.posterior_mean, arm.posterior_std),
+            style="bold green" if arm.batch_size == marked else None,
+        )
+    return made
+
+
+def explained(policy: str) -> str:
+    """What the columns of costs mean."""
+    return f"Mean cost: of the last {LAST} trials that converged. {expected_in_words(policy)}"
+
+
+def expected_in_words(policy: str) -> str:
+    """What the column of expected costs means, which differ from means."""
+    return _EXPECTED[policy]
+
+
+def status_in_words(status: str, *, is_best: bool) -> str:
+    """Where a batch size stands."""
+    return "best so far" if is_best else _WORDS.get(status, status)
+
+
+_NONE = Tally(ended=0, converged=0, mean_cost=None)
 
 
 def _notes(kind: KindDescription) -> Iterator[str]:
@@ -112,60 +121,43 @@ def _notes(kind: KindDescription) -> Iterator[str]:
         yield escape(f"{listed(alike)} {'is' if len(alike) == 1 else 'are'} {status}: {note}")
 
 
-_ARM_COLUMNS = ("batch size", "status", "costs", "converged", "mean cost", "posterior")
+def trials_tables(trials: Sequence[Trial], *, of: int) -> Iterator[Table]:
+    """One line per trial; one table, or one for each hardware kind where there are several."""
+    kinds = {trial.hardware.key: trial.hardware for trial in trials}
+    which = f"The last {len(trials)} of {of} trials" if len(trials) < of else "Trials"
+    for key, hardware in kinds.items():
+        where = f": those on {hardware.describe()}" if len(kinds) > 1 else ""
+        yield _trials_table(f"{which}{where}", [trial for trial in trials if trial.hardware.key == key])
 
 
-def arm_cells(arm: ArmDescription) -> tuple[str, ...]:
-    """What is known of a batch size, in the order of the columns of ``arms_table``."""
-    return (
-        str(arm.batch_size),
-        arm.status,
-        str(arm.trials_with_cost),
-        str(arm.convergences),
-        joules(arm.mean_cost),
-        _posterior(arm),
-    )
-
-
-def _posterior(arm: ArmDescription) -> str:
-    """The belief about the mean cost of a batch size, as mean ± standard deviation."""
-    if arm.posterior_mean is None or arm.posterior_std is None:
-        return NOTHING
-    return f"{joules(arm.posterior_mean)} ± {joules(arm.posterior_std)}"
-
-
-def trials_table(trials: Sequence[Trial], *, of: int, width: int) -> Table:
-    """One line per trial; a narrow screen shows no learning rates."""
-    title = f"Trials (the last {len(trials)} of {of})" if len(trials) < of else "Trials"
-    has_rates = width >= ROOMY and any(trial.learning_rate is not None for trial in trials)
-    rate = ("learning\nrate",) if has_rates else ()
-    numbers = ("trial", "at-\ntempt", "batch\nsize", *rate, "epochs", "metric", "time", "energy", "cost")
-    is_assumed = any(_is_assumed(trial) for trial in trials)
-    caption = "(in brackets) energy is assumed, not measured" if is_assumed else None
-    made = table(title, *numbers, "outcome", right=numbers, flexible=("outcome",), caption=caption)
-    for trial in trials:
-        made.add_row(
-            str(trial.trial_number),
-            str(trial.attempt),
-            str(trial.batch_size),
-            *([_rate(trial)] if has_rates else []),
-            number(trial.epoch),
-            number(trial.metric),
-            seconds(trial.time_s),
-            _bracketed(trial, trial.energy_j) if trial.is_energy_complete else NOTHING,
-            _bracketed(trial, trial.cost),
-            outcome(trial),
-        )
+def _trials_table(title: str, trials: Sequence[Trial]) -> Table:
+    is_assumed = trials[0].hardware.energy_method is EnergyMethod.ASSUMED
+    shown = {
+        "trial": [str(trial.trial_number) for trial in trials],
+        "version": [str(trial.version_number) for trial in trials],
+        "attempt": [str(trial.attempt) for trial in trials],
+        "batch size": [str(trial.batch_size) for trial in trials],
+        "learning rate": [_rate(trial) for trial in trials],
+        "epochs": [number(trial.epoch) for trial in trials],
+        "metric": [number(trial.metric) for trial in trials],
+        "time": [seconds(trial.time_s) for trial in trials],
+        "energy": [joules(trial.energy_j) if trial.is_energy_complete else NOTHING for trial in trials],
+        "cost": [joules(trial.cost) for trial in trials],
+        "outcome": [outcome(trial) for trial in trials],
+    }
+    if len(set(shown["version"])) == 1:
+        del shown["version"]
+    if set(shown["learning rate"]) == {NOTHING}:
+        del shown["learning rate"]
+    if is_assumed:
+        del shown["energy"]
+    *numbers, _outcome = shown
+    notes = [ENERGY_IS_ASSUMED] if is_assumed else []
+    optional = [name for name in ("learning rate", "attempt", "metric", "energy") if name in shown]
+    made = table(title, *shown, right=numbers, optional=optional, notes=notes)
+    for cells in zip(*shown.values(), strict=True):
+        made.add_row(*cells)
     return made
-
-
-def _bracketed(trial: Trial, value: float | None) -> str:
-    """An energy or a cost, in brackets where energy was assumed."""
-    return f"({joules(value)})" if _is_assumed(trial) and value is not None else joules(value)
-
-
-def _is_assumed(trial: Trial) -> bool:
-    return trial.hardware.energy_method is EnergyMethod.ASSUMED
 
 
 def _rate(trial: Trial) -> str:
@@ -178,14 +170,3 @@ def outcome(trial: Trial) -> str:
     if ended is None:
         return f"[cyan]{trial.state.value}[/]"
     return f"[{_COLOURS[ended]}]{ended.value.replace('_', ' ')}[/]"
-
-
-def _spec_fields(job: JobSummary) -> dict[str, Any]:
-    import json
-
-    found = json.loads(job.spec)
-    return found if isinstance(found, dict) else {}
-
-
-def _sizes(sizes: Sequence[int]) -> str:
-    return listed(sizes) if len(sizes) <= 6 else f"{sizes[0]} … {sizes[-1]} ({len(sizes)})"

@@ -6,10 +6,11 @@ import asyncio
 from typing import Annotated, Literal
 
 import typer
+from rich.text import Text
 
 from bso.cli.options import DatabaseOption, JsonOption, here
 from bso.cli.refusals import FAILURE
-from bso.cli.terminal import onlookers, people, print_json
+from bso.cli.terminal import HANG, print_json, print_notice, print_result
 
 
 def migrate(
@@ -19,7 +20,8 @@ def migrate(
     ] = 60.0,
     sql: Annotated[bool, typer.Option("--sql", help="Print the statements instead of running them.")] = False,
     dialect: Annotated[
-        Literal["mysql", "mariadb", "postgresql", "sqlite"], typer.Option(help="Whose SQL --sql prints.")
+        Literal["mysql", "mariadb", "postgresql", "sqlite"],
+        typer.Option(metavar="NAME", help="Whose SQL --sql prints: mysql, mariadb, postgresql, sqlite."),
     ] = "mysql",
     start: Annotated[
         str, typer.Option("--from", metavar="REVISION", help="The revision that --sql begins at.")
@@ -48,8 +50,7 @@ def migrate(
 async def _upgrade(database: str, *, wait_s: float, as_json: bool) -> None:
     from bso_migrations import upgrade
 
-    say = onlookers() if as_json else people()
-    state = await upgrade(database, timeout_s=wait_s, progress=lambda sentence: say.print(sentence, soft_wrap=True))
+    state = await upgrade(database, timeout_s=wait_s, progress=print_notice if as_json else print_result)
     if as_json:
         print_json(state)
 
@@ -66,8 +67,8 @@ async def _check(database: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema": state, "differences": differences})
     else:
-        people().print(f"the schema is {state.found or 'missing'}, this program expects {state.expected}")
+        print_result(f"the schema is {state.found or 'missing'}, this program expects {state.expected}")
         for difference in differences:
-            people().print(f"unexpected: {difference}", markup=False, soft_wrap=True)
+            print_result(Text(f"unexpected: {difference}"), hang=HANG)
     if not is_current or differences:
         raise typer.Exit(FAILURE)

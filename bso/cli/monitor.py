@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bso.cli.options import JsonOption
-from bso.cli.terminal import onlookers, people, print_json, seconds
+from bso.cli.terminal import onlookers, people, print_block, print_json
+from bso.domain.quantities import seconds
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
     from bso.cli.monitoring.gauge import Gauge, Readings
+    from bso.cli.tables import Table
     from bso_client.energy.survey import Survey
 
 _STANDARD_ERROR = 2
@@ -109,10 +109,10 @@ def _live(gauge: Gauge, *, interval_s: float, count: int | None) -> None:
 
 
 def _print_table(readings: Readings) -> None:
-    people().print(_table(readings))
+    print_block(_table(readings))
 
 
-def _table(readings: Readings) -> Group:
+def _table(readings: Readings) -> Table:
     from bso.cli.monitoring.printed import shown
 
     return shown(readings, f"after {seconds(readings.time_s)}")
@@ -147,4 +147,4 @@ def _tell(readings: Readings, code: int, *, as_json: bool) -> None:
     if as_json:
         print_json(printed.as_json(readings, at=datetime.now(UTC), exit_code=code))
     else:
-        onlookers().print(printed.summary(readings))
+        print_block(printed.summary(readings), on=onlookers())

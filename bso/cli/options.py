@@ -19,7 +19,7 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="The optimizer: sqlite:////path/to/file or amqp(s)://user:password@host/vhost. "
+        help="The optimizer: sqlite:////path/to/file or amqp(s)://user:pass@host/vhost. "
         "[default: BSO_URL, else a SQLite file in the state directory]",
         show_default=False,
     ),
@@ -30,7 +30,7 @@ DatabaseOption = Annotated[
     typer.Option(
         "--database-url",
         metavar="URL",
-        help="The database: mysql://user:password@host/bso, postgresql://..., or sqlite:////path/to/file.db. "
+        help="The database: mysql://user:pass@host/bso, postgresql://..., or sqlite:////path/to/file.db. "
         "[default: BSO_DATABASE_URL, else BSO_URL where it is sqlite, else the state directory's file]",
         show_default=False,
     ),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bso.cli.options import JsonOption, UrlOption, here
-from bso.cli.terminal import onlookers, people, print_json
+from bso.cli.terminal import print_blocks, print_json, print_notice, print_result
 from bso.domain.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def recur(
         str | None, typer.Option("--job-id", metavar="JOB", help="Set BSO_JOB_ID for the command.", show_default=False)
     ] = None,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a recurrence that failed.")] = False,
-    launches: Annotated[int, typer.Option(min=1, help="Most launches of one recurrence.")] = 20,
+    launches: Annotated[int, typer.Option(min=1, metavar="N", help="Most launches of one recurrence.")] = 20,
     grace: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="How long a stopped training may take to end.")
+        float, typer.Option(min=0.0, metavar="SEC", help="How long a stopped training may take to end.")
     ] = 30.0,
     url: UrlOption = None,
     as_json: JsonOption = False,
@@ -233,14 +233,15 @@ def _show(run: Run, recurrences: list[Recurrence], *, as_json: bool) -> None:
     )
 
     if (warning := several_jobs_in_words(recurrences)) is not None:
-        onlookers().print(f"[yellow]{escape(warning)}[/]", soft_wrap=True)
+        print_notice(f"[yellow]{escape(warning)}[/]")
     if as_json:
         print_json(summary_fields(run, recurrences))
         return
     if recurrences:
-        people().print(summary_table(recurrences))
+        print_blocks(summary_table(recurrences))
+        print_result("")
     for sentence in called_off_in_words(recurrences):
-        people().print(escape(sentence), soft_wrap=True)
-    people().print(total_in_words(run, recurrences))
+        print_result(escape(sentence))
+    print_result(total_in_words(run, recurrences))
     if (found := saving(recurrences)) is not None:
-        people().print(saving_in_words(found))
+        print_result(saving_in_words(found))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from bso.cli.terminal import onlookers
+from bso.cli.terminal import print_notice
 from bso.domain.errors import BsoError, Rejected, Retryable
 
 FAILURE = 1
@@ -16,17 +17,47 @@ USAGE = 2
 INTERRUPTED = 130
 
 
+_LEAST_ALIKE = 0.4  # 'list' is nearest to 'history' of all that `bso events` has
+
+
 class Refused(Rejected):
     """The optimizer refused what a command asked of it."""
 
 
-class Commands(TyperGroup):
-    """The command group that turns errors into sentences."""
+class Group(TyperGroup):
+    """Commands below one name. Help shows flags without a value; a wrong name has the nearest right one proposed."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The group's own options."""
+        return _with_bare_flags(super().get_params(ctx))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name; None: there is none."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _with_bare_flags(command.get_params(ctx))
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names, and the words for it. Raises a usage error."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            nearest = get_close_matches(name, known, n=1, cutoff=_LEAST_ALIKE)
+            proposed = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            ctx.fail(f"There is no command {name!r}.{proposed} The commands are {', '.join(known)}.")
+        return super().resolve_command(ctx, args)
+
+
+class Commands(Group):
+    """The group of all commands, which turns errors into sentences."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; what it raises on purpose ends the process with its exit code."""
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which checks values for typer
+            raise
         except (BsoError, OSError) as error:
             if isinstance(error, BrokenPipeError) or ctx.params.get("debug"):
                 raise
@@ -36,9 +67,16 @@ class Commands(TyperGroup):
             raise typer.Exit(INTERRUPTED) from error
 
 
+def _with_bare_flags(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""  # typer shows <bool>, as if a value had to be given
+    return params
+
+
 def complain(error: BaseException) -> None:
     """Say what is wrong in one paragraph, and whether trying again can help."""
-    onlookers().print(f"[bold red]bso:[/] {escape(sentence_of(error))}", soft_wrap=True)
+    print_notice(f"[bold red]bso:[/] {escape(sentence_of(error))}")
 
 
 def sentence_of(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bso.cli.terminal import joules, listed, number, seconds
+from bso.cli.terminal import listed, number
 from bso.domain.events import (
     AttentionNeeded,
     BatchSizeAllowed,
@@ -26,6 +26,9 @@ from bso.domain.events import (
 )
 from bso.domain.hardware import EnergyMethod
 from bso.domain.job_spec import JobSpec
+from bso.domain.quantities import joules, seconds
+
+ENERGY_ASSUMED = " (energy assumed, not measured)"
 
 
 def sentence(event: Event) -> str:
@@ -49,7 +52,7 @@ def _of_trial(
         case TrialStarted():
             bound = "" if event.bound is None else f"; it is stopped above {joules(event.bound)}"
             is_assumed = event.hardware.energy_method is EnergyMethod.ASSUMED
-            assumed = " (energy assumed, not measured)" if is_assumed else ""
+            assumed = ENERGY_ASSUMED if is_assumed else ""
             return f"{trial} began with batch size {event.batch_size}{_rate(event)}: {event.reason}{bound}{assumed}"
         case EpochReported():
             return (

@@ -10,6 +10,7 @@ from bso.cli.findings import Finding, broken, note, ok, schema_finding
 from bso.cli.refusals import sentence_of
 from bso.cli.settings import Places
 from bso.domain.errors import BsoError
+from bso.domain.quantities import seconds
 
 if TYPE_CHECKING:
     import aiormq
@@ -26,8 +27,8 @@ async def check_broker(places: Places) -> list[Finding]:
     started = time.perf_counter()
     connection = await connect(address, name="bso doctor")
     try:
-        took_ms = (time.perf_counter() - started) * 1000
-        findings = [ok("broker", f"{address}, login {address.login}, {took_ms:.0f} ms")]
+        took = seconds(time.perf_counter() - started)
+        findings = [ok("broker", f"{address}, login {address.login}, {took}")]
         queues, has_workers = await _check_queues(connection)
         findings += queues
     finally:
@@ -75,7 +76,7 @@ async def _check_answer(places: Places) -> Finding:
         return broken("answers", sentence_of(error), advice)
     finally:
         await transport.close()
-    return ok("answers", f"a worker answered within {(time.perf_counter() - started) * 1000:.0f} ms")
+    return ok("answers", f"a worker answered within {seconds(time.perf_counter() - started)}")
 
 
 async def check_database(places: Places) -> list[Finding]:
@@ -94,7 +95,7 @@ async def check_database(places: Places) -> list[Finding]:
             await store.ping()
         except BsoError as error:
             return [broken("database", f"{name}: {error}", DATABASE_ADVICE)]
-        took_ms = (time.perf_counter() - started) * 1000
-        return [schema_finding("database", f"{name}, {took_ms:.0f} ms", await store.schema_state())]
+        took = seconds(time.perf_counter() - started)
+        return [schema_finding("database", f"{name}, {took}", await store.schema_state())]
     finally:
         await store.close()

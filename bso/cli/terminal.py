@@ -1,33 +1,93 @@
-"""What commands print: tables and words for people, JSON for programs, quantities with their units."""
+"""What commands print: sentences for people, JSON for programs. Tables are in bso.cli.tables.
+
+On a terminal lines end between words. In a pipe or a file a sentence, and a row of a table, is one line however long it
+is, so that grep finds whole records; COLUMNS gives it a width.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Literal
+from typing import TextIO
 
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.text import Text
 
-_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-NOTHING = "–"
+from bso.domain.quantities import NOTHING, figure
+
+_WIDER_THAN_ANY = 100_000
+_WORD = re.compile(r"\s*(?:\d\S* (?=(?:[pnµmkMGT]?[JWs]|d|h|min|x)\b))*\S+\s*")
+HANG = 4
+"""By how many columns what follows the first line of a list's item is indented."""
 
 
 @cache
 def people() -> Console:
     """Where people read results: standard output."""
-    return Console(highlight=False)
+    return Console(highlight=False, width=_width(sys.stdout))
 
 
 @cache
 def onlookers() -> Console:
     """Where people read progress and complaints: standard error, so that a pipe gets results alone."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, width=_width(sys.stderr))
+
+
+def print_result(words: str | Text, *, hang: int = 0) -> None:
+    """Print a sentence for people; a string is read as rich's markup."""
+    print_words(words, on=people(), hang=hang)
+
+
+def print_block(block: RenderableType, *, on: Console | None = None) -> None:
+    """Print a table, or what else fits itself into the width, for people or on another console."""
+    (on or people()).print(block, overflow="ignore", crop=False)
+
+
+def print_blocks(*blocks: RenderableType) -> None:
+    """Print several, each after a blank line."""
+    for block in blocks:
+        people().print()
+        print_block(block)
+
+
+def print_notice(words: str | Text, *, hang: int = 0) -> None:
+    """Print a sentence for onlookers; a string is read as rich's markup."""
+    print_words(words, on=onlookers(), hang=hang)
+
+
+def print_words(words: str | Text, *, on: Console, hang: int = 0) -> None:
+    """Print words on a console. A word that is longer than a line, as a path may be, is left whole."""
+    on.print(wrapped(words, width=on.width, hang=hang), overflow="ignore", crop=False)
+
+
+def wrapped(words: str | Text, *, width: int, hang: int = 0) -> Text:
+    """Words with the ends of lines between them; lines after the first begin ``hang`` columns to the right."""
+    text = Text.from_markup(words) if isinstance(words, str) else words
+    lines: list[Text] = []
+    for paragraph in text.split(allow_blank=True):
+        first, *rest = paragraph.divide(_ends(paragraph.plain, width, hang))
+        lines += [first, *(Text(" " * hang).append_text(line) for line in rest)]
+    for line in lines:
+        line.rstrip()
+    return Text("\n").join(lines)
+
+
+def _ends(text: str, width: int, hang: int) -> list[int]:
+    """Where lines end: before each word that would not fit any more. A number and its unit are one word."""
+    ends: list[int] = []
+    column = 0
+    for word in _WORD.finditer(text):
+        if column and column + cell_len(word[0].rstrip()) > width:
+            ends.append(word.start())
+            column = hang
+        column += cell_len(word[0])
+    return ends
 
 
 def print_json(value: object) -> None:
@@ -38,56 +98,9 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def table(
-    title: str, *columns: str, right: Iterable[str] = (), flexible: Iterable[str] = (), caption: str | None = None
-) -> Table:
-    """An empty table. Columns in ``right`` hold numbers; on a narrow screen only those in ``flexible`` give way."""
-    made = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        caption=caption,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    numbers, yielding = set(right), set(flexible)
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column in numbers else "left"
-        made.add_column(escape(column), justify=justify, overflow="fold", no_wrap=column not in yielding)
-    return made
-
-
-def joules(value: float | None) -> str:
-    """An energy or a cost with three significant digits."""
-    return _scaled(value, "J")
-
-
-def watts(value: float | None) -> str:
-    """A power with three significant digits."""
-    return _scaled(value, "W")
-
-
-def seconds(value: float | None) -> str:
-    """A duration: fractions below a minute, minutes and hours above."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    if value < 60:
-        return f"{value:.3g} s"
-    minutes, rest = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def percent(value: float | None) -> str:
-    """A share as a percentage."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:.0%}"
-
-
 def number(value: float | None, digits: int = 4) -> str:
-    """A bare number with so many significant digits."""
-    return NOTHING if value is None else f"{value:.{digits}g}"
+    """A bare number with so many significant digits; that a metric is NaN or infinite is said."""
+    return str(value) if value is not None and not math.isfinite(value) else figure(value, digits)
 
 
 def moment(value: datetime | None) -> str:
@@ -108,10 +121,6 @@ def listed(words: Sequence[object]) -> str:
     return ", ".join(map(str, words)) or NOTHING
 
 
-def _scaled(value: float | None, unit: str) -> str:
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    for factor, prefix in _PREFIXES:
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
+def _width(stream: TextIO) -> int | None:
+    """That of the terminal, or COLUMNS (None: rich finds it out); elsewhere no line is too long."""
+    return None if stream.isatty() or os.environ.get("COLUMNS", "").isdigit() else _WIDER_THAN_ANY

@@ -37,7 +37,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 
 def test_people_see_a_table_what_is_saved_and_where_to_look_further(shown: Shown, bso: Command) -> None:
-    for words in ("posterior", "estimated", "Best batch size", "Picture:", "bso jobs why demo-digits"):
+    for words in ("expected next", "estimated", "Best batch size", "Picture:", "bso jobs why demo-digits"):
         assert words in shown.words
     assert "512 is the default" in shown.progress
     hint = shown.words.splitlines()[-1].rpartition(": ")[2]  # BSO_URL=... bso jobs why demo-digits

@@ -112,7 +112,7 @@ def test_a_command_is_measured_and_its_output_left_alone(bso: Command, powercap:
 
     assert (done.returncode, done.stdout) == (5, "out\n")
     assert done.stderr.startswith("err\n")
-    assert "energy 3.5 J" in done.stderr
+    assert "energy 3.50 J" in done.stderr
     assert "CPU 0" in done.stderr
 
 
@@ -202,5 +202,7 @@ def test_the_doctor_says_why_meters_are_not_readable(bso: Command, powercap: Fak
     assert "not measured: GPU:" in shown
     assert f"not measured: CPU: no energy counters (RAPL) in {powercap.root}" in shown
     assert "energy is assumed, constant power times time" in shown
+    for remedy in ("monitor=", "constant_power=", "BSO_ENERGY=assumed"):
+        assert remedy in shown
     assert "BSO_ENERGY says so" in bso.ok("doctor", BSO_ENERGY="assumed")
     assert "BSO_ENERGY must be one of auto, assumed" in bso("doctor", BSO_ENERGY="none").stdout

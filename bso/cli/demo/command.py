@@ -17,7 +17,7 @@ from bso.cli.access import NothingThere, describe, reading
 from bso.cli.options import DatabaseOption, JsonOption, UrlOption, here
 from bso.cli.refusals import Refused
 from bso.cli.settings import Places
-from bso.cli.terminal import counted, onlookers, people, print_json
+from bso.cli.terminal import counted, onlookers, print_blocks, print_json, print_notice, print_result
 from bso.domain.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ WORKERS = 2
 
 
 def demo(
-    recurrences: Annotated[int, typer.Option("--recurrences", "-n", min=1, help="How often to train.")] = RECURRENCES,
+    recurrences: Annotated[
+        int, typer.Option("--recurrences", "-n", min=1, metavar="N", help="How often to train.")
+    ] = RECURRENCES,
     queue: Annotated[
         bool,
         typer.Option(
@@ -40,9 +42,13 @@ def demo(
     ] = False,
     processes: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="Trainings at the same time. [1, with --queue 3]", show_default=False),
+        typer.Option(
+            min=1, max=64, metavar="N", help="Trainings at the same time. [1, with --queue 3]", show_default=False
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Where the data's splits and the bandit's draws begin.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Where the data's splits and the bandit's draws begin.")
+    ] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -163,14 +169,13 @@ def _fields(summary: DemoSummary, plot: Path, *, recurrences_now: int) -> dict[s
 def _show(summary: DemoSummary, plot: Path, places: Places, *, is_lasting: bool) -> None:
     from bso.cli.demo.table import conclusion, results_table
 
-    people().print(results_table(summary))
-    people().print(conclusion(summary), soft_wrap=True)
-    people().print(f"Picture: {plot}", soft_wrap=True)
+    print_blocks(results_table(summary))
+    print_result("")
+    print_result(conclusion(summary))
+    print_result(f"Picture: {plot}")
     if is_lasting:
         setting = "" if places.url is None else f"BSO_URL={places.optimizer_url} "
-        people().print(
-            f"Why each batch size was chosen: {setting}{_program()} jobs why {summary.job_id}", soft_wrap=True
-        )
+        print_result(f"Why each batch size was chosen: {setting}{_program()} jobs why {summary.job_id}")
 
 
 def _program() -> str:
@@ -195,4 +200,4 @@ def _quiet_client() -> None:
 
 
 def _say(sentence: str) -> None:
-    onlookers().print(sentence, soft_wrap=True)
+    print_notice(sentence)

@@ -8,6 +8,7 @@ from typing import Any
 
 from bso.cli.demo.summary import DemoSummary
 from bso.domain.errors import Misconfigured
+from bso.domain.quantities import joules, percent
 from bso.domain.trial import Outcome, Trial
 
 _MARKS: Mapping[Outcome, tuple[str, str, str]] = {
@@ -20,7 +21,8 @@ _MARKS: Mapping[Outcome, tuple[str, str, str]] = {
 }
 _ACCENT, _QUIET = "#1d3557", "#9aa5b1"
 _OUT = ("pruned", "infeasible", "removed")
-_COST = "cost [J], estimated"
+_COST = "cost, estimated"
+_DEEPEST = 0.9  # of the mean: how far an interval reaches down, since a logarithmic axis has no zero
 
 
 def draw(summary: DemoSummary, trials: Sequence[Trial], path: Path) -> Path:
@@ -49,9 +51,30 @@ def _headline(summary: DemoSummary) -> str:
     if summary.saving is None or summary.best_batch_size is None:
         return f"{summary.job_id}: {summary.trials} trials, no best batch size yet"
     return (
-        f"{summary.job_id}: batch size {summary.best_batch_size} costs {abs(summary.saving.cost):.0%} "
-        f"{'less' if summary.saving.cost >= 0 else 'more'} than the default {summary.default_batch_size}"
+        f"{summary.job_id}: a training with batch size {summary.best_batch_size} costs "
+        f"{_than(summary.saving.cost)} one with the default {summary.default_batch_size}"
     )
+
+
+def _whole_saving(summary: DemoSummary) -> str:
+    return "" if summary.saving is None else f": in the mean {_than(summary.saving.whole_cost)} a default training"
+
+
+def _than(share: float) -> str:
+    return f"{percent(abs(share))} {'less' if share >= 0 else 'more'} than"
+
+
+def _costs_by_recurrence(trials: Sequence[Trial]) -> tuple[dict[str, float], dict[str, float]]:
+    """The costs [J] of trials that converged, and of the others, by recurrence in the order of their beginning."""
+    with_model: dict[str, float] = {}
+    without: dict[str, float] = {}
+    for trial in trials:
+        for costs, is_theirs in (
+            (with_model, trial.outcome is Outcome.CONVERGED),
+            (without, trial.outcome is not Outcome.CONVERGED),
+        ):
+            costs[trial.recurrence_id] = costs.get(trial.recurrence_id, 0.0) + (trial.cost if is_theirs else 0.0)
+    return with_model, without
 
 
 def _draw_exploration(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> None:
@@ -72,19 +95,27 @@ def _draw_exploration(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) 
 
 
 def _draw_costs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> None:
-    costs: dict[str, float] = {}
-    for trial in trials:
-        costs[trial.recurrence_id] = costs.get(trial.recurrence_id, 0.0) + trial.cost
-    values = list(costs.values())
+    """What was paid for each model; what the trials that gave none add to it stands out."""
+    with_model, without = _costs_by_recurrence(trials)
+    values = [with_model[name] + without[name] for name in with_model]
     numbers = range(1, len(values) + 1)
-    axes.bar(numbers, values, color=_QUIET, width=0.8, label="all trials of one recurrence")
+    axes.bar(numbers, list(with_model.values()), color=_QUIET, width=0.8, label="reached the target")
+    axes.bar(
+        numbers,
+        list(without.values()),
+        bottom=list(with_model.values()),
+        color="#e0a458",
+        width=0.8,
+        label="stopped, or failed",
+    )
     averages = [sum(values[max(0, end - 5) : end]) / min(5, end) for end in numbers]
     axes.plot(numbers, averages, color=_ACCENT, linewidth=2, label="mean of the last five")
     if summary.saving is not None:
         default = summary.saving.default_mean_cost
         axes.axhline(default, color="#c8553d", linestyle=":", label="default batch size, mean")
     axes.set(xlabel="recurrence", ylabel=_COST)
-    axes.set_title("Cost of each recurrence", loc="left")
+    axes.yaxis.set_major_formatter(_in_joules())
+    axes.set_title(f"Cost of each recurrence, with all that was tried{_whole_saving(summary)}", loc="left")
     _legend_beside(axes)
 
 
@@ -100,7 +131,7 @@ def _draw_beliefs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> N
         axes.errorbar(
             one.batch_size,
             one.posterior_mean,
-            yerr=2 * one.posterior_std,
+            yerr=[[min(2 * one.posterior_std, one.posterior_mean * _DEEPEST)], [2 * one.posterior_std]],
             fmt="o",
             color="#2a9d5c" if is_best else others,
             capsize=5,
@@ -108,13 +139,13 @@ def _draw_beliefs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> N
             label="best batch size" if is_best else None,
             zorder=2,
         )
-    axes.errorbar([], [], yerr=[], fmt="o", color=_ACCENT, capsize=5, label="posterior mean ± 2 std")
+    axes.errorbar([], [], yerr=[], fmt="o", color=_ACCENT, capsize=5, label="expected next ± 2 std")
     if any(one.status in _OUT for one in summary.batch_sizes):
         axes.errorbar([], [], yerr=[], fmt="o", color=_QUIET, capsize=5, label="the same, but left out")
     _batch_size_axis(axes.xaxis, axes.set_xscale, summary)
     axes.set(xlabel="batch size", ylabel=_COST)
-    axes.set_title("What is believed of each batch size's mean cost", loc="left")
-    axes.set_ylim(bottom=0)
+    _cost_axis(axes)
+    axes.set_title("What a training to the target is expected to cost next, by batch size", loc="left")
     _legend_beside(axes)
 
 
@@ -123,6 +154,22 @@ def _batch_size_axis(axis: Any, set_scale: Any, summary: DemoSummary) -> None:
     set_scale("log", base=2)
     axis.set_ticks(sizes, labels=[str(size) for size in sizes])
     axis.set_ticks([], minor=True)
+
+
+def _cost_axis(axes: Any) -> None:
+    """Logarithmic, so that one batch size that costs far more does not set the scale for the others."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(_in_joules())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _in_joules() -> Any:
+    from matplotlib.ticker import FuncFormatter
+
+    return FuncFormatter(lambda value, _position: joules(value))
 
 
 def _legend_beside(axes: Any) -> None:

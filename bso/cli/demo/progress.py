@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bso.cli.demo.training import News
-from bso.cli.terminal import counted, joules
+from bso.cli.terminal import HANG, counted, print_words
+from bso.domain.quantities import joules
 from bso.domain.trial import Outcome
 
 
@@ -51,10 +52,11 @@ class DemoProgress:
         mark, colour = ("✓", "green") if has_model else ("✗", "yellow")
         reasons = [news.choice] if self._has_choice else []
         reasons += [] if has_model else [news.outcome_reason]
-        self._bar.console.print(
+        print_words(
             f"[{colour}]{mark}[/] trial {news.trial_number or '?':>3}: batch size [bold]{news.batch_size:>4}[/], "
             f"{counted(news.epoch, 'epoch'):>9}, {joules(news.cost):>6}  [dim]{escape('; '.join(reasons))}[/]",
-            soft_wrap=True,
+            on=self._bar.console,
+            hang=HANG,
         )
 
     def recurrence_ended(self) -> None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from bso.cli.demo.training import POWER_W
 from bso.domain.job_spec import JobSpec
+from bso.domain.quantities import watts
 from bso.domain.replies import ArmDescription, JobDescription, KindDescription
 from bso.domain.trial import Outcome, Trial
 
-ESTIMATE = f"estimated: {POWER_W:g} W for each second of CPU time"
+ESTIMATE = f"estimated: {watts(POWER_W)} for each second of CPU time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +35,9 @@ class BatchSizeSummary:
 class Saving:
     """By how much less the best batch size costs than the default, as shares of the default's mean (0.5: half).
 
-    The default's trainings are those of the job and of its control. ``error`` is the standard error of ``cost``,
-    from the scatter of both batch sizes' converged trials; None for fewer than two of each.
+    The default's trainings are those of the job and of its control, ``comparison_trials``. ``error`` is the standard
+    error of ``cost``, from the scatter of both batch sizes' converged trials; None for fewer than two of each.
+    ``whole_cost`` compares all trials of a recurrence, exploration and failures included, with one of the default.
     """
 
     cost: float
@@ -46,6 +48,8 @@ class Saving:
     default_mean_cost: float
     best_trials: int
     best_mean_cost: float
+    comparison_trials: int
+    whole_cost: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ class DemoSummary:
     job_id: str
     recurrences: int
     trials: int
+    policy: str
     stage: str
     default_batch_size: int
     best_batch_size: int | None
@@ -82,19 +87,21 @@ def summarize(job: JobDescription, trials: Sequence[Trial], control: Sequence[Tr
         job_id=job.job_id,
         recurrences=job.recurrences,
         trials=len(ours),
+        policy=job.spec.policy,
         stage=kind.stage.value,
         default_batch_size=job.spec.default_batch_size,
         best_batch_size=kind.best_batch_size,
-        saving=saving_of([*ours, *(trial for trial in control if trial.hardware.key == hardware.key)], job.spec, kind),
+        saving=saving_of(ours, [trial for trial in control if trial.hardware.key == hardware.key], job.spec, kind),
         energy_method=ESTIMATE,
         hardware=hardware.describe(),
         batch_sizes=tuple(_summary(arm, ours) for arm in kind.arms),
     )
 
 
-def saving_of(trials: Sequence[Trial], spec: JobSpec, kind: KindDescription) -> Saving | None:
-    """Compare the converged trials of the best batch size with those of the default."""
-    default = _converged(trials, spec.default_batch_size)
+def saving_of(trials: Sequence[Trial], control: Sequence[Trial], spec: JobSpec, kind: KindDescription) -> Saving | None:
+    """Compare the converged trials of the best batch size with those of the default, also beside the job."""
+    beside = _converged(control, spec.default_batch_size)
+    default = [*_converged(trials, spec.default_batch_size), *beside]
     best = _converged(trials, kind.best_batch_size)
     if not default or not best:
         return None
@@ -107,7 +114,14 @@ def saving_of(trials: Sequence[Trial], spec: JobSpec, kind: KindDescription) -> 
         default_mean_cost=_mean([t.cost for t in default]),
         best_trials=len(best),
         best_mean_cost=_mean([t.cost for t in best]),
+        comparison_trials=len(beside),
+        whole_cost=1 - _cost_of_a_recurrence(trials) / _mean([t.cost for t in default]),
     )
+
+
+def _cost_of_a_recurrence(trials: Sequence[Trial]) -> float:
+    """The mean cost [J] of all trials that a recurrence took."""
+    return math.fsum(trial.cost for trial in trials) / len({trial.recurrence_id for trial in trials})
 
 
 def _summary(arm: ArmDescription, trials: Sequence[Trial]) -> BatchSizeSummary:

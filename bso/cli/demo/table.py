@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from bso.cli.demo.summary import BatchSizeSummary, DemoSummary
-from bso.cli.terminal import NOTHING, counted, number, percent, table
+from bso.cli.jobs_printed import EXPECTED_NEXT, expected_in_words, status_in_words
+from bso.cli.tables import Table, table
+from bso.cli.terminal import counted
+from bso.domain.quantities import figure, joules, joules_within, percent, seconds
+
+_MEANS = "Epochs, time and cost: means of the trials that converged."
 
 
 def results_table(summary: DemoSummary) -> Table:
     """One line per batch size."""
-    numbers = ("batch\nsize", "trials", "con-\nverged", "epochs", "energy\n[J]*", "time\n[s]", "cost\n[J]*")
+    numbers = ("batch size", "trials", "converged", "epochs", "time", "cost", EXPECTED_NEXT)
     made = table(
         f"{summary.job_id}: {counted(summary.trials, 'trial')} in {counted(summary.recurrences, 'recurrence')}",
         *numbers,
-        "posterior\ncost [J]*",
         "status",
-        right=(*numbers, "posterior\ncost [J]*"),
+        right=numbers,
         flexible=("status",),
-        caption=f"Means are of the trials that converged. * Energy {summary.energy_method}.",
+        notes=(
+            f"{_MEANS} A cost is an energy here, {summary.energy_method}.",
+            expected_in_words(summary.policy),
+        ),
     )
     for one in summary.batch_sizes:
         made.add_row(*_cells(one, summary), style="bold green" if one.batch_size == summary.best_batch_size else None)
@@ -36,32 +41,43 @@ def conclusion(summary: DemoSummary) -> str:
         return (
             f"Best batch size: [bold green]{best}[/]. The default {default} has not converged, so nothing to compare."
         )
-    error = f" ± {saving.error:.0%}" if saving.error is not None else ""
-    less, shorter = ("less" if saving.cost >= 0 else "more"), ("shorter" if saving.time >= 0 else "longer")
-    share = f"[bold]{percent(abs(saving.cost))}[/]{error}"
+    error = f" ± {percent(saving.error)}" if saving.error is not None else ""
     so_far = " so far, still exploring" if summary.stage == "Pruning" else ""
     return (
-        f"Best batch size{so_far}: [bold green]{best}[/]. Its trainings cost {share} {less} "
-        f"than with the default {default} and are {percent(abs(saving.time))} {shorter} "
-        f"(means of {saving.best_trials} and {counted(saving.default_trials, 'training')} that reached the target)."
+        f"Best batch size{so_far}: [bold green]{best}[/]. Its trainings cost [bold]{percent(abs(saving.cost))}[/]"
+        f"{error} {_less(saving.cost)} than with the default {default} and are {percent(abs(saving.time))} "
+        f"{'shorter' if saving.time >= 0 else 'longer'} (means of {_which(summary)}). "
+        f"With all that was tried on the way, a recurrence cost {percent(abs(saving.whole_cost))} "
+        f"{_less(saving.whole_cost)} than a training with the default."
     )
 
 
+def _which(summary: DemoSummary) -> str:
+    """The trainings that were compared, counted as the table has them."""
+    saving = summary.saving
+    assert saving is not None
+    best = f"{counted(saving.best_trials, 'training')} with {summary.best_batch_size}"
+    default = f"{saving.default_trials} with {summary.default_batch_size}"
+    if saving.comparison_trials:
+        default += f", {saving.comparison_trials} of them run to compare and not in the table"
+    return f"{best} and {default}"
+
+
+def _less(share: float) -> str:
+    return "less" if share >= 0 else "more"
+
+
 def _cells(one: BatchSizeSummary, summary: DemoSummary) -> tuple[str, ...]:
+    status = [status_in_words(one.status, is_best=one.batch_size == summary.best_batch_size)]
+    if one.batch_size == summary.default_batch_size:
+        status = ["default"] if status == ["available"] else [*status, "default"]
     return (
         str(one.batch_size),
         str(one.trials),
         str(one.converged),
-        number(one.mean_epochs, 3),
-        number(one.mean_energy, 3),
-        number(one.mean_time, 3),
-        number(one.mean_cost, 3),
-        _posterior(one),
-        f"{one.status}{', default' if one.batch_size == summary.default_batch_size else ''}",
+        figure(one.mean_epochs),
+        seconds(one.mean_time),
+        joules(one.mean_cost),
+        joules_within(one.posterior_mean, one.posterior_std),
+        ", ".join(status),
     )
-
-
-def _posterior(one: BatchSizeSummary) -> str:
-    if one.posterior_mean is None or one.posterior_std is None:
-        return NOTHING
-    return f"{number(one.posterior_mean, 3)} ± {number(one.posterior_std, 2)}"

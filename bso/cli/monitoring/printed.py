@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from rich.console import Group
 from rich.markup import escape
-from rich.text import Text
 
-from bso.cli.terminal import joules, seconds, table, watts
+from bso.cli.tables import Table, table
+from bso.domain.quantities import joules, seconds, watts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,25 +17,27 @@ if TYPE_CHECKING:
     from bso_client.energy.meters import Unreadable
 
 
-def shown(readings: Readings, title: str) -> Group:
+def shown(readings: Readings, title: str) -> Table:
     """A table of all devices, and what is missing in it."""
-    made = table(title, "device", "", "power", "energy", right=("power", "energy"))
+    columns = ("device", "name", "power", "energy") if readings.devices else ()
+    made = table(title, *columns, right=("power", "energy"), flexible=("name",), notes=_notes(readings))
     for each in readings.devices:
         made.add_row(each.device, escape(each.name), watts(each.power_w), joules(each.energy_j))
     if len(readings.devices) > 1:
         counted = "GPUs" if any(each.device.startswith("GPU") for each in readings.devices) else "processors, memory"
         total_w, total_j = watts(readings.total_power_w), joules(readings.total_energy_j)
         made.add_row("[bold]total[/]", counted, f"[bold]{total_w}[/]", f"[bold]{total_j}[/]")
-    return Group(made, *(Text(f"not measured: {each}", style="dim") for each in readings.unreadable))
+    return made
 
 
-def summary(readings: Readings) -> Group:
+def summary(readings: Readings) -> Table:
     """What a command has taken."""
     total = "unknown" if readings.total_energy_j is None else joules(readings.total_energy_j)
-    head = Text(f"time {seconds(readings.time_s)}, energy {total}", style="bold")
-    if readings.devices:
-        return Group(head, shown(readings, ""))
-    return Group(head, *(Text(f"not measured: {each}", style="dim") for each in readings.unreadable))
+    return shown(readings, f"time {seconds(readings.time_s)}, energy {total}")
+
+
+def _notes(readings: Readings) -> list[str]:
+    return [f"[dim]not measured: {escape(str(each))}[/]" for each in readings.unreadable]
 
 
 def explained(unreadable: Sequence[Unreadable]) -> str:

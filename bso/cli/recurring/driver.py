@@ -18,6 +18,7 @@ from bso.cli.recurring.processes import still_running
 from bso.cli.recurring.records import Launch, Recurrence, Run
 from bso.cli.recurring.schedule import Due, Schedule, next_due
 from bso_client import RELAUNCH
+from bso_client.energy.metering import ENERGY_ASSUMED, NOTICE_GIVEN
 
 WAKE_UP_S = 30.0
 """The clock is looked at so often while nothing is due: it may be set, and the machine may sleep."""
@@ -201,6 +202,8 @@ class Driver:
             told["BSO_JOB_ID"] = self.run.job_id
         if launch.seed is not None:
             told["BSO_SEED"] = str(launch.seed)
+        if any(trial.is_energy_assumed for one in (*self.done, recurrence) for trial in one.trials):
+            told[NOTICE_GIVEN] = ENERGY_ASSUMED
         if self.manner.captures:
             told["BSO_RECURRENCE_DIR"] = str(self.folder.of(recurrence).absolute())
         return {**self.manner.environment, **told}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from bso.cli.recurring.narration import SeenTrial
-from bso.cli.terminal import onlookers
+from bso.cli.terminal import print_notice
 from bso.domain.commands import FinishTrial, Request
 from bso.domain.errors import BsoError
 from bso.domain.trial import Outcome
@@ -29,6 +29,6 @@ async def finish_as_interrupted(url: str, trial: SeenTrial, reason: str, *, may_
         await transport.start()
         await transport.call(request, timeout_s=FINISH_TIMEOUT_S)
     except BsoError as error:
-        onlookers().print(f"trial {trial.trial_number} could not be finished ({error}); its lease will lapse instead")
+        print_notice(f"trial {trial.trial_number} could not be finished ({error}); its lease will lapse instead")
     finally:
         await transport.close()

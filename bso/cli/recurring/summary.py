@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from rich.table import Table
-
+from bso.cli.jobs_printed import ENERGY_IS_ASSUMED
 from bso.cli.recurring.folder import RunFolder
 from bso.cli.recurring.narration import Narration, SeenTrial
 from bso.cli.recurring.records import Recurrence, Run
-from bso.cli.terminal import NOTHING, counted, joules, moment, percent, seconds, table
+from bso.cli.tables import Table, table
+from bso.cli.terminal import counted, moment
+from bso.domain.quantities import NOTHING, joules, percent, seconds
 from bso.domain.trial import Outcome
 
 LAST = 5
@@ -97,13 +98,15 @@ def summary_fields(run: Run, recurrences: Sequence[Recurrence]) -> dict[str, Any
 
 def summary_table(recurrences: Sequence[Recurrence]) -> Table:
     """One line per recurrence."""
-    numbers = ("no.", "time", "energy", "cost")
+    is_assumed = _is_assumed(*recurrences)
+    numbers = ("no.", "time", *(() if is_assumed else ("energy",)), "cost")
+    marks = "✓ converged, ✗ failed, ? interrupted, – called off, … running"
     made = table(
         "Recurrences",
-        *("no.", "began (UTC)", "batch sizes", "time", "energy", "cost", "outcome"),
+        *("no.", "began (UTC)", "batch sizes", *numbers[1:], "outcome"),
         right=numbers,
         flexible=("batch sizes",),
-        caption="✓ converged, ✗ failed, ? interrupted, – called off, … running; (in brackets) energy is assumed",
+        notes=[marks, *([ENERGY_IS_ASSUMED] if is_assumed else [])],
     )
     for one in recurrences:
         made.add_row(
@@ -111,11 +114,17 @@ def summary_table(recurrences: Sequence[Recurrence]) -> Table:
             moment(one.began_at)[5:16],
             " ".join(_mark(trial) for trial in one.trials) or NOTHING,
             seconds(one.time_s) if one.trials else NOTHING,
-            _bracketed(one, one.energy_j),
-            _bracketed(one, one.cost if one.trials else None),
+            *([] if is_assumed else ["assumed" if _is_assumed(one) else joules(one.energy_j)]),
+            joules(one.cost if one.trials else None),
             _outcome(one),
         )
     return made
+
+
+def _is_assumed(*recurrences: Recurrence) -> bool:
+    """Whether the energy of all their trials, and there are some, was assumed."""
+    trials = [trial for one in recurrences for trial in one.trials]
+    return bool(trials) and all(trial.is_energy_assumed for trial in trials)
 
 
 def total_in_words(run: Run, recurrences: Sequence[Recurrence]) -> str:
@@ -128,7 +137,7 @@ def total_in_words(run: Run, recurrences: Sequence[Recurrence]) -> str:
     return (
         f"{closed} {of} done, {failed} failed, {without_model} without a model, "
         f"{f'{interrupted} interrupted, ' if interrupted else ''}"
-        f"total cost {joules(sum(one.cost for one in recurrences))}{assumed_in_words(recurrences)}"
+        f"total cost {joules(sum(one.cost for one in recurrences))}"
     )
 
 
@@ -158,11 +167,10 @@ def saving_in_words(found: Saving) -> str:
         if found.recurrences > LAST
         else ""
     )
-    assumed = " Energy is assumed, not measured." if found.is_energy_assumed else ""
     return (
         f"A model cost {joules(found.cost)} (mean of {found.recurrences}, with all that failed on the way), "
         f"{_less(found.share)} than a training with the default batch size {found.default_batch_size} "
-        f"({joules(found.default_cost)}, mean of {found.defaults}).{last}{assumed}"
+        f"({joules(found.default_cost)}, mean of {found.defaults}).{last}"
     )
 
 
@@ -202,17 +210,6 @@ def _plain(found: Saving) -> dict[str, Any]:
 
 def _mark(trial: SeenTrial) -> str:
     return _MARKS.get(trial.outcome, "[yellow]{}✗[/]").format(trial.batch_size)
-
-
-def assumed_in_words(recurrences: Sequence[Recurrence]) -> str:
-    """What is added to a cost of these recurrences where energy was assumed; empty: it was measured."""
-    is_assumed = any(trial.is_energy_assumed for one in recurrences for trial in one.trials)
-    return " (energy assumed)" if is_assumed else ""
-
-
-def _bracketed(one: Recurrence, value: float | None) -> str:
-    """An energy or a cost, in brackets where energy was assumed."""
-    return f"({joules(value)})" if assumed_in_words([one]) and value is not None else joules(value)
 
 
 def _end(code: int) -> str:

@@ -6,15 +6,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.markup import escape
+from rich.rule import Rule
 
 from bso.cli.recurring.launching import Ended
 from bso.cli.recurring.narration import SeenTrial
 from bso.cli.recurring.records import Launch, Recurrence
 from bso.cli.recurring.schedule import MOST_COUNTED, Due, duration_in_words
-from bso.cli.recurring.summary import assumed_in_words
-from bso.cli.terminal import counted, joules, onlookers
+from bso.cli.terminal import HANG, counted, onlookers, print_notice
+from bso.domain.quantities import joules
 from bso.domain.trial import Outcome
 from bso_client import RELAUNCH
+
+_RULE = 80  # columns at most; a file has no width
 
 
 class Telling:
@@ -28,44 +31,43 @@ class Telling:
         """A recurrence will be due."""
         if due.missed and due.since is not None:
             many = "at least " if due.missed >= MOST_COUNTED else ""
-            onlookers().print(
+            print_notice(
                 f"[yellow]{many}{counted(due.missed, 'occasion')} missed since {local(due.since)}[/]: "
                 "a recurrence is never begun while another one runs"
             )
         left = due.at - datetime.now(UTC)
         if left.total_seconds() > 0:
-            onlookers().print(f"recurrence {number} is due at {local(due.at)}, in {duration_in_words(left)}")
+            print_notice(f"recurrence {number} is due at {local(due.at)}, in {duration_in_words(left)}")
 
     def begins(self, recurrence: Recurrence, *, is_resumed: bool) -> None:
         """A recurrence begins, or goes on."""
         of = f" of {self._count}" if self._count is not None else ""
         again = ", resumed" if is_resumed else ""
-        onlookers().rule(f"recurrence {recurrence.number}{of}{again}", align="left", style="dim")
+        rule = Rule(f"recurrence {recurrence.number}{of}{again}", align="left", style="dim")
+        onlookers().print(rule, width=min(onlookers().width, _RULE))
 
     def finds(self, recurrence: Recurrence, launch: Launch, *, is_running: bool) -> None:
         """An earlier driver's launch was found, still running or not."""
         log = f" (its output: {self._path(recurrence, launch)})" if launch.log is not None else ""
         what = "still runs: following it" if is_running else "ended while nobody watched, or ran on another machine"
-        onlookers().print(f"launch {launch.number} of {local(launch.began_at)} {what}{escape(log)}", soft_wrap=True)
+        print_notice(f"launch {launch.number} of {local(launch.began_at)} {what}{escape(log)}")
 
     def fails(self, ended: Ended, launch: Launch) -> None:
         """A launch ended badly."""
         if ended.code != RELAUNCH:
-            onlookers().print(f"[yellow]the training {ended.words}[/]")
+            print_notice(f"[yellow]the training {ended.words}[/]")
 
     def ends(self, recurrence: Recurrence, done: list[Recurrence]) -> None:
         """A recurrence has ended, or the driver stops in it."""
         if recurrence.exit_code == RELAUNCH:
             asked = counted(len(recurrence.launches), "launch", "launches")
-            onlookers().print(f"[yellow]after {asked} the training still asks for another one: that is --launches[/]")
+            print_notice(f"[yellow]after {asked} the training still asks for another one: that is --launches[/]")
         if not recurrence.trials:
-            onlookers().print("[yellow]the command began no trial: does it train with bso_client?[/]")
+            print_notice("[yellow]the command began no trial: does it train with bso_client?[/]")
         else:
             _say_progress(recurrence, done)
         if recurrence.is_open and self._log_dir is not None:
-            onlookers().print(
-                f"go on with this recurrence: bso recur --log-dir {escape(str(self._log_dir))}", soft_wrap=True
-            )
+            print_notice(f"go on with this recurrence: bso recur --log-dir {escape(str(self._log_dir))}")
 
     def _path(self, recurrence: Recurrence, launch: Launch) -> Path:
         assert self._log_dir is not None
@@ -77,13 +79,10 @@ def tell(trial: SeenTrial) -> None:
     """Say that a trial has begun, or how it ended."""
     who = f"trial {trial.trial_number} of job {trial.job_id}"
     if trial.outcome is None:
-        onlookers().print(f"[bold]{who}: batch size {trial.batch_size}[/], {escape(trial.reason)}", soft_wrap=True)
+        print_notice(f"[bold]{who}: batch size {trial.batch_size}[/], {escape(trial.reason)}", hang=HANG)
         return
-    assumed = " (energy assumed)" if trial.is_energy_assumed else ""
     how = f"[{_colour(trial.outcome)}]{trial.outcome.value.replace('_', ' ')}[/]"
-    onlookers().print(
-        f"{who}: {how}, {escape(trial.outcome_reason)}; cost {joules(trial.cost)}{assumed}", soft_wrap=True
-    )
+    print_notice(f"{who}: {how}, {escape(trial.outcome_reason)}; cost {joules(trial.cost)}", hang=HANG)
 
 
 def local(value: datetime) -> str:
@@ -98,7 +97,7 @@ def _colour(outcome: Outcome) -> str:
 def _say_progress(recurrence: Recurrence, done: list[Recurrence]) -> None:
     trials = sum(len(one.trials) for one in done)
     total = sum(one.cost for one in done)
-    onlookers().print(
+    print_notice(
         f"[dim]cost of this recurrence {joules(recurrence.cost)}, mean {joules(total / len(done))}, "
-        f"total {joules(total)} in {counted(trials, 'trial')}{assumed_in_words(done)}[/]"
+        f"total {joules(total)} in {counted(trials, 'trial')}[/]"
     )

@@ -18,7 +18,7 @@ from bso.cli.options import DatabaseOption, JsonOption, here
 from bso.cli.refusals import FAILURE, Refused
 from bso.cli.replaying.progress import Counter
 from bso.cli.replaying.sources import STANDARD_INPUT, FromOption, JobsArgument, job_ids, log_of, staged
-from bso.cli.terminal import counted, onlookers, people, print_json
+from bso.cli.terminal import counted, print_json, print_notice, print_result
 from bso.domain.errors import Misconfigured, Rejected
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def export(
     else:
         where = f" to {output}" if output else ""
         told = f"{counted(done['events'], 'event')} of {counted(done['jobs'], 'job')} exported{where}"
-        onlookers().print(told, soft_wrap=True)
+        print_notice(told)
 
 
 async def _export(
@@ -197,7 +197,7 @@ async def _each(
     if not as_json:
         new = f"{counted(added, 'event')} added, {counted(rows, 'row')} written" if added or rows else "nothing to do"
         left = f"; {counted(refused, 'job')} refused" if refused else ""
-        people().print(f"{counted(done, 'job')} with {counted(events, 'event')}: {new}{left}")
+        print_result(f"{counted(done, 'job')} with {counted(events, 'event')}: {new}{left}")
     return not refused
 
 
@@ -206,14 +206,14 @@ def _tell(result: Rebuilt, *, as_json: bool) -> None:
         print_json(result)
     elif result.untold_trials:
         told = f"{counted(result.untold_trials, 'trial')} ended before the log begins, which does not tell of them"
-        onlookers().print(f"job {escape(result.job_id)}: {told}", soft_wrap=True)
+        print_notice(f"job {escape(result.job_id)}: {told}")
 
 
 def _tell_refusal(job_id: str, error: Exception, *, as_json: bool) -> None:
     if as_json:
         print_json({"job_id": job_id, "problem": str(error)})
     else:
-        onlookers().print(f"[red]✗[/] job {escape(job_id)}: {escape(str(error))}", soft_wrap=True)
+        print_notice(f"[red]✗[/] job {escape(job_id)}: {escape(str(error))}")
 
 
 @asynccontextmanager

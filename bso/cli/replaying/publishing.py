@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from bso.cli.moments import EXPECTED, moment_from
 from bso.cli.options import BrokerOption, DatabaseOption, JsonOption, TypesOption, known_types, operators_broker
 from bso.cli.refusals import Refused
 from bso.cli.replaying.progress import Counter
 from bso.cli.replaying.sources import FromOption, JobsArgument, log_of
-from bso.cli.terminal import counted, onlookers, people, print_json
+from bso.cli.terminal import counted, print_json, print_notice, print_result
 from bso.domain.errors import BsoError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def publish(
     if as_json:
         print_json({"published": sent})
     else:
-        people().print(f"{counted(sent, 'event')} published on bso.replay")
+        print_result(f"{counted(sent, 'event')} published on bso.replay")
 
 
 def as_typed(options: Mapping[str, object]) -> list[str]:
@@ -150,4 +151,4 @@ async def _require_recorded(log: History, jobs: Collection[str]) -> None:
 
 
 def _say_that_it_waits(error: Retryable) -> None:
-    onlookers().print(f"{error}; trying again for up to {_PATIENCE_S:g} s", soft_wrap=True, markup=False)
+    print_notice(Text(f"{error}; trying again for up to {_PATIENCE_S:g} s"))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
+from rich.text import Text
 
 from bso.cli.access import reading
 from bso.cli.options import DatabaseOption, JsonOption, here
 from bso.cli.refusals import FAILURE, Refused
 from bso.cli.replaying.progress import Counter
 from bso.cli.replaying.sources import FromOption, JobsArgument, job_ids, log_of, staged
-from bso.cli.terminal import counted, people, print_json
+from bso.cli.terminal import HANG, counted, print_json, print_result
 
 if TYPE_CHECKING:
     from bso.replay.verifying import Verdict
@@ -73,7 +74,7 @@ async def _verify(
     if not as_json:
         with_what = "checked" if log_only else "compared with the tables"
         result = f"{unsound} of them not sound" if unsound else "no differences"
-        people().print(f"{counted(checked, 'job')} with {counted(events, 'event')} {with_what}: {result}")
+        print_result(f"{counted(checked, 'job')} with {counted(events, 'event')} {with_what}: {result}")
     return not unsound
 
 
@@ -117,10 +118,10 @@ def _print(verdict: Verdict, most: int) -> None:
     if verdict.untold_trials or verdict.untold_profiles:
         rows = (counted(verdict.untold_trials, "trial"), counted(verdict.untold_profiles, "power profile"))
         told += f" (older than the log: {' and '.join(rows)})"
-    people().print(f"{mark} job {escape(verdict.job_id)}: {told}", soft_wrap=True)
+    print_result(f"{mark} job {escape(verdict.job_id)}: {told}")
     if verdict.problem is not None:
-        people().print(f"    {verdict.problem}", markup=False, soft_wrap=True)
+        print_result(Text(f"    {verdict.problem}"), hang=HANG)
     for difference in verdict.differences[:most]:
-        people().print(f"    {difference.sentence}", markup=False, soft_wrap=True)
+        print_result(Text(f"    {difference.sentence}"), hang=HANG)
     if len(verdict.differences) > most:
-        people().print(f"    and {len(verdict.differences) - most} more: --most, or --json")
+        print_result(f"    and {len(verdict.differences) - most} more: --most, or --json")

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from bso.cli.options import DatabaseOption, JobArgument, JsonOption
 from bso.cli.refusals import FAILURE, Refused
 from bso.cli.replaying.progress import Counter
 from bso.cli.replaying.sources import STANDARD_INPUT, FromOption, log_of
-from bso.cli.terminal import people, print_json
+from bso.cli.terminal import HANG, print_block, print_blocks, print_json, print_result
 
 if TYPE_CHECKING:
     from bso.replay.folding import Folding
@@ -53,11 +54,15 @@ def what_if(
     ] = None,
     recurrences: Annotated[
         int | None,
-        typer.Option("--recurrences", "-n", min=1, help=f"[default: as many as were recorded, at most {MOST}]"),
+        typer.Option(
+            "--recurrences", "-n", min=1, metavar="N", help=f"[default: as many as were recorded, at most {MOST}]"
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Lives simulated of each alternative.")] = SEEDS,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=2, metavar="N", help="Lives simulated of each alternative.")
+    ] = SEEDS,
     job_version: Annotated[
-        int | None, typer.Option("--job-version", min=1, help="[default: the current version]")
+        int | None, typer.Option("--job-version", min=1, metavar="N", help="[default: the current version]")
     ] = None,
     hardware: Annotated[
         str | None,
@@ -65,7 +70,9 @@ def what_if(
             "--hardware", metavar="KIND", help="Its key, or a part of its name. [default: that of the most models]"
         ),
     ] = None,
-    processes: Annotated[int | None, typer.Option("--processes", min=1, help="[default: one per core]")] = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, metavar="N", help="[default: one per core]")
+    ] = None,
     source: FromOption = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -167,7 +174,8 @@ def _tell(
     if as_json:
         print_json(printed.as_json(record, compared, found, seeds=seeds, recurrences=recurrences))
         return
-    people().print(printed.known_table(record))
-    people().print(printed.answers_table(record, compared, found, seeds=seeds, recurrences=recurrences))
-    for note in printed.notes(record, compared):
-        people().print(note, markup=False, soft_wrap=True)
+    answers = printed.answers_table(record, compared, found, seeds=seeds, recurrences=recurrences)
+    print_block(printed.known_table(record))
+    print_blocks(answers)
+    for line in (*printed.choices(record, compared, found), *printed.notes(record, compared)):
+        print_result(Text(line), hang=HANG)

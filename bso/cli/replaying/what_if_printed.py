@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
-from bso.cli.terminal import NOTHING, counted, joules, percent, table
+from bso.cli.jobs_printed import ENERGY_IS_ASSUMED
+from bso.cli.tables import Table, table
+from bso.cli.terminal import counted
+from bso.domain.hardware import EnergyMethod
+from bso.domain.quantities import NOTHING, joules, more_or_less, percent, seconds
 from bso.replay.what_if.answers import Estimate
 from bso.replay.what_if.recorded import CONVERGED_RUNS_NEEDED, End
 from bso.replay.what_if.worlds import epoch_price
@@ -15,34 +17,39 @@ from bso.replay.what_if.worlds import epoch_price
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.table import Table
-
     from bso.replay.what_if.alternatives import Alternative
     from bso.replay.what_if.answers import Answer
     from bso.replay.what_if.recorded import Record
 
 _UNKNOWN = "unknown"
+_MEANS = (
+    "Means, or bounds between which they lie because trainings were stopped; in brackets what 95% of lives have. "
+    "Costs are by the alternative's own eta."
+)
 
 
 def known_table(record: Record) -> Table:
     """What was recorded of each batch size, and whether that is enough."""
-    right = ("batch size", "converged", "stopped", "failed", "epoch")
+    is_assumed = record.hardware.energy_method is EnergyMethod.ASSUMED
+    energy_column = () if is_assumed else ("energy of an epoch",)
+    right = ("batch size", "converged", "stopped", "failed", "time of an epoch", *energy_column)
     made = table(
-        f"{record.job_id}, version {record.version_number}, on {escape(record.hardware.describe())}",
+        f"{record.job_id}, version {record.version_number}, on {record.hardware.describe()}",
         *right,
-        "energy of one",
-        _UNKNOWN,
-        right=(*right, "energy of one"),
-        flexible=(_UNKNOWN,),
+        "left out",
+        right=right,
+        flexible=("left out",),
+        notes=[ENERGY_IS_ASSUMED] if is_assumed else [],
     )
     for size in _sizes(record):
         why = record.why_unknown(size)
         price = None if why else epoch_price(record, size)
+        energy = joules(price.energy_j) if price and record.has_energy([size]) else NOTHING
         made.add_row(
             str(size),
             *(str(record.count(size, end)) for end in End),
-            _duration(price.time_s) if price else NOTHING,
-            joules(price.energy_j) if price and record.has_energy([size]) else NOTHING,
+            seconds(price.time_s) if price else NOTHING,
+            *([] if is_assumed else [energy]),
             why or "",
             style="dim" if why else None,
         )
@@ -63,35 +70,42 @@ def answers_table(
         f"A recurrence, in the mean of {recurrences}, {counted(seeds, 'seed')}",
         "what if",
         *right,
-        "choices",
         right=right,
-        flexible=("what if", "choices"),
-        caption="Means, or bounds between which they lie because trainings were stopped; in brackets what 95 % of "
-        "lives have. Costs are by the alternative's own eta. Choices: shares of the trainings.",
+        flexible=("what if",),
+        notes=[_MEANS],
     )
     if record.models:
         made.add_row(*_recorded_cells(record))
         made.add_section()
     for one, answer in zip(compared, found, strict=True):
-        made.add_row(one.name, *_cells(one, answer, recurrences))
+        made.add_row(one.name, *_cells(record, answer, recurrences))
+        made.add_section()
     return made
+
+
+def choices(record: Record, compared: Sequence[Alternative], found: Sequence[Answer | None]) -> Iterator[str]:
+    """The shares of the trainings that each alternative gives to each batch size, a line each."""
+    yield "Shares of the trainings, by batch size:"
+    if record.paid:
+        trials = [trial.batch_size for trial in record.paid]
+        yield f"    as recorded: {_shares({size: trials.count(size) / len(trials) for size in _sizes(record)})}"
+    for one, answer in zip(compared, found, strict=True):
+        shares = f"{_UNKNOWN}, since {one.unknown}" if answer is None else _shares(answer.choices)
+        yield f"    {one.name}: {shares}"
 
 
 def notes(record: Record, compared: Sequence[Alternative]) -> Iterator[str]:
     """What a reader should know before believing the table."""
     as_it_is = compared[0]
-    if as_it_is.left_out:
-        said = "; ".join(f"{size}: {why}" for size, why in as_it_is.left_out.items())
-        yield f"Left out: {said}."
-        count, share = _on_unknown(record, as_it_is)
-        if count:
-            yield (
-                f"They had {counted(count, 'recorded trial')}, and {percent(share)} of the recorded cost; what trying "
-                "them would add to an alternative is unknown."
-            )
+    count, share = _on_unknown(record, as_it_is)
+    if as_it_is.left_out and count:
+        yield (
+            f"The batch sizes left out had {counted(count, 'recorded trial')}, and {percent(share)} of the recorded "
+            "cost; what trying them would add to an alternative is unknown."
+        )
     if as_it_is.unknown is None and as_it_is.default_batch_size != record.spec.default_batch_size:
         yield (
-            f"The job's default batch size {record.spec.default_batch_size} is among them: "
+            f"The job's default batch size {record.spec.default_batch_size} is left out: "
             f"simulated lives begin with {as_it_is.default_batch_size}."
         )
     if record.untold_trials:
@@ -163,11 +177,11 @@ def _recorded_cells(record: Record) -> list[str]:
         joules(record.paid_for(eta_knob=record.spec.eta_knob) / models),
         "",
         _taken(
+            record,
             None if energy_j is None else _exactly(energy_j / models),
             _exactly(sum(trial.time_s for trial in paid) / models),
             _exactly(len(paid) / models),
         ),
-        _shares({size: sum(trial.batch_size == size for trial in paid) / len(paid) for size in _sizes(record)}),
     ]
 
 
@@ -175,25 +189,28 @@ def _exactly(value: float) -> Estimate:
     return Estimate(least=value, most=value, low=value, high=value)
 
 
-def _cells(one: Alternative, answer: Answer | None, recurrences: int) -> list[str]:
+def _cells(record: Record, answer: Answer | None, recurrences: int) -> list[str]:
     if answer is None:
-        return [_UNKNOWN, "", "", one.unknown or ""]
+        return [_UNKNOWN, "", ""]
     share = answer.more_cost_share
     return [
         _with_interval(answer.cost.over(recurrences), joules),
-        "" if share is None else _with_interval(share, lambda value: f"{value:+.1%}"),
+        "" if share is None else _with_interval(share, more_or_less),
         _taken(
+            record,
             None if answer.energy_j is None else answer.energy_j.over(recurrences),
             answer.time_s.over(recurrences),
             answer.trials.over(recurrences),
         ),
-        _shares(answer.choices),
     ]
 
 
-def _taken(energy_j: Estimate | None, time_s: Estimate, trials: Estimate) -> str:
-    energy = "energy unknown" if energy_j is None else _mean(energy_j, joules)
-    return "\n".join((energy, _mean(time_s, _duration), _mean(trials, lambda value: f"{value:.2f} trainings")))
+def _taken(record: Record, energy_j: Estimate | None, time_s: Estimate, trials: Estimate) -> str:
+    """Energy, where it was measured, time and trainings."""
+    energy = ["energy unknown" if energy_j is None else _mean(energy_j, joules)]
+    if record.hardware.energy_method is EnergyMethod.ASSUMED:
+        energy = []
+    return ",\n".join((*energy, _mean(time_s, seconds), _mean(trials, lambda value: f"{value:.2f} trainings")))
 
 
 def _with_interval(estimate: Estimate, words: Callable[[float], str]) -> str:
@@ -210,13 +227,6 @@ def _range(low: str, high: str) -> str:
         return low
     number, _, unit = low.partition(" ")
     return f"{number if unit == high.partition(' ')[2] else low} to {high}"
-
-
-def _duration(value_s: float) -> str:
-    """A duration with three digits and one unit."""
-    if value_s < 60:
-        return f"{value_s:.3g} s"
-    return f"{value_s / 60:.3g} min" if value_s < 3600 else f"{value_s / 3600:.3g} h"
 
 
 def _shares(choices: Mapping[int, float]) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
-from bso.cli.terminal import onlookers
+from bso.cli.terminal import print_notice
 
 if TYPE_CHECKING:
     from bso.simulator import Problem, Workload
@@ -214,11 +215,10 @@ def _say_what_is_left_out(train: TrainTrace, known: Sequence[Workload]) -> None:
     if unknown:
         names = "; ".join(map(" ".join, unknown))
         path = train.path.with_name(WORKLOADS_FILE)
-        onlookers().print(
-            f"Left out, since their targets are not known: {names}. Describe them in {path}, or name one by --dataset.",
-            markup=False,
-            soft_wrap=True,
+        said = (
+            f"Left out, since their targets are not known: {names}. Describe them in {path}, or name one by --dataset."
         )
+        print_notice(Text(said))
 
 
 def _workloads(train: TrainTrace, known: Sequence[Workload], options: WorkloadOptions) -> tuple[Workload, ...]:

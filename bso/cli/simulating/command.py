@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bso.cli.options import JsonOption
+from bso.cli.refusals import Group
 from bso.cli.simulating.arguments import (
     AgainstOption,
     BetaOption,
@@ -40,7 +41,7 @@ from bso.cli.simulating.arguments import (
     problems_of_single,
     settings_from,
 )
-from bso.cli.terminal import onlookers, people, print_json
+from bso.cli.terminal import onlookers, people, print_blocks, print_json, print_result
 from bso.domain.job_spec import DEFAULT_POLICY
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from bso.simulator.study import Case, CaseRuns, Settings
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     help="Simulate policies on measured traces, with the production rules.\n\n"
     "The traces are those of the artifact of the Zeus paper (NSDI '23), or your own in the same format: "
@@ -267,8 +269,8 @@ def _tell(studies: Sequence[Sequence[CaseRuns]], *, csv: Path | None, plots: Pat
         print_json(printed.as_json(summaries, difference))
         return
     for summary in summaries:
-        people().print(*printed.tables_of(summary, people()))
+        print_blocks(*printed.tables_of(summary, people()))
     if difference is not None:
-        people().print(printed.sentence_of(difference), soft_wrap=True)
+        print_result(printed.sentence_of(difference))
     for path in written:
-        people().print(f"Written: {path}", soft_wrap=True)
+        print_result(f"Written: {path}")

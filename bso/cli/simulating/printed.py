@@ -9,27 +9,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.measure import Measurement
-
-from bso.cli.terminal import NOTHING, counted, table
+from bso.cli.tables import Table, table
+from bso.cli.terminal import counted
+from bso.domain.quantities import NOTHING, more_or_less, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from bso.simulator.intervals import Estimate
     from bso.simulator.study import CaseRuns
     from bso.simulator.summary import CaseSummary, Difference, Measures, Summary
 
 FULL = "full"
-_COST_COLUMNS = ("worst\nrun", "over\noracle", "over\ndefault", "wrong", "energy", "time", "tries")
+_COST_COLUMNS = ("worst run", "over oracle", "over default", "wrong", "energy", "time", "tries")
 _REGRETS = "Regret: whole trainings wasted against the oracle, ± half of a 95 % interval."
 _COSTS = (
     "Worst run: the largest regret. Costs: all recurrences, over those of the oracle and of the default batch size. "
     "Wrong: share of the last ten recurrences. Energy and time: last five, over the default's. "
     "Tries: trainings per recurrence."
 )
-_WIDER_THAN_ANY = 10_000
 COLUMNS = (
     "problem",
     "policy",
@@ -84,10 +82,9 @@ def tables_of(summary: Summary, console: Console) -> tuple[Table, ...]:
     title = f"{summary.policy}: {counted(len(summary.problems), 'problem')}, {seeds}"
     longest = max(case.recurrences for case in summary.problems)
     horizons = [horizon for horizon in summary.total.regret if horizon != str(longest)]
-    regrets = ("best", "n", *(f"regret\n@{horizon}" for horizon in horizons))
+    regrets = ("best", "n", *(f"regret @{horizon}" for horizon in horizons))
     whole = _table(summary, title, (*regrets, *_COST_COLUMNS), horizons, f"{_REGRETS} {_COSTS}")
-    anywhere = console.options.update(width=_WIDER_THAN_ANY)
-    if Measurement.get(console, anywhere, whole).maximum <= console.width:
+    if whole.fits(console.width):
         return (whole,)
     return (
         _table(summary, title, regrets, horizons, _REGRETS),
@@ -96,7 +93,7 @@ def tables_of(summary: Summary, console: Console) -> tuple[Table, ...]:
 
 
 def _table(summary: Summary, title: str, columns: Sequence[str], horizons: Sequence[str], caption: str) -> Table:
-    made = table(title, "problem", *columns, right=columns, flexible=("problem",), caption=caption)
+    made = table(title, "problem", *columns, right=columns, flexible=("problem",), notes=[caption])
     for case in summary.problems:
         known = {"best": str(case.oracle_batch_size), "n": str(case.recurrences), **_cells(case.measures, horizons)}
         made.add_row(case.name, *(known[column] for column in columns))
@@ -158,13 +155,13 @@ def _problem(case: CaseSummary) -> dict[str, Any]:
 def _cells(measures: Measures, horizons: Sequence[str]) -> dict[str, str]:
     """What stands in a line, by column."""
     return {
-        **{f"regret\n@{horizon}": _with_interval(measures.regret.get(horizon)) for horizon in horizons},
-        "worst\nrun": f"{measures.worst_run:.1f}" if math.isfinite(measures.worst_run) else NOTHING,
-        "over\noracle": _more(measures.cost_over_oracle),
-        "over\ndefault": _more(measures.cost_over_default),
-        "wrong": _share(measures.wrong_share[FULL].mean),
-        "energy": _share(measures.last5_energy_over_default.mean),
-        "time": _share(measures.last5_time_over_default.mean),
+        **{f"regret @{horizon}": _with_interval(measures.regret.get(horizon)) for horizon in horizons},
+        "worst run": f"{measures.worst_run:.1f}" if math.isfinite(measures.worst_run) else NOTHING,
+        "over oracle": _more(measures.cost_over_oracle),
+        "over default": _more(measures.cost_over_default),
+        "wrong": percent(measures.wrong_share[FULL].mean),
+        "energy": percent(measures.last5_energy_over_default.mean),
+        "time": percent(measures.last5_time_over_default.mean),
         "tries": _with_interval(measures.tries_per_recurrence, digits=2),
     }
 
@@ -177,9 +174,4 @@ def _with_interval(estimate: Estimate | None, digits: int = 1, sign: str = "") -
 
 
 def _more(estimates: Mapping[str, Estimate]) -> str:
-    mean = estimates[FULL].mean
-    return NOTHING if mean is None else f"{mean:+.0%}"
-
-
-def _share(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.0%}"
+    return more_or_less(estimates[FULL].mean)

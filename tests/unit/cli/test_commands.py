@@ -11,6 +11,7 @@ from bso.domain.errors import Misconfigured, Retryable
 from bso_workers.settings import WorkerSettings
 
 COMMANDS = [
+    [],
     ["demo"],
     ["recur"],
     ["monitor"],
@@ -25,6 +26,7 @@ COMMANDS = [
     *(["dead-letters", name] for name in ("list", "requeue", "purge", "counts")),
     ["events"],
     *(["events", name] for name in ("history", "tail", "prune")),
+    *(["replay", name] for name in ("verify", "export", "import", "rebuild", "publish", "what-if")),
 ]
 
 run = CliRunner().invoke
@@ -58,6 +60,37 @@ def test_the_version_is_printed() -> None:
 )
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert run(app, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [(["events", "list"], "'history'"), (["jobs", "shwo"], "'show'"), (["job", "list"], "'jobs'")],
+    ids=" ".join,
+)
+def test_an_unknown_command_has_the_nearest_one_proposed(arguments: list[str], nearest: str) -> None:
+    result = run(app, arguments)
+    assert result.exit_code == 2
+    assert f"Did you mean {nearest}?" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_command_like_no_other_gets_a_list_of_those_there_are() -> None:
+    said = " ".join(run(app, ["events", "xyz"]).stderr.replace("│", " ").split())
+    assert "There is no command 'xyz'. The commands are history, tail, prune." in said
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_shows_no_flag_as_if_it_took_a_value(command: list[str]) -> None:
+    assert "<bool>" not in run(app, [*command, "--help"]).output
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_cuts_nothing_off_at_80_columns(command: list[str]) -> None:
+    assert "…" not in run(app, [*command, "--help"], env={"COLUMNS": "80"}).output
+
+
+def test_a_wrong_word_for_an_option_is_answered_with_the_right_ones() -> None:
+    said = " ".join(run(app, ["jobs", "export", "j", "--format", "json"]).stderr.replace("│", " ").split())
+    assert "Invalid value for '--format': 'json' is not one of 'jsonl', 'csv'." in said
 
 
 def test_a_refusal_is_one_sentence_and_1() -> None:

@@ -1,6 +1,7 @@
 """What the demo concludes from its trials."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,19 @@ def test_trainings_on_the_side_count_for_the_default() -> None:
     assert summary is not None
     assert summary.saving is not None
     assert summary.saving.default_mean_cost == pytest.approx(15.0)
+    assert (summary.saving.default_trials, summary.saving.comparison_trials) == (3, 1)
+    words = "means of 2 trainings with 16 and 3 with 32, 1 of them run to compare and not in the table"
+    assert words in conclusion(summary)
+
+
+def test_what_was_tried_on_the_way_is_told_beside_the_saving() -> None:
+    failed = replace(trial(7, batch_size=8, cost=6.0, outcome=Outcome.COST_EXCEEDED), recurrence_id="night-3")
+    summary = summarize(description(), [*default_and_best()[:4], failed])
+    assert summary is not None
+    assert summary.saving is not None
+    assert summary.saving.cost == pytest.approx(0.5)
+    assert summary.saving.whole_cost == pytest.approx(1 - (10 + 12 + 4 + 6 + 7) / 4 / 11)
+    assert "With all that was tried on the way, a recurrence cost 11% less" in conclusion(summary)
 
 
 def test_a_default_that_never_converged_leaves_nothing_to_compare() -> None:
@@ -77,7 +91,7 @@ def test_without_an_ended_trial_there_is_no_summary() -> None:
 def test_the_table_has_a_line_for_each_batch_size() -> None:
     summary = summarize(description(arm(8, "to explore", mean=None), arm(16), arm(32, "pruned")), default_and_best())
     assert summary is not None
-    assert results_table(summary).row_count == 3
+    assert len(results_table(summary).rows) == 3
 
 
 def test_a_summary_is_json() -> None:

@@ -6,12 +6,13 @@ from dataclasses import replace
 from rich.console import Console, RenderableType
 
 from bso.cli.jobs_power import profile_tables
-from bso.cli.jobs_printed import arms_table, job_panel, trials_table
-from bso.cli.terminal import joules
+from bso.cli.jobs_printed import ENERGY_IS_ASSUMED, explained, job_lines, kind_table, trials_tables
 from bso.domain.commands import DescribeJob, PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.learning_rate import LearningRate
+from bso.domain.quantities import joules
 from bso.domain.replies import JobDescription
+from bso.domain.trial import Outcome, Trial
 from bso.service.records import PowerProfile
 from tests.unit.cli.samples import HARDWARE, SPEC, arm, description, trial
 from tests.unit.domain.builders import JobLife, expect
@@ -43,8 +44,8 @@ def test_limits_stand_from_high_to_low_with_what_a_sample_costs_under_them() -> 
     [table] = profile_tables([kept], SPEC)
     lines = rendered(table).splitlines()
     assert lines[0] == f"Power limits profiled on {HARDWARE.describe()}"
-    assert [line.split() for line in lines[4:6]] == [
-        ["32", "700", "W", "600", "W", "125", "4.8", "J", "5.2", "J"],  # (300 W + 350 W) / 125 samples/s
+    assert [line.split() for line in lines[3:5]] == [
+        ["32", "700", "W", "600", "W", "125", "4.80", "J", "5.20", "J"],  # (300 W + 350 W) / 125 samples/s
         ["350", "W", "300", "W", "100", "3", "J", "5", "J"],  # (150 W + 350 W) / 100 samples/s
     ]
 
@@ -63,57 +64,96 @@ def test_each_hardware_kind_has_a_table_of_its_own() -> None:
     assert [str(table.title) for table in tables] == [
         f"Power limits profiled on {kind.describe()}" for kind in (other, HARDWARE)
     ]
-    assert [table.row_count for table in tables] == [1, 2]
+    assert [len(table.rows) for table in tables] == [1, 2]
 
 
-def test_trials_whose_energy_is_assumed_have_it_and_their_cost_in_brackets() -> None:
+def trials(*shown: Trial, width: int = 120) -> str:
+    """The one table of these trials."""
+    [table] = trials_tables(shown, of=len(shown))
+    return rendered(table, width=width)
+
+
+def test_trials_whose_energy_is_assumed_have_no_column_for_it_but_a_line() -> None:
     measured = trial(1)
     guessed = replace(measured, hardware=replace(HARDWARE, energy_method=EnergyMethod.ASSUMED))
-    cost = joules(measured.cost)
-    assert f"({cost})" not in rendered(trials_table([measured], of=1, width=120), width=120)
-    words = rendered(trials_table([guessed], of=1, width=120), width=120)
-    assert f"({cost})" in words
-    assert "(in brackets) energy is assumed, not measured" in words
+    assert " energy " in trials(measured)
+    assert ENERGY_IS_ASSUMED not in trials(measured)
+    words = trials(guessed)
+    assert " energy " not in words
+    assert ENERGY_IS_ASSUMED in words
+    assert joules(guessed.cost) in words
+
+
+def test_trials_on_several_hardware_kinds_have_a_table_each() -> None:
+    other = replace(HARDWARE, gpu_model="A40")
+    shown = [trial(1), replace(trial(2), hardware=other), trial(3)]
+    titles = [table.title for table in trials_tables(shown, of=9)]
+    assert titles == [f"The last 3 of 9 trials: those on {kind.describe()}" for kind in (HARDWARE, other)]
+
+
+def test_trials_of_several_versions_say_which() -> None:
+    assert "version" not in trials(trial(1), trial(2))
+    assert "version" in trials(trial(1), replace(trial(2), version_number=2))
 
 
 def test_trials_show_their_learning_rate_where_one_was_told() -> None:
     told = replace(trial(2, batch_size=8), learning_rate=RATE)
-    words = rendered(trials_table([trial(1), told], of=2, width=120), width=120)
+    words = trials(trial(1), told)
     assert "learning" in words
     assert "0.025" in words
-    assert "learning" not in rendered(trials_table([trial(1)], of=1, width=120))
+    assert "learning" not in trials(trial(1))
 
 
-def test_a_narrow_screen_shows_how_trials_ended_rather_than_their_rates() -> None:
+def test_a_narrow_screen_shows_how_trials_ended_rather_than_their_rates_and_says_so() -> None:
     told = replace(trial(2, batch_size=8, cost=4.56e6), learning_rate=RATE, time_s=7300.0, metric=0.9123)
-    words = rendered(trials_table([told], of=200, width=80), width=80)
+    words = trials(told, width=70)
     assert "converged" in words
     assert "4.56 MJ" in words
     assert "0.025" not in words
+    assert "Left out for want of room: attempt, learning rate." in words
 
 
 def test_why_batch_sizes_are_not_offered_stands_below_their_table() -> None:
     pruned = [replace(arm(size, "pruned", mean=1.23e6), note="failed while exploring") for size in (32, 64)]
     resting = replace(arm(16, "infeasible", mean=None), note="out of memory from batch size 16 on")
-    kind = description(arm(8), resting, *pruned).kinds[0]
-    lines = rendered(arms_table(kind, "pruning_thompson"), width=80).splitlines()
-    assert "1.23 MJ ± 0.25 J" in lines[-4]
+    job = description(arm(8), resting, *pruned)
+    lines = rendered(kind_table(job.kinds[0], job, None), width=80).splitlines()
     assert lines[-2:] == [
         "16 is infeasible: out of memory from batch size 16 on",
         "32, 64 are pruned: failed while exploring",
     ]
 
 
+def test_what_the_last_trainings_cost_stands_beside_what_the_next_is_expected_to() -> None:
+    job = description(arm(8, mean=6.0), arm(16), arm(32, mean=None))
+    stopped = trial(3, batch_size=32, cost=0.5, outcome=Outcome.COST_EXCEEDED)
+    table = kind_table(job.kinds[0], job, [trial(1, batch_size=8, cost=5.0), trial(2, batch_size=8, cost=6.0), stopped])
+    rows = {row.cells[0].plain: [cell.plain for cell in row.cells[1:]] for row in table.rows}
+    assert table.columns == ("batch size", "status", "trials", "converged", "mean cost of last 5", "expected next")
+    assert rows == {
+        "8": ["available", "2", "2", "5.50 J", "6 ± 0.25 J"],
+        "16": ["best so far", "0", "0", "–", "5 ± 0.25 J"],
+        "32": ["available", "1", "0", "–", "–"],
+    }
+    assert "Expected next" in explained(job.spec.policy)
+
+
+def test_where_trials_are_not_known_nothing_is_said_of_their_costs() -> None:
+    job = description(arm(8))
+    assert kind_table(job.kinds[0], job, None).columns == ("batch size", "status", "converged", "expected next")
+
+
 def test_a_stage_is_shown_where_the_policy_has_stages() -> None:
-    kind = description(arm(8)).kinds[0]
-    assert f"curve, best so far {kind.best_batch_size}" in rendered(arms_table(kind, "curve"), width=120)
-    assert "pruning_thompson, stage" in rendered(arms_table(kind, "pruning_thompson"), width=120)
+    job = description(arm(8))
+    for policy, words in (("curve", "policy curve, best"), ("pruning_thompson", "policy pruning_thompson, stage MAB")):
+        with_policy = replace(job, spec=replace(job.spec, policy=policy))
+        assert words in kind_table(job.kinds[0], with_policy, None).title
 
 
 def test_a_job_shows_its_learning_rate() -> None:
-    shown = rendered(job_panel(replace(description(), learning_rate=RATE)))
+    shown = list(job_lines(replace(description(), learning_rate=RATE)))
     assert "learning rate 0.1 at batch size 32, linear scaling" in shown
-    assert "learning rate" not in rendered(job_panel(description()))
+    assert "learning rate" not in " ".join(job_lines(description()))
 
 
 def test_a_running_trial_says_where_its_energy_is_assumed() -> None:
@@ -122,7 +162,7 @@ def test_a_running_trial_says_where_its_energy_is_assumed() -> None:
     life.begin("a", hardware=replace(HARDWARE, energy_method=EnergyMethod.ASSUMED))
     life.begin("b", hardware=HARDWARE)
     described = expect(JobDescription, life.send(DescribeJob()))
-    assumed, measured = [line for line in rendered(job_panel(described)).splitlines() if "running" in line]
+    assumed, measured = [line for line in job_lines(described) if "running" in line]
     assert assumed.startswith("trial 1 is running")
     assert "cost 0 J (energy assumed), since" in assumed
     assert "cost 0 J, since" in measured

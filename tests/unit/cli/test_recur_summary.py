@@ -79,7 +79,7 @@ def test_at_80_columns_no_word_is_broken(attempts: int) -> None:
         ended(21, INTERRUPTED, exit_code=130, stopped_by="SIGINT"),
     )
     words = table.split()
-    assert {"batch", "sizes", "energy", "outcome", "interrupted", "SIGKILL", "16384✗"} <= set(words), table
+    assert {"batch", "sizes", "time", "cost", "outcome", "interrupted", "SIGKILL", "16384✗"} <= set(words), table
     assert max(map(len, table.splitlines())) <= 80
 
 
@@ -93,13 +93,27 @@ def test_different_jobs_are_named() -> None:
 
 
 @pytest.mark.parametrize("method", ["assumed", "rapl"])
-def test_costs_under_assumed_energy_are_labelled_in_table_total_and_saving(method: str) -> None:
+def test_assumed_energy_is_said_once_and_has_no_column(method: str) -> None:
     trial = replace(TRIAL, energy_method=method, default_batch_size=16384)
     recurrences = [ended(1, trial), ended(2, replace(trial, batch_size=64, cost=60000.0, energy_j=50000.0))]
-    is_labelled = method == "assumed"
+    is_assumed = method == "assumed"
+    table = shown(*recurrences)
     found = saving(recurrences)
     assert found is not None
-    assert ("(60 kJ)" in shown(*recurrences)) is is_labelled
+    assert found.is_energy_assumed is is_assumed
+    assert ("energy" not in table.splitlines()[1].split()) is is_assumed
     total = total_in_words(Run(command=("train",), began_at=NOW, count=2), recurrences)
-    assert total.endswith("183 kJ (energy assumed)" if is_labelled else "183 kJ")
-    assert saving_in_words(found).endswith("Energy is assumed, not measured.") is is_labelled
+    assert total.endswith("total cost 183 kJ")
+    said = f"{table} {total} {saving_in_words(found)}".lower()
+    assert said.count("assumed") == is_assumed
+
+
+def test_where_only_some_energy_is_assumed_its_column_says_which() -> None:
+    measured = replace(TRIAL, energy_method="rapl", energy_j=50000.0)
+    [*_, first, second, _marks] = shown(ended(1, TRIAL), ended(2, measured)).splitlines()
+    assert "assumed" in first.split()
+    assert "50 kJ" in second
+
+
+def test_a_run_without_trials_says_nothing_of_energy() -> None:
+    assert "assumed" not in shown(ended(1))

@@ -53,7 +53,7 @@ def test_the_table_has_a_line_for_each_problem_and_one_for_all(traces: Path) -> 
     said = run("single", traces, *JOB, "--seeds", 2).stdout
     assert "curve: 1 problem, 2 seeds" in said
     assert "shapes/g1" in said
-    assert "\n all" in said
+    assert "\nall" in said
 
 
 def test_a_difference_is_told_with_its_sign() -> None:

@@ -22,10 +22,10 @@ def printed_at(width: int) -> list[str]:
 
 def test_a_wide_screen_shows_one_line_for_each_problem() -> None:
     lines = printed_at(200)
-    (line,) = (line for line in lines if line.startswith(" movielens-1m/v100 "))
+    (line,) = (line for line in lines if line.startswith("movielens-1m/v100 "))
     assert line.split()[:4] == ["movielens-1m/v100", "64", "150", "22.2"]
     assert line.split()[-3:] == ["1.25", "±", "0.11"]
-    assert len([line for line in lines if line.startswith(" all ")]) == 1
+    assert len([line for line in lines if line.startswith("all ")]) == 1
 
 
 def test_on_a_narrow_screen_two_tables_show_all_of_it_unbroken() -> None:
@@ -37,7 +37,7 @@ def test_on_a_narrow_screen_two_tables_show_all_of_it_unbroken() -> None:
     told = " ".join(lines)
     assert told.count("22.2 ± 10.4") == 2 * len(REGRETS)  # of the problem, and of all
     assert told.count("1.25 ± 0.11") == 2
-    assert len([line for line in lines if line.startswith(" all ")]) == 2
+    assert len([line for line in lines if line.startswith("all ")]) == 2
 
 
 def _summary() -> Summary:

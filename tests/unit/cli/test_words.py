@@ -9,32 +9,9 @@ import typer
 
 from bso.cli.moments import moment_from
 from bso.cli.sentences import sentence
-from bso.cli.terminal import counted, joules, listed, moment, number, percent, seconds
+from bso.cli.terminal import counted, listed, moment, number
 from bso.domain.events import ChangePoint, EpochReported, Event, RecurrenceEnded, RoundEnded, TrialStarted
 from tests.unit.cli.samples import EVENTS, NOW
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (None, "–"),
-        (0.0, "0 J"),
-        (12.345, "12.3 J"),
-        (12_345.0, "12.3 kJ"),
-        (2.5e6, "2.5 MJ"),
-        (7e12, "7e+03 GJ"),
-        (float("inf"), "–"),
-    ],
-)
-def test_an_energy_has_three_digits_and_a_prefix(value: float | None, words: str) -> None:
-    assert joules(value) == words
-
-
-@pytest.mark.parametrize(
-    ("value", "words"), [(0.25, "0.25 s"), (61, "1 min 01 s"), (7260, "2 h 01 min"), (None, "–"), (float("nan"), "–")]
-)
-def test_a_duration_is_told_in_the_unit_that_suits_it(value: float | None, words: str) -> None:
-    assert seconds(value) == words
 
 
 def test_counts_agree_with_their_noun() -> None:
@@ -42,7 +19,7 @@ def test_counts_agree_with_their_noun() -> None:
 
 
 def test_nothing_is_a_dash() -> None:
-    assert [listed([]), number(None), percent(None), moment(None)] == ["–"] * 4
+    assert [listed([]), number(None), moment(None)] == ["–"] * 3
 
 
 def test_moments_are_told_in_utc() -> None:

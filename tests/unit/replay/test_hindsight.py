@@ -43,6 +43,20 @@ async def test_hindsight_is_what_was_known(policy: str) -> None:
         assert seen.known is None or seen.known == kinds[0]
 
 
+async def test_hindsight_counts_the_trials_of_that_moment() -> None:
+    life = JobLife()
+    life.register()
+    life.run("a", COSTS)
+    first = life.begin("b")
+    life.converge(first, 7.0)
+    life.begin("c")
+    seen = await before_trial("job", 3, logged(life))
+    assert seen is not None
+    assert seen.tallies is not None
+    assert sum(tally.ended for tally in seen.tallies.values()) == 2
+    assert seen.tallies[first.batch_size].mean_cost in (7.0, (7.0 + COSTS[first.batch_size]) / 2)
+
+
 async def test_other_trials_that_were_running_are_told() -> None:
     life = JobLife()
     life.register()

@@ -1,0 +1,159 @@
+"""All jobs at a glance: one line each, from what is stored of a job and its last trial."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from bso.cli.jobs_printed import ATTENTION, outcome
+from bso.cli.tables import Table, table
+from bso.cli.terminal import HANG, counted, moment, number
+from bso.domain.quantities import NOTHING, seconds
+
+if TYPE_CHECKING:
+    from bso.domain.replies import JobDescription, KindDescription
+    from bso.domain.trial import Trial
+    from bso.service.records import JobOverview
+
+_NUMBERS = ("version", "best batch size", "default", "trials", "recurrences", "took", "target")
+_OPTIONAL = ("target", "owner", "default", "ended (UTC)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedJob:
+    """A job of the list. ``description`` is None of a deleted job, and of one that a newer release has written."""
+
+    overview: JobOverview
+    description: JobDescription | None
+
+    @property
+    def kind(self) -> KindDescription | None:
+        """What the current version knows on the hardware kind of the last trial; None: nothing."""
+        kinds = self.description.kinds if self.description is not None else ()
+        last = self.overview.last_trial
+        return next((kind for kind in kinds if last is not None and kind.hardware_key == last.hardware.key), None)
+
+    @property
+    def needs_attention(self) -> tuple[str, ...]:
+        """The hardware kinds on which somebody should look at it."""
+        kinds = self.description.kinds if self.description is not None else ()
+        return tuple(kind.hardware for kind in kinds if kind.needs_attention)
+
+
+def listed_job(overview: JobOverview) -> ListedJob:
+    """A job of the list, its snapshot read."""
+    from bso.domain.decide import describe_job
+    from bso.schema.errors import StateTooNew
+    from bso.service.snapshots import read_snapshot
+
+    description = None
+    if not overview.summary.is_deleted:
+        try:
+            description = describe_job(read_snapshot(overview.stored))
+        except StateTooNew:
+            description = None
+    return ListedJob(overview=overview, description=description)
+
+
+def fields_of(job: ListedJob) -> dict[str, Any]:
+    """A job as a JSON object, its specification unpacked."""
+    summary, last = job.overview.summary, job.overview.last_trial
+    kinds = job.description.kinds if job.description is not None else ()
+    return {
+        "job_id": summary.job_id,
+        "version_number": summary.version_number,
+        "version": summary.version,
+        "policy": summary.policy,
+        "owner": summary.owner,
+        "is_deleted": summary.is_deleted,
+        "trials": summary.last_trial_number,
+        "recurrences": None if job.description is None else job.description.recurrences,
+        "kinds": [
+            {
+                "hardware": kind.hardware,
+                "hardware_key": kind.hardware_key,
+                "best_batch_size": kind.best_batch_size,
+                "needs_attention": kind.needs_attention,
+            }
+            for kind in kinds
+        ],
+        "last_trial": last,
+        "spec": _spec(job),
+        "created_at": summary.created_at,
+        "changed_at": summary.changed_at,
+    }
+
+
+def jobs_table(jobs: Sequence[ListedJob]) -> Table:
+    """One line per job."""
+    columns = {
+        "job": [_name(job) for job in jobs],
+        "version": [str(job.overview.summary.version_number) for job in jobs],
+        "best batch size": [_best(job) for job in jobs],
+        "default": [str(_spec(job).get("default_batch_size", NOTHING)) for job in jobs],
+        "trials": [str(job.overview.summary.last_trial_number) for job in jobs],
+        "recurrences": [NOTHING if job.description is None else str(job.description.recurrences) for job in jobs],
+        "last training": [_of_last(job, outcome) for job in jobs],
+        "took": [_of_last(job, lambda trial: seconds(trial.time_s)) for job in jobs],
+        "ended (UTC)": [_of_last(job, lambda trial: moment(trial.ended_at)[:16]) for job in jobs],
+        "hardware": [_hardware(job) for job in jobs],
+        "target": [number(_spec(job).get("target_metric")) for job in jobs],
+        "owner": [escape(job.overview.summary.owner or NOTHING) for job in jobs],
+        "attention": [f"[bold yellow]{ATTENTION}[/]" if job.needs_attention else "" for job in jobs],
+    }
+    if not any(columns["attention"]):
+        del columns["attention"]
+    if set(columns["owner"]) == {NOTHING}:
+        del columns["owner"]
+    numbers = [name for name in _NUMBERS if name in columns]
+    made = table("", *columns, right=numbers, optional=[name for name in _OPTIONAL if name in columns])
+    for cells in zip(*columns.values(), strict=True):
+        made.add_row(*cells)
+    return made
+
+
+def paragraph(job: ListedJob) -> str:
+    """A job in two or three lines, for screens that are too narrow for the table."""
+    summary, last = job.overview.summary, job.overview.last_trial
+    best = "no best batch size yet" if _best(job) == NOTHING else f"best batch size {_best(job)}"
+    attention = f", [bold yellow]{ATTENTION}[/]" if job.needs_attention else ""
+    ran = counted(summary.last_trial_number, "trial")
+    if job.description is not None:
+        ran += f" in {counted(job.description.recurrences, 'recurrence')}"
+    if last is not None:
+        ran += f"; the last: {outcome(last)}, {seconds(last.time_s)}, on {_hardware(job)}"
+    return f"[bold]{_name(job)}[/], version {summary.version_number}: {best}{attention}\n{' ' * HANG}{ran}"
+
+
+def _name(job: ListedJob) -> str:
+    name = escape(job.overview.summary.job_id)
+    return f"[dim]{name} (deleted)[/]" if job.overview.summary.is_deleted else name
+
+
+def _best(job: ListedJob) -> str:
+    """The best batch size on the hardware of the last trial."""
+    return NOTHING if job.kind is None or job.kind.best_batch_size is None else str(job.kind.best_batch_size)
+
+
+def _of_last(job: ListedJob, say: Callable[[Trial], str]) -> str:
+    return NOTHING if job.overview.last_trial is None else say(job.overview.last_trial)
+
+
+def _hardware(job: ListedJob) -> str:
+    """That of the last trial, and how many other kinds the current version has run on."""
+    last = job.overview.last_trial
+    if last is None:
+        return NOTHING
+    keys = {kind.hardware_key for kind in job.description.kinds} if job.description is not None else set[str]()
+    others = len(keys - {last.hardware.key})
+    more = f" and {counted(others, 'other kind')}" if others else ""
+    return escape(f"{last.hardware.number_of_gpus} x {last.hardware.gpu_model}{more}")
+
+
+def _spec(job: ListedJob) -> dict[str, Any]:
+    found = json.loads(job.overview.summary.spec)
+    return found if isinstance(found, dict) else {}
