@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from bso.cli.options import DatabaseOption, JsonOption, UrlOption, here
 from bso.cli.refusals import FAILURE, sentence_of
-from bso.cli.terminal import HANG, counted, print_json, print_result
+from bso.cli.terminal import HANG, counted, print_json, print_result, styled
 from bso.domain.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ def doctor(
         print_json({"is_healthy": not broken, "findings": findings})
     else:
         _show(findings)
-        print_result(
-            "[green]Everything works.[/]" if not broken else f"[red]{counted(len(broken), 'thing')} broken.[/]"
-        )
+        conclusion = f"[red]{counted(len(broken), 'thing')} broken.[/]" if broken else "[green]Everything works.[/]"
+        print_result(styled(conclusion))
     raise typer.Exit(FAILURE if broken else 0)
 
 
@@ -60,6 +59,6 @@ def _findings(url: str | None, database_url: str | None, state_dir: Path | None)
 def _show(findings: Sequence[Finding]) -> None:
     for finding in findings:
         mark = _MARKS[finding.health.value]
-        print_result(f"{mark} [bold]{finding.topic}[/]: {escape(finding.found)}", hang=2)
+        print_result(styled(f"{mark} [bold]{finding.topic}[/]: {escape(finding.found)}"), hang=2)
         if finding.advice:
-            print_result(f"  → {escape(finding.advice)}", hang=HANG)
+            print_result(f"  → {finding.advice}", hang=HANG)

@@ -16,7 +16,7 @@ from bso.cli.moments import EXPECTED, moment_from
 from bso.cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, here, known_types
 from bso.cli.refusals import Group
 from bso.cli.settings import Places
-from bso.cli.terminal import HANG, counted, moment, print_json, print_notice, print_result
+from bso.cli.terminal import HANG, counted, moment, print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
     from bso.domain.log import RecordedEvent
@@ -55,7 +55,7 @@ def history(
                     _show(stored.recorded, event_id=stored.event_id, as_json=as_json)
                     shown += 1
                 if shown >= limit:
-                    print_notice(f"[dim]more follow: --after {stored.event_id}[/]")
+                    print_notice(styled(f"[dim]more follow: --after {stored.event_id}[/]"))
                     return
         if not shown:
             print_notice("no events" + (f" of job {job_id}" if job_id else ""))
@@ -179,7 +179,7 @@ async def _announce_when(connected: asyncio.Event) -> None:
 
 
 def _announce() -> None:
-    print_notice("[dim]following what happens from now on; Ctrl-C ends[/]")
+    print_notice(styled("[dim]following what happens from now on; Ctrl-C ends[/]"))
 
 
 def _show(recorded: RecordedEvent, *, event_id: int | None, as_json: bool) -> None:
@@ -191,7 +191,7 @@ def _show(recorded: RecordedEvent, *, event_id: int | None, as_json: bool) -> No
         print_json(place | recorded_fields(recorded))
         return
     when, job = moment(recorded.recorded_at), escape(recorded.job_id)
-    print_result(f"[dim]{when}[/] {job} [dim]#{recorded.seq}[/] {escape(sentence(recorded.event))}", hang=HANG)
+    print_result(styled(f"[dim]{when}[/] {job} [dim]#{recorded.seq}[/] {escape(sentence(recorded.event))}"), hang=HANG)
 
 
 def _is_wanted(recorded: RecordedEvent, wanted: Collection[str]) -> bool:

@@ -32,6 +32,7 @@ from bso.cli.terminal import (
     print_json,
     print_notice,
     print_result,
+    styled,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +54,11 @@ def list_jobs(
     async def read() -> None:
         try:
             async with reading(database) as store:
-                found = [one for one in await store.overviews() if deleted or not one.summary.is_deleted]
+                every = await store.overviews()
+            found = [one for one in every if deleted or not one.summary.is_deleted]
+            if not found:
+                left_out = f" ({counted(len(every), 'deleted one')}: --deleted)" if every else ""
+                print_notice(f"no jobs in this database yet{left_out}")
         except NothingThere as error:
             found = []
             print_notice(Text(str(error)))
@@ -88,11 +93,14 @@ def show(
             print_json({"job": job, "power_profiles": profiles, "trials": last})
             return
         for line in printed.job_lines(job):
-            print_result(line)
+            print_result(styled(line))
         print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
-        if job.kinds and recorded is not None:
-            print_result(printed.explained(job.spec.policy))
+        if job.kinds:
+            print_result(printed.explained(job.spec.policy, has_means=recorded is not None))
         print_blocks(*profile_tables(profiles, job.spec), *printed.trials_tables(last, of=job.trials))
+        if printed.is_energy_assumed(job, recorded or ()):
+            print_result("")
+            print_result(printed.ENERGY_IS_ASSUMED)
 
     asyncio.run(read())
 
@@ -127,7 +135,7 @@ def why(
             print_block(hindsight.known_table(known))
             print_result("")
         for line in jobs_decisions.story(decisions):
-            print_result(line, hang=HANG)
+            print_result(styled(line), hang=HANG)
 
     asyncio.run(read())
 
@@ -262,7 +270,7 @@ def _print_list(jobs: Sequence[listed_jobs.ListedJob]) -> None:
         print_block(shown)
         return
     for job in jobs:
-        print_result(listed_jobs.paragraph(job), hang=HANG)
+        print_result(styled(listed_jobs.paragraph(job)), hang=HANG)
 
 
 def _nothing_recorded(job_id: str, trial: int | None) -> str:

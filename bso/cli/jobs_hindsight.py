@@ -30,7 +30,7 @@ async def known_before(store: Store, job_id: str, trial_number: int) -> Hindsigh
     try:
         found = await before_trial(job_id, trial_number, log())
     except LogBroken as error:
-        raise Refused(f"what was known when trial {trial_number} began cannot be told: {error}") from error
+        raise Refused(f"what was known when trial {trial_number} began is not known: {error}") from error
     if found is None:
         raise Refused(
             f"the log of job {job_id} no longer holds the beginning of trial {trial_number}: it was pruned "
@@ -52,6 +52,5 @@ def known_table(seen: Hindsight) -> Table:
     bound = seen.started.bound
     limit = " It was not bounded." if bound is None else f" The trial was to be stopped above {joules(bound)}."
     made.notes.insert(0, others + cheapest + limit)
-    if seen.tallies is not None:
-        made.notes.append(explained(seen.policy))
+    made.notes.append(explained(seen.policy, has_means=seen.tallies is not None))
     return made

@@ -98,10 +98,10 @@ def jobs_table(jobs: Sequence[ListedJob]) -> Table:
         "trials": [str(job.overview.summary.last_trial_number) for job in jobs],
         "recurrences": [NOTHING if job.description is None else str(job.description.recurrences) for job in jobs],
         "last training": [_of_last(job, outcome) for job in jobs],
-        "took": [_of_last(job, lambda trial: seconds(trial.time_s)) for job in jobs],
+        "took": [_of_last(job, _took) for job in jobs],
         "ended (UTC)": [_of_last(job, lambda trial: moment(trial.ended_at)[:16]) for job in jobs],
         "hardware": [_hardware(job) for job in jobs],
-        "target": [number(_spec(job).get("target_metric")) for job in jobs],
+        "target": [number(_spec(job).get("target_metric"), 12) for job in jobs],
         "owner": [escape(job.overview.summary.owner or NOTHING) for job in jobs],
         "attention": [f"[bold yellow]{ATTENTION}[/]" if job.needs_attention else "" for job in jobs],
     }
@@ -119,14 +119,19 @@ def jobs_table(jobs: Sequence[ListedJob]) -> Table:
 def paragraph(job: ListedJob) -> str:
     """A job in two or three lines, for screens that are too narrow for the table."""
     summary, last = job.overview.summary, job.overview.last_trial
+    default = f" (default {_spec(job).get('default_batch_size', NOTHING)})"
     best = "no best batch size yet" if _best(job) == NOTHING else f"best batch size {_best(job)}"
+    if job.description is None:
+        best = "deleted" if summary.is_deleted else "written by a newer release"
     attention = f", [bold yellow]{ATTENTION}[/]" if job.needs_attention else ""
     ran = counted(summary.last_trial_number, "trial")
     if job.description is not None:
         ran += f" in {counted(job.description.recurrences, 'recurrence')}"
     if last is not None:
-        ran += f"; the last: {outcome(last)}, {seconds(last.time_s)}, on {_hardware(job)}"
-    return f"[bold]{_name(job)}[/], version {summary.version_number}: {best}{attention}\n{' ' * HANG}{ran}"
+        ended = "" if last.ended_at is None else f", ended {moment(last.ended_at)[:16]} UTC"
+        took = f", {_took(last)}" if last.reports else ""
+        ran += f"; the last: {outcome(last)}{took}{ended}, on {_hardware(job)}"
+    return f"[bold]{_name(job)}[/], version {summary.version_number}: {best}{default}{attention}\n{' ' * HANG}{ran}"
 
 
 def _name(job: ListedJob) -> str:
@@ -141,6 +146,13 @@ def _best(job: ListedJob) -> str:
 
 def _of_last(job: ListedJob, say: Callable[[Trial], str]) -> str:
     return NOTHING if job.overview.last_trial is None else say(job.overview.last_trial)
+
+
+def _took(trial: Trial) -> str:
+    """The time of a trial until its last report."""
+    if not trial.reports:
+        return NOTHING
+    return seconds(trial.time_s) if trial.outcome is not None else f"{seconds(trial.time_s)} so far"
 
 
 def _hardware(job: ListedJob) -> str:

@@ -13,13 +13,13 @@ from bso.domain.job_spec import JobSpec
 from bso.domain.quantities import figure, joules, watts
 from bso.service.records import PowerProfile
 
-_COLUMNS = ("batch size", "power limit", "average power", "samples/s", "energy / sample", "cost / sample")
+_NUMBERS = ("batch size", "power limit", "average power", "samples/s", "energy / sample", "cost / sample")
 
 
 def profile_tables(profiles: Sequence[PowerProfile], spec: JobSpec) -> Iterator[Table]:
     """One table per hardware kind, a line per batch size and power limit; the cheapest limit of each is set off."""
     for hardware, of_kind in groupby(sorted(profiles, key=_place), key=lambda profile: profile.hardware):
-        made = table(f"Power limits profiled on {hardware.describe()}", *_COLUMNS, right=_COLUMNS)
+        made = table(f"Power limits profiled on {hardware.describe()}", *_NUMBERS, "", right=_NUMBERS)
         for profile in of_kind:
             _add_rows(made, profile, spec)
         yield made
@@ -28,14 +28,15 @@ def profile_tables(profiles: Sequence[PowerProfile], spec: JobSpec) -> Iterator[
 def _add_rows(made: Table, profile: PowerProfile, spec: JobSpec) -> None:
     prices = {one: _cost_of_a_sample(one, profile.hardware, spec) for one in profile.measurements}
     cheapest = min(prices, key=lambda one: prices[one], default=None)
-    for index, measured in enumerate(highest_first(profile)):
+    for measured in highest_first(profile):
         made.add_row(
-            "" if index else str(profile.batch_size),
+            str(profile.batch_size),
             watts(measured.power_limit_w),
             watts(measured.average_power_w),
             figure(measured.samples_per_s),
             joules(measured.average_power_w / measured.samples_per_s),
             joules(prices[measured]),
+            "cheapest" if measured == cheapest else "",
             style="bold green" if measured == cheapest else None,
         )
 

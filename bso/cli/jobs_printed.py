@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.markup import escape
 
@@ -51,10 +51,9 @@ def job_lines(job: JobDescription) -> Iterator[str]:
 
 
 def _running(trial: ActiveTrialDescription) -> str:
-    assumed = " (energy assumed)" if trial.is_energy_assumed else ""
     return (
         f"trial {trial.trial_number} is {trial.state.value}: batch size {trial.batch_size}, "
-        f"epoch {number(trial.epoch)}, cost {joules(trial.cost)}{assumed}, since {moment(trial.started_at)} UTC"
+        f"epoch {number(trial.epoch)}, cost {joules(trial.cost)}, since {moment(trial.started_at)} UTC"
     )
 
 
@@ -85,7 +84,11 @@ def costs_table(title: str, kind: KindDescription, counts: Mapping[int, Tally] |
         count = None if counts is None else counts.get(arm.batch_size, _NONE)
         made.add_row(
             str(arm.batch_size),
-            status_in_words(arm.status, is_best=arm.batch_size == kind.best_batch_size),
+            status_in_words(
+                arm.status,
+                is_best=arm.batch_size == kind.best_batch_size,
+                is_tried=arm.convergences > 0 if count is None else count.ended > 0,
+            ),
             *([str(arm.convergences)] if count is None else [str(count.ended), str(count.converged)]),
             *([] if count is None else [joules(count.mean_cost)]),
             joules_within(arm.posterior_mean, arm.posterior_std),
@@ -94,9 +97,16 @@ def costs_table(title: str, kind: KindDescription, counts: Mapping[int, Tally] |
     return made
 
 
-def explained(policy: str) -> str:
+def explained(policy: str, *, has_means: bool) -> str:
     """What the columns of costs mean."""
-    return f"Mean cost: of the last {LAST} trials that converged. {expected_in_words(policy)}"
+    means = f"Mean cost: of the last {LAST} trials that converged. " if has_means else ""
+    return f"{means}{expected_in_words(policy)}"
+
+
+def is_energy_assumed(job: JobDescription, trials: Iterable[Trial]) -> bool:
+    """Whether any cost of a job is of assumed energy."""
+    recorded = any(trial.hardware.energy_method is EnergyMethod.ASSUMED for trial in trials)
+    return recorded or any(trial.is_energy_assumed for trial in job.active_trials)
 
 
 def expected_in_words(policy: str) -> str:
@@ -104,9 +114,11 @@ def expected_in_words(policy: str) -> str:
     return _EXPECTED[policy]
 
 
-def status_in_words(status: str, *, is_best: bool) -> str:
-    """Where a batch size stands."""
-    return "best so far" if is_best else _WORDS.get(status, status)
+def status_in_words(status: str, *, is_best: bool, is_tried: bool = True) -> str:
+    """Where a batch size stands; it may be best on hardware that it has never run on."""
+    if is_best:
+        return "best so far" if is_tried else "expected best"
+    return _WORDS.get(status, status)
 
 
 _NONE = Tally(ended=0, converged=0, mean_cost=None)
@@ -139,10 +151,10 @@ def _trials_table(title: str, trials: Sequence[Trial]) -> Table:
         "batch size": [str(trial.batch_size) for trial in trials],
         "learning rate": [_rate(trial) for trial in trials],
         "epochs": [number(trial.epoch) for trial in trials],
-        "metric": [number(trial.metric) for trial in trials],
-        "time": [seconds(trial.time_s) for trial in trials],
-        "energy": [joules(trial.energy_j) if trial.is_energy_complete else NOTHING for trial in trials],
-        "cost": [joules(trial.cost) for trial in trials],
+        "metric": [number(trial.metric, 6) for trial in trials],
+        "time": [seconds(trial.time_s) if trial.reports else NOTHING for trial in trials],
+        "energy": [joules(trial.energy_j) if _has_energy(trial) else NOTHING for trial in trials],
+        "cost": [joules(trial.cost) if trial.reports else NOTHING for trial in trials],
         "outcome": [outcome(trial) for trial in trials],
     }
     if len(set(shown["version"])) == 1:
@@ -152,12 +164,15 @@ def _trials_table(title: str, trials: Sequence[Trial]) -> Table:
     if is_assumed:
         del shown["energy"]
     *numbers, _outcome = shown
-    notes = [ENERGY_IS_ASSUMED] if is_assumed else []
     optional = [name for name in ("learning rate", "attempt", "metric", "energy") if name in shown]
-    made = table(title, *shown, right=numbers, optional=optional, notes=notes)
+    made = table(title, *shown, right=numbers, optional=optional)
     for cells in zip(*shown.values(), strict=True):
         made.add_row(*cells)
     return made
+
+
+def _has_energy(trial: Trial) -> bool:
+    return trial.reports > 0 and trial.is_energy_complete
 
 
 def _rate(trial: Trial) -> str:

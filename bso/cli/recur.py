@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bso.cli.options import JsonOption, UrlOption, here
-from bso.cli.terminal import print_blocks, print_json, print_notice, print_result
+from bso.cli.terminal import print_blocks, print_json, print_notice, print_result, styled
 from bso.domain.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _show(run: Run, recurrences: list[Recurrence], *, as_json: bool) -> None:
     )
 
     if (warning := several_jobs_in_words(recurrences)) is not None:
-        print_notice(f"[yellow]{escape(warning)}[/]")
+        print_notice(styled(f"[yellow]{escape(warning)}[/]"))
     if as_json:
         print_json(summary_fields(run, recurrences))
         return
@@ -241,7 +241,7 @@ def _show(run: Run, recurrences: list[Recurrence], *, as_json: bool) -> None:
         print_blocks(summary_table(recurrences))
         print_result("")
     for sentence in called_off_in_words(recurrences):
-        print_result(escape(sentence))
+        print_result(sentence)
     print_result(total_in_words(run, recurrences))
     if (found := saving(recurrences)) is not None:
         print_result(saving_in_words(found))

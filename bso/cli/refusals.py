@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from bso.cli.terminal import print_notice
+from bso.cli.terminal import print_notice, styled
 from bso.domain.errors import BsoError, Rejected, Retryable
 
 FAILURE = 1
@@ -76,7 +76,7 @@ def _with_bare_flags(params: list[Any]) -> list[Any]:
 
 def complain(error: BaseException) -> None:
     """Say what is wrong in one paragraph, and whether trying again can help."""
-    print_notice(f"[bold red]bso:[/] {escape(sentence_of(error))}")
+    print_notice(styled(f"[bold red]bso:[/] {escape(sentence_of(error))}"))
 
 
 def sentence_of(error: BaseException) -> str:

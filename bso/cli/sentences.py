@@ -60,9 +60,9 @@ def _of_trial(
                 f"after {seconds(event.time_s)}{'; power limits were profiled' if event.is_profiling else ''}"
             )
         case TrialSuspended():
-            return f"{trial} was not heard of for a whole lease: suspended until it speaks again"
+            return f"{trial} sent nothing for a whole lease: suspended until it reports again"
         case TrialResumed():
-            return f"{trial} was heard of again"
+            return f"{trial} reported again"
         case TrialEnded():
             return f"{trial} ended as {_words(event.outcome.value)}: {event.reason} (cost {joules(event.cost)})"
         case LateResult():
@@ -135,7 +135,7 @@ def described(spec: JobSpec) -> str:
     direction = "at least" if spec.higher_is_better_metric else "at most"
     return (
         f"batch sizes {listed(spec.batch_sizes)} (default {spec.default_batch_size}), target metric {direction} "
-        f"{number(spec.target_metric)} within {spec.max_epochs} epochs, eta {number(spec.eta_knob)}"
+        f"{number(spec.target_metric, 12)} within {spec.max_epochs} epochs, eta {number(spec.eta_knob)}"
     )
 
 

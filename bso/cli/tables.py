@@ -77,7 +77,7 @@ class Table:
         for note in self.notes:
             yield _words(Text.from_markup(note), width)
         if left_out:
-            yield _words(Text(f"Left out for want of room: {listed(left_out)}.", style="dim"), width)
+            yield _words(Text(f"No room for: {listed(left_out)}.", style="dim"), width)
 
     def _layout(self, width: int) -> _Layout | None:
         """The columns that are shown and their widths; None: not even the least of them fit."""

@@ -30,17 +30,17 @@ HANG = 4
 @cache
 def people() -> Console:
     """Where people read results: standard output."""
-    return Console(highlight=False, width=_width(sys.stdout))
+    return _console(sys.stdout, is_error=False)
 
 
 @cache
 def onlookers() -> Console:
     """Where people read progress and complaints: standard error, so that a pipe gets results alone."""
-    return Console(stderr=True, highlight=False, width=_width(sys.stderr))
+    return _console(sys.stderr, is_error=True)
 
 
 def print_result(words: str | Text, *, hang: int = 0) -> None:
-    """Print a sentence for people; a string is read as rich's markup."""
+    """Print a sentence for people."""
     print_words(words, on=people(), hang=hang)
 
 
@@ -57,18 +57,26 @@ def print_blocks(*blocks: RenderableType) -> None:
 
 
 def print_notice(words: str | Text, *, hang: int = 0) -> None:
-    """Print a sentence for onlookers; a string is read as rich's markup."""
+    """Print a sentence for onlookers."""
     print_words(words, on=onlookers(), hang=hang)
 
 
 def print_words(words: str | Text, *, on: Console, hang: int = 0) -> None:
-    """Print words on a console. A word that is longer than a line, as a path may be, is left whole."""
+    """Print words on a console: a string as it is, ``styled`` ones in colours.
+
+    A word that is longer than a line, as a path may be, is left whole.
+    """
     on.print(wrapped(words, width=on.width, hang=hang), overflow="ignore", crop=False)
+
+
+def styled(markup: str) -> Text:
+    """Words with rich's markup in them; what comes from outside must have been escaped."""
+    return Text.from_markup(markup)
 
 
 def wrapped(words: str | Text, *, width: int, hang: int = 0) -> Text:
     """Words with the ends of lines between them; lines after the first begin ``hang`` columns to the right."""
-    text = Text.from_markup(words) if isinstance(words, str) else words
+    text = Text(words) if isinstance(words, str) else words
     lines: list[Text] = []
     for paragraph in text.split(allow_blank=True):
         first, *rest = paragraph.divide(_ends(paragraph.plain, width, hang))
@@ -121,6 +129,14 @@ def listed(words: Sequence[object]) -> str:
     return ", ".join(map(str, words)) or NOTHING
 
 
-def _width(stream: TextIO) -> int | None:
-    """That of the terminal, or COLUMNS (None: rich finds it out); elsewhere no line is too long."""
-    return None if stream.isatty() or os.environ.get("COLUMNS", "").isdigit() else _WIDER_THAN_ANY
+def _console(stream: TextIO, *, is_error: bool) -> Console:
+    """A console as wide as COLUMNS says, else as the terminal (None: rich finds it out); elsewhere no line is too long.
+
+    A COLUMNS that is no width counts as unset, for rich too.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if re.fullmatch(r"0*[1-9]\d{0,5}", columns, re.ASCII) else None
+    if width is None and not stream.isatty():
+        width = _WIDER_THAN_ANY
+    environ = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return Console(stderr=is_error, highlight=False, width=width, _environ=environ)

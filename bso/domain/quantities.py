@@ -8,7 +8,8 @@ NOTHING = "–"
 """What stands for a quantity that is not known, or not finite."""
 
 _PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T"}
-_DIGITS = 3
+_DIGITS, _MOST_DIGITS = 3, 6
+_LEAST_SHARE = 5e-5  # less is a rounding error, or as good as nothing
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _LEAST, _MOST = 1e-12, 1e15  # what lies beyond has no place but in a power of ten
 
@@ -45,18 +46,21 @@ def joules_within(mean: float | None, deviation: float | None) -> str:
         return NOTHING
     exponent = _exponent(mean)
     unit = 10.0**exponent
-    exact, about = _fixed(mean / unit, _DIGITS), _fixed(deviation / unit, 2)
-    as_exact = f"{deviation / unit:.{len(exact.partition('.')[2])}f}"  # no more decimals than the mean has
-    if len(as_exact) < len(about) and "." in exact and float(as_exact):
-        about = as_exact
-    return f"{exact} ± {about} {_PREFIXES[exponent]}J"
+    decimals = min(_decimals(deviation / unit, 2), _decimals(mean / unit, _DIGITS))
+    if deviation and not round(deviation / unit, decimals):
+        decimals += 1
+    return f"{mean / unit:.{decimals}f} ± {deviation / unit:.{decimals}f} {_PREFIXES[exponent]}J"
 
 
-def percent(share: float | None) -> str:
-    """A share as a percentage: ``62%``, ``5.3%``, ``0.73%``."""
+def percent(share: float | None, digits: int = 2) -> str:
+    """A share as a percentage: ``62%``, ``5.3%``, ``0.73%``. Less than the whole is never printed as 100%."""
     if share is None or not math.isfinite(share):
         return NOTHING
-    return f"{figure(100.0 * share, 2)}%"
+    if abs(share) < _LEAST_SHARE:
+        return "0%"
+    while abs(share) < 1.0 and digits < _MOST_DIGITS and _rounded(abs(share), digits) >= 1.0:
+        digits += 1
+    return f"{figure(100.0 * share, digits)}%"
 
 
 def more_or_less(share: float | None) -> str:
@@ -81,10 +85,12 @@ def _with_prefix(value: float | None, unit: str, *, largest: int = 12) -> str:
 
 def _exponent(value: float) -> int:
     """The power of a thousand whose prefix suits a number: with it, one to three digits stand before the point."""
-    rounded = _rounded(abs(value), _DIGITS)
-    if not rounded:
+    if not value:
         return 0
-    return min(max(3 * math.floor(math.log10(rounded) / 3), min(_PREFIXES)), max(_PREFIXES))
+    exponent = 3 * math.floor(math.log10(abs(value)) / 3)
+    if _rounded(abs(value) / 10.0**exponent, _DIGITS) >= 1000.0:
+        exponent += 3
+    return min(max(exponent, min(_PREFIXES)), max(_PREFIXES))
 
 
 def _fixed(value: float, digits: int) -> str:
@@ -93,8 +99,14 @@ def _fixed(value: float, digits: int) -> str:
         return f"{value:.{digits}g}"
     if value == int(value):
         return f"{int(value)}"
-    decimals = digits - 1 - math.floor(math.log10(_rounded(abs(value), digits)))
-    return f"{value:.{max(0, decimals)}f}"
+    return f"{value:.{_decimals(value, digits)}f}"
+
+
+def _decimals(value: float, digits: int) -> int:
+    """How many decimals make so many significant digits."""
+    if not value:
+        return digits - 1
+    return max(0, digits - 1 - math.floor(math.log10(_rounded(abs(value), digits))))
 
 
 def _rounded(value: float, digits: int) -> float:

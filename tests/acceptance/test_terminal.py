@@ -31,7 +31,7 @@ READ = [
 ]
 SOME = [["jobs", "list"], ["jobs", "show", LONG], ["jobs", "why", "laptop"], ["doctor"]]
 COLOURS = {str(code) for code in (*range(30, 50), *range(90, 108))}
-WORDS_OF_PARAGRAPHS = "best batch size no yet trial trials in recurrences the last on x"
+WORDS_OF_PARAGRAPHS = "best batch size no yet default trial trials in recurrences the last ended UTC so far on x"
 """Those that `bso jobs list` has only where it is too narrow for a table."""
 
 
@@ -107,7 +107,7 @@ def test_on_a_terminal_no_line_is_too_long_and_no_word_is_broken(
     screen = recorded.shown(*command, width=width)
     whole = words(recorded.piped(*command)) | words(WORDS_OF_PARAGRAPHS)
     assert_reads_well(screen)
-    said = re.sub("Left out for want of room: .*", "", screen.text)
+    said = re.sub("No room for: .*", "", screen.text)
     assert words(said) <= whole
     if said == screen.text and command != ["jobs", "list"]:
         assert words(recorded.piped(*command)) <= words(said)
@@ -117,7 +117,7 @@ def test_on_a_terminal_no_line_is_too_long_and_no_word_is_broken(
 def test_in_a_pipe_each_record_is_one_line_however_long(recorded: Reader, command: list[str]) -> None:
     said = recorded.piped(*command)
     assert "\x1b" not in said
-    assert "Left out for want of room" not in said
+    assert "No room for" not in said
     assert [line for line in said.splitlines() if line != line.rstrip()] == []
     narrow = recorded.shown(*command, width=80).text
     assert len(said.splitlines()) <= len(narrow.splitlines())
@@ -152,12 +152,14 @@ def test_colours_are_seen_where_they_are_wanted(recorded: Reader) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_list_says_of_each_job_where_it_stands(recorded: Reader, width: int) -> None:
-    [*whole] = recorded.shown("jobs", "list", width=width).text.splitlines()
-    text = " ".join(" ".join(whole).split())
-    for job in recorded.bso.json("jobs", "list"):
-        assert job["job_id"] in text
-        assert str(job["trials"]) in text
-        assert str(job["recurrences"]) in text
+    text = " ".join(recorded.shown("jobs", "list", width=width).text.split())
+    jobs = recorded.bso.json("jobs", "list")
+    starts = sorted(text.index(job["job_id"]) for job in jobs)
+    for job in jobs:
+        begin = text.index(job["job_id"])
+        words_of_job = re.findall(r"[\w.]+", text[begin : next((at for at in starts if at > begin), None)])
+        for number in (job["trials"], job["recurrences"]):
+            assert str(number) in words_of_job, (job["job_id"], words_of_job)
     for part in ("running", "not converged", "converged", "4 x NVIDIA H100 80GB HBM3 and 1 other kind", "µs", " h "):
         assert part in text
 
@@ -243,6 +245,23 @@ def test_help_reads_well_at_80_columns(bso: Command) -> None:
         screen = shown(bso, *command, width=80)
         assert screen.too_long == []
         assert "…" not in screen.text
+
+
+def test_brackets_in_paths_and_names_are_printed_as_they_are(tmp_path: Path) -> None:
+    bso = command_in(tmp_path / "st[/red]x")
+    assert "st[/red]x" in piped(bso, "jobs", "list")
+    bso.ok("migrate")
+    assert "[/bold]nightly" in piped(bso, "events", "history", "[/bold]nightly")
+
+
+@pytest.mark.parametrize("columns", ["0", "²", "-5", "many"])
+def test_columns_that_are_no_width_count_as_unset(recorded: Reader, columns: str) -> None:
+    assert recorded.piped("jobs", "list", COLUMNS=columns) == recorded.piped("jobs", "list")
+
+
+def test_a_list_without_jobs_says_so(bso: Command) -> None:
+    bso.ok("migrate")
+    assert "no jobs in this database yet" in piped(bso, "jobs", "list")
 
 
 def test_a_path_stays_whole_to_be_copied(tmp_path: Path) -> None:

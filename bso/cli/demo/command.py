@@ -17,7 +17,7 @@ from bso.cli.access import NothingThere, describe, reading
 from bso.cli.options import DatabaseOption, JsonOption, UrlOption, here
 from bso.cli.refusals import Refused
 from bso.cli.settings import Places
-from bso.cli.terminal import counted, onlookers, print_blocks, print_json, print_notice, print_result
+from bso.cli.terminal import counted, onlookers, print_blocks, print_json, print_notice, print_result, styled
 from bso.domain.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _train(places: Places, recurrences: int, *, processes: int, seed: int) -> No
     done = asyncio.run(_recurrences_done(places, job.job_id))
     where = places.optimizer_url.removeprefix("sqlite:///") if places.is_embedded else "the queue"
     going_on = f"goes on after {counted(done, 'recurrence')}" if done else "begins"
-    _say(f"job [bold]{job.job_id}[/] {going_on}, in {where}")
+    _say(f"job {job.job_id} {going_on}, in {where}")
     _run(job, range(done + 1, done + recurrences + 1), processes=processes, has_choice=True)
 
 
@@ -171,7 +171,7 @@ def _show(summary: DemoSummary, plot: Path, places: Places, *, is_lasting: bool)
 
     print_blocks(results_table(summary))
     print_result("")
-    print_result(conclusion(summary))
+    print_result(styled(conclusion(summary)))
     print_result(f"Picture: {plot}")
     if is_lasting:
         setting = "" if places.url is None else f"BSO_URL={places.optimizer_url} "

@@ -9,6 +9,7 @@ from typing import Any
 from bso.cli.demo.summary import DemoSummary
 from bso.domain.errors import Misconfigured
 from bso.domain.quantities import joules, percent
+from bso.domain.tally import LAST
 from bso.domain.trial import Outcome, Trial
 
 _MARKS: Mapping[Outcome, tuple[str, str, str]] = {
@@ -108,7 +109,7 @@ def _draw_costs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> Non
         width=0.8,
         label="stopped, or failed",
     )
-    averages = [sum(values[max(0, end - 5) : end]) / min(5, end) for end in numbers]
+    averages = [sum(values[max(0, end - LAST) : end]) / min(LAST, end) for end in numbers]
     axes.plot(numbers, averages, color=_ACCENT, linewidth=2, label="mean of the last five")
     if summary.saving is not None:
         default = summary.saving.default_mean_cost

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bso.cli.demo.training import News
-from bso.cli.terminal import HANG, counted, print_words
+from bso.cli.terminal import HANG, counted, print_words, styled
 from bso.domain.quantities import joules
 from bso.domain.trial import Outcome
 
@@ -53,8 +53,10 @@ class DemoProgress:
         reasons = [news.choice] if self._has_choice else []
         reasons += [] if has_model else [news.outcome_reason]
         print_words(
-            f"[{colour}]{mark}[/] trial {news.trial_number or '?':>3}: batch size [bold]{news.batch_size:>4}[/], "
-            f"{counted(news.epoch, 'epoch'):>9}, {joules(news.cost):>6}  [dim]{escape('; '.join(reasons))}[/]",
+            styled(
+                f"[{colour}]{mark}[/] trial {news.trial_number or '?':>3}: batch size [bold]{news.batch_size:>4}[/], "
+                f"{counted(news.epoch, 'epoch'):>9}, {joules(news.cost):>6}  [dim]{escape('; '.join(reasons))}[/]"
+            ),
             on=self._bar.console,
             hang=HANG,
         )

@@ -41,7 +41,7 @@ def conclusion(summary: DemoSummary) -> str:
         return (
             f"Best batch size: [bold green]{best}[/]. The default {default} has not converged, so nothing to compare."
         )
-    error = f" ± {percent(saving.error)}" if saving.error is not None else ""
+    error = "" if saving.error is None else f" ± {percent(saving.error, 1)}"
     so_far = " so far, still exploring" if summary.stage == "Pruning" else ""
     return (
         f"Best batch size{so_far}: [bold green]{best}[/]. Its trainings cost [bold]{percent(abs(saving.cost))}[/]"

@@ -115,12 +115,12 @@ class Narration:
     def _complain(self, error: Exception) -> None:
         from rich.markup import escape
 
-        from bso.cli.terminal import print_notice
+        from bso.cli.terminal import print_notice, styled
 
         if not self._has_complained:
             self._has_complained = True
             said = f"{self._path} has a line that no bso client of this version writes ({error!r}): it is skipped"
-            print_notice(f"[yellow]{escape(said)}[/]")
+            print_notice(styled(f"[yellow]{escape(said)}[/]"))
 
     def _take(self, line: Mapping[str, Any]) -> SeenTrial | None:
         from bso.schema.codec import reply_from

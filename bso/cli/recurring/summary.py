@@ -16,9 +16,9 @@ from bso.cli.recurring.records import Recurrence, Run
 from bso.cli.tables import Table, table
 from bso.cli.terminal import counted, moment
 from bso.domain.quantities import NOTHING, joules, percent, seconds
+from bso.domain.tally import LAST
 from bso.domain.trial import Outcome
 
-LAST = 5
 MOST_JOBS_NAMED = 5
 _MARKS = {
     Outcome.CONVERGED: "[green]{}✓[/]",

@@ -12,7 +12,7 @@ from bso.cli.recurring.launching import Ended
 from bso.cli.recurring.narration import SeenTrial
 from bso.cli.recurring.records import Launch, Recurrence
 from bso.cli.recurring.schedule import MOST_COUNTED, Due, duration_in_words
-from bso.cli.terminal import HANG, counted, onlookers, print_notice
+from bso.cli.terminal import HANG, counted, onlookers, print_notice, styled
 from bso.domain.quantities import joules
 from bso.domain.trial import Outcome
 from bso_client import RELAUNCH
@@ -31,10 +31,8 @@ class Telling:
         """A recurrence will be due."""
         if due.missed and due.since is not None:
             many = "at least " if due.missed >= MOST_COUNTED else ""
-            print_notice(
-                f"[yellow]{many}{counted(due.missed, 'occasion')} missed since {local(due.since)}[/]: "
-                "a recurrence is never begun while another one runs"
-            )
+            missed = f"[yellow]{many}{counted(due.missed, 'occasion')} missed since {local(due.since)}[/]"
+            print_notice(styled(f"{missed}: a recurrence is never begun while another one runs"))
         left = due.at - datetime.now(UTC)
         if left.total_seconds() > 0:
             print_notice(f"recurrence {number} is due at {local(due.at)}, in {duration_in_words(left)}")
@@ -50,24 +48,26 @@ class Telling:
         """An earlier driver's launch was found, still running or not."""
         log = f" (its output: {self._path(recurrence, launch)})" if launch.log is not None else ""
         what = "still runs: following it" if is_running else "ended while nobody watched, or ran on another machine"
-        print_notice(f"launch {launch.number} of {local(launch.began_at)} {what}{escape(log)}")
+        print_notice(f"launch {launch.number} of {local(launch.began_at)} {what}{log}")
 
     def fails(self, ended: Ended, launch: Launch) -> None:
         """A launch ended badly."""
         if ended.code != RELAUNCH:
-            print_notice(f"[yellow]the training {ended.words}[/]")
+            print_notice(styled(f"[yellow]the training {ended.words}[/]"))
 
     def ends(self, recurrence: Recurrence, done: list[Recurrence]) -> None:
         """A recurrence has ended, or the driver stops in it."""
         if recurrence.exit_code == RELAUNCH:
             asked = counted(len(recurrence.launches), "launch", "launches")
-            print_notice(f"[yellow]after {asked} the training still asks for another one: that is --launches[/]")
+            print_notice(
+                styled(f"[yellow]after {asked} the training still asks for another one: that is --launches[/]")
+            )
         if not recurrence.trials:
-            print_notice("[yellow]the command began no trial: does it train with bso_client?[/]")
+            print_notice(styled("[yellow]the command began no trial: does it train with bso_client?[/]"))
         else:
             _say_progress(recurrence, done)
         if recurrence.is_open and self._log_dir is not None:
-            print_notice(f"go on with this recurrence: bso recur --log-dir {escape(str(self._log_dir))}")
+            print_notice(f"go on with this recurrence: bso recur --log-dir {self._log_dir}")
 
     def _path(self, recurrence: Recurrence, launch: Launch) -> Path:
         assert self._log_dir is not None
@@ -79,10 +79,10 @@ def tell(trial: SeenTrial) -> None:
     """Say that a trial has begun, or how it ended."""
     who = f"trial {trial.trial_number} of job {trial.job_id}"
     if trial.outcome is None:
-        print_notice(f"[bold]{who}: batch size {trial.batch_size}[/], {escape(trial.reason)}", hang=HANG)
+        print_notice(styled(f"[bold]{who}: batch size {trial.batch_size}[/], {escape(trial.reason)}"), hang=HANG)
         return
     how = f"[{_colour(trial.outcome)}]{trial.outcome.value.replace('_', ' ')}[/]"
-    print_notice(f"{who}: {how}, {escape(trial.outcome_reason)}; cost {joules(trial.cost)}", hang=HANG)
+    print_notice(styled(f"{who}: {how}, {escape(trial.outcome_reason)}; cost {joules(trial.cost)}"), hang=HANG)
 
 
 def local(value: datetime) -> str:
@@ -97,7 +97,6 @@ def _colour(outcome: Outcome) -> str:
 def _say_progress(recurrence: Recurrence, done: list[Recurrence]) -> None:
     trials = sum(len(one.trials) for one in done)
     total = sum(one.cost for one in done)
-    print_notice(
-        f"[dim]cost of this recurrence {joules(recurrence.cost)}, mean {joules(total / len(done))}, "
-        f"total {joules(total)} in {counted(trials, 'trial')}[/]"
-    )
+    this, mean = joules(recurrence.cost), joules(total / len(done))
+    words = f"cost of this recurrence {this}, mean {mean}, total {joules(total)} in {counted(trials, 'trial')}"
+    print_notice(styled(f"[dim]{words}[/]"))

@@ -18,7 +18,7 @@ from bso.cli.options import DatabaseOption, JsonOption, here
 from bso.cli.refusals import FAILURE, Refused
 from bso.cli.replaying.progress import Counter
 from bso.cli.replaying.sources import STANDARD_INPUT, FromOption, JobsArgument, job_ids, log_of, staged
-from bso.cli.terminal import counted, print_json, print_notice, print_result
+from bso.cli.terminal import counted, print_json, print_notice, print_result, styled
 from bso.domain.errors import Misconfigured, Rejected
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def export(
         print_json(done)
     else:
         where = f" to {output}" if output else ""
-        told = f"{counted(done['events'], 'event')} of {counted(done['jobs'], 'job')} exported{where}"
-        print_notice(told)
+        exported = f"{counted(done['events'], 'event')} of {counted(done['jobs'], 'job')} exported{where}"
+        print_notice(exported)
 
 
 async def _export(
@@ -205,15 +205,15 @@ def _tell(result: Rebuilt, *, as_json: bool) -> None:
     if as_json:
         print_json(result)
     elif result.untold_trials:
-        told = f"{counted(result.untold_trials, 'trial')} ended before the log begins, which does not tell of them"
-        print_notice(f"job {escape(result.job_id)}: {told}")
+        ended = f"{counted(result.untold_trials, 'trial')} ended before the log begins, and are not in it"
+        print_notice(f"job {result.job_id}: {ended}")
 
 
 def _tell_refusal(job_id: str, error: Exception, *, as_json: bool) -> None:
     if as_json:
         print_json({"job_id": job_id, "problem": str(error)})
     else:
-        print_notice(f"[red]✗[/] job {escape(job_id)}: {escape(str(error))}")
+        print_notice(styled(f"[red]✗[/] job {escape(job_id)}: {escape(str(error))}"))
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from bso.cli.options import DatabaseOption, JsonOption, here
 from bso.cli.refusals import FAILURE, Refused
 from bso.cli.replaying.progress import Counter
 from bso.cli.replaying.sources import FromOption, JobsArgument, job_ids, log_of, staged
-from bso.cli.terminal import HANG, counted, print_json, print_result
+from bso.cli.terminal import HANG, counted, print_json, print_result, styled
 
 if TYPE_CHECKING:
     from bso.replay.verifying import Verdict
@@ -114,11 +114,11 @@ def _fields(verdict: Verdict) -> dict[str, object]:
 
 def _print(verdict: Verdict, most: int) -> None:
     mark = "[green]✓[/]" if verdict.is_sound else "[red]✗[/]"
-    told = f"{counted(verdict.events, 'event')}, {counted(verdict.trials, 'trial')}"
+    found = f"{counted(verdict.events, 'event')}, {counted(verdict.trials, 'trial')}"
     if verdict.untold_trials or verdict.untold_profiles:
         rows = (counted(verdict.untold_trials, "trial"), counted(verdict.untold_profiles, "power profile"))
-        told += f" (older than the log: {' and '.join(rows)})"
-    print_result(f"{mark} job {escape(verdict.job_id)}: {told}")
+        found += f" (older than the log: {' and '.join(rows)})"
+    print_result(styled(f"{mark} job {escape(verdict.job_id)}: {found}"))
     if verdict.problem is not None:
         print_result(Text(f"    {verdict.problem}"), hang=HANG)
     for difference in verdict.differences[:most]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _UNKNOWN = "unknown"
 _MEANS = (
     "Means, or bounds between which they lie because trainings were stopped; in brackets what 95% of lives have. "
-    "Costs are by the alternative's own eta."
+    "Costs are by the alternative's own eta, and so is the one that they are compared with."
 )
 
 

@@ -148,14 +148,14 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
             and max(dearer, _LEAST_DEARER) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.recurrences
         ):
             after = f"after {looks} trial{'' if looks == 1 else 's'}"
-            reason = f"another look at {size}, which seems {percent(dearer)} dearer than {incumbent} {after}"
+            reason = f"another look at {size}, which seems {percent(dearer)} more expensive than {incumbent} {after}"
             return Choice(batch_size=size, reason=reason, is_second_look=True)
     return None
 
 
 def _why_another(now: Situation, size: int, incumbent: int, value: Value) -> str:
     ratio = normal.exp(now.beliefs.of(size).cost - now.beliefs.of(incumbent).cost)
-    looks = f"{percent(1.0 - ratio)} cheaper" if ratio <= 1.0 else f"{percent(ratio - 1.0)} dearer"
+    looks = f"{percent(1.0 - ratio)} cheaper" if ratio <= 1.0 else f"{percent(ratio - 1.0)} more expensive"
     comes = horizon(now.recurrences)
     if value.runs == 1:
         return (

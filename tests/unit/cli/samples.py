@@ -35,6 +35,7 @@ def trial(
         time_s=cost / 10,
         energy_j=cost,
         metric=0.9,
+        reports=3,
         cost=cost,
         outcome=outcome,
     )

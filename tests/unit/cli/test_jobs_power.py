@@ -6,7 +6,7 @@ from dataclasses import replace
 from rich.console import Console, RenderableType
 
 from bso.cli.jobs_power import profile_tables
-from bso.cli.jobs_printed import ENERGY_IS_ASSUMED, explained, job_lines, kind_table, trials_tables
+from bso.cli.jobs_printed import explained, is_energy_assumed, job_lines, kind_table, trials_tables
 from bso.domain.commands import DescribeJob, PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.learning_rate import LearningRate
@@ -46,7 +46,7 @@ def test_limits_stand_from_high_to_low_with_what_a_sample_costs_under_them() -> 
     assert lines[0] == f"Power limits profiled on {HARDWARE.describe()}"
     assert [line.split() for line in lines[3:5]] == [
         ["32", "700", "W", "600", "W", "125", "4.80", "J", "5.20", "J"],  # (300 W + 350 W) / 125 samples/s
-        ["350", "W", "300", "W", "100", "3", "J", "5", "J"],  # (150 W + 350 W) / 100 samples/s
+        ["32", "350", "W", "300", "W", "100", "3", "J", "5", "J", "cheapest"],  # (150 W + 350 W) / 100 samples/s
     ]
 
 
@@ -73,14 +73,12 @@ def trials(*shown: Trial, width: int = 120) -> str:
     return rendered(table, width=width)
 
 
-def test_trials_whose_energy_is_assumed_have_no_column_for_it_but_a_line() -> None:
+def test_trials_whose_energy_is_assumed_have_no_column_for_it() -> None:
     measured = trial(1)
     guessed = replace(measured, hardware=replace(HARDWARE, energy_method=EnergyMethod.ASSUMED))
     assert " energy " in trials(measured)
-    assert ENERGY_IS_ASSUMED not in trials(measured)
     words = trials(guessed)
     assert " energy " not in words
-    assert ENERGY_IS_ASSUMED in words
     assert joules(guessed.cost) in words
 
 
@@ -110,7 +108,7 @@ def test_a_narrow_screen_shows_how_trials_ended_rather_than_their_rates_and_says
     assert "converged" in words
     assert "4.56 MJ" in words
     assert "0.025" not in words
-    assert "Left out for want of room: attempt, learning rate." in words
+    assert "No room for: attempt, learning rate." in words
 
 
 def test_why_batch_sizes_are_not_offered_stands_below_their_table() -> None:
@@ -131,11 +129,12 @@ def test_what_the_last_trainings_cost_stands_beside_what_the_next_is_expected_to
     rows = {row.cells[0].plain: [cell.plain for cell in row.cells[1:]] for row in table.rows}
     assert table.columns == ("batch size", "status", "trials", "converged", "mean cost of last 5", "expected next")
     assert rows == {
-        "8": ["available", "2", "2", "5.50 J", "6 ± 0.25 J"],
-        "16": ["best so far", "0", "0", "–", "5 ± 0.25 J"],
+        "8": ["available", "2", "2", "5.50 J", "6.00 ± 0.25 J"],
+        "16": ["expected best", "0", "0", "–", "5.00 ± 0.25 J"],
         "32": ["available", "1", "0", "–", "–"],
     }
-    assert "Expected next" in explained(job.spec.policy)
+    assert explained(job.spec.policy, has_means=True).startswith("Mean cost: of the last 5 trials")
+    assert explained(job.spec.policy, has_means=False).startswith("Expected next: ")
 
 
 def test_where_trials_are_not_known_nothing_is_said_of_their_costs() -> None:
@@ -156,13 +155,19 @@ def test_a_job_shows_its_learning_rate() -> None:
     assert "learning rate" not in " ".join(job_lines(description()))
 
 
-def test_a_running_trial_says_where_its_energy_is_assumed() -> None:
+def test_of_a_job_it_is_known_whether_any_cost_is_of_assumed_energy() -> None:
+    guessed = replace(trial(2), hardware=replace(HARDWARE, energy_method=EnergyMethod.ASSUMED))
+    assert is_energy_assumed(description(), [trial(1), guessed])
+    assert not is_energy_assumed(description(), [trial(1)])
+
+
+def test_running_trials_are_listed_and_known_to_have_assumed_energy() -> None:
     life = JobLife()
     life.register()
     life.begin("a", hardware=replace(HARDWARE, energy_method=EnergyMethod.ASSUMED))
     life.begin("b", hardware=HARDWARE)
     described = expect(JobDescription, life.send(DescribeJob()))
-    assumed, measured = [line for line in job_lines(described) if "running" in line]
-    assert assumed.startswith("trial 1 is running")
-    assert "cost 0 J (energy assumed), since" in assumed
-    assert "cost 0 J, since" in measured
+    first, second = [line for line in job_lines(described) if "running" in line]
+    assert first.startswith("trial 1 is running")
+    assert second.startswith("trial 2 is running")
+    assert is_energy_assumed(described, ())

@@ -69,7 +69,7 @@ def test_cells_get_room_before_headings_do() -> None:
 def test_optional_columns_are_left_out_first_and_said_to_be() -> None:
     rows = [("one", "converged, and cheaply")]
     said = " ".join(printed(two_columns(*rows, optional=("what",)), width=24))
-    assert said.endswith("converged, and cheaply Left out for want of room: what.")
+    assert said.endswith("converged, and cheaply No room for: what.")
 
 
 def test_a_screen_that_is_too_narrow_for_any_table_gets_paragraphs() -> None:
