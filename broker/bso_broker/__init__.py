@@ -2,3 +2,7 @@
 
 ``RabbitBroker`` and ``MemoryBroker`` make everything else; ``bso_broker.ports`` says what the things made can do.
 """
+
+from bso_optimizer import require_own_package
+
+require_own_package()

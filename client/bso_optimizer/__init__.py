@@ -1,8 +1,9 @@
 """What the distribution bso-optimizer installs, and whether Python finds it.
 
 Another project's distribution installs a package with the same import name, ``bso``. In one environment, each of the
-two overwrites files of the other, and the one that was installed last wins. ``bso_client``, ``bso_workers`` and the
-``bso`` command therefore call ``require_own_package`` before they import ``bso``. Nothing of this package imports it.
+two overwrites files of the other, and the one that was installed last wins. ``bso_client``, ``bso_workers``,
+``bso_broker``, ``bso_migrations`` and the ``bso`` command therefore call ``require_own_package`` before they import
+``bso``. Nothing of this package imports it.
 """
 
 from __future__ import annotations

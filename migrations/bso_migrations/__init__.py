@@ -2,7 +2,11 @@
 
 import logging
 
-# Alembic tells its plugins at its import, and every revision, at INFO: not what a training's log is for.
+from bso_optimizer import require_own_package
+
+require_own_package()
+
+# Alembic logs its plugins at its import, and every revision, at INFO: not what a training's log is for.
 if (_alembic := logging.getLogger("alembic")).level == logging.NOTSET:
     _alembic.setLevel(logging.WARNING)
 

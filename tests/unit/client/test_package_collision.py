@@ -8,20 +8,26 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PROGRAM = "import sys; sys.path[:0] = sys.argv[1:]; import bso_client; print(bso_client.__file__)"
+PACKAGES = ("bso_client", "bso_broker", "bso_migrations", "bso_workers")
+PROGRAM = "import sys; sys.path[:0] = sys.argv[2:]; __import__(sys.argv[1])"
 SIDE_EFFECT = "raise SystemExit('this file must not be run')\n"
+
+
+def importing(package: str, *first: Path) -> subprocess.CompletedProcess[str]:
+    """Import a package where these folders come first on the import path."""
+    command = [sys.executable, "-P", "-c", PROGRAM, package, *map(str, first)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
 
 
 def importing_client(*first: Path) -> subprocess.CompletedProcess[str]:
     """Import the client where these folders come first on the import path."""
-    return subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM, *map(str, first)], capture_output=True, text=True, check=False, cwd="/"
-    )
+    return importing("bso_client", *first)
 
 
-def test_a_file_of_the_users_own_is_not_run_but_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_file_of_the_users_own_is_not_run_but_named(tmp_path: Path, package: str) -> None:
     (tmp_path / "bso.py").write_text(SIDE_EFFECT, encoding="utf-8")
-    done = importing_client(tmp_path)
+    done = importing(package, tmp_path)
     assert done.returncode == 1
     assert f"something else called bso at {tmp_path / 'bso.py'}" in done.stderr
     assert "rename it" in done.stderr
