@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import typer
 from rich.markup import escape
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup
 
 from bso.cli.terminal import print_notice, styled
 from bso.domain.errors import BsoError, Rejected, Retryable
@@ -25,17 +26,20 @@ class Refused(Rejected):
 
 
 class Group(TyperGroup):
-    """Commands below one name. Help shows flags without a value; a wrong name has the nearest right one proposed."""
+    """Commands below one name. Help shows flags without a value, and arguments as manual pages do.
+
+    A wrong name has the nearest right one proposed.
+    """
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The group's own options."""
-        return _with_bare_flags(super().get_params(ctx))
+        return _shown_plainly(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name; None: there is none."""
         command = super().get_command(ctx, cmd_name)
         if command is not None:
-            _with_bare_flags(command.get_params(ctx))
+            _shown_plainly(command.get_params(ctx))
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -56,7 +60,7 @@ class Commands(Group):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which checks values for typer
+            error.message = _wrong_value(error)
             raise
         except (BsoError, OSError) as error:
             if isinstance(error, BrokenPipeError) or ctx.params.get("debug"):
@@ -67,11 +71,43 @@ class Commands(Group):
             raise typer.Exit(INTERRUPTED) from error
 
 
-def _with_bare_flags(params: list[Any]) -> list[Any]:
+def _shown_plainly(params: list[Any]) -> list[Any]:
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""  # typer shows <bool>, as if a value had to be given
+        if isinstance(param, TyperArgument):
+            param.get_usage_pieces = partial(_usage, param)  # type: ignore[method-assign]  # typer's: {JOB} [[TRIAL]]
     return params
+
+
+def _usage(argument: TyperArgument, _: Any) -> list[str]:
+    """An argument in the usage line; a name with brackets of its own stays as it is."""
+    name = argument.display_name_raw
+    if name.startswith("["):
+        return [name]
+    repeated = "" if argument.nargs == 1 else "..."
+    return [f"{name}{repeated}" if argument.required else f"[{name}]{repeated}"]
+
+
+def _wrong_value(error: typer.BadParameter) -> str:
+    """What came and what was expected, in place of the words of pydantic, which checks values for typer."""
+    from pydantic import ValidationError
+
+    if not isinstance(error.__cause__, ValidationError):
+        return error.message
+    found = error.__cause__.errors()[0]
+    came, limits = str(found["input"]), found.get("ctx", {})
+    match found["type"]:
+        case "int_parsing" | "int_from_float":
+            return f"{came!r} is not a whole number"
+        case "float_parsing":
+            return f"{came!r} is not a number"
+        case "greater_than_equal":
+            return f"{came} is less than {limits['ge']}"
+        case "less_than_equal":
+            return f"{came} is more than {limits['le']}"
+        case _:
+            return error.message.removeprefix("Value error, ")
 
 
 def complain(error: BaseException) -> None:

@@ -93,6 +93,43 @@ def test_a_wrong_word_for_an_option_is_answered_with_the_right_ones() -> None:
     assert "Invalid value for '--format': 'json' is not one of 'jsonl', 'csv'." in said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["demo", "-n", "x"], "Invalid value for '--recurrences' / '-n': 'x' is not a whole number"),
+        (["demo", "-n", "1.5"], "Invalid value for '--recurrences' / '-n': '1.5' is not a whole number"),
+        (["recur", "--grace", "long", "1", "true"], "Invalid value for '--grace': 'long' is not a number"),
+        (["recur", "--launches", "0", "1", "true"], "Invalid value for '--launches': 0 is less than 1"),
+        (["demo", "--processes", "65"], "Invalid value for '--processes': 65 is more than 64"),
+        (["jobs", "why", "j", "x"], "Invalid value for '[TRIAL]': 'x' is not a whole number"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_value_is_named_with_what_was_expected(arguments: list[str], said: str) -> None:
+    result = run(app, arguments)
+    assert result.exit_code == 2
+    assert f"{said} " in " ".join(result.stderr.replace("│", " ").replace("╰", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        (["jobs", "show"], "bso jobs show [OPTIONS] JOB"),
+        (["jobs", "why"], "bso jobs why [OPTIONS] JOB [TRIAL]"),
+        (["recur"], "bso recur [OPTIONS] [N] [-- COMMAND...]"),
+        (["monitor"], "bso monitor [OPTIONS] [-- COMMAND...]"),
+        (["dead-letters", "requeue"], "bso dead-letters requeue [OPTIONS] [MESSAGE_ID]..."),
+        (["replay", "import"], "bso replay import [OPTIONS] FILE [JOB]..."),
+        (["simulate", "single"], "bso simulate single [OPTIONS] [TRACES]"),
+        (["simulate", "cluster"], "bso simulate cluster [OPTIONS] TRACES CLUSTER_TRACE"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_usage_shows_required_arguments_bare_and_others_in_brackets(command: list[str], usage: str) -> None:
+    lines = [line.strip() for line in run(app, [*command, "--help"]).output.splitlines()]
+    assert f"Usage: {usage}" in lines
+
+
 def test_a_refusal_is_one_sentence_and_1() -> None:
     result = run(app, ["jobs", "list"], env={"BSO_URL": "ftp://somewhere", "BSO_DATABASE_URL": ""})
     assert result.exit_code == 1
