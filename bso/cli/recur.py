@@ -152,11 +152,13 @@ def _check(*, every: str | None, cron: str | None, quiet: bool, log_dir: Path | 
 @contextlib.contextmanager
 def _kept(asked: Run, *, log_dir: Path | None) -> Iterator[tuple[Run, RunFolder]]:
     """What to run, and the folder that keeps it. What cannot be run is refused before anything is made or kept."""
+    from bso.cli.recurring.launching import require_program
     from bso.cli.recurring.schedule import schedule_of
     from bso.cli.recurring.settling import complete, settled
 
     if log_dir is None or not (log_dir / "run.json").exists():
         schedule_of(complete(asked, log_dir=log_dir))
+        require_program(asked.command)
     with _folder(log_dir) as folder:
         run = settled(folder.run(), asked, log_dir=log_dir)
         schedule_of(run)

@@ -139,8 +139,17 @@ def test_the_job_may_be_named_from_outside(bso: Command, training: list[str]) ->
     assert [job["job_id"] for job in bso.json("jobs", "list")] == ["nightly"]
 
 
-def test_a_command_that_is_not_there_is_said_to_be_missing(bso: Command) -> None:
-    assert "there is no program 'no-such-program'" in bso.refused("recur", 1, "--", "no-such-program")
+def test_a_command_that_is_not_there_is_refused_before_anything_begins(bso: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    said = bso.refused("recur", 1, "--log-dir", folder, "--", "no-such-program")
+    assert said.startswith("bso: there is no program 'no-such-program'")
+    assert not folder.exists()
+
+
+def test_a_file_that_may_not_be_run_is_refused_before_anything_begins(bso: Command, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch(mode=0o644)
+    assert bso.refused("recur", 1, "--", script).startswith(f"bso: '{script}' may not be run")
 
 
 def test_a_command_that_trains_nothing_is_noticed(bso: Command) -> None:

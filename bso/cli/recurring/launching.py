@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -139,9 +141,9 @@ class Launcher:
                     preexec_fn=signing_in(output.sign_in),
                 )
         except FileNotFoundError as error:
-            raise Misconfigured(f"there is no program {command[0]!r}: give the command as you would type it") from error
+            raise _missing(command[0]) from error
         except PermissionError as error:
-            raise Misconfigured(f"{command[0]!r} may not be run ({error.strerror}): did you mean python?") from error
+            raise _not_allowed(command[0]) from error
 
     async def _wait(
         self, process: Process, arrived: asyncio.Queue[signal.Signals], witness: Witness
@@ -196,6 +198,21 @@ class _Shown:
             with contextlib.suppress(BrokenPipeError):
                 self._output.shown.write(new)
                 self._output.shown.flush()
+
+
+def require_program(command: Sequence[str]) -> None:
+    """Raise Misconfigured where the first word of a command names no program that may be run."""
+    name = command[0]
+    if shutil.which(name) is None:
+        raise _not_allowed(name) if os.sep in name and Path(name).exists() else _missing(name)
+
+
+def _missing(program: str) -> Misconfigured:
+    return Misconfigured(f"there is no program {program!r}: give the command as you would type it")
+
+
+def _not_allowed(program: str) -> Misconfigured:
+    return Misconfigured(f"{program!r} may not be run (Permission denied): did you mean python?")
 
 
 def end_in_words(code: int) -> str:
