@@ -97,28 +97,32 @@ def summary_fields(run: Run, recurrences: Sequence[Recurrence]) -> dict[str, Any
 
 
 def summary_table(recurrences: Sequence[Recurrence]) -> Table:
-    """One line per recurrence."""
+    """One line per recurrence; without costs where no trial began."""
+    trained = any(one.trials for one in recurrences)
     is_assumed = _is_assumed(*recurrences)
-    numbers = ("no.", "time", *(() if is_assumed else ("energy",)), "cost")
+    numbers = ("time", *(() if is_assumed else ("energy",)), "cost")
     marks = "✓ converged, ✗ failed, ? interrupted, – called off, … running"
     made = table(
         "Recurrences",
-        *("no.", "began (UTC)", "batch sizes", *numbers[1:], "outcome"),
-        right=numbers,
-        flexible=("batch sizes",),
-        notes=[marks, *([ENERGY_IS_ASSUMED] if is_assumed else [])],
+        *("no.", "began (UTC)", *(("batch sizes", *numbers) if trained else ()), "outcome"),
+        right=("no.", *(numbers if trained else ())),
+        flexible=("batch sizes",) if trained else (),
+        notes=[*([marks] if trained else []), *([ENERGY_IS_ASSUMED] if is_assumed else [])],
     )
     for one in recurrences:
-        made.add_row(
-            str(one.number),
-            moment(one.began_at)[5:16],
-            " ".join(_mark(trial) for trial in one.trials) or NOTHING,
-            seconds(one.time_s) if one.trials else NOTHING,
-            *([] if is_assumed else ["assumed" if _is_assumed(one) else joules(one.energy_j)]),
-            joules(one.cost if one.trials else None),
-            _outcome(one),
-        )
+        costs = _cost_cells(one, with_energy=not is_assumed) if trained else []
+        made.add_row(str(one.number), moment(one.began_at)[5:16], *costs, _outcome(one))
     return made
+
+
+def _cost_cells(one: Recurrence, *, with_energy: bool) -> list[str]:
+    """The batch sizes, the time, the energy, the cost of a recurrence."""
+    return [
+        " ".join(_mark(trial) for trial in one.trials) or NOTHING,
+        seconds(one.time_s) if one.trials else NOTHING,
+        *(["assumed" if _is_assumed(one) else joules(one.energy_j)] if with_energy else []),
+        joules(one.cost if one.trials else None),
+    ]
 
 
 def _is_assumed(*recurrences: Recurrence) -> bool:
@@ -128,16 +132,18 @@ def _is_assumed(*recurrences: Recurrence) -> bool:
 
 
 def total_in_words(run: Run, recurrences: Sequence[Recurrence]) -> str:
-    """The run in one line."""
+    """The run in one line; without its cost where no trial began."""
     closed = sum(1 for one in recurrences if not one.is_open or one.has_failed)
     of = f"of {counted(run.count, 'recurrence')}" if run.count is not None else "recurrences"
     failed = sum(one.has_failed for one in recurrences)
     without_model = sum(one.is_without_model and not one.is_interrupted for one in recurrences)
     interrupted = sum(one.is_interrupted for one in recurrences)
+    cost = (
+        f", total cost {joules(sum(one.cost for one in recurrences))}" if any(one.trials for one in recurrences) else ""
+    )
     return (
-        f"{closed} {of} done, {failed} failed, {without_model} without a model, "
-        f"{f'{interrupted} interrupted, ' if interrupted else ''}"
-        f"total cost {joules(sum(one.cost for one in recurrences))}"
+        f"{closed} {of} done, {failed} failed, {without_model} without a model"
+        f"{f', {interrupted} interrupted' if interrupted else ''}{cost}"
     )
 
 

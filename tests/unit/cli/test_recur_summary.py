@@ -115,5 +115,15 @@ def test_where_only_some_energy_is_assumed_its_column_says_which() -> None:
     assert "50 kJ" in second
 
 
-def test_a_run_without_trials_says_nothing_of_energy() -> None:
-    assert "assumed" not in shown(ended(1))
+def test_a_run_without_trials_says_nothing_of_costs() -> None:
+    assert shown(ended(1)).splitlines()[1].split() == ["no.", "began", "(UTC)", "outcome"]
+    assert shown(ended(1)).split()[-2:] == ["no", "trial"]
+    total = total_in_words(Run(command=("train",), began_at=NOW, count=2), [ended(1)])
+    assert total == "1 of 2 recurrences done, 0 failed, 0 without a model"
+
+
+def test_where_one_recurrence_has_a_trial_costs_are_shown() -> None:
+    recurrences = [ended(1), ended(2, TRIAL)]
+    assert "cost" in shown(*recurrences).splitlines()[1].split()
+    total = total_in_words(Run(command=("train",), began_at=NOW, count=2), recurrences)
+    assert total.endswith("0 without a model, total cost 123 kJ")
