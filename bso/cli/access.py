@@ -92,17 +92,20 @@ async def ask(places: Places, job_id: str, command: Command, expected: type[R]) 
     from bso.domain.replies import Problem
 
     request = Request(command_id=str(uuid.uuid4()), job_id=job_id, command=command)
+    where_to_look = "`bso jobs list` shows the jobs of a database"
     if places.has_database:
         from bso.service.engine import Engine
 
         async with reading(places.database("bso")) as store:
             [answer] = await Engine(store).execute([request])
             reply = answer.reply
+            if isinstance(reply, Problem) and await store.history(job_id, limit=1):
+                where_to_look = f"its history is still there: `bso events history {job_id}`, `bso jobs list --deleted`"
     else:
         reply = await _call(places.optimizer_url, request)
     if isinstance(reply, Problem):
-        where_to_look = "; `bso jobs list` shows the jobs of a database" if reply.type == "unknown_job" else ""
-        raise Refused(f"{reply.title}: {reply.detail}{where_to_look}")
+        advice = f"; {where_to_look}" if reply.type == "unknown_job" else ""
+        raise Refused(f"{reply.title}: {reply.detail}{advice}")
     assert isinstance(reply, expected), f"expected {expected.__name__}, got {type(reply).__name__}"
     return reply
 

@@ -130,6 +130,17 @@ def test_a_batch_size_may_be_allowed_again(trained: Command) -> None:
     assert trained.lines("events", "history", "toy", "--json")[-1]["type"] == "batch_size_allowed"
 
 
+def test_a_reader_of_a_deleted_job_is_led_to_its_history(trained: Command) -> None:
+    trained.ok("jobs", "delete", "toy", "--yes")
+    said = trained.refused("jobs", "show", "toy")
+    assert said == (
+        "bso: The job is unknown: job toy was deleted; its history is still there: `bso events history toy`, "
+        "`bso jobs list --deleted`"
+    )
+    assert "job_deleted" in [event["type"] for event in trained.lines("events", "history", "toy", "--json")]
+    assert "toy" in trained.ok("jobs", "list", "--deleted")
+
+
 def test_a_deleted_job_is_gone_after_its_purge(trained: Command) -> None:
     assert trained("jobs", "delete", "toy").returncode == 1  # nobody there to say yes
     assert trained.json("jobs", "delete", "toy", "--yes")["job_id"] == "toy"

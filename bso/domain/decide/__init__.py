@@ -71,7 +71,7 @@ def decide(
     if isinstance(command, TRIAL_COMMANDS):
         return _on_trial(job, command, context, earlier)
     if not job.is_registered:
-        return _unknown_job(job)
+        return _unknown_job(job, command)
     return _on_job(job, command, context)
 
 
@@ -130,9 +130,10 @@ def _on_trial(
             return expire_lease(job, trial, command, context)
 
 
-def _unknown_job(job: Job) -> Decision:
+def _unknown_job(job: Job, command: Command) -> Decision:
     was = "was deleted" if job.is_deleted else "is not registered"
-    return refused(job, "unknown_job", "The job is unknown", f"job {job.job_id} {was}: register it first")
+    advice = ": register it first" if isinstance(command, BeginTrial | ReportPowerProfile) else ""
+    return refused(job, "unknown_job", "The job is unknown", f"job {job.job_id} {was}{advice}")
 
 
 def _unknown_trial(job: Job, number: int) -> Decision:

@@ -268,6 +268,7 @@ def test_deleting_a_job_cancels_its_trials_and_its_numbers_go_on(life: JobLife) 
     trial = life.begin()
     assert expect(Deleted, life.send(do.DeleteJob())).cancelled_trials == (1,)
     assert problem_of(life.send(do.BeginTrial(hardware=A100))).detail == "job job was deleted: register it first"
+    assert problem_of(life.send(do.DescribeJob())).detail == "job job was deleted"
     assert problem_of(life.send(life.reporting(trial, 1.0))).type == "trial_ended"
     life.register(batch_sizes=[8], default_batch_size=8)
     again = life.begin()
