@@ -22,6 +22,7 @@ POLICIES = (PRUNING_THOMPSON, CURVE)
 DEFAULT_POLICY = CURVE
 """That of a new job whose specification names none."""
 _MOST_UNKNOWN = 5
+_MOST_WRONG_SIZES = 5
 
 
 class InvalidSpec(Rejected):
@@ -187,21 +188,31 @@ def _optional(check: Callable[[object], Any]) -> Callable[[object], Any]:
 
 def _boolean(raw: object) -> bool:
     if not isinstance(raw, bool):
-        raise _Invalid(f"must be true or false, got {_shown(raw)}")
+        raise _Invalid(f"must be True or False, got {_shown(raw)}")
     return raw
 
 
 def _sizes(raw: object) -> tuple[int, ...]:
     if not isinstance(raw, list | tuple | range) or not 1 <= len(raw) <= MAX_BATCH_SIZES:
         raise _Invalid(f"must be a list of 1 to {MAX_BATCH_SIZES} whole numbers, got {_shown(raw)}")
-    try:
-        sizes = [_BATCH_SIZE(size) for size in raw]
-    except _Invalid as invalid:
-        raise _Invalid(f"has an element that {invalid}") from invalid
+    wrong = [size for size in raw if not _is_batch_size(size)]
+    if wrong:
+        named = ", ".join(map(_shown, wrong[:_MOST_WRONG_SIZES]))
+        more = f" and {len(wrong) - _MOST_WRONG_SIZES} more" if len(wrong) > _MOST_WRONG_SIZES else ""
+        raise _Invalid(f"must hold whole numbers from 1 to {MAX_BATCH_SIZE} only, got {named}{more}")
+    sizes = [_BATCH_SIZE(size) for size in raw]
     twice = sorted({size for size in sizes if sizes.count(size) > 1})
     if twice:
         raise _Invalid(f"must not name a batch size twice, got {twice[0]} again")
     return tuple(sorted(sizes))
+
+
+def _is_batch_size(raw: object) -> bool:
+    try:
+        _BATCH_SIZE(raw)
+    except _Invalid:
+        return False
+    return True
 
 
 def _policy(raw: object) -> str:
@@ -234,7 +245,7 @@ _CHECKS: Mapping[str, Callable[[object], Any]] = {
     "batch_sizes": _sizes,
     "default_batch_size": _BATCH_SIZE,
     "eta_knob": _number(0.0, 1.0, "a number from 0 (time alone) to 1 (energy alone)"),
-    "beta_knob": _optional(_number(1.0, 1e300, "a number of 1 or more, or null for no early stopping")),
+    "beta_knob": _optional(_number(1.0, 1e300, "a number of 1 or more, or None for no early stopping")),
     "target_metric": _FINITE,
     "higher_is_better_metric": _boolean,
     "max_epochs": _integer(1, 10**9),
@@ -246,7 +257,7 @@ _CHECKS: Mapping[str, Callable[[object], Any]] = {
     "mab_seed": _optional(_integer(0, 2**63 - 1)),
     "policy": _policy,
     "version": _version,
-    "cost_budget": _optional(_number(5e-324, 1e300, "a positive number of joules, or null for none")),
+    "cost_budget": _optional(_number(5e-324, 1e300, "a positive number of joules, or None for no budget")),
     "early_stopping": _boolean,
     "max_attempts": _integer(1, 1000),
 }

@@ -191,6 +191,22 @@ def test_a_field_out_of_range_is_refused_by_its_name(name: str, value: Any) -> N
     assert set(refused.value.problems) == {name}
 
 
+def test_all_wrong_batch_sizes_are_named_up_to_five() -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        resolve_spec({**GOOD, "batch_sizes": [0, 16, 1.5, "32"]})
+    assert refused.value.problems == {
+        "batch_sizes": "must hold whole numbers from 1 to 2147483647 only, got 0, 1.5, '32'"
+    }
+    with pytest.raises(InvalidSpec, match=r"got 0, -1, -2, -3, -4 and 15 more$"):
+        resolve_spec({**GOOD, "batch_sizes": list(range(0, -20, -1))})
+
+
+@pytest.mark.parametrize("name", ["beta_knob", "cost_budget"])
+def test_an_optional_number_is_called_so_in_pythons_words(name: str) -> None:
+    with pytest.raises(InvalidSpec, match="or None for no "):
+        resolve_spec({**GOOD, name: -1})
+
+
 IN_RANGE: list[tuple[str, Any]] = [
     ("batch_sizes", (64,)),
     ("batch_sizes", range(60, 70)),
