@@ -124,11 +124,11 @@ async def _call(url: str, request: Request) -> Reply:
     transport = open_transport(url)
     await transport.start()
     words = f"the optimizer has not answered yet: waiting up to {seconds(CALL_TIMEOUT_S)} for it"
-    telling = asyncio.get_running_loop().call_later(_SLOW_S, print_notice, words)
+    notice = asyncio.get_running_loop().call_later(_SLOW_S, print_notice, words)
     try:
         return await transport.call(request, timeout_s=CALL_TIMEOUT_S)
     finally:
-        telling.cancel()
+        notice.cancel()
         await transport.close()
 
 

@@ -85,7 +85,7 @@ class Session:
         self._occasion.next_trial()
         command_id = new_command_id()
         try:
-            with self._telling_how_long_it_waits():
+            with self._noticing_slow_answers():
                 progress = await self._begin_asked(command_id)
         except (Unreachable, Misconfigured) as error:
             progress = self._begin_alone(error, replaces=command_id)
@@ -96,7 +96,7 @@ class Session:
         self._check_free()
         self._occasion.next_trial()
         try:
-            with self._telling_how_long_it_waits():
+            with self._noticing_slow_answers():
                 progress = await self._resume_asked(state)
         except (Unreachable, Misconfigured) as error:
             progress = self._resume_alone(state, self._remembered_or_raise(error).spec)
@@ -114,11 +114,11 @@ class Session:
         """End the current trial, deliver what is left within the time, and let go of the connection."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        telling = loop.call_later(0.0 if self._outbox.is_away else _SILENT_S, self._tell_what_waits, deadline)
+        notice = loop.call_later(0.0 if self._outbox.is_away else _SILENT_S, self._report_what_waits, deadline)
         if self.run is not None:
             await self.run.finish(outcome, reason, timeout_s=timeout_s)
         await self._outbox.drained(timeout_s=max(0.0, deadline - loop.time()))
-        telling.cancel()
+        notice.cancel()
         if self._renewing is not None:
             self._renewing.cancel()
         await self._outbox.close()
@@ -126,20 +126,20 @@ class Session:
         self._has_started = False
 
     @contextmanager
-    def _telling_how_long_it_waits(self) -> Iterator[None]:
+    def _noticing_slow_answers(self) -> Iterator[None]:
         timeout_s = self._options.unreachable_timeout_s
 
-        def tell() -> None:
+        def give_notice() -> None:
             extra = {"action": "begin_waits", "job_id": self.job_id}
             logger.warning("the optimizer has not answered yet: waiting up to %g s for it", timeout_s, extra=extra)
 
-        telling = asyncio.get_running_loop().call_later(_SLOW_S, tell)
+        notice = asyncio.get_running_loop().call_later(_SLOW_S, give_notice)
         try:
             yield
         finally:
-            telling.cancel()
+            notice.cancel()
 
-    def _tell_what_waits(self, deadline: float) -> None:
+    def _report_what_waits(self, deadline: float) -> None:
         left_s = deadline - asyncio.get_running_loop().time()
         if self._outbox.waiting and left_s > 0:
             logger.warning(
