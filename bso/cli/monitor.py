@@ -43,9 +43,9 @@ def monitor(
     line per look. Exits with 1 where no meter is readable, and says why.
 
     **A command** is run to its end as if it had been typed here: its time, and the energy of each device meanwhile,
-    are told on standard error (with --json on standard output, to which the command then does not write). Whatever
+    are printed on standard error (with --json on standard output, to which the command then does not write). Whatever
     else runs on the devices is measured, too. The command's exit code is passed through, 128 + n after signal n, and
-    signals are passed on. Without a meter it runs all the same, and its energy is said to be unknown.
+    signals are passed on. Without a meter it runs all the same, and its energy is printed as unknown.
 
     GPUs are those that CUDA_VISIBLE_DEVICES shows. Processors are read from Linux' powercap folder (RAPL), or from the
     one that BSO_POWERCAP_DIR names.
@@ -137,11 +137,11 @@ def _measure(command: Sequence[str], gauge: Gauge | Survey, *, as_json: bool) ->
         gauge.monitor.close()
     else:
         readings = Readings(time_s=time.monotonic() - began_at, unreadable=gauge.unreadable)
-    _tell(readings, code, as_json=as_json)
+    _report(readings, code, as_json=as_json)
     return code
 
 
-def _tell(readings: Readings, code: int, *, as_json: bool) -> None:
+def _report(readings: Readings, code: int, *, as_json: bool) -> None:
     from bso.cli.monitoring import printed
 
     if as_json:

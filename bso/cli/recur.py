@@ -89,12 +89,12 @@ def recur(
     command that has left something there may be resumed by the next launch.
 
     **On a schedule** recurrences never overlap: occasions that pass while a training runs, or while nobody drives, are
-    missed, and said to be. --catch-up makes up for them. Without N it goes on until it is stopped.
+    missed, and a notice names them. --catch-up makes up for them. Without N it goes on until it is stopped.
 
     **With --log-dir** a run that was stopped or killed goes on when it is started again, with the recurrence that it
     was in; what has ended is not repeated. A training that outlived its driver is followed to its end.
 
-    Exits with 0 only if every recurrence ended with a model, or its command told bso nothing at all; with 1 if one
+    Exits with 0 only if every recurrence ended with a model, or its command reported nothing to bso; with 1 if one
     ended without a model although its command exited with 0; with 128 + n after signal n; else with the first failed
     command's exit code.
 

@@ -58,7 +58,7 @@ class JobSpec:
                                 size, or "pruning_thompson", that of the Zeus paper ("curve")
     ``window_size``             pruning_thompson learns only from the last so many trainings per batch size; 0: all (0)
     ``num_pruning_rounds``, ``mab_prior_mean``, ``mab_prior_precision``, ``mab_num_explorations``, ``mab_seed``
-                                knobs of pruning_thompson, as in the paper; curve heeds none of them, nor window_size
+                                knobs of pruning_thompson, as in the paper; curve ignores them, and window_size
 
     What is not set here is taken from the recorded specification, at the first registration from the defaults.
     """
