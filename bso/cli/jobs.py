@@ -115,7 +115,7 @@ def why(
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell why each trial got its batch size and how it ended, in the words that were recorded then.
+    """Show why each trial got its batch size and how it ended, in the words that were recorded then.
 
     Of one trial also what was known at that moment: the batch sizes there were to choose from, and what each was
     expected to cost. All of it comes from the event log alone.

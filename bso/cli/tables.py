@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bso.cli.terminal import HANG, listed, wrapped
+from bso.cli.terminal import HANG, listed, words_of, wrapped
 
 _GAP = 2
 
@@ -158,7 +158,8 @@ class _Layout:
         for heading, width in zip(self.columns, self.widths, strict=True):
             made.add_column(Text(heading), width=width, justify="right" if heading in right else "left")
         for row in self.rows:
-            made.add_row(*row.cells, style=row.style, end_section=row.ends_section)
+            cells = [wrapped(cell, width=width) for cell, width in zip(row.cells, self.widths, strict=True)]
+            made.add_row(*cells, style=row.style, end_section=row.ends_section)
         return made
 
 
@@ -182,7 +183,7 @@ def table(
 
 
 def _longest_word(text: Text) -> int:
-    return max((Text(word).cell_len for word in text.plain.split()), default=0)
+    return max((Text(word).cell_len for word in words_of(text.plain)), default=0)
 
 
 def _words(text: Text, width: int) -> Text:

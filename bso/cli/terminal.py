@@ -86,6 +86,11 @@ def wrapped(words: str | Text, *, width: int, hang: int = 0) -> Text:
     return Text("\n").join(lines)
 
 
+def words_of(text: str) -> list[str]:
+    """The words of a text; a number and its unit are one."""
+    return [word[0].strip() for word in _WORD.finditer(text)]
+
+
 def _ends(text: str, width: int, hang: int) -> list[int]:
     """Where lines end: before each word that would not fit any more. A number and its unit are one word."""
     ends: list[int] = []

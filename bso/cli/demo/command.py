@@ -64,7 +64,7 @@ def demo(
 ) -> None:
     """Train a real classifier again and again until its best batch size is known.
 
-    A small network learns to read handwritten digits. Each recurrence is told a batch size, reports after every
+    A small network learns to read handwritten digits. Each recurrence gets a batch size, reports after every
     epoch, and is stopped early when it is hopeless. Run again, it goes on with what it has learnt.
     """
     if queue and (url or database_url):
