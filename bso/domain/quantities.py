@@ -87,10 +87,9 @@ def _exponent(value: float) -> int:
     """The power of a thousand whose prefix suits a number: with it, one to three digits stand before the point."""
     if not value:
         return 0
-    exponent = 3 * math.floor(math.log10(abs(value)) / 3)
-    if _rounded(abs(value) / 10.0**exponent, _DIGITS) >= 1000.0:
-        exponent += 3
-    return min(max(exponent, min(_PREFIXES)), max(_PREFIXES))
+    exponent = min(max(3 * math.floor(math.log10(abs(value)) / 3), min(_PREFIXES)), max(_PREFIXES))
+    is_thousand = _rounded(abs(value) / 10.0**exponent, _DIGITS) >= 1000.0
+    return exponent + 3 if is_thousand and exponent < max(_PREFIXES) else exponent
 
 
 def _fixed(value: float, digits: int) -> str:
@@ -104,8 +103,8 @@ def _fixed(value: float, digits: int) -> str:
 
 def _decimals(value: float, digits: int) -> int:
     """How many decimals make so many significant digits."""
-    if not value:
-        return digits - 1
+    if not _LEAST <= abs(value) < _MOST:
+        return 0 if value else digits - 1
     return max(0, digits - 1 - math.floor(math.log10(_rounded(abs(value), digits))))
 
 

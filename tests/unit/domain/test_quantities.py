@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bso.domain.quantities import NOTHING, figure, joules, joules_within, more_or_less, percent, seconds, watts
 
@@ -123,3 +125,12 @@ def test_no_quantity_that_occurs_is_a_power_of_ten_or_a_thousand_of_a_unit(manti
         assert "e" not in words, words
     if value < 9.99e14:
         assert "1000" not in f"{joules(value)} {watts(value)} {joules_within(value, value / 3)}"
+
+
+@given(st.floats(), st.floats())
+@example(5e-324, 5e-324)
+@example(1.7e308, 5e-324)
+def test_every_number_has_words(value: float, other: float) -> None:
+    for words in (joules(value), seconds(value), watts(value), figure(value), percent(value), more_or_less(value)):
+        assert words
+    assert joules_within(value, abs(other))
