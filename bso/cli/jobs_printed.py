@@ -11,8 +11,8 @@ from bso.cli.tables import Table, table
 from bso.cli.terminal import counted, listed, moment, number
 from bso.domain.hardware import EnergyMethod
 from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
-from bso.domain.quantities import NOTHING, joules, joules_within, seconds
-from bso.domain.replies import ActiveTrialDescription, JobDescription, KindDescription
+from bso.domain.quantities import NOTHING, joules, joules_within, percent, seconds
+from bso.domain.replies import ActiveTrialDescription, Confidence, JobDescription, KindDescription
 from bso.domain.tally import LAST, Tally, tallies
 from bso.domain.trial import Outcome, Trial
 
@@ -28,6 +28,7 @@ ENERGY_IS_ASSUMED = "Energy is assumed, not measured: constant power times time.
 ATTENTION = "needs attention"
 EXPECTED_NEXT = "expected next"
 _MEAN = f"mean cost of last {LAST}"
+_WORTH_SAYING = 0.005  # of the cost
 _OPTIONAL = ("trials", "converged")
 _WORDS = {"arm": "available"}  # a status in a reader's words, where it is the policy's
 _EXPECTED = {
@@ -124,7 +125,22 @@ def status_in_words(status: str, *, is_best: bool, is_tried: bool = True) -> str
 _NONE = Tally(ended=0, converged=0, mean_cost=None)
 
 
+def _sure(found: Confidence) -> str:
+    """How sure the best batch size is, and by how much costs vary."""
+    other = f"Another batch size that has converged may be up to {percent(found.may_save)} cheaper"
+    other = (
+        other if found.may_save >= _WORTH_SAYING else "No other batch size that has converged is likely to be cheaper"
+    )
+    pays = "pay" if found.more_runs_pay else "would not pay"
+    return (
+        f"Best of {counted(found.runs, 'trial')}. {other}; more runs of others {pays}. "
+        f"What an epoch costs varies by some {percent(found.cost_noise, 1)} from run to run."
+    )
+
+
 def _notes(kind: KindDescription) -> Iterator[str]:
+    if kind.confidence is not None:
+        yield _sure(kind.confidence)
     sizes: dict[tuple[str, str], list[int]] = {}
     for arm in kind.arms:
         if arm.note:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bso.domain.curve.records import EpochCostKnowledge
+from bso.domain.curve.cost_records import EpochCostKnowledge
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import PRUNING_THOMPSON, JobSpec
 from bso.domain.remembering import remembered

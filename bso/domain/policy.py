@@ -15,6 +15,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion
 from bso.domain.knowledge import Knowledge
 from bso.domain.recurrence import Recurrence
+from bso.domain.replies import Confidence
 from bso.domain.trial import Outcome, Trial
 
 
@@ -79,4 +80,8 @@ class Policy(Protocol):
 
     def outlook(self, version: JobVersion, knowledge: Knowledge) -> Outlook:
         """What is believed of the costs of the batch sizes on a hardware kind, for people to read."""
+        ...
+
+    def confidence(self, version: JobVersion, knowledge: Knowledge, best: int) -> Confidence | None:
+        """How sure it is that ``best`` is the best batch size on a hardware kind; None: the policy does not say."""
         ...

@@ -30,6 +30,7 @@ from bso.domain.policy import Choice, Expectation, Outlook, Verdict
 from bso.domain.quantities import joules
 from bso.domain.recurrence import Recurrence
 from bso.domain.replacing import replace
+from bso.domain.replies import Confidence
 from bso.domain.rounds import end_of_round
 from bso.domain.stopping import early_stopping_bound, judge_progress
 from bso.domain.trial import FAILURES, Outcome, Trial
@@ -114,6 +115,10 @@ class PruningThompson:
                 if posterior is not None
             },
         )
+
+    def confidence(self, version: JobVersion, knowledge: Knowledge, best: int) -> Confidence | None:
+        """Nothing: the paper's rules do not say."""
+        return None
 
 
 def _situation(job: Job, recurrence: Recurrence, hardware: HardwareKind) -> _Situation:

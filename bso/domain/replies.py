@@ -135,6 +135,22 @@ class ArmDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Confidence:
+    """How sure it is that a batch size is the best one.
+
+    ``runs`` are all ended trials that say something of it. ``cost_noise`` is the standard deviation of ln of what an
+    epoch costs between runs of a batch size. ``may_save`` is the largest share of the cost (0.05: 5 %) that another
+    batch size which has converged may save, with a probability of one in twenty. ``more_runs_pay``: whether another one
+    is worth a run at present.
+    """
+
+    runs: int
+    cost_noise: float
+    may_save: float
+    more_runs_pay: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KindDescription:
     """What is known on one hardware kind. ``reference`` [J] is the cheapest converged cost of the window."""
 
@@ -147,6 +163,7 @@ class KindDescription:
     needs_attention: bool
     change_points: int
     arms: tuple[ArmDescription, ...]
+    confidence: Confidence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from bso.domain.curve import normal
+from bso.domain.curve.cost_beliefs import CostBeliefs
+from bso.domain.curve.cost_records import EpochCostKnowledge
 from bso.domain.curve.gaussian_process import Observations, Posterior, Prior
-from bso.domain.curve.records import EpochCostKnowledge, EpochKnowledge, EpochRecord, EpochSums
+from bso.domain.curve.records import EpochKnowledge, EpochRecord
+from bso.domain.curve.sums import RunSums
 from bso.domain.job_spec import JobSpec
 from bso.domain.policy import Expectation
 from bso.domain.remembering import remembered
@@ -41,18 +43,14 @@ EPOCHS_CHANGE = Prior(
     own_variance=0.02,
 )
 """By how much ln epochs may have changed where surprises tell of a change: all alike, or some more than others."""
-EPOCH_COST_PRIOR = Prior(level=10.0, slope=-0.35, level_variance=400.0, slope_variance=0.09, curve_variance=0.09)
-"""ln of the cost of an epoch [J]; x likewise."""
-
 _USUAL_NOISE = 0.03  # variance of ln epochs between runs, before any was seen
 _NOISE_WEIGHT = 4.0  # in degrees of freedom: of that guess among all batch sizes, and of their pool for each
 _FAILURES_GUESSED, _RUNS_GUESSED = 0.6, 20.0
 _MOST_LIKELY_TO_FAIL = 0.99
-_LEAST_COST_NOISE = 1e-4
 _LUCK = 0.5  # standard deviations
+_MUCH = math.log(1.1)  # ln of how many times more expensive
+_LEAST_VARIANCE = 1e-12
 _WIDEST = 20.0  # variance of ln cost that is told in full
-WANDER = 1e-4
-"""By how much the variance of a batch size's epoch cost grows with each observation of any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,6 @@ class Belief:
     noise: float
     epoch_cost: float
     fails: float
-    is_cost_known: bool
     is_tried: bool
     has_converged: bool
 
@@ -85,6 +82,7 @@ class Beliefs:
     def __init__(
         self, spec: JobSpec, epochs: EpochKnowledge, costs: EpochCostKnowledge, *, running: Sequence[int] = ()
     ) -> None:
+        self.default_batch_size = spec.default_batch_size
         self.sizes = tuple(sorted({*spec.batch_sizes, *epochs.records, *costs.records, spec.default_batch_size}))
         self._index = {size: i for i, size in enumerate(self.sizes)}
         self._octaves = tuple(math.log2(size / spec.default_batch_size) for size in self.sizes)
@@ -94,7 +92,7 @@ class Beliefs:
         self._observed, self._before = self._seen(lambda record: record.sums), self._seen(lambda record: record.before)
         self.prior = replace(EPOCHS_PRIOR, own_variance=self._own_variance())
         self._posterior = self._epochs_posterior()
-        self._cost_posterior = self._costs_posterior()
+        self._cost_beliefs = CostBeliefs(self._octaves, self._index, costs)
         self._believed = {size: self._believe(size) for size in self.sizes}
 
     def of(self, batch_size: int) -> Belief:
@@ -118,12 +116,9 @@ class Beliefs:
 
     def expectation(self, batch_size: int) -> Expectation:
         """The expected cost [J] of a run that converges, and how uncertain that expectation is."""
-        belief, i = self._believed[batch_size], self._index[batch_size]
-        unseen = 0.0 if belief.is_cost_known else self._cost_posterior.variance(i)
-        cost = normal.exp(belief.cost)
-        return Expectation(
-            cost=cost, deviation=cost * math.sqrt(math.expm1(min(self.variance(batch_size) + unseen, _WIDEST)))
-        )
+        cost = normal.exp(self._believed[batch_size].cost)
+        variance = self.variance(batch_size) + self._cost_beliefs.variance(self._index[batch_size])
+        return Expectation(cost=cost, deviation=cost * math.sqrt(math.expm1(min(variance, _WIDEST))))
 
     def variance(self, batch_size: int) -> float:
         """The variance of what is believed of ln epochs, their noise apart."""
@@ -140,37 +135,53 @@ class Beliefs:
         return ratio - _LUCK * math.sqrt(max(0.0, variance))
 
     def cost_ratio_variance(self, one: int, other: int) -> float:
-        """The variance of ln of the ratio of two epoch costs; nothing where that of ``one`` was seen."""
-        if self._believed[one].is_cost_known:
-            return 0.0
-        i, j = self._index[one], self._index[other]
-        process = self._cost_posterior
-        return max(0.0, process.variance(i) + process.variance(j) - 2.0 * process.covariance(i, j))
+        """The variance of ln of the ratio of two epoch costs."""
+        return self._cost_beliefs.ratio_variance(self._index[one], self._index[other])
 
-    def epoch_cost_shape(self, batch_size: int) -> tuple[float, float]:
-        """Ln epoch cost relative to the level, as believed, and its variance."""
-        record = self._costs.records.get(batch_size)
-        if record is not None:
-            return record.value, record.variance + WANDER * (self._costs.observations - record.seen_at)
+    def cost_learnt(self, one: int, other: int, runs: int) -> float:
+        """By how much so many runs of ``one`` are expected to reduce that."""
+        return self._cost_beliefs.learnt(self._index[one], self._index[other], runs)
+
+    def epoch_cost(self, batch_size: int) -> tuple[float, float]:
+        """The mean of ln epoch cost [J] over runs, and the variance of what is believed of that mean."""
         i = self._index[batch_size]
-        return self._cost_posterior.means[i], self._cost_posterior.variance(i)
+        return self._cost_beliefs.means[i], self._cost_beliefs.variance(i)
 
-    @cached_property
-    def level(self) -> float:
-        """The level of all epoch costs, to be added to their shape."""
-        return self._costs.level
+    @property
+    def cost_noise(self) -> float:
+        """The variance of ln epoch cost between runs of a batch size."""
+        return self._cost_beliefs.noise
+
+    def spike_probability(self, batch_size: int) -> float:
+        """How likely it is that a batch size ran once, and cost far more per epoch than it usually does."""
+        return self._cost_beliefs.spike_probability(self._index[batch_size])
+
+    def ratio(self, one: int, other: int) -> tuple[float, float]:
+        """Ln of the ratio of both expected costs, and its variance."""
+        epochs = self.variance(one) + self.variance(other) - 2.0 * self.covariance(one, other)
+        ratio = self._believed[one].cost - self._believed[other].cost
+        return ratio, max(0.0, epochs) + self.cost_ratio_variance(one, other)
+
+    def learnt(self, one: int, other: int, runs: int) -> float:
+        """By how much so many runs of ``one`` are expected to reduce that variance."""
+        variance, shared = self.variance(one), self.covariance(one, other)
+        epochs = (variance - shared) ** 2 / (variance + self._believed[one].noise / runs)
+        return epochs + self.cost_learnt(one, other, runs)
+
+    def risk(self, batch_size: int, than: int) -> float:
+        """How likely it is that a batch size is over 10 % more expensive than another."""
+        ratio, variance = self.ratio(batch_size, than)
+        return normal.above((_MUCH - ratio) / math.sqrt(max(variance, _LEAST_VARIANCE)))
 
     def _believe(self, batch_size: int) -> Belief:
         i, record = self._index[batch_size], self._epochs.record(batch_size)
         fails = (_FAILURES_GUESSED + record.failed) / (_RUNS_GUESSED + record.failed + record.converged)
-        is_cost_known = batch_size in self._costs.records
         return Belief(
             epochs=self._posterior.means[i],
             noise=self._noise[batch_size],
-            epoch_cost=self.epoch_cost_shape(batch_size)[0] + self._costs.level,
+            epoch_cost=self._cost_beliefs.means[i],
             fails=min(fails, _MOST_LIKELY_TO_FAIL),
-            is_cost_known=is_cost_known,
-            is_tried=is_cost_known or record.looks > 0 or batch_size in self._running,
+            is_tried=self._costs.record(batch_size).is_known or record.looks > 0 or batch_size in self._running,
             has_converged=record.has_converged,
         )
 
@@ -207,21 +218,13 @@ class Beliefs:
         weighted = sum(weight * own for weight, own in zip(weights, OWN_VARIANCES, strict=True))
         return weighted / sum(weights)
 
-    def _seen(self, part: Callable[[EpochRecord], EpochSums]) -> Observations:
+    def _seen(self, part: Callable[[EpochRecord], RunSums]) -> Observations:
         """A part of all that is remembered of each batch size as one observation, by index."""
         found = {
             self._index[size]: part(record).observation(self._noise[size])
             for size, record in self._epochs.records.items()
         }
         return {i: one for i, one in found.items() if one is not None}
-
-    def _costs_posterior(self) -> Posterior:
-        now = self._costs.observations
-        observed = {
-            self._index[size]: (record.value, max(_LEAST_COST_NOISE, record.variance + WANDER * (now - record.seen_at)))
-            for size, record in self._costs.records.items()
-        }
-        return Posterior(EPOCH_COST_PRIOR, self._octaves, observed)
 
 
 def _noise(epochs: EpochKnowledge, sizes: Sequence[int]) -> list[float]:

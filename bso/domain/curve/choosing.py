@@ -11,16 +11,20 @@ from bso.domain.curve.standing import Standing
 from bso.domain.curve.values import Value, horizon, value_of
 from bso.domain.policy import Choice
 from bso.domain.quantities import figure, joules, percent
+from bso.domain.replies import Confidence
 
 TOGETHER = (1, 2, 4, 8)
 """Runs of a batch size that are weighed together before one of them is chosen."""
 _ABORTS_BEFORE_INCUMBENT = 2
 _OCTAVE = 1.0 + 1e-9
 _SPREAD = 2.0 + 1e-9  # octaves around the default, for recurrences that overlap before anything has converged
-_LOOK_COST = 0.05  # of a second look: with some luck at most so much dearer
+_LOOK_COST = 0.05  # of a second look: with some luck at most so much more expensive
 _LOOK_PACE, _LOOK_GROWTH = 0.1, 2.5  # how often, and how much more rarely after each
-_LEAST_DEARER = 0.01  # what seems no dearer is looked at like this
-_DEAREST = 5.0
+_LEAST_MORE = 0.01  # what seems no more expensive is looked at like this
+_MOST_EXPENSIVE = 5.0
+_RISK, _RISK_PACE = 0.02, 0.03  # that the incumbent is a loss; of all recurrences, what to find out may cost
+_LEAST_PRICE = 0.02  # runs
+_ONE_IN_TWENTY = 1.645  # standard deviations
 _TOLD = 0.005  # runs; less is told as nothing
 _CAUTION, _DISTRUST = 5.0, 0.7  # while nothing converges: for a failure's probability, and for each failure seen
 
@@ -58,7 +62,24 @@ def choose(now: Situation) -> Choice:
     size = max(worth, key=lambda one: (worth[one].net, -one), default=incumbent)
     if size != incumbent and worth[size].net > 0.0:
         return _told(size, _why_another(now, size, incumbent, worth[size]))
-    return _neighbour(now, incumbent) or _told(incumbent, _why_incumbent(now, incumbent, worth))
+    look = _neighbour(now, incumbent) or _default_again(now, incumbent)
+    return look or _told(incumbent, _why_incumbent(now, incumbent, worth))
+
+
+def confidence_in(now: Situation, best: int) -> Confidence:
+    """How sure it is that a batch size is the best one."""
+    beliefs = now.beliefs
+    others = [size for size in now.standing.usable if size != best and beliefs.of(size).has_converged]
+    savings = [
+        1.0 - normal.exp(ratio - _ONE_IN_TWENTY * math.sqrt(variance))
+        for ratio, variance in (beliefs.ratio(size, best) for size in others)
+    ]
+    return Confidence(
+        runs=sum(now.looks.values()),
+        cost_noise=math.sqrt(beliefs.cost_noise),
+        may_save=max(0.0, *savings) if savings else 0.0,
+        more_runs_pay=any(_value(now, size, best).net > 0.0 for size in _candidates(now, best)),
+    )
 
 
 def safest(now: Situation) -> int:
@@ -129,7 +150,7 @@ def _value(now: Situation, size: int, incumbent: int) -> Value:
 
 
 def _neighbour(now: Situation, incumbent: int) -> Choice | None:
-    """Both neighbours of the incumbent are tried once; those that may be hardly dearer again, ever more rarely.
+    """Both neighbours of the incumbent are tried once; those that are hardly more expensive again, ever more rarely.
 
     Not in a recurrence that has lost a trial already.
     """
@@ -140,17 +161,36 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
         if not now.beliefs.of(size).is_tried:
             return _told(size, f"{size} is near {incumbent}, the best one known, and was never tried")
     for size in beside:
-        dearer = normal.exp(min(_DEAREST, now.beliefs.of(size).cost - now.beliefs.of(incumbent).cost)) - 1.0
+        more = normal.exp(min(_MOST_EXPENSIVE, now.beliefs.of(size).cost - now.beliefs.of(incumbent).cost)) - 1.0
         looks = now.looks.get(size, 0)
         if (
             size not in now.running
             and now.beliefs.cost_at_best(size, incumbent) < math.log1p(_LOOK_COST)
-            and max(dearer, _LEAST_DEARER) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.recurrences
+            and max(more, _LEAST_MORE) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.recurrences
         ):
             after = f"after {looks} trial{'' if looks == 1 else 's'}"
-            reason = f"another look at {size}, which seems {percent(dearer)} more expensive than {incumbent} {after}"
+            reason = f"another look at {size}, which seems {percent(more)} more expensive than {incumbent} {after}"
             return Choice(batch_size=size, reason=reason, is_second_look=True)
     return None
+
+
+def _default_again(now: Situation, incumbent: int) -> Choice | None:
+    """The default, whose cost the user has known, runs again while it is not certain that the incumbent is no worse.
+
+    What that costs is a small share of all. Not in a recurrence that has lost a trial already.
+    """
+    default, beliefs = now.default_batch_size, now.beliefs
+    if now.aborts or default == incumbent or default in now.running or default not in now.standing.fresh:
+        return None
+    ratio, _ = beliefs.ratio(default, incumbent)
+    price = max(normal.exp(min(ratio, _MOST_EXPENSIVE)) - 1.0, _LEAST_PRICE)
+    risk = beliefs.risk(incumbent, default)
+    if beliefs.learnt(default, incumbent, 1) < beliefs.learnt(incumbent, default, 1):
+        return None  # the incumbent is what too little is known of
+    if risk <= _RISK or price * now.looks.get(default, 0) > _RISK_PACE * now.recurrences:
+        return None
+    reason = f"{default}, the default, again: {incumbent}, the best one known, may be over 10% more expensive"
+    return Choice(batch_size=default, reason=f"{reason} (probability {percent(risk)})", is_second_look=True)
 
 
 def _why_another(now: Situation, size: int, incumbent: int, value: Value) -> str:

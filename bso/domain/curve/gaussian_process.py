@@ -67,7 +67,7 @@ class Posterior:
         self._places = places
         self._columns = columns_of(replace(prior, own_variance=0.0), places)
         values = [(i, observed[i][0] - prior.mean(places[i]), observed[i][1]) for i in sorted(observed)]
-        changed = len(values)
+        changed = self._now = len(values)
         changes: Mapping[int, list[float]] = {}
         if before and change is not None:
             changes = columns_of(replace(change, own_variance=0.0), places)
@@ -99,6 +99,22 @@ class Posterior:
         """How likely the observations were: ln of their density, but for a constant (equation 2.30 there)."""
         determinant = sum(math.log(row[-1]) for row in self._factor)
         return -0.5 * _dot(self._standardized, self._standardized) - determinant
+
+    def left_out(self) -> list[tuple[int, float, float]]:
+        """Of each observation its place, by how much it exceeds what the others say, and the variance of that.
+
+        Equations 5.12 there. Those of before the change are not among them.
+        """
+        count = len(self._factor)
+        weights = _solved_back(self._factor, self._standardized)
+        found = []
+        for number, i in enumerate(self._at[: self._now]):
+            unit = [0.0] * count
+            unit[number] = 1.0
+            column = _solved(self._factor, unit)
+            precision = _dot(column, column)
+            found.append((i, weights[number] / precision, 1.0 / precision))
+        return found
 
     def variance(self, i: int) -> float:
         """The variance of what is believed at a place."""

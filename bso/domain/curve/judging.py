@@ -19,8 +19,9 @@ _HOPELESS, _OVERDUE = 1e-3, 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Underway:
-    """A running trial that has not reached its target: progress in epochs, cost [J], ln of what an epoch of it costs.
+    """A running trial that has not reached its target: progress in epochs, cost [J].
 
+    ``epoch_cost`` is ln of what an epoch of it costs, ``usual_cost`` of what one of its batch size usually costs now.
     ``interval`` is the progress between two evaluations: it may reach the target anywhere in the next one.
     ``forecast`` is what its validation curve says; None: nothing.
     """
@@ -30,6 +31,7 @@ class Underway:
     interval: float
     cost: float
     epoch_cost: float
+    usual_cost: float
     max_epochs: int
     is_second_look: bool
     forecast: Forecast | None = None
@@ -57,18 +59,18 @@ class Prospect:
 
 
 def bound_of(
-    beliefs: Beliefs, batch_size: int, incumbent: int, *, beta: float, aborts: int, dearer: float = 0.0
+    beliefs: Beliefs, batch_size: int, incumbent: int, *, beta: float, aborts: int, rise: float = 0.0
 ) -> float:
     """The cost [J] above which a trial is stopped: ``beta`` times what the incumbent is expected to cost.
 
-    The incumbent gets twice that for each abort of the recurrence, so that some trial always ends. ``dearer``: ln of
-    the factor by which the level of epoch costs has risen since.
+    The incumbent gets twice that for each abort of the recurrence, so that some trial always ends. ``rise``: ln of
+    the factor by which epoch costs have risen since.
     """
     doublings = aborts if batch_size == incumbent else max(0, aborts - _FREE_ABORTS)
-    return beta * normal.exp(beliefs.of(incumbent).cost + dearer) * 2.0 ** min(doublings, _MOST_DOUBLINGS)
+    return beta * normal.exp(beliefs.of(incumbent).cost + rise) * 2.0 ** min(doublings, _MOST_DOUBLINGS)
 
 
-def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurrences: int, dearer: float) -> str | None:
+def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurrences: int, rise: float) -> str | None:
     """Why an exploration is not worth its further cost; None: it is.
 
     It goes on while the expected cost to finish, over the probability that it ever does, is at most one run of the
@@ -77,14 +79,14 @@ def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurre
     size = underway.batch_size
     if underway.is_second_look:
         return None
-    best, prospect = beliefs.of(incumbent).cost + dearer, prospect_of(beliefs, underway)
+    best, prospect = beliefs.of(incumbent).cost + rise, prospect_of(beliefs, underway)
     if prospect.longer < _OVERDUE:
         return f"{size} takes far longer than expected"
     if prospect.is_hopeless:
         return f"{size} will hardly converge within {underway.max_epochs} epochs any more"
     to_finish = prospect.left * normal.exp(underway.epoch_cost) / prospect.converges
-    at_least = math.log(_reached(underway)) + underway.epoch_cost - best if prospect.z > 0.0 else -math.inf
-    seen = underway.epoch_cost - dearer
+    at_least = math.log(_reached(underway)) + underway.usual_cost - best if prospect.z > 0.0 else -math.inf
+    seen = underway.usual_cost - rise
     gain = value_of(
         beliefs,
         size,
@@ -104,15 +106,18 @@ def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurre
     )
 
 
-def is_nearly_there(beliefs: Beliefs, underway: Underway, incumbent: int, *, dearer: float) -> bool:
-    """Whether by its validation curve a trial will finish for less than a fresh run of the incumbent costs."""
-    if underway.forecast is None:
+def is_nearly_there(beliefs: Beliefs, underway: Underway, incumbent: int, *, rise: float, bound: float) -> bool:
+    """Whether a trial near its bound [J] will finish for less than a fresh run of the incumbent costs.
+
+    Its validation curve must say so, or it has come to its bound only because its own epochs cost more than usual.
+    """
+    if underway.forecast is None and underway.epochs * normal.exp(underway.usual_cost) > bound:
         return False
     prospect = prospect_of(beliefs, underway)
     if prospect.is_hopeless:
         return False
     to_finish = prospect.left * normal.exp(underway.epoch_cost) / prospect.converges
-    return to_finish <= normal.exp(beliefs.of(incumbent).cost + dearer)
+    return to_finish <= normal.exp(beliefs.of(incumbent).cost + rise)
 
 
 def prospect_of(beliefs: Beliefs, underway: Underway) -> Prospect:

@@ -1,86 +1,18 @@
-"""What a trial's end says of epochs and of their cost. All that is fitted here is written into the event."""
+"""What a trial's end says of epochs. All that is fitted here is written into the event."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from bso.domain.curve import normal
-from bso.domain.curve.beliefs import EPOCHS_CHANGE, WANDER, Belief, Beliefs
-from bso.domain.curve.records import EpochCostKnowledge, EpochRecord, LearntEpochCost, LearntEpochs
+from bso.domain.curve.beliefs import EPOCHS_CHANGE, Belief, Beliefs
+from bso.domain.curve.records import EpochRecord, LearntEpochs
 from bso.domain.curve.validation import Approach, Forecast, ratios
-from bso.domain.trial import Trial
 
-COST_NOISE = 0.05**2
-"""Variance of ln epoch cost between trials of one batch size."""
-_PROFILED_NOISE, _UNKNOWN_PROFILED_NOISE = 0.05**2, 0.15**2
-_LEVEL_WANDER = 4e-4
-_JUMP = 3.0  # standard deviations: the level has jumped
 _LEAST_SHARE = 1e-3
 _KEPT = 0.1  # at a change: of what was known before an earlier one
 _LONGEST = 3.0  # standard deviations beyond the expectation that a censored run is believed to have had left
 _RARE = 1e-6
-_MOST_DISTORTED = 100.0  # times what an ordinary epoch costs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochCostSeen:
-    """ln of what an epoch of a trial cost [J]; where power limits were profiled in all of them, without that."""
-
-    value: float
-    noise: float
-
-
-def epoch_cost_seen(cost: float, epochs: float, *, is_profiled: bool, costs: EpochCostKnowledge) -> EpochCostSeen:
-    """What a trial of this cost [J] and progress says of its epoch cost."""
-    value = math.log(cost) - math.log(epochs)
-    if not is_profiled:
-        return EpochCostSeen(value=value, noise=COST_NOISE)
-    if not costs.profiled:
-        return EpochCostSeen(value=value, noise=_UNKNOWN_PROFILED_NOISE)
-    return EpochCostSeen(value=value - math.log(costs.profiling_ratio), noise=COST_NOISE + _PROFILED_NOISE)
-
-
-def learnt_cost(
-    beliefs: Beliefs,
-    costs: EpochCostKnowledge,
-    batch_size: int,
-    seen: EpochCostSeen,
-    *,
-    profiling_ratio: float | None = None,
-) -> LearntEpochCost:
-    """The batch size's epoch cost and the level of all after an observation, both wandering (Kalman, 1960)."""
-    value, variance = beliefs.epoch_cost_shape(batch_size)
-    is_known = batch_size in costs.records
-    variance += WANDER if is_known else 0.0
-    level_variance = costs.level_variance + (_LEVEL_WANDER if costs.observations else 0.0)
-    surprise = seen.value - value - costs.level
-    if is_known and surprise**2 > _JUMP**2 * (variance + level_variance + seen.noise):
-        level_variance += surprise**2
-    total = variance + level_variance + seen.noise
-    own, common = variance / total, level_variance / total
-    return LearntEpochCost(
-        value=value + own * surprise,
-        variance=variance * (1.0 - own),
-        level=costs.level + common * surprise,
-        level_variance=level_variance * (1.0 - common),
-        profiling_ratio=profiling_ratio,
-    )
-
-
-def profiling_ratio(trial: Trial) -> float:
-    """What a profiled epoch took more time and energy than an ordinary one of the trial: the mean of both ratios."""
-    ordinary = trial.epoch - trial.profiled.epochs
-    ratios = [
-        (profiled / trial.profiled.epochs) / ((total - profiled) / ordinary)
-        for profiled, total in (
-            (trial.profiled.time_s, trial.time_s),
-            (trial.profiled.energy_j, trial.energy_j),
-        )
-        if total > profiled > 0.0
-    ]
-    ratio = sum(ratios) / len(ratios) if ratios else 1.0
-    return min(max(ratio, 1.0 / _MOST_DISTORTED), _MOST_DISTORTED)
 
 
 def converged(

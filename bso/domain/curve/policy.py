@@ -15,6 +15,7 @@ from bso.domain.knowledge import Knowledge
 from bso.domain.policy import Choice, Outlook, Verdict
 from bso.domain.recurrence import Recurrence
 from bso.domain.replacing import replace
+from bso.domain.replies import Confidence
 from bso.domain.stopping import judge_progress
 from bso.domain.trial import FAILURES, Outcome, Trial, TrialState
 
@@ -26,26 +27,15 @@ class CurvePolicy:
 
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         """The batch size for the next trial of a recurrence, of the job's current version."""
-        version = job.version
-        knowledge = version.knowledge_on(hardware)
-        running = _running(job, version.version_number)
-        now = choosing.Situation(
-            beliefs=beliefs_from(version.spec, version.epochs, knowledge.epoch_costs, running),
-            standing=standing_of(version, knowledge, recurrence),
-            default_batch_size=version.spec.default_batch_size,
-            running=running,
-            recurrences=recurrence.recurrence_number - 1,
-            aborts=recurrence.aborts,
-            is_last=recurrence.aborts + 1 >= version.spec.max_attempts,
-            looks={size: record.looks for size, record in version.epochs.records.items()},
-            failures={size: record.failed for size, record in version.epochs.records.items()},
+        now = _situation(
+            job.version, job.version.knowledge_on(hardware), recurrence, _running(job, job.version.version_number)
         )
         if not now.is_last:
             return choosing.choose(now)
         if not recurrence.aborts:
             return replace(choosing.choose(now), is_unbounded=True)
         size = choosing.safest(now)
-        words = f"attempt {recurrence.aborts + 1} of {version.spec.max_attempts} is the last: no bound"
+        words = f"attempt {recurrence.aborts + 1} of {job.version.spec.max_attempts} is the last: no bound"
         return Choice(batch_size=size, reason=f"{words}; {size} is most likely to converge", is_unbounded=True)
 
     def bound(self, job: Job, trial: Trial) -> float | None:
@@ -82,7 +72,33 @@ class CurvePolicy:
         costs = knowledge.epoch_costs
         beliefs = beliefs_from(version.spec, version.epochs, costs, ())
         expected = {size: beliefs.expectation(size) for size in beliefs.sizes if costs.records}
-        return Outlook(best_batch_size=standing_of(version, knowledge, None).incumbent(beliefs), expected=expected)
+        return Outlook(best_batch_size=standing_of(version, knowledge, None).best(beliefs), expected=expected)
+
+    def confidence(self, version: JobVersion, knowledge: Knowledge, best: int) -> Confidence | None:
+        """How sure it is that ``best`` is the best one; None before any epoch was paid for on this hardware kind."""
+        if not knowledge.epoch_costs.records:
+            return None
+        return choosing.confidence_in(_situation(version, knowledge, None, ()), best)
+
+
+def _situation(
+    version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, running: tuple[int, ...]
+) -> choosing.Situation:
+    """What a choice depends on, in a recurrence or apart from any: then as many have been as trials have ended."""
+    records = version.epochs.records
+    looks = {size: record.looks for size, record in records.items()}
+    aborts = 0 if recurrence is None else recurrence.aborts
+    return choosing.Situation(
+        beliefs=beliefs_from(version.spec, version.epochs, knowledge.epoch_costs, running),
+        standing=standing_of(version, knowledge, recurrence),
+        default_batch_size=version.spec.default_batch_size,
+        running=running,
+        recurrences=sum(looks.values()) if recurrence is None else recurrence.recurrence_number - 1,
+        aborts=aborts,
+        is_last=aborts + 1 >= version.spec.max_attempts,
+        looks=looks,
+        failures={size: record.failed for size, record in records.items()},
+    )
 
 
 def _change_point(trial: Trial, ended: TrialEnded | LateResult, beliefs: Beliefs) -> ChangePoint | None:

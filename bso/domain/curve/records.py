@@ -1,10 +1,12 @@
-"""What the curve policy remembers: sufficient statistics, whose size does not depend on how long a job lives."""
+"""What is remembered of epochs: sufficient statistics, whose size does not depend on how long a job lives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bso.domain.curve.cost_records import LearntEpochCost
+from bso.domain.curve.sums import RunSums
 from bso.domain.curve.surprises import NO_SURPRISES, Surprises
 from bso.domain.curve.validation import Approach, Landmark, Ratio, with_ratios
 from bso.domain.replacing import replace
@@ -12,41 +14,7 @@ from bso.domain.replacing import replace
 _ONE_BEFORE_THE_LAST = 2.0  # after a change a batch size that was given up may run once more; see Standing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochSums:
-    """What runs of one batch size say of ln epochs. ``weight`` counts converged runs, ``mean`` is that of theirs.
-
-    Censored runs have been fitted as observations with a noise of their own: ``censored_precision`` sums their
-    1 / variance, ``censored_sum`` what they say times that.
-    """
-
-    weight: float = 0.0
-    mean: float = 0.0
-    censored_precision: float = 0.0
-    censored_sum: float = 0.0
-
-    def observation(self, noise: float) -> tuple[float, float] | None:
-        """All runs as one observation, its value and the variance of its noise; None: there are none.
-
-        ``noise`` is the variance of ln epochs between runs.
-        """
-        precision = self.weight / noise
-        total = precision + self.censored_precision
-        return ((precision * self.mean + self.censored_sum) / total, 1.0 / total) if total > 0.0 else None
-
-    def plus(self, other: EpochSums, share: float) -> EpochSums:
-        """The sums with a share of others."""
-        weight = self.weight + share * other.weight
-        total = self.weight * self.mean + share * other.weight * other.mean
-        return EpochSums(
-            weight=weight,
-            mean=total / weight if weight > 0.0 else 0.0,
-            censored_precision=self.censored_precision + share * other.censored_precision,
-            censored_sum=self.censored_sum + share * other.censored_sum,
-        )
-
-
-_NO_RUNS = EpochSums()
+_NO_RUNS = RunSums()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +26,8 @@ class EpochRecord:
     likely each since the last converged one, of those that were stopped, would never have converged.
     """
 
-    sums: EpochSums = _NO_RUNS
-    before: EpochSums = _NO_RUNS
+    sums: RunSums = _NO_RUNS
+    before: RunSums = _NO_RUNS
     squares: float = 0.0
     converged: float = 0.0
     failed: float = 0.0
@@ -152,31 +120,6 @@ class EpochKnowledge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochCostRecord:
-    """ln of the cost [J] of an epoch of one batch size, relative to the level of all, and how uncertain that is."""
-
-    value: float
-    variance: float
-    seen_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochCostKnowledge:
-    """What is known of epoch costs on one hardware kind: a level common to all batch sizes, and a part for each.
-
-    Both wander: ``observations`` is their clock. ``profiling_ratio`` is the mean, over ``profiled`` epochs, of what an
-    epoch in which power limits were profiled cost, as a multiple of an ordinary one.
-    """
-
-    records: Mapping[int, EpochCostRecord] = field(default_factory=dict)
-    level: float = 0.0
-    level_variance: float = 0.0
-    observations: int = 0
-    profiling_ratio: float = 1.0
-    profiled: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LearntEpochs:
     """What a run says of epochs: converged after exp(``ln_epochs``), or, censored, that with a variance of its own.
 
@@ -191,17 +134,6 @@ class LearntEpochs:
     kept: float = 1.0
     surprises: Surprises = NO_SURPRISES
     ratios: tuple[Ratio, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearntEpochCost:
-    """What is believed of epoch costs after a run: of its batch size, and of the level; see EpochCostKnowledge."""
-
-    value: float
-    variance: float
-    level: float
-    level_variance: float
-    profiling_ratio: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,25 +169,3 @@ def with_learnt_epochs(
     records[batch_size] = record
     landmarks = with_ratios(knowledge.landmarks, learnt.ratios, learnt.kept)
     return replace(knowledge, records=records, landmarks=landmarks)
-
-
-def with_learnt_cost(
-    knowledge: EpochCostKnowledge, batch_size: int, learnt: LearntEpochCost | None
-) -> EpochCostKnowledge:
-    """The knowledge after a trial has ended."""
-    if learnt is None:
-        return knowledge
-    number = knowledge.observations + 1
-    record = EpochCostRecord(value=learnt.value, variance=learnt.variance, seen_at=number)
-    ratio, profiled = knowledge.profiling_ratio, knowledge.profiled
-    if learnt.profiling_ratio is not None:
-        profiled += 1
-        ratio += (learnt.profiling_ratio - ratio) / profiled
-    return EpochCostKnowledge(
-        records={**knowledge.records, batch_size: record},
-        level=learnt.level,
-        level_variance=learnt.level_variance,
-        observations=number,
-        profiling_ratio=ratio,
-        profiled=profiled,
-    )

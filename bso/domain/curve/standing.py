@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bso.domain.curve import normal
 from bso.domain.curve.beliefs import Beliefs
 from bso.domain.curve.records import EpochRecord
 from bso.domain.job import JobVersion
@@ -12,6 +13,7 @@ from bso.domain.recurrence import Recurrence
 from bso.domain.remembering import remembered
 
 _MISSES_TOLERATED = 1
+_CAUTION = 1.5  # of how much is to be saved for each risk of a loss of over 10 %
 _TWICE = 1.5  # failed in a row, more likely than not
 _PACE = 0.1  # what misses its target again and again is offered ever more rarely, like second looks
 
@@ -35,6 +37,14 @@ class Standing:
     def incumbent(self, beliefs: Beliefs) -> int | None:
         """The batch size of least expected cost among those that have converged and still do; None: there is none."""
         return beliefs.incumbent(self._converging(_MISSES_TOLERATED))
+
+    def best(self, beliefs: Beliefs) -> int | None:
+        """The incumbent, or the default: where the saving is small for the risk that there is a loss instead."""
+        found, default = self.incumbent(beliefs), beliefs.default_batch_size
+        if found is None or found == default or not self.is_reliable(default, beliefs):
+            return found
+        ratio, _ = beliefs.ratio(found, default)
+        return default if 1.0 - normal.exp(ratio) < _CAUTION * beliefs.risk(found, default) else found
 
     def safest(self, beliefs: Beliefs) -> int | None:
         """The best one known that has neither failed in the recurrence nor missed, as far as there is one."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from bso.domain.curve import normal
 from bso.domain.curve.beliefs import Beliefs
 
-HORIZON = 10
+HORIZON = 15
 """At least so many recurrences are expected to come; else as many as there have been."""
 _LEAST_VARIANCE = 1e-12
-_DEAREST = 3.0  # ln of how many times dearer a batch size may look
+_MOST_EXPENSIVE = 3.0  # ln of how many times more expensive a batch size may look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +59,18 @@ def value_of(
     learnt whether or not the run goes on.
     """
     mine, best = beliefs.of(batch_size), beliefs.of(incumbent)
-    dearer = 0.0 if epoch_cost is None else epoch_cost - mine.epoch_cost
+    more = 0.0 if epoch_cost is None else epoch_cost - mine.epoch_cost
     variance, shared = beliefs.variance(batch_size), beliefs.covariance(batch_size, incumbent)
     longer = surprise * variance / (variance + mine.noise) if told else 0.0
-    difference = max(mine.cost + dearer + longer - best.cost, at_least)
+    difference = max(mine.cost + more + longer - best.cost, at_least)
     epochs = max(0.0, variance + beliefs.variance(incumbent) - 2.0 * shared)
     costs = beliefs.cost_ratio_variance(batch_size, incumbent) if epoch_cost is None else 0.0
-    price = min(max(normal.exp(min(difference + 0.5 * (epochs + costs), _DEAREST)) - 1.0, 0.0), 1.0)
+    price = min(max(normal.exp(min(difference + 0.5 * (epochs + costs), _MOST_EXPENSIVE)) - 1.0, 0.0), 1.0)
     known = (variance - shared) ** 2 / (variance + mine.noise + 1.0 / told) if told else 0.0
 
     def of(runs: int) -> Value:
-        learnt = (variance - shared) ** 2 / (variance + mine.noise / runs) + costs - known
+        of_costs = beliefs.cost_learnt(batch_size, incumbent, runs) if epoch_cost is None else 0.0
+        learnt = (variance - shared) ** 2 / (variance + mine.noise / runs) + of_costs - known
         saving = normal.expected_saving(difference, math.sqrt(max(learnt, _LEAST_VARIANCE)))
         return Value(gain=max(horizon(recurrences) - runs, 0) * saving, price=runs * price, runs=runs)
 

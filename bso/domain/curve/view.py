@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bso.domain.curve import judging, learning, normal
+from bso.domain.curve import cost_learning, judging, learning, normal
 from bso.domain.curve.beliefs import Beliefs, beliefs_from
-from bso.domain.curve.records import EpochCostKnowledge, EpochKnowledge, LearntCurve, LearntEpochCost, LearntEpochs
+from bso.domain.curve.cost_records import EpochCostKnowledge, LearntEpochCost
+from bso.domain.curve.records import EpochKnowledge, LearntCurve, LearntEpochs
 from bso.domain.curve.standing import standing_of
 from bso.domain.curve.validation import Forecast, forecast
 from bso.domain.events import LateResult, TrialEnded
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
-from bso.domain.profiling import is_all_profiled
 from bso.domain.replacing import replace
 from bso.domain.trial import DIVERGED, OUT_OF_MEMORY, Outcome, Trial, reason_code
 
@@ -23,7 +23,7 @@ _CENSORED = frozenset({Outcome.NOT_CONVERGED, Outcome.COST_EXCEEDED, Outcome.INT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What matters for one trial. ``own_cost``: what it says of its epoch cost; None: nothing yet.
+    """What matters for one trial. ``running_cost``: what it shows of epoch costs; None: nothing yet.
 
     ``patience``: why the bound was raised; None: it was not.
 
@@ -39,43 +39,37 @@ class View:
     recurrences: int
     is_second_look: bool
     bound: float | None
-    own_cost: LearntEpochCost | None
+    running_cost: cost_learning.RunningCost | None
     patience: str | None = None
 
     @property
-    def dearer(self) -> float:
-        """Ln of the factor by which the level of epoch costs has risen, as this trial shows."""
-        return 0.0 if self.own_cost is None else self.own_cost.level - self.beliefs.level
+    def rise(self) -> float:
+        """Ln of the factor by which the epoch costs of all batch sizes have risen, as this trial shows."""
+        return 0.0 if self.running_cost is None else self.running_cost.rise
 
     def why_to_stop(self, trial: Trial) -> str | None:
         """Why an exploration is not worth going on with."""
-        if self.incumbent is None or trial.batch_size == self.incumbent or self.own_cost is None:
+        if self.incumbent is None or trial.batch_size == self.incumbent or self.running_cost is None:
             return None
         if self.spec.beta_knob is None:
             return None
-        underway = self._underway(trial, self.own_cost)
-        return judging.why_to_stop(
-            self.beliefs, underway, self.incumbent, recurrences=self.recurrences, dearer=self.dearer
-        )
+        underway = self._underway(trial, self.running_cost)
+        return judging.why_to_stop(self.beliefs, underway, self.incumbent, recurrences=self.recurrences, rise=self.rise)
 
     def with_bound(self, trial: Trial, bound: float | None) -> View:
         """The view with this bound, raised by the cost of a fresh run of the incumbent where less will do.
 
         That is looked at only where the next report may be above the bound.
         """
-        own, incumbent = self.own_cost, self.incumbent
+        own, incumbent = self.running_cost, self.incumbent
         if bound is None or own is None or incumbent is None or trial.cost + trial.cost / trial.reports <= bound:
             return replace(self, bound=bound)
         underway = self._underway(trial, own)
-        if underway.forecast is None or not judging.is_nearly_there(
-            self.beliefs, underway, incumbent, dearer=self.dearer
-        ):
+        if not judging.is_nearly_there(self.beliefs, underway, incumbent, rise=self.rise, bound=bound):
             return replace(self, bound=bound)
-        raised = trial.cost + normal.exp(self.beliefs.of(incumbent).cost + self.dearer)
-        why = (
-            f"the target is not reached yet, but by its validation curve, {underway.forecast.words}: "
-            f"to go on is cheaper than a fresh run of {incumbent}"
-        )
+        raised = trial.cost + normal.exp(self.beliefs.of(incumbent).cost + self.rise)
+        by = "" if underway.forecast is None else f" by its validation curve, {underway.forecast.words}:"
+        why = f"the target is not reached yet, but{by} to go on is cheaper than a fresh run of {incumbent}"
         return replace(self, bound=max(bound, raised), patience=why)
 
     def learnt(self, trial: Trial, ended: TrialEnded | LateResult, *, is_measured: bool) -> LearntCurve | None:
@@ -86,18 +80,17 @@ class View:
             return LearntCurve(epochs=_FAILED, epoch_cost=None) if _cannot_converge(ended) else None
         epochs = self._learnt_epochs(trial, ended)
         has_cost = is_measured and ended.cost > 0.0 and ended.outcome is not Outcome.CANCELLED
-        own = self.own_cost if has_cost else None
-        if own is not None and trial.profiled.epochs and not is_all_profiled(trial.epoch, trial.profiled):
-            own = replace(own, profiling_ratio=learning.profiling_ratio(trial))
+        own = self._learnt_cost(trial) if has_cost else None
         return None if epochs is None and own is None else LearntCurve(epochs=epochs, epoch_cost=own)
 
-    def _underway(self, trial: Trial, own: LearntEpochCost) -> judging.Underway:
+    def _underway(self, trial: Trial, own: cost_learning.RunningCost) -> judging.Underway:
         return judging.Underway(
             batch_size=trial.batch_size,
             epochs=trial.epoch,
             interval=_interval(trial),
             cost=trial.cost,
-            epoch_cost=own.value + own.level,
+            epoch_cost=own.own,
+            usual_cost=own.usual,
             max_epochs=self.spec.max_epochs,
             is_second_look=self.is_second_look,
             forecast=self._forecast(trial),
@@ -106,6 +99,13 @@ class View:
     def _forecast(self, trial: Trial) -> Forecast | None:
         noise = self.beliefs.of(trial.batch_size).noise
         return forecast(self.epochs.landmarks, self.epochs.approach(trial.trial_number), noise)
+
+    def _learnt_cost(self, trial: Trial) -> LearntEpochCost | None:
+        seen = _cost_seen(self.beliefs, self.costs, trial)
+        if seen is None:
+            return None
+        ratio = cost_learning.profiling_ratio(trial)
+        return cost_learning.learnt_cost(self.beliefs, self.costs, trial.batch_size, seen, profiling_ratio=ratio)
 
     def _learnt_epochs(self, trial: Trial, ended: TrialEnded | LateResult) -> LearntEpochs | None:
         if ended.outcome is Outcome.CONVERGED:
@@ -135,7 +135,7 @@ def view_of(job: Job, trial: Trial) -> View:
     beliefs = beliefs_from(spec, version.epochs, costs, ())
     recurrence = job.recurrences.get(trial.recurrence_id)
     incumbent = standing_of(version, knowledge, recurrence).incumbent(beliefs) if costs.records else None
-    own = _own_cost(beliefs, costs, trial)
+    seen = _cost_seen(beliefs, costs, trial)
     view = View(
         spec=spec,
         beliefs=beliefs,
@@ -146,7 +146,7 @@ def view_of(job: Job, trial: Trial) -> View:
         recurrences=recurrence.recurrence_number - 1 if recurrence is not None else job.last_recurrence_number,
         is_second_look=trial.trial_number in version.epochs.second_looks,
         bound=None,
-        own_cost=own,
+        running_cost=None if seen is None else cost_learning.running_cost(beliefs, costs, trial.batch_size, seen),
     )
     return view.with_bound(trial, _bound(view, trial))
 
@@ -165,18 +165,16 @@ def _bound(view: View, trial: Trial) -> float | None:
         view.incumbent,
         beta=spec.beta_knob,
         aborts=view.aborts,
-        dearer=view.dearer,
+        rise=view.rise,
     )
     return bound if math.isfinite(bound) else None
 
 
-def _own_cost(beliefs: Beliefs, costs: EpochCostKnowledge, trial: Trial) -> LearntEpochCost | None:
+def _cost_seen(beliefs: Beliefs, costs: EpochCostKnowledge, trial: Trial) -> cost_learning.EpochCostSeen | None:
     """What the trial says of epoch costs so far; None: nothing, or the job never had its batch size."""
     if not trial.reports or trial.cost <= 0.0 or trial.batch_size not in beliefs.sizes:
         return None
-    is_profiled = is_all_profiled(trial.epoch, trial.profiled)
-    seen = learning.epoch_cost_seen(trial.cost, trial.epoch, is_profiled=is_profiled, costs=costs)
-    return learning.learnt_cost(beliefs, costs, trial.batch_size, seen)
+    return cost_learning.epoch_cost_seen(trial, costs)
 
 
 def _interval(trial: Trial) -> float:

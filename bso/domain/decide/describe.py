@@ -59,16 +59,19 @@ def _kind(job: Job, version: JobVersion, knowledge: Knowledge) -> KindDescriptio
     spec = version.spec
     running = job.running_on(version.version_number, knowledge.hardware)
     known = sorted(set(spec.batch_sizes) | set(knowledge.arms))
-    outlook = POLICIES[spec.policy].outlook(version, knowledge)
+    policy = POLICIES[spec.policy]
+    outlook = policy.outlook(version, knowledge)
+    best = outlook.best_batch_size
     return KindDescription(
         hardware=knowledge.hardware.describe(),
         hardware_key=knowledge.hardware.key,
         stage=knowledge.stage,
         round_number=knowledge.pruning.round_number,
         reference=reference_of(knowledge, spec),
-        best_batch_size=outlook.best_batch_size,
+        best_batch_size=best,
         needs_attention=knowledge.needs_attention and spec.policy == PRUNING_THOMPSON,
         change_points=knowledge.change_points,
+        confidence=None if best is None else policy.confidence(version, knowledge, best),
         arms=tuple(
             _arm(knowledge, spec, size, outlook.expected.get(size), is_running=size in running) for size in known
         ),

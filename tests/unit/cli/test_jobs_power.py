@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console, RenderableType
 
 from bso.cli.jobs_power import profile_tables
@@ -11,7 +12,7 @@ from bso.domain.commands import DescribeJob, PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.learning_rate import LearningRate
 from bso.domain.quantities import joules
-from bso.domain.replies import JobDescription
+from bso.domain.replies import Confidence, JobDescription
 from bso.domain.trial import Outcome, Trial
 from bso.service.records import PowerProfile
 from tests.unit.cli.samples import HARDWARE, SPEC, arm, description, trial
@@ -135,6 +136,31 @@ def test_what_the_last_trainings_cost_stands_beside_what_the_next_is_expected_to
     }
     assert explained(job.spec.policy, has_means=True).startswith("Mean cost: of the last 5 trials")
     assert explained(job.spec.policy, has_means=False).startswith("Expected next: ")
+
+
+@pytest.mark.parametrize(
+    ("confidence", "words"),
+    [
+        (
+            Confidence(runs=27, cost_noise=0.31, may_save=0.064, more_runs_pay=False),
+            (
+                "Best of 27 trials. Another batch size that has converged may be up to 6.4% cheaper; more runs of "
+                "others would not pay. What an epoch costs varies by some 31% from run to run."
+            ),
+        ),
+        (
+            Confidence(runs=1, cost_noise=0.02, may_save=0.0, more_runs_pay=True),
+            (
+                "Best of 1 trial. No other batch size that has converged is likely to be cheaper; more runs of others "
+                "pay. What an epoch costs varies by some 2% from run to run."
+            ),
+        ),
+    ],
+)
+def test_how_sure_the_best_one_is_stands_below(confidence: Confidence, words: str) -> None:
+    job = description(arm(8), arm(16))
+    table = kind_table(replace(job.kinds[0], confidence=confidence), job, None)
+    assert table.notes == [words]
 
 
 def test_where_trials_are_not_known_nothing_is_said_of_their_costs() -> None:

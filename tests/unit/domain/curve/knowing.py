@@ -3,7 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from bso.domain.curve.records import EpochCostKnowledge, EpochCostRecord, EpochKnowledge, EpochRecord, EpochSums
+from bso.domain.curve.cost_records import EpochCostKnowledge, EpochCostRecord
+from bso.domain.curve.records import EpochKnowledge, EpochRecord
+from bso.domain.curve.sums import RunSums
 from bso.domain.job_spec import JobSpec
 
 SIZES = (16, 32, 64, 128, 256, 512)
@@ -18,8 +20,8 @@ def lasting(
     return EpochKnowledge(
         records={
             size: EpochRecord(
-                sums=EpochSums(weight=runs, mean=math.log(epochs[size])) if size in epochs else EpochSums(),
-                before=earlier.get(size, EpochSums()),
+                sums=RunSums(weight=runs, mean=math.log(epochs[size])) if size in epochs else RunSums(),
+                before=earlier.get(size, RunSums()),
                 squares=noise**2 * (runs - 1) if size in epochs else 0.0,
                 converged=runs if size in epochs else 0.0,
                 looks=runs if size in epochs else 0,
@@ -30,6 +32,6 @@ def lasting(
 
 
 def costing(sizes: Sequence[int] = SIZES) -> EpochCostKnowledge:
-    """An epoch of each of these is known to cost 1 J."""
-    records = {size: EpochCostRecord(value=0.0, variance=1e-6, seen_at=1) for size in sizes}
-    return EpochCostKnowledge(records=records, observations=1)
+    """An epoch of each of these is known to cost 1 J, in all runs nearly the same."""
+    records = {size: EpochCostRecord(sums=RunSums(weight=400.0)) for size in sizes}
+    return EpochCostKnowledge(records=records, squares=100 * 0.02**2, freedom=100.0, runs=400)

@@ -4,9 +4,15 @@ import dataclasses
 
 import pytest
 
+from bso.domain.commands import DescribeJob
+from bso.domain.curve.beliefs import Beliefs
+from bso.domain.curve.standing import standing_of
 from bso.domain.events import TrialStarted
+from bso.domain.job import JobVersion
+from bso.domain.replies import Confidence, JobDescription
 from bso.domain.trial import Outcome
-from tests.unit.domain.builders import A100, V100
+from tests.unit.domain.builders import A100, V100, expect
+from tests.unit.domain.curve.knowing import SPEC, costing, lasting
 from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
 
 
@@ -93,8 +99,8 @@ def test_epochs_are_learnt_on_one_kind_of_hardware_for_all() -> None:
 
 
 def test_reasons_tell_where_a_few_trials_may_save_what_one_cannot() -> None:
-    trainings = Trainings(epochs={**EPOCHS, 32: 14, 64: 13}, noise=0.3).register(max_epochs=30)
-    trainings.chosen(range(150))
+    trainings = Trainings(epochs={**EPOCHS, 32: 14, 64: 13}, noise=0.5).register()
+    trainings.chosen(range(80))
     reasons = [started.reason for started in trainings.life.happened(TrialStarted)]
     assert any("trials of it may save" in reason and "recurrences, and cost " in reason for reason in reasons)
 
@@ -107,3 +113,38 @@ def test_reasons_tell_what_may_be_saved() -> None:
     assert any("is the best one known (expected" in reason for reason in reasons)
     assert any("runs more and save nothing" in reason for reason in reasons)
     assert not any("e-" in reason for reason in reasons)
+
+
+def test_the_default_runs_again_while_the_incumbent_may_be_a_loss() -> None:
+    trainings = Trainings(noise=0.5).register(default_batch_size=64)
+    trainings.chosen(range(60))
+    again = [started for started in trainings.life.happened(TrialStarted) if "the default, again" in started.reason]
+    assert again
+    assert {started.batch_size for started in again} == {64}
+    assert all(started.is_second_look for started in again)
+    assert len(again) <= 12
+
+
+def test_the_default_is_the_best_one_while_a_saving_is_not_likely_enough() -> None:
+    life = lasting({64: 20.0, 128: 15.0}, runs=2, noise=0.5)
+    version = JobVersion(version_number=1, spec=SPEC, seed=1, epochs=life)
+    knowledge = dataclasses.replace(version.knowledge_on(A100), epoch_costs=costing())
+    beliefs = Beliefs(SPEC, life, costing())
+    standing = standing_of(version, knowledge, None)
+    assert standing.incumbent(beliefs) == 128
+    assert standing.best(beliefs) == 64
+
+
+def test_how_sure_the_best_one_is_goes_with_its_runs() -> None:
+    def confidence(runs: int, noise: float) -> Confidence:
+        trainings = Trainings(noise=noise).register(default_batch_size=64)
+        trainings.chosen(range(runs))
+        found = expect(JobDescription, trainings.life.send(DescribeJob())).kinds[0].confidence
+        assert found is not None
+        return found
+
+    early, late = confidence(4, 0.2), confidence(60, 0.2)
+    assert (early.runs, late.runs >= 60) == (4, True)
+    assert early.may_save > late.may_save
+    assert (early.more_runs_pay, late.more_runs_pay) == (True, False)
+    assert 0.0 < late.cost_noise < 0.06

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,3 +81,14 @@ def conditioned(
     noise = np.diag([observed[i][1] for i in seen])
     gain = kernel[:, seen] @ np.linalg.inv(kernel[np.ix_(seen, seen)] + noise)
     return mean + gain @ (np.array([observed[i][0] for i in seen]) - mean[seen]), kernel - gain @ kernel[seen, :]
+
+
+def test_each_observation_is_compared_with_what_all_others_say() -> None:
+    observed, at = {0: (1.0, 0.1), 2: (1.4, 0.2), 3: (3.0, 0.1)}, (-1.0, 0.0, 1.0, 2.0)
+    found = {i: (excess, variance) for i, excess, variance in Posterior(EPOCHS_PRIOR, at, observed).left_out()}
+    assert found.keys() == observed.keys()
+    for i, (value, noise) in observed.items():
+        others = Posterior(EPOCHS_PRIOR, at, {j: one for j, one in observed.items() if j != i})
+        excess, variance = found[i]
+        assert excess == pytest.approx(value - others.means[i], abs=1e-6)
+        assert variance == pytest.approx(others.variance(i) + noise, abs=1e-6)

@@ -9,10 +9,10 @@ import pytest
 from bso.domain.curve.records import (
     EpochKnowledge,
     EpochRecord,
-    EpochSums,
     LearntEpochs,
     with_learnt_epochs,
 )
+from bso.domain.curve.sums import RunSums
 from bso.domain.curve.surprises import Surprises
 from tests.unit.domain.curve.trainings import Trainings
 
@@ -37,7 +37,7 @@ def test_all_runs_are_one_observation() -> None:
 
 def test_after_a_change_earlier_runs_count_apart_and_those_before_another_one_less() -> None:
     record = EpochRecord().with_run(2.0).with_run(3.0).with_censored(4.0, 0.5, 0.25).after_change(0.1)
-    assert record.sums == EpochSums()
+    assert record.sums == RunSums()
     assert (record.before.weight, record.before.mean) == pytest.approx((2.0, 2.5))
     assert (record.before.censored_precision, record.before.censored_sum) == pytest.approx((2.0, 8.0))
     assert (record.looks, record.has_converged, record.squares) == (3, True, 0.0)

@@ -1,6 +1,7 @@
 """When a trial is stopped early."""
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -37,11 +38,12 @@ def test_what_is_long_overdue_is_stopped(epochs: float, max_epochs: int, words: 
         interval=1.0,
         cost=epochs * PRICES[64],
         epoch_cost=math.log(PRICES[64]),
+        usual_cost=math.log(PRICES[64]),
         max_epochs=max_epochs,
         is_second_look=False,
     )
-    assert words in str(why_to_stop(beliefs, late, 128, recurrences=40, dearer=0.0))
-    assert why_to_stop(beliefs, replace(late, is_second_look=True), 128, recurrences=40, dearer=0.0) is None
+    assert words in str(why_to_stop(beliefs, late, 128, recurrences=40, rise=0.0))
+    assert why_to_stop(beliefs, replace(late, is_second_look=True), 128, recurrences=40, rise=0.0) is None
 
 
 def test_the_incumbent_may_cost_twice_its_expectation() -> None:
@@ -81,3 +83,16 @@ def test_the_last_attempt_runs_to_its_end() -> None:
     trials = trainings.recur(10)
     assert trainings.life.row(trials[-1]).outcome is Outcome.CONVERGED
     assert len(trials) == 1 or trials[-1].bound is None
+
+
+def test_an_expensive_run_goes_on_above_its_bound_where_that_costs_less_than_a_fresh_one() -> None:
+    draw, trainings = random.Random(7), Trainings().register(default_batch_size=128)
+    for number, factor in enumerate([*(draw.gauss(0.0, 0.4) for _ in range(40)), math.log(2.7)]):
+        trainings.prices = {size: math.exp(factor) * price for size, price in PRICES.items()}
+        if number < 40:
+            trainings.recur(number)
+    trial = trainings.life.begin("expensive")
+    assert trial.bound is not None
+    ended = trainings.train(trial)
+    assert ended.outcome is Outcome.CONVERGED
+    assert ended.cost > trial.bound

@@ -262,13 +262,14 @@ def test_an_exploration_is_stopped_when_its_curve_says_that_it_is_slow(experienc
         interval=1.0,
         cost=5.0 * PRICES[64],
         epoch_cost=math.log(PRICES[64]),
+        usual_cost=math.log(PRICES[64]),
         max_epochs=100,
         is_second_look=False,
     )
     beliefs = beliefs_of(experienced)
-    assert why_to_stop(beliefs, usual, 128, recurrences=10, dearer=0.0) is None
+    assert why_to_stop(beliefs, usual, 128, recurrences=10, rise=0.0) is None
     slow = dataclasses.replace(usual, forecast=LONG)
-    reason = why_to_stop(beliefs, slow, 128, recurrences=10, dearer=0.0)
+    reason = why_to_stop(beliefs, slow, 128, recurrences=10, rise=0.0)
     assert str(reason).endswith("by its validation curve, it was after 4 epochs where runs were that needed 90 in all")
 
 

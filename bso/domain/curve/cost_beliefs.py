@@ -1,0 +1,190 @@
+"""What is believed of epoch costs: how they depend on the batch size, and by how much they vary from run to run.
+
+That variance is learnt: several hypotheses of it, each with a Gaussian process of its own of what was seen, are weighed
+by how likely they make that (Rasmussen and Williams, 2006, section 5.2), and whatever is asked is integrated over them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from bso.domain.curve.cost_records import EpochCostKnowledge
+from bso.domain.curve.gaussian_process import Posterior, Prior
+from bso.domain.replacing import replace
+
+EPOCH_COST_PRIOR = Prior(level=10.0, slope=-0.35, level_variance=400.0, slope_variance=0.09, curve_variance=0.09)
+"""ln of the cost of an epoch [J]; x in octaves from the default batch size."""
+COST_CHANGE = Prior(
+    level=0.0, slope=0.0, level_variance=0.5, slope_variance=1e-4, curve_variance=1e-6, own_variance=1e-4
+)
+"""By how much ln epoch cost may have changed where surprises show a change: of all batch sizes nearly alike."""
+SMOOTH, ROUGH = 0.005, 0.05
+"""The variance of what each batch size has for itself: some 7 %, or some 22 %."""
+HYPOTHESES = (
+    (0.02, SMOOTH, 0.24),
+    (0.05, SMOOTH, 0.27),
+    (0.1, SMOOTH, 0.19),
+    (0.2, SMOOTH, 0.12),
+    (0.4, SMOOTH, 0.08),
+    (0.8, SMOOTH, 0.05),
+    (0.03, ROUGH, 0.03),
+    (0.15, ROUGH, 0.02),
+)
+"""Standard deviations of ln epoch cost between runs, what batch sizes have for themselves, and how likely both are."""
+SPIKE = 1.0
+"""Variance of ln of how many times more than usual a spike costs: often e or 1 / e, hardly ever 20."""
+_LEAST_SHARE = 0.01  # of all that is believed: less likely hypotheses are left out
+_LEAST_EXCESS = 2.0  # standard deviations: what costs less is no spike
+_LEAST_ODDS = 0.05
+_MOST_LIKELY = 0.8  # that it was a spike: else the batch size itself may be so expensive
+_EXCLUDED = 25.0  # ln of how much less likely
+_MOST = 50.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hypothesis:
+    """A variance between runs, and what is believed if it is the right one.
+
+    ``evidence`` is ln of how likely it is, but for a constant; ``spikes``, by place, how likely it is that the only run
+    there was a spike; ``doubts`` the variance that comes of not knowing that.
+    """
+
+    variance: float
+    evidence: float
+    process: Posterior
+    spikes: Mapping[int, float]
+    doubts: Mapping[int, float]
+
+    def covariance(self, i: int, j: int) -> float:
+        """The covariance of what is believed of the means at two places."""
+        return self.process.covariance(i, j) + (self.doubts.get(i, 0.0) if i == j else 0.0)
+
+
+class CostBeliefs:
+    """The beliefs about epoch costs of batch sizes at ``places`` (octaves), which ``index`` numbers by batch size."""
+
+    def __init__(self, places: tuple[float, ...], index: Mapping[int, int], knowledge: EpochCostKnowledge) -> None:
+        seen = _Seen(places=places, index=index, knowledge=knowledge)
+        every = [_hypothesis(seen, *one) for one in _possible(knowledge)]
+        most = max(one.evidence for one in every)
+        likely = [one for one in every if one.evidence > most + math.log(_LEAST_SHARE)]
+        total = sum(math.exp(one.evidence - most) for one in likely)
+        self._weighed = [(math.exp(one.evidence - most) / total, one) for one in likely]
+
+    @cached_property
+    def noise(self) -> float:
+        """The variance of ln epoch cost between runs of a batch size."""
+        return sum(weight * one.variance for weight, one in self._weighed)
+
+    @cached_property
+    def means(self) -> list[float]:
+        """The mean ln epoch cost [J] at each place."""
+        every = [[weight * mean for mean in one.process.means] for weight, one in self._weighed]
+        return [sum(at_place) for at_place in zip(*every, strict=True)]
+
+    def variance(self, i: int) -> float:
+        """The variance of what is believed of that mean."""
+        return self.covariance(i, i)
+
+    def covariance(self, i: int, j: int) -> float:
+        """The covariance of what is believed of the means at two places."""
+        means = self.means
+        return sum(
+            weight * (one.covariance(i, j) + (one.process.means[i] - means[i]) * (one.process.means[j] - means[j]))
+            for weight, one in self._weighed
+        )
+
+    def ratio_variance(self, i: int, j: int) -> float:
+        """The variance of ln of the ratio of the costs at two places."""
+        return max(0.0, self.variance(i) + self.variance(j) - 2.0 * self.covariance(i, j))
+
+    def learnt(self, i: int, j: int, runs: int) -> float:
+        """By how much so many runs at ``i`` are expected to reduce that."""
+        return sum(weight * _reduction(one, i, j, runs) for weight, one in self._weighed)
+
+    def spike_probability(self, i: int) -> float:
+        """How likely it is that there was one run at a place, and that it was a spike."""
+        return sum(weight * one.spikes.get(i, 0.0) for weight, one in self._weighed)
+
+
+def _reduction(one: _Hypothesis, i: int, j: int, runs: int) -> float:
+    variance = one.covariance(i, i)
+    return (variance - one.covariance(i, j)) ** 2 / (variance + one.variance / runs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What was seen, by the number of the place."""
+
+    places: tuple[float, ...]
+    index: Mapping[int, int]
+    knowledge: EpochCostKnowledge
+
+    @property
+    def once(self) -> set[int]:
+        """Where there has been one run since the last change."""
+        records = self.knowledge.records.items()
+        return {self.index[size] for size, record in records if 0.0 < record.sums.weight <= 1.0}
+
+    def process(self, variance: float, own: float, spikes: Mapping[int, float]) -> Posterior:
+        """The belief under a variance between runs, and one of what each batch size has for itself."""
+        now, before = {}, {}
+        for size, record in self.knowledge.records.items():
+            i = self.index[size]
+            if (seen := record.sums.observation(variance)) is not None:
+                value, noise = seen
+                now[i] = (value, noise + SPIKE if i in spikes else noise)
+            if (seen := record.before.observation(variance)) is not None:
+                before[i] = seen
+        prior = replace(EPOCH_COST_PRIOR, own_variance=own)
+        return Posterior(prior, self.places, now, before=before, change=COST_CHANGE)
+
+
+def _possible(knowledge: EpochCostKnowledge) -> Sequence[tuple[float, float, float]]:
+    """Variances between runs, those of what batch sizes have for themselves, and ln of how likely both are.
+
+    Only such as runs of the same batch size do not exclude.
+    """
+    weighed = []
+    for deviation, own, likely in HYPOTHESES:
+        variance = deviation * deviation
+        between_runs = -0.5 * (knowledge.freedom * math.log(variance) + knowledge.squares / variance)
+        weighed.append((variance, own, math.log(likely) + between_runs))
+    most = max(evidence for _, _, evidence in weighed)
+    return [one for one in weighed if one[2] > most - _EXCLUDED]
+
+
+def _hypothesis(seen: _Seen, variance: float, own: float, evidence: float) -> _Hypothesis:
+    rate = seen.knowledge.spike_rate
+    process, once = seen.process(variance, own, {}), seen.once
+    excesses = {i: (excess, left) for i, excess, left in process.left_out() if i in once} if once else {}
+    spikes = _spikes(excesses, rate)
+    if spikes:
+        process = seen.process(variance, own, spikes)
+    return _Hypothesis(
+        variance=variance,
+        evidence=evidence + process.log_evidence + math.log(rate) * sum(spikes.values()),
+        process=process,
+        spikes=spikes,
+        doubts={i: share * (1.0 - share) * excesses[i][0] ** 2 for i, share in spikes.items()},
+    )
+
+
+def _spikes(excesses: Mapping[int, tuple[float, float]], rate: float) -> dict[int, float]:
+    """How likely it is that runs were spikes, as far as it is likely at all.
+
+    By place, ``excesses`` are by how much they cost more than all others let expect, and the variance of that.
+    """
+    found = {}
+    for i, (excess, variance) in excesses.items():
+        if excess < _LEAST_EXCESS * math.sqrt(variance):
+            continue
+        wider = variance + SPIKE
+        likelier = 0.5 * (excess * excess * (1.0 / variance - 1.0 / wider) + math.log(variance / wider))
+        odds = rate / (1.0 - rate) * math.exp(min(likelier, _MOST))
+        if odds > _LEAST_ODDS:
+            found[i] = min(odds / (1.0 + odds), _MOST_LIKELY)
+    return found

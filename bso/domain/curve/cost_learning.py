@@ -1,0 +1,129 @@
+"""What a trial says of epoch costs while it runs, and at its end. All that is fitted is written into the event."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bso.domain.curve.beliefs import Beliefs
+from bso.domain.curve.cost_records import CostSurprises, EpochCostKnowledge, LearntEpochCost
+from bso.domain.profiling import is_all_profiled
+from bso.domain.trial import Trial
+
+_PROFILED_NOISE, _UNKNOWN_PROFILED_NOISE = 0.05**2, 0.15**2
+_MOST = 3.0  # standard deviations: of a larger surprise no more is believed
+_USUAL = 2.0
+_LIKELY = 0.5
+_MOST_DISTORTED = 100.0  # times what an ordinary epoch costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCostSeen:
+    """ln of what an epoch of a trial cost [J]; where power limits were profiled in all of them, without that.
+
+    ``noise`` is the variance that this adds to the one between runs.
+    """
+
+    value: float
+    noise: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningCost:
+    """What a running trial shows, in ln J: what its ``own`` epochs cost, and what those of its batch size usually do.
+
+    ``rise`` is by how much the costs of all batch sizes seem to have risen.
+    """
+
+    own: float
+    usual: float
+    rise: float
+
+
+def epoch_cost_seen(trial: Trial, costs: EpochCostKnowledge) -> EpochCostSeen:
+    """What a trial that has reported a cost says of its epoch cost."""
+    value = math.log(trial.cost) - math.log(trial.epoch)
+    if not is_all_profiled(trial.epoch, trial.profiled):
+        return EpochCostSeen(value=value, noise=0.0)
+    if not costs.profiled:
+        return EpochCostSeen(value=value, noise=_UNKNOWN_PROFILED_NOISE)
+    return EpochCostSeen(value=value - math.log(costs.profiling_ratio), noise=_PROFILED_NOISE)
+
+
+def running_cost(beliefs: Beliefs, costs: EpochCostKnowledge, batch_size: int, seen: EpochCostSeen) -> RunningCost:
+    """What a running trial shows of costs.
+
+    Where costs of its batch size are known, a surprise beyond all noise is taken for one of all batch sizes.
+    """
+    mean, variance = beliefs.epoch_cost(batch_size)
+    total = variance + beliefs.cost_noise + seen.noise
+    surprise, rise = seen.value - mean, 0.0
+    if costs.record(batch_size).is_known and surprise**2 > _MOST**2 * total:
+        rise = surprise**3 / (surprise**2 + total)
+    return RunningCost(own=seen.value, usual=mean + rise + (surprise - rise) * variance / total, rise=rise)
+
+
+def learnt_cost(
+    beliefs: Beliefs, costs: EpochCostKnowledge, batch_size: int, seen: EpochCostSeen, *, profiling_ratio: float | None
+) -> LearntEpochCost:
+    """What an ended trial says of epoch costs.
+
+    Noise, spikes and changes are told apart by the runs around it: surprises of one run are cut off, those of several
+    runs add up.
+    """
+    mean, variance = beliefs.epoch_cost(batch_size)
+    noise = beliefs.cost_noise
+    deviation = math.sqrt(variance + noise + seen.noise)
+    surprise = (seen.value - mean) / deviation
+    believed = min(max(surprise, -_MOST), _MOST)
+    record = costs.record(batch_size)
+    is_comparable = record.is_known
+    surprises = costs.surprises.after_run(believed, costs.spike_rate) if is_comparable else costs.surprises
+    changed_for = surprises.changed_for
+    forgets = is_comparable and abs(surprise) < _USUAL and beliefs.spike_probability(batch_size) > _LIKELY
+    trusted = mean + believed * deviation if is_comparable and not changed_for else seen.value
+    weight, held = noise / (noise + seen.noise), record.sums.weight
+    square = None
+    if is_comparable and held and not forgets and not changed_for:
+        square = (trusted - record.sums.mean) ** 2 * held * weight / (held + weight)
+    return LearntEpochCost(
+        value=seen.value,
+        trusted=trusted,
+        weight=weight,
+        square=square,
+        surprises=CostSurprises() if changed_for else surprises,
+        moved=min(changed_for, 1 + len(costs.recent)),
+        shift=_shift(beliefs, costs) if changed_for else 0.0,
+        is_spike=forgets or (is_comparable and not changed_for and surprise > _MOST),
+        forgets=forgets and not changed_for,
+        profiling_ratio=profiling_ratio,
+    )
+
+
+def profiling_ratio(trial: Trial) -> float | None:
+    """What a profiled epoch took more time and energy than an ordinary one of the trial: the mean of both ratios.
+
+    None: it has none of one of both.
+    """
+    if not trial.profiled.epochs or is_all_profiled(trial.epoch, trial.profiled):
+        return None
+    ordinary = trial.epoch - trial.profiled.epochs
+    ratios = [
+        (profiled / trial.profiled.epochs) / ((total - profiled) / ordinary)
+        for profiled, total in (
+            (trial.profiled.time_s, trial.time_s),
+            (trial.profiled.energy_j, trial.energy_j),
+        )
+        if total > profiled > 0.0
+    ]
+    ratio = sum(ratios) / len(ratios) if ratios else 1.0
+    return min(max(ratio, 1.0 / _MOST_DISTORTED), _MOST_DISTORTED)
+
+
+def _shift(beliefs: Beliefs, costs: EpochCostKnowledge) -> float:
+    """By how much what was seen before an earlier change is below what is believed now, on the mean."""
+    before = {size: record.before for size, record in costs.records.items() if record.before.weight}
+    total = sum(sums.weight for sums in before.values())
+    if not total:
+        return 0.0
+    return sum(sums.weight * (beliefs.epoch_cost(size)[0] - sums.mean) for size, sums in before.items()) / total

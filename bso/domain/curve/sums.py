@@ -1,0 +1,40 @@
+"""Sums over runs of a batch size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSums:
+    """What runs of one batch size say of ln epochs, or of ln epoch cost.
+
+    ``weight`` counts runs, ``mean`` is theirs. Of epochs, censored runs are not among them: these have been fitted as
+    observations with a noise of their own; ``censored_precision`` sums their 1 / variance, ``censored_sum`` what they
+    say times that.
+    """
+
+    weight: float = 0.0
+    mean: float = 0.0
+    censored_precision: float = 0.0
+    censored_sum: float = 0.0
+
+    def observation(self, noise: float) -> tuple[float, float] | None:
+        """All runs as one observation, its value and the variance of its noise; None: there are none.
+
+        ``noise`` is the variance of ln epochs between runs.
+        """
+        precision = self.weight / noise
+        total = precision + self.censored_precision
+        return ((precision * self.mean + self.censored_sum) / total, 1.0 / total) if total > 0.0 else None
+
+    def plus(self, other: RunSums, share: float) -> RunSums:
+        """The sums with a share of others."""
+        weight = self.weight + share * other.weight
+        total = self.weight * self.mean + share * other.weight * other.mean
+        return RunSums(
+            weight=weight,
+            mean=total / weight if weight > 0.0 else 0.0,
+            censored_precision=self.censored_precision + share * other.censored_precision,
+            censored_sum=self.censored_sum + share * other.censored_sum,
+        )
