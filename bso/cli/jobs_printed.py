@@ -127,13 +127,12 @@ _NONE = Tally(ended=0, converged=0, mean_cost=None)
 
 def _sure(found: Confidence) -> str:
     """How sure the best batch size is, and by how much costs vary."""
-    other = f"Another batch size that has converged may be up to {percent(found.may_save)} cheaper"
-    other = (
-        other if found.may_save >= _WORTH_SAYING else "No other batch size that has converged is likely to be cheaper"
-    )
+    other = "no other batch size that has converged is likely to be cheaper"
+    if found.may_save >= _WORTH_SAYING:
+        other = f"another batch size that has converged may be up to {percent(found.may_save)} cheaper"
     pays = "pay" if found.more_runs_pay else "would not pay"
     return (
-        f"Best of {counted(found.runs, 'trial')}. {other}; more runs of others {pays}. "
+        f"Chosen from {counted(found.runs, 'trial')}: {other}, and more runs of others {pays}. "
         f"What an epoch costs varies by some {percent(found.cost_noise, 1)} from run to run."
     )
 
