@@ -127,14 +127,17 @@ _NONE = Tally(ended=0, converged=0, mean_cost=None)
 
 def _sure(found: Confidence) -> str:
     """How sure the best batch size is, and by how much costs vary."""
-    other = "no other batch size that has converged is likely to be cheaper"
-    if found.may_save >= _WORTH_SAYING:
+    if found.may_save is None:
+        other = "no other batch size has converged yet"
+    elif found.may_save < _WORTH_SAYING:
+        other = "no other batch size that has converged is likely to be cheaper"
+    else:
         other = f"another batch size that has converged may be up to {percent(found.may_save)} cheaper"
-    pays = "pay" if found.more_runs_pay else "would not pay"
-    return (
-        f"Chosen from {counted(found.runs, 'trial')}: {other}, and more runs of others {pays}. "
-        f"What an epoch costs varies by some {percent(found.cost_noise, 1)} from run to run."
-    )
+    words = f"Chosen from {counted(found.runs, 'run')}: {other}, and more runs of others "
+    words += "pay." if found.more_runs_pay else "would not pay."
+    if found.cost_noise is None:
+        return words
+    return f"{words} What an epoch costs varies by {percent(found.cost_noise, 1)} or so from run to run."
 
 
 def _notes(kind: KindDescription) -> Iterator[str]:

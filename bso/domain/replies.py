@@ -138,15 +138,15 @@ class ArmDescription:
 class Confidence:
     """How sure it is that a batch size is the best one.
 
-    ``runs`` are all ended trials that say something of it. ``cost_noise`` is the standard deviation of ln of what an
-    epoch costs between runs of a batch size. ``may_save`` is the largest share of the cost (0.05: 5 %) that another
-    batch size which has converged may save, with a probability of one in twenty. ``more_runs_pay``: whether another one
-    is worth a run at present.
+    ``runs`` are those on this hardware kind whose cost is known. ``cost_noise`` is the standard deviation of ln of what
+    an epoch costs between runs of a batch size; None: not known yet. ``may_save`` is the largest share of the cost
+    (0.05: 5 %) that another batch size may save, with a probability of one in twenty; None: no other has converged.
+    ``more_runs_pay``: whether another one is worth a run at present.
     """
 
     runs: int
-    cost_noise: float
-    may_save: float
+    cost_noise: float | None
+    may_save: float | None
     more_runs_pay: bool
 
 

@@ -57,12 +57,14 @@ _WIDEST = 20.0  # variance of ln cost that is told in full
 class Belief:
     """Of one batch size, all in logarithms. ``cost`` is ln of the expected cost [J] of a run that converges.
 
-    ``noise`` is the variance of ln epochs between runs, ``fails`` the probability that a run never converges.
+    ``noise`` is the variance of ln epochs between runs, ``cost_noise`` that of ln epoch cost, ``fails`` the probability
+    that a run never converges.
     """
 
     epochs: float
     noise: float
     epoch_cost: float
+    cost_noise: float
     fails: float
     is_tried: bool
     has_converged: bool
@@ -70,7 +72,7 @@ class Belief:
     @property
     def cost(self) -> float:
         """Ln of epochs times epoch cost, their noise and the failures that precede a converged run included."""
-        return self.epochs + self.epoch_cost + 0.5 * self.noise - math.log1p(-self.fails)
+        return self.epochs + self.epoch_cost + 0.5 * (self.noise + self.cost_noise) - math.log1p(-self.fails)
 
 
 class Beliefs:
@@ -129,7 +131,7 @@ class Beliefs:
         return self._posterior.covariance(self._index[one], self._index[other])
 
     def cost_at_best(self, batch_size: int, than: int) -> float:
-        """Ln of the ratio of both expected costs, less half its standard deviation: what it may be with some luck."""
+        """Ln of the ratio of both expected costs, less half the deviation of what epochs say: with some luck."""
         variance = self.variance(batch_size) + self.variance(than) - 2.0 * self.covariance(batch_size, than)
         ratio = self._believed[batch_size].cost - self._believed[than].cost
         return ratio - _LUCK * math.sqrt(max(0.0, variance))
@@ -180,6 +182,7 @@ class Beliefs:
             epochs=self._posterior.means[i],
             noise=self._noise[batch_size],
             epoch_cost=self._cost_beliefs.means[i],
+            cost_noise=self._cost_beliefs.noise,
             fails=min(fails, _MOST_LIKELY_TO_FAIL),
             is_tried=self._costs.record(batch_size).is_known or record.looks > 0 or batch_size in self._running,
             has_converged=record.has_converged,

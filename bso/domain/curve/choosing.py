@@ -66,19 +66,20 @@ def choose(now: Situation) -> Choice:
     return look or _told(incumbent, _why_incumbent(now, incumbent, worth))
 
 
-def confidence_in(now: Situation, best: int) -> Confidence:
-    """How sure it is that a batch size is the best one."""
-    beliefs = now.beliefs
+def confidence_in(now: Situation, best: int, *, runs: int, is_noise_known: bool) -> Confidence:
+    """How sure it is that a batch size is the best one, which has come out of so many runs."""
+    beliefs, incumbent = now.beliefs, now.standing.incumbent(now.beliefs)
     others = [size for size in now.standing.usable if size != best and beliefs.of(size).has_converged]
     savings = [
         1.0 - normal.exp(ratio - _ONE_IN_TWENTY * math.sqrt(variance))
         for ratio, variance in (beliefs.ratio(size, best) for size in others)
     ]
+    pays = incumbent is not None and any(_value(now, size, incumbent).net > 0.0 for size in _candidates(now, incumbent))
     return Confidence(
-        runs=sum(now.looks.values()),
-        cost_noise=math.sqrt(beliefs.cost_noise),
-        may_save=max(0.0, *savings) if savings else 0.0,
-        more_runs_pay=any(_value(now, size, best).net > 0.0 for size in _candidates(now, best)),
+        runs=runs,
+        cost_noise=math.sqrt(beliefs.cost_noise) if is_noise_known else None,
+        may_save=max(0.0, *savings) if savings else None,
+        more_runs_pay=pays,
     )
 
 

@@ -7,7 +7,7 @@ by how likely they make that (Rasmussen and Williams, 2006, section 5.2), and wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,43 +24,37 @@ COST_CHANGE = Prior(
 SMOOTH, ROUGH = 0.005, 0.05
 """The variance of what each batch size has for itself: some 7 %, or some 22 %."""
 HYPOTHESES = (
-    (0.02, SMOOTH, 0.24),
-    (0.05, SMOOTH, 0.27),
-    (0.1, SMOOTH, 0.19),
-    (0.2, SMOOTH, 0.12),
-    (0.4, SMOOTH, 0.08),
-    (0.8, SMOOTH, 0.05),
-    (0.03, ROUGH, 0.03),
+    (0.02, SMOOTH, 0.16),
+    (0.035, SMOOTH, 0.18),
+    (0.06, SMOOTH, 0.17),
+    (0.1, SMOOTH, 0.14),
+    (0.17, SMOOTH, 0.12),
+    (0.3, SMOOTH, 0.09),
+    (0.5, SMOOTH, 0.06),
+    (0.8, SMOOTH, 0.03),
+    (1.3, SMOOTH, 0.01),
+    (0.03, ROUGH, 0.02),
     (0.15, ROUGH, 0.02),
 )
 """Standard deviations of ln epoch cost between runs, what batch sizes have for themselves, and how likely both are."""
 SPIKE = 1.0
 """Variance of ln of how many times more than usual a spike costs: often e or 1 / e, hardly ever 20."""
-_LEAST_SHARE = 0.01  # of all that is believed: less likely hypotheses are left out
+_LEAST_SHARE = 0.01  # of the most likely hypothesis: less likely ones are left out
 _LEAST_EXCESS = 2.0  # standard deviations: what costs less is no spike
-_LEAST_ODDS = 0.05
-_MOST_LIKELY = 0.8  # that it was a spike: else the batch size itself may be so expensive
 _EXCLUDED = 25.0  # ln of how much less likely
-_MOST = 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hypothesis:
     """A variance between runs, and what is believed if it is the right one.
 
-    ``evidence`` is ln of how likely it is, but for a constant; ``spikes``, by place, how likely it is that the only run
-    there was a spike; ``doubts`` the variance that comes of not knowing that.
+    ``evidence`` is ln of how likely it is, but for a constant; ``spikes`` are the places whose only run was a spike.
     """
 
     variance: float
     evidence: float
     process: Posterior
-    spikes: Mapping[int, float]
-    doubts: Mapping[int, float]
-
-    def covariance(self, i: int, j: int) -> float:
-        """The covariance of what is believed of the means at two places."""
-        return self.process.covariance(i, j) + (self.doubts.get(i, 0.0) if i == j else 0.0)
+    spikes: Collection[int]
 
 
 class CostBeliefs:
@@ -68,7 +62,7 @@ class CostBeliefs:
 
     def __init__(self, places: tuple[float, ...], index: Mapping[int, int], knowledge: EpochCostKnowledge) -> None:
         seen = _Seen(places=places, index=index, knowledge=knowledge)
-        every = [_hypothesis(seen, *one) for one in _possible(knowledge)]
+        every = [one for possible in _possible(knowledge) for one in _hypotheses(seen, *possible)]
         most = max(one.evidence for one in every)
         likely = [one for one in every if one.evidence > most + math.log(_LEAST_SHARE)]
         total = sum(math.exp(one.evidence - most) for one in likely)
@@ -93,7 +87,8 @@ class CostBeliefs:
         """The covariance of what is believed of the means at two places."""
         means = self.means
         return sum(
-            weight * (one.covariance(i, j) + (one.process.means[i] - means[i]) * (one.process.means[j] - means[j]))
+            weight
+            * (one.process.covariance(i, j) + (one.process.means[i] - means[i]) * (one.process.means[j] - means[j]))
             for weight, one in self._weighed
         )
 
@@ -107,12 +102,12 @@ class CostBeliefs:
 
     def spike_probability(self, i: int) -> float:
         """How likely it is that there was one run at a place, and that it was a spike."""
-        return sum(weight * one.spikes.get(i, 0.0) for weight, one in self._weighed)
+        return sum(weight for weight, one in self._weighed if i in one.spikes)
 
 
 def _reduction(one: _Hypothesis, i: int, j: int, runs: int) -> float:
-    variance = one.covariance(i, i)
-    return (variance - one.covariance(i, j)) ** 2 / (variance + one.variance / runs)
+    variance = one.process.variance(i)
+    return (variance - one.process.covariance(i, j)) ** 2 / (variance + one.variance / runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +124,7 @@ class _Seen:
         records = self.knowledge.records.items()
         return {self.index[size] for size, record in records if 0.0 < record.sums.weight <= 1.0}
 
-    def process(self, variance: float, own: float, spikes: Mapping[int, float]) -> Posterior:
+    def process(self, variance: float, own: float, spikes: Collection[int]) -> Posterior:
         """The belief under a variance between runs, and one of what each batch size has for itself."""
         now, before = {}, {}
         for size, record in self.knowledge.records.items():
@@ -157,34 +152,16 @@ def _possible(knowledge: EpochCostKnowledge) -> Sequence[tuple[float, float, flo
     return [one for one in weighed if one[2] > most - _EXCLUDED]
 
 
-def _hypothesis(seen: _Seen, variance: float, own: float, evidence: float) -> _Hypothesis:
-    rate = seen.knowledge.spike_rate
-    process, once = seen.process(variance, own, {}), seen.once
-    excesses = {i: (excess, left) for i, excess, left in process.left_out() if i in once} if once else {}
-    spikes = _spikes(excesses, rate)
+def _hypotheses(seen: _Seen, variance: float, own: float, evidence: float) -> Iterator[_Hypothesis]:
+    """That no run was a spike, and, where single runs cost far more than all others let expect, that these were."""
+    rate, once = seen.knowledge.spike_rate, seen.once
+    process = seen.process(variance, own, ())
+    evidence += len(once) * math.log(1.0 - rate)
+    yield _Hypothesis(variance=variance, evidence=evidence + process.log_evidence, process=process, spikes=())
+    if not once:
+        return
+    spikes = {i for i, excess, left in process.left_out() if i in once and excess > _LEAST_EXCESS * math.sqrt(left)}
     if spikes:
+        evidence += len(spikes) * math.log(rate / (1.0 - rate))
         process = seen.process(variance, own, spikes)
-    return _Hypothesis(
-        variance=variance,
-        evidence=evidence + process.log_evidence + math.log(rate) * sum(spikes.values()),
-        process=process,
-        spikes=spikes,
-        doubts={i: share * (1.0 - share) * excesses[i][0] ** 2 for i, share in spikes.items()},
-    )
-
-
-def _spikes(excesses: Mapping[int, tuple[float, float]], rate: float) -> dict[int, float]:
-    """How likely it is that runs were spikes, as far as it is likely at all.
-
-    By place, ``excesses`` are by how much they cost more than all others let expect, and the variance of that.
-    """
-    found = {}
-    for i, (excess, variance) in excesses.items():
-        if excess < _LEAST_EXCESS * math.sqrt(variance):
-            continue
-        wider = variance + SPIKE
-        likelier = 0.5 * (excess * excess * (1.0 / variance - 1.0 / wider) + math.log(variance / wider))
-        odds = rate / (1.0 - rate) * math.exp(min(likelier, _MOST))
-        if odds > _LEAST_ODDS:
-            found[i] = min(odds / (1.0 + odds), _MOST_LIKELY)
-    return found
+        yield _Hypothesis(variance=variance, evidence=evidence + process.log_evidence, process=process, spikes=spikes)

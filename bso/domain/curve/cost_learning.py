@@ -12,8 +12,8 @@ from bso.domain.trial import Trial
 
 _PROFILED_NOISE, _UNKNOWN_PROFILED_NOISE = 0.05**2, 0.15**2
 _MOST = 3.0  # standard deviations: of a larger surprise no more is believed
-_USUAL = 2.0
 _LIKELY = 0.5
+_CHANGES = 0.02  # the share of runs with which all costs change
 _MOST_DISTORTED = 100.0  # times what an ordinary epoch costs
 
 
@@ -53,13 +53,16 @@ def epoch_cost_seen(trial: Trial, costs: EpochCostKnowledge) -> EpochCostSeen:
 def running_cost(beliefs: Beliefs, costs: EpochCostKnowledge, batch_size: int, seen: EpochCostSeen) -> RunningCost:
     """What a running trial shows of costs.
 
-    Where costs of its batch size are known, a surprise beyond all noise is taken for one of all batch sizes.
+    Where costs of its batch size are known, a surprise beyond all noise is taken for one of all batch sizes, as far as
+    that is likelier than a spike.
     """
     mean, variance = beliefs.epoch_cost(batch_size)
     total = variance + beliefs.cost_noise + seen.noise
     surprise, rise = seen.value - mean, 0.0
     if costs.record(batch_size).is_known and surprise**2 > _MOST**2 * total:
-        rise = surprise**3 / (surprise**2 + total)
+        rise = (
+            surprise**3 / (surprise**2 + total) * _CHANGES / (_CHANGES + (costs.spike_rate if surprise > 0.0 else 0.0))
+        )
     return RunningCost(own=seen.value, usual=mean + rise + (surprise - rise) * variance / total, rise=rise)
 
 
@@ -76,26 +79,26 @@ def learnt_cost(
     deviation = math.sqrt(variance + noise + seen.noise)
     surprise = (seen.value - mean) / deviation
     believed = min(max(surprise, -_MOST), _MOST)
-    record = costs.record(batch_size)
-    is_comparable = record.is_known
-    surprises = costs.surprises.after_run(believed, costs.spike_rate) if is_comparable else costs.surprises
-    changed_for = surprises.changed_for
-    forgets = is_comparable and abs(surprise) < _USUAL and beliefs.spike_probability(batch_size) > _LIKELY
-    trusted = mean + believed * deviation if is_comparable and not changed_for else seen.value
-    weight, held = noise / (noise + seen.noise), record.sums.weight
-    square = None
-    if is_comparable and held and not forgets and not changed_for:
-        square = (trusted - record.sums.mean) ** 2 * held * weight / (held + weight)
+    sums, surprises = costs.record(batch_size).sums, costs.surprises
+    is_alike = abs(seen.value - sums.mean) < _MOST * math.sqrt(2.0 * (noise + seen.noise))
+    is_suspected = beliefs.spike_probability(batch_size) > _LIKELY
+    is_comparable = costs.record(batch_size).is_known and not (is_suspected and is_alike)
+    after = surprises.after_run(believed, costs.spike_rate) if is_comparable else surprises.after_another()
+    moved = after.changed_for if is_comparable else 0
+    forgets = is_suspected and not is_alike and not moved and seen.value < sums.mean
+    trusted = mean + believed * deviation if is_comparable and not moved else seen.value
+    weight, held = noise / (noise + seen.noise), sums.weight
+    square = (trusted - sums.mean) ** 2 * held * weight / (held + weight) if held else None
     return LearntEpochCost(
         value=seen.value,
         trusted=trusted,
         weight=weight,
-        square=square,
-        surprises=CostSurprises() if changed_for else surprises,
-        moved=min(changed_for, 1 + len(costs.recent)),
-        shift=_shift(beliefs, costs) if changed_for else 0.0,
-        is_spike=forgets or (is_comparable and not changed_for and surprise > _MOST),
-        forgets=forgets and not changed_for,
+        square=None if forgets or moved or not is_comparable else square,
+        surprises=CostSurprises() if moved else after,
+        moved=moved,
+        shift=_shift(beliefs, costs) if moved else 0.0,
+        is_spike=not moved and (forgets or (is_comparable and surprise > _MOST)),
+        forgets=forgets,
         profiling_ratio=profiling_ratio,
     )
 

@@ -68,12 +68,20 @@ class CostSurprises:
             falling_for=self.falling_for + 1 if falling else 0,
         )
 
+    def after_another(self) -> CostSurprises:
+        """The sums after a run that is no surprise in any sense: the first one of its batch size."""
+        return replace(
+            self,
+            rising_for=self.rising_for + bool(self.rising_for),
+            falling_for=self.falling_for + bool(self.falling_for),
+        )
+
     @property
     def changed_for(self) -> int:
         """For how many runs costs have been other than they were; 0: they have not changed, as far as can be seen."""
         if max(self.rising, self.falling) <= _ALARM:
             return 0
-        return self.rising_for if self.rising > self.falling else self.falling_for
+        return min(self.rising_for if self.rising > self.falling else self.falling_for, _RECENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,4 +202,5 @@ def _minus(sums: RunSums, value: float, weight: float) -> RunSums:
 
 
 def _joined(sums: RunSums, older: RunSums, shift: float) -> RunSums:
-    return sums.plus(replace(older, mean=older.mean + shift), 1.0) if older.weight else sums
+    joined = sums.plus(replace(older, mean=older.mean + shift), 1.0) if older.weight else sums
+    return replace(joined, weight=min(joined.weight, _MOST_RUNS))

@@ -71,7 +71,7 @@ class Posterior:
         changes: Mapping[int, list[float]] = {}
         if before and change is not None:
             changes = columns_of(replace(change, own_variance=0.0), places)
-            for i, (value, noise) in before.items():
+            for i, (value, noise) in sorted(before.items()):
                 expected = prior.mean(places[i]) + change.mean(places[i])
                 values.append((i, value - expected, noise + change.own_variance))
         self._at = [i for i, _, _ in values]

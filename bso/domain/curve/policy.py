@@ -20,6 +20,7 @@ from bso.domain.stopping import judge_progress
 from bso.domain.trial import FAILURES, Outcome, Trial, TrialState
 
 _HUGE = 1e300  # J; no infinity is recorded
+_LEAST_FREEDOM = 3.0  # with less, what is believed of the noise of costs is mostly a guess
 
 
 class CurvePolicy:
@@ -78,7 +79,9 @@ class CurvePolicy:
         """How sure it is that ``best`` is the best one; None before any epoch was paid for on this hardware kind."""
         if not knowledge.epoch_costs.records:
             return None
-        return choosing.confidence_in(_situation(version, knowledge, None, ()), best)
+        costs = knowledge.epoch_costs
+        now = _situation(version, knowledge, None, ())
+        return choosing.confidence_in(now, best, runs=costs.runs, is_noise_known=costs.freedom >= _LEAST_FREEDOM)
 
 
 def _situation(

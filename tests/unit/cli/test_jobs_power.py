@@ -144,16 +144,13 @@ def test_what_the_last_trainings_cost_stands_beside_what_the_next_is_expected_to
         (
             Confidence(runs=27, cost_noise=0.31, may_save=0.064, more_runs_pay=False),
             (
-                "Chosen from 27 trials: another batch size that has converged may be up to 6.4% cheaper, and more runs "
-                "of others would not pay. What an epoch costs varies by some 31% from run to run."
+                "Chosen from 27 runs: another batch size that has converged may be up to 6.4% cheaper, and more runs "
+                "of others would not pay. What an epoch costs varies by 31% or so from run to run."
             ),
         ),
         (
-            Confidence(runs=1, cost_noise=0.02, may_save=0.0, more_runs_pay=True),
-            (
-                "Chosen from 1 trial: no other batch size that has converged is likely to be cheaper, and more runs of "
-                "others pay. What an epoch costs varies by some 2% from run to run."
-            ),
+            Confidence(runs=1, cost_noise=None, may_save=None, more_runs_pay=True),
+            "Chosen from 1 run: no other batch size has converged yet, and more runs of others pay.",
         ),
     ],
 )

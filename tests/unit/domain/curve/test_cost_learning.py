@@ -115,14 +115,33 @@ def test_a_first_run_that_was_a_spike_is_forgotten_when_the_second_is_not() -> N
     assert of(64, knowledge) == pytest.approx(LEVEL, abs=0.02)
 
 
+@pytest.mark.parametrize("excess", [0.4, 0.6, 1.1])
+def test_a_second_run_like_the_first_confirms_it(excess: float) -> None:
+    knowledge, _ = after([(size, LEVEL + 0.02 * (-1) ** i) for i in range(4) for size in SIZES if size != 64])
+    knowledge, learnt = after([(64, LEVEL + excess), (64, LEVEL + excess + 0.01)] * 2, knowledge)
+    assert not any(one.forgets for one in learnt)
+    assert changes(learnt) == 0
+    assert of(64, knowledge) > LEVEL + 0.7 * excess
+
+
+def test_runs_since_a_change_are_counted_whatever_batch_size_they_are_of() -> None:
+    knowledge, _ = after([(64, LEVEL), (128, LEVEL)] * 10)
+    knowledge, learnt = after([(64, LEVEL + 0.4), (32, LEVEL + 0.4), (128, LEVEL + 0.4), (64, LEVEL + 0.4)], knowledge)
+    [changed] = [one for one in learnt if one.moved]
+    assert changed.moved == learnt.index(changed) + 1
+    assert {size: record.sums.weight > 0.0 for size, record in knowledge.records.items()} == dict.fromkeys(
+        (64, 128, 32), True
+    )
+
+
 def test_a_running_trial_far_above_all_noise_shows_a_rise_of_all_costs() -> None:
     knowledge, _ = after([(size, LEVEL + 0.02 * (-1) ** i) for i in range(3) for size in SIZES])
     beliefs = Beliefs(SPEC, EpochKnowledge(), knowledge)
     usual = running_cost(beliefs, knowledge, 64, EpochCostSeen(value=LEVEL + 0.03, noise=0.0))
     far = running_cost(beliefs, knowledge, 64, EpochCostSeen(value=LEVEL + 1.0, noise=0.0))
     assert usual.rise == 0.0
-    assert far.rise == pytest.approx(1.0, abs=0.01)
-    assert far.usual == pytest.approx(LEVEL + 1.0, abs=0.05)
+    assert 0.6 < far.rise < 1.0
+    assert LEVEL + 0.6 < far.usual < LEVEL + 1.0
 
 
 def test_in_noise_an_expensive_run_says_little_of_its_batch_size() -> None:
