@@ -27,7 +27,7 @@ from bso.schema.names import wire_name
 from bso.service.ports import Store
 from bso.service.records import StoredEvent
 
-_TELLING = (
+_DECISIONS = (
     TrialStarted,
     TrialEnded,
     LateResult,
@@ -40,7 +40,7 @@ _TELLING = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Decision:
     """One recorded decision or fact: ``text`` is a sentence, ``trial_number`` the trial it is about, if any."""
 
     seq: int
@@ -51,33 +51,33 @@ class Told:
     text: str
 
 
-async def decisions(store: Store, job_id: str, *, trial_number: int | None = None) -> list[Told]:
+async def decisions(store: Store, job_id: str, *, trial_number: int | None = None) -> list[Decision]:
     """What was decided for a job, in order; with a trial number, what concerns it alone."""
-    told: list[Told] = []
+    found: list[Decision] = []
     recurrences: dict[str, int] = {}
     async for stored in whole_history(store, job_id):
         event = stored.recorded.event
         if isinstance(event, RecurrenceOpened):
             recurrences[event.recurrence_id] = event.recurrence_number
         about = getattr(event, "trial_number", None)
-        if isinstance(event, _TELLING) and trial_number in (None, about):
-            told.append(_told(stored, event, about, recurrences))
-    return told
+        if isinstance(event, _DECISIONS) and trial_number in (None, about):
+            found.append(_decision(stored, event, about, recurrences))
+    return found
 
 
-def story(told: Sequence[Told]) -> Iterator[str]:
+def story(decisions: Sequence[Decision]) -> Iterator[str]:
     """Decisions as lines with their time, trials set off from what they taught; that energy is assumed is said once."""
-    for one in told:
+    for one in decisions:
         mark = "•" if one.trial_number is not None else "▸"
         style = ("[bold]", "[/]") if one.type == "trial_started" else ("", "")
         yield f"[dim]{moment(one.at)}[/] {mark} {style[0]}{escape(one.text.removesuffix(ENERGY_ASSUMED))}{style[1]}"
-    if any(one.text.endswith(ENERGY_ASSUMED) for one in told):
+    if any(one.text.endswith(ENERGY_ASSUMED) for one in decisions):
         yield ENERGY_IS_ASSUMED
 
 
-def _told(stored: StoredEvent, event: Event, about: int | None, recurrences: Mapping[str, int]) -> Told:
+def _decision(stored: StoredEvent, event: Event, about: int | None, recurrences: Mapping[str, int]) -> Decision:
     recurrence_id = getattr(event, "recurrence_id", None)
-    return Told(
+    return Decision(
         seq=stored.recorded.seq,
         at=stored.recorded.recorded_at,
         type=wire_name(type(event)),

@@ -76,7 +76,7 @@ def _shown_plainly(params: list[Any]) -> list[Any]:
         if getattr(param, "is_flag", False):
             param.metavar = ""  # typer shows <bool>, as if a value had to be given
         if isinstance(param, TyperArgument):
-            param.get_usage_pieces = partial(_usage, param)  # type: ignore[method-assign]  # typer's: {JOB} [[TRIAL]]
+            param.get_usage_pieces = partial(_usage, param)  # type: ignore[method-assign]  # typer has no setting for it, and writes {JOB} [[TRIAL]]
     return params
 
 

@@ -24,7 +24,7 @@ from bso.domain.quantities import NOTHING, figure
 _WIDER_THAN_ANY = 100_000
 _WORD = re.compile(r"\s*(?:\d\S* (?=(?:[pnµmkMGT]?[JWs]|d|h|min|x)\b))*\S+\s*")
 HANG = 4
-"""By how many columns what follows the first line of a list's item is indented."""
+"""By how many columns all lines but the first of a list's item are indented."""
 
 
 @cache

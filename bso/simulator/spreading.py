@@ -35,7 +35,7 @@ def spread(
                     process.terminate()
             # One that ends while it hands over a result leaves half of it: as long as anybody could still write the
             # other half, and this process could, the pool would wait for it.
-            pool._result_queue._writer.close()  # type: ignore[attr-defined]  # noqa: SLF001  CPython has no other way
+            pool._result_queue._writer.close()  # type: ignore[attr-defined]  # noqa: SLF001  the pool offers no way to close it
             pool.shutdown(cancel_futures=True)  # waits: CPython, when it exits, must not meet a pool that just ends
             raise
         return [future.result() for future in futures]

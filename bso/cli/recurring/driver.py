@@ -33,7 +33,7 @@ class Step(Enum):
 
 
 class Onlooker(Protocol):
-    """Who is told what the driver does."""
+    """Who gets notice of what the driver does."""
 
     def waits(self, due: Due, *, number: int) -> None:
         """A recurrence will be due."""
@@ -193,20 +193,20 @@ class Driver:
         return recurrence.last_ended(at=self.clock(), exit_code=ended.code, stopped_by=stopped_by)
 
     def _environment(self, recurrence: Recurrence, launch: Launch) -> Mapping[str, str]:
-        told = {
+        environment = {
             "BSO_RECURRENCE_ID": recurrence.recurrence_id,
             "BSO_RECURRENCE_NUMBER": str(recurrence.number),
             "BSO_LAUNCH_NUMBER": str(launch.number),
         }
         if self.run.job_id is not None:
-            told["BSO_JOB_ID"] = self.run.job_id
+            environment["BSO_JOB_ID"] = self.run.job_id
         if launch.seed is not None:
-            told["BSO_SEED"] = str(launch.seed)
+            environment["BSO_SEED"] = str(launch.seed)
         if any(trial.is_energy_assumed for one in (*self.done, recurrence) for trial in one.trials):
-            told[NOTICE_GIVEN] = ENERGY_ASSUMED
+            environment[NOTICE_GIVEN] = ENERGY_ASSUMED
         if self.manner.captures:
-            told["BSO_RECURRENCE_DIR"] = str(self.folder.of(recurrence).absolute())
-        return {**self.manner.environment, **told}
+            environment["BSO_RECURRENCE_DIR"] = str(self.folder.of(recurrence).absolute())
+        return {**self.manner.environment, **environment}
 
     def _seed(self, recurrence: Recurrence) -> int | None:
         if self.run.seed is None:

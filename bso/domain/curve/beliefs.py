@@ -50,7 +50,7 @@ _MOST_LIKELY_TO_FAIL = 0.99
 _LUCK = 0.5  # standard deviations
 _MUCH = math.log(1.1)  # ln of how many times more expensive
 _LEAST_VARIANCE = 1e-12
-_WIDEST = 20.0  # variance of ln cost that is told in full
+_WIDEST = 20.0  # variance of ln cost that is shown in full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +132,12 @@ class Beliefs:
 
     def cost_at_best(self, batch_size: int, than: int) -> float:
         """Ln of the ratio of both expected costs, less half the deviation of what epochs say: with some luck."""
-        variance = self.variance(batch_size) + self.variance(than) - 2.0 * self.covariance(batch_size, than)
-        ratio = self._believed[batch_size].cost - self._believed[than].cost
-        return ratio - _LUCK * math.sqrt(max(0.0, variance))
+        ratio, _ = self.ratio(batch_size, than)
+        return ratio - _LUCK * math.sqrt(self.epochs_ratio_variance(batch_size, than))
+
+    def epochs_ratio_variance(self, one: int, other: int) -> float:
+        """The variance of ln of the ratio of what both need in epochs."""
+        return max(0.0, self.variance(one) + self.variance(other) - 2.0 * self.covariance(one, other))
 
     def cost_ratio_variance(self, one: int, other: int) -> float:
         """The variance of ln of the ratio of two epoch costs."""
@@ -160,15 +163,17 @@ class Beliefs:
 
     def ratio(self, one: int, other: int) -> tuple[float, float]:
         """Ln of the ratio of both expected costs, and its variance."""
-        epochs = self.variance(one) + self.variance(other) - 2.0 * self.covariance(one, other)
         ratio = self._believed[one].cost - self._believed[other].cost
-        return ratio, max(0.0, epochs) + self.cost_ratio_variance(one, other)
+        return ratio, self.epochs_ratio_variance(one, other) + self.cost_ratio_variance(one, other)
 
     def learnt(self, one: int, other: int, runs: int) -> float:
         """By how much so many runs of ``one`` are expected to reduce that variance."""
+        return self.epochs_learnt(one, other, runs) + self.cost_learnt(one, other, runs)
+
+    def epochs_learnt(self, one: int, other: int, runs: int) -> float:
+        """By how much they are expected to reduce the part of it that is of epochs."""
         variance, shared = self.variance(one), self.covariance(one, other)
-        epochs = (variance - shared) ** 2 / (variance + self._believed[one].noise / runs)
-        return epochs + self.cost_learnt(one, other, runs)
+        return (variance - shared) ** 2 / (variance + self._believed[one].noise / runs)
 
     def risk(self, batch_size: int, than: int) -> float:
         """How likely it is that a batch size is over 10 % more expensive than another."""

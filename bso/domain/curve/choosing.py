@@ -162,7 +162,7 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
         if not now.beliefs.of(size).is_tried:
             return _told(size, f"{size} is near {incumbent}, the best one known, and was never tried")
     for size in beside:
-        more = normal.exp(min(_MOST_EXPENSIVE, now.beliefs.of(size).cost - now.beliefs.of(incumbent).cost)) - 1.0
+        more = _more(now, size, incumbent)
         looks = now.looks.get(size, 0)
         if (
             size not in now.running
@@ -183,8 +183,7 @@ def _default_again(now: Situation, incumbent: int) -> Choice | None:
     default, beliefs = now.default_batch_size, now.beliefs
     if now.aborts or default == incumbent or default in now.running or default not in now.standing.fresh:
         return None
-    ratio, _ = beliefs.ratio(default, incumbent)
-    price = max(normal.exp(min(ratio, _MOST_EXPENSIVE)) - 1.0, _LEAST_PRICE)
+    price = max(_more(now, default, incumbent), _LEAST_PRICE)
     risk = beliefs.risk(incumbent, default)
     if beliefs.learnt(default, incumbent, 1) < beliefs.learnt(incumbent, default, 1):
         return None  # the incumbent is what too little is known of
@@ -192,6 +191,12 @@ def _default_again(now: Situation, incumbent: int) -> Choice | None:
         return None
     reason = f"{default}, the default, again: {incumbent}, the best one known, may be over 10% more expensive"
     return Choice(batch_size=default, reason=f"{reason} (probability {percent(risk)})", is_second_look=True)
+
+
+def _more(now: Situation, size: int, than: int) -> float:
+    """By which share of its cost a batch size is expected to cost more than another."""
+    ratio, _ = now.beliefs.ratio(size, than)
+    return normal.exp(min(ratio, _MOST_EXPENSIVE)) - 1.0
 
 
 def _why_another(now: Situation, size: int, incumbent: int, value: Value) -> str:

@@ -63,14 +63,14 @@ def value_of(
     variance, shared = beliefs.variance(batch_size), beliefs.covariance(batch_size, incumbent)
     longer = surprise * variance / (variance + mine.noise) if told else 0.0
     difference = max(mine.cost + more + longer - best.cost, at_least)
-    epochs = max(0.0, variance + beliefs.variance(incumbent) - 2.0 * shared)
+    epochs = beliefs.epochs_ratio_variance(batch_size, incumbent)
     costs = beliefs.cost_ratio_variance(batch_size, incumbent) if epoch_cost is None else 0.0
     price = min(max(normal.exp(min(difference + 0.5 * (epochs + costs), _MOST_EXPENSIVE)) - 1.0, 0.0), 1.0)
     known = (variance - shared) ** 2 / (variance + mine.noise + 1.0 / told) if told else 0.0
 
     def of(runs: int) -> Value:
         of_costs = beliefs.cost_learnt(batch_size, incumbent, runs) if epoch_cost is None else 0.0
-        learnt = (variance - shared) ** 2 / (variance + mine.noise / runs) + of_costs - known
+        learnt = beliefs.epochs_learnt(batch_size, incumbent, runs) + of_costs - known
         saving = normal.expected_saving(difference, math.sqrt(max(learnt, _LEAST_VARIANCE)))
         return Value(gain=max(horizon(recurrences) - runs, 0) * saving, price=runs * price, runs=runs)
 

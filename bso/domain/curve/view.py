@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bso.domain.curve import cost_learning, judging, learning, normal
+from bso.domain.curve import cost_observations, judging, learning, normal
 from bso.domain.curve.beliefs import Beliefs, beliefs_from
 from bso.domain.curve.cost_records import EpochCostKnowledge, LearntEpochCost
 from bso.domain.curve.records import EpochKnowledge, LearntCurve, LearntEpochs
@@ -39,7 +39,7 @@ class View:
     recurrences: int
     is_second_look: bool
     bound: float | None
-    running_cost: cost_learning.RunningCost | None
+    running_cost: cost_observations.RunningCost | None
     patience: str | None = None
 
     @property
@@ -83,7 +83,7 @@ class View:
         own = self._learnt_cost(trial) if has_cost else None
         return None if epochs is None and own is None else LearntCurve(epochs=epochs, epoch_cost=own)
 
-    def _underway(self, trial: Trial, own: cost_learning.RunningCost) -> judging.Underway:
+    def _underway(self, trial: Trial, own: cost_observations.RunningCost) -> judging.Underway:
         return judging.Underway(
             batch_size=trial.batch_size,
             epochs=trial.epoch,
@@ -104,8 +104,8 @@ class View:
         seen = _cost_seen(self.beliefs, self.costs, trial)
         if seen is None:
             return None
-        ratio = cost_learning.profiling_ratio(trial)
-        return cost_learning.learnt_cost(self.beliefs, self.costs, trial.batch_size, seen, profiling_ratio=ratio)
+        ratio = cost_observations.profiling_ratio(trial)
+        return cost_observations.learnt_cost(self.beliefs, self.costs, trial.batch_size, seen, profiling_ratio=ratio)
 
     def _learnt_epochs(self, trial: Trial, ended: TrialEnded | LateResult) -> LearntEpochs | None:
         if ended.outcome is Outcome.CONVERGED:
@@ -146,7 +146,7 @@ def view_of(job: Job, trial: Trial) -> View:
         recurrences=recurrence.recurrence_number - 1 if recurrence is not None else job.last_recurrence_number,
         is_second_look=trial.trial_number in version.epochs.second_looks,
         bound=None,
-        running_cost=None if seen is None else cost_learning.running_cost(beliefs, costs, trial.batch_size, seen),
+        running_cost=None if seen is None else cost_observations.running_cost(beliefs, costs, trial.batch_size, seen),
     )
     return view.with_bound(trial, _bound(view, trial))
 
@@ -170,11 +170,11 @@ def _bound(view: View, trial: Trial) -> float | None:
     return bound if math.isfinite(bound) else None
 
 
-def _cost_seen(beliefs: Beliefs, costs: EpochCostKnowledge, trial: Trial) -> cost_learning.EpochCostSeen | None:
+def _cost_seen(beliefs: Beliefs, costs: EpochCostKnowledge, trial: Trial) -> cost_observations.EpochCostSeen | None:
     """What the trial says of epoch costs so far; None: nothing, or the job never had its batch size."""
     if not trial.reports or trial.cost <= 0.0 or trial.batch_size not in beliefs.sizes:
         return None
-    return cost_learning.epoch_cost_seen(trial, costs)
+    return cost_observations.epoch_cost_seen(trial, costs)
 
 
 def _interval(trial: Trial) -> float:

@@ -95,17 +95,17 @@ def test_trials_of_several_versions_say_which() -> None:
     assert "version" in trials(trial(1), replace(trial(2), version_number=2))
 
 
-def test_trials_show_their_learning_rate_where_one_was_told() -> None:
-    told = replace(trial(2, batch_size=8), learning_rate=RATE)
-    words = trials(trial(1), told)
+def test_trials_show_their_learning_rate_where_one_was_given() -> None:
+    with_rate = replace(trial(2, batch_size=8), learning_rate=RATE)
+    words = trials(trial(1), with_rate)
     assert "learning" in words
     assert "0.025" in words
     assert "learning" not in trials(trial(1))
 
 
 def test_a_narrow_screen_shows_how_trials_ended_rather_than_their_rates_and_says_so() -> None:
-    told = replace(trial(2, batch_size=8, cost=4.56e6), learning_rate=RATE, time_s=7300.0, metric=0.9123)
-    words = trials(told, width=70)
+    with_rate = replace(trial(2, batch_size=8, cost=4.56e6), learning_rate=RATE, time_s=7300.0, metric=0.9123)
+    words = trials(with_rate, width=70)
     assert "converged" in words
     assert "4.56 MJ" in words
     assert "0.025" not in words

@@ -336,7 +336,7 @@ def test_closing_says_nothing_where_everything_is_delivered(
 
 
 class _Warnings(logging.Handler):
-    """What trainings are told while they wait."""
+    """The notices that trainings give while they wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,7 +350,7 @@ class _Warnings(logging.Handler):
 
 
 class _AfterWarning(ReachableOptimizer):
-    """Answers only when a training has been told that it waits."""
+    """Answers only after a training has given notice that it waits."""
 
     def __init__(self, warnings: _Warnings) -> None:
         super().__init__()

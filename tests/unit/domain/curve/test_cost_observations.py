@@ -1,4 +1,4 @@
-"""Noise, spikes and changes of epoch costs are told apart, run by run."""
+"""Noise, spikes and changes of epoch costs are distinguished, run by run."""
 
 import math
 import random
@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.cost_learning import EpochCostSeen, learnt_cost, running_cost
+from bso.domain.curve.cost_observations import EpochCostSeen, learnt_cost, running_cost
 from bso.domain.curve.cost_records import EpochCostKnowledge, LearntEpochCost, with_learnt_cost
 from bso.domain.curve.records import EpochKnowledge
 from tests.unit.domain.curve.knowing import SIZES, SPEC

@@ -71,7 +71,7 @@ def learnt_cost(
 ) -> LearntEpochCost:
     """What an ended trial says of epoch costs.
 
-    Noise, spikes and changes are told apart by the runs around it: surprises of one run are cut off, those of several
+    The runs around it distinguish noise, spikes and changes: the surprise of one run is limited, and those of several
     runs add up.
     """
     mean, variance = beliefs.epoch_cost(batch_size)
