@@ -83,7 +83,10 @@ def learnt_cost(
     is_alike = abs(seen.value - sums.mean) < _MOST * math.sqrt(2.0 * (noise + seen.noise))
     is_suspected = beliefs.spike_probability(batch_size) > _LIKELY
     is_comparable = costs.record(batch_size).is_known and not (is_suspected and is_alike)
-    after = surprises.after_run(believed, costs.spike_rate) if is_comparable else surprises.after_another()
+    is_far = is_comparable and surprise > _MOST
+    after = surprises.after_another()
+    if is_comparable:
+        after = surprises.after_run(believed, costs.spike_rate, is_spike=is_far)
     moved = after.changed_for if is_comparable else 0
     forgets = is_suspected and not is_alike and not moved and seen.value < sums.mean
     trusted = mean + believed * deviation if is_comparable and not moved else seen.value
@@ -97,7 +100,7 @@ def learnt_cost(
         surprises=CostSurprises() if moved else after,
         moved=moved,
         shift=_shift(beliefs, costs) if moved else 0.0,
-        is_spike=not moved and (forgets or (is_comparable and surprise > _MOST)),
+        is_spike=not moved and (forgets or is_far),
         forgets=forgets,
         profiling_ratio=profiling_ratio,
     )

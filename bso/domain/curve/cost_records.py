@@ -14,7 +14,7 @@ _RECENT = 12
 _FORGOTTEN = 0.02  # of what is known of noise, with each run
 _SPIKES_GUESSED, _RUNS_GUESSED = 0.3, 12.0
 _SLACK, _ALARM = 0.5, 4.9  # standard deviations: what a surprise may be, and a sum of what exceeds it
-_SPIKED = 0.72  # with few spikes, two great surprises in a row are enough
+_SPIKED = 0.78  # of a job with fifteen runs and no spike, two great surprises in a row are enough
 _LEAST_WEIGHT = 0.05
 _NO_RUNS = RunSums()
 
@@ -46,15 +46,17 @@ class RecentCost:
 class CostSurprises:
     """Whether costs have changed, of all batch sizes alike: a two-sided CUSUM test (Page, 1954).
 
-    The sums of standardized surprises of runs, less what each may be; and of how many runs each is.
+    The sums of standardized surprises of runs, less what each may be; of how many runs each is; and how many of the
+    ``rising_for`` runs were taken for spikes, which they were not if costs turn out to have changed.
     """
 
     rising: float = 0.0
     rising_for: int = 0
     falling: float = 0.0
     falling_for: int = 0
+    spikes: int = 0
 
-    def after_run(self, surprise: float, spike_rate: float) -> CostSurprises:
+    def after_run(self, surprise: float, spike_rate: float, *, is_spike: bool) -> CostSurprises:
         """The sums after a run, whose surprise is in standard deviations. The more spikes there are, the less one says.
 
         (A surprise less the slack is the logarithm of how much likelier it is after a change by one deviation.)
@@ -66,6 +68,7 @@ class CostSurprises:
             rising_for=self.rising_for + 1 if rising else 0,
             falling=falling,
             falling_for=self.falling_for + 1 if falling else 0,
+            spikes=self.spikes + is_spike if rising else 0,
         )
 
     def after_another(self) -> CostSurprises:
@@ -158,7 +161,7 @@ def with_learnt_cost(
         freedom=knowledge.freedom * kept + (0.0 if learnt.square is None else 1.0),
         recent=recent,
         surprises=learnt.surprises,
-        spikes=knowledge.spikes + learnt.is_spike,
+        spikes=knowledge.spikes + learnt.is_spike - (knowledge.surprises.spikes if learnt.moved else 0),
         runs=knowledge.runs + 1,
         profiling_ratio=ratio,
         profiled=profiled,

@@ -98,6 +98,21 @@ def test_after_several_steps_all_batch_sizes_are_still_known_on_one_level() -> N
     assert differences == [pytest.approx(0.1, abs=0.05)] * 5
 
 
+def test_two_runs_far_above_all_noise_are_a_change_and_no_spikes() -> None:
+    knowledge, _ = after([(64, LEVEL + 0.02 * (-1) ** i) for i in range(16)])
+    knowledge, learnt = after([(64, LEVEL + 1.0)] * 2, knowledge)
+    assert [one.moved for one in learnt] == [0, 2]
+    assert knowledge.spikes == 0
+
+
+def test_steps_leave_no_spikes_behind() -> None:
+    knowledge, _ = after([(64, LEVEL), (128, LEVEL)] * 10)
+    for step in range(1, 6):
+        knowledge, learnt = after([(64, LEVEL + 0.5 * step), (128, LEVEL + 0.5 * step)] * 2, knowledge)
+        assert changes(learnt) == 1
+    assert knowledge.spikes == 0
+
+
 def test_one_spike_of_a_known_batch_size_is_not_believed() -> None:
     knowledge, _ = after([(64, LEVEL + 0.02 * (-1) ** i) for i in range(8)])
     knowledge, [spike] = after([(64, LEVEL + math.log(3.0))], knowledge)
