@@ -36,7 +36,7 @@ from bso_client.transports.transport import Transport
 logger = logging.getLogger("bso")
 
 _SILENT_S = 0.5  # closing takes longer than this only if nobody answers
-_SLOW_S = 2.0  # and so does a batch size
+_SLOW_S = 2.0  # a wait for a batch size that is longer than this gives notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
