@@ -81,13 +81,27 @@ def _of_recurrence(event: RecurrenceOpened | RecurrenceEnded) -> str:
 def _of_job(event: JobRegistered | JobRespecified | JobDeleted | JobSnapshotted) -> str:
     match event:
         case JobRegistered():
-            return f"the job was registered: {described(event.spec)}"
+            return f"the job was registered: {described(event.spec)}{_inherited(event)}"
         case JobRespecified():
-            return f"the specification changed, version {event.version_number} is current: {described(event.spec)}"
+            changed = f"the specification changed, version {event.version_number} is current"
+            return f"{changed}: {described(event.spec)}{_inherited(event)}"
         case JobDeleted():
             return "the job was deleted"
         case JobSnapshotted():
             return "everything before this was exported and removed"
+
+
+def _inherited(event: JobRegistered | JobRespecified) -> str:
+    if event.inherited is None:
+        return ""
+    sizes = {*event.inherited.epochs.records}
+    for known in event.inherited.knowledge.values():
+        sizes |= {*known.arms, *known.epoch_costs.records}
+    return (
+        f"; what is known of batch sizes {listed(sorted(sizes))} is inherited from {event.inherited.source}"
+        if sizes
+        else ""
+    )
 
 
 def _of_knowledge(

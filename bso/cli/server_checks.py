@@ -6,7 +6,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from bso.cli.findings import Finding, broken, note, ok, schema_finding
+from bso.cli.findings import Finding, Health, broken, note, ok, schema_finding
+from bso.cli.job_checks import check_noise
 from bso.cli.refusals import sentence_of
 from bso.cli.settings import Places
 from bso.domain.errors import BsoError
@@ -96,6 +97,7 @@ async def check_database(places: Places) -> list[Finding]:
         except BsoError as error:
             return [broken("database", f"{name}: {error}", DATABASE_ADVICE)]
         took = seconds(time.perf_counter() - started)
-        return [schema_finding("database", f"{name}, {took}", await store.schema_state())]
+        schema = schema_finding("database", f"{name}, {took}", await store.schema_state())
+        return [schema, *(await check_noise(store) if schema.health is Health.OK else ())]
     finally:
         await store.close()

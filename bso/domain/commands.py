@@ -24,12 +24,16 @@ class OnConflict(Enum):
 class RegisterJob:
     """Register a job or change its specification. ``spec`` holds only what the user set, by field name.
 
-    Without a job_id in the request, one is made from ``job_id_prefix`` and the command_id.
+    Without a job_id in the request, one is made from ``job_id_prefix`` and the command_id. A new version of a job
+    inherits what its predecessor knew, unless ``inherit`` is False; ``like`` names another job from which it, or a new
+    job, inherits instead.
     """
 
     spec: Mapping[str, Any]
     job_id_prefix: str = "job"
     on_conflict: OnConflict = OnConflict.NEW_VERSION
+    inherit: bool = True
+    like: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any
 from bso.domain.commands import PowerMeasurement
 from bso.domain.curve.records import LearntCurve
 from bso.domain.hardware import HardwareKind
+from bso.domain.inheritance import Inheritance
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Stage
 from bso.domain.learning_rate import LearningRate
@@ -22,21 +23,26 @@ from bso.domain.trial import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRegistered:
-    """A job came into being, or came back after its deletion, with an empty memory."""
+    """A job came into being, or came back after its deletion, with an empty memory but for what it has inherited."""
 
     version_number: int
     spec: JobSpec
     seed: int
     owner: str | None
+    inherited: Inheritance | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRespecified:
-    """The specification changed; a new or an earlier version may have become the current one."""
+    """The specification changed; a new or an earlier version may have become the current one.
+
+    ``inherited`` is what a new version knows before its first run; None: nothing.
+    """
 
     version_number: int
     spec: JobSpec
     seed: int
+    inherited: Inheritance | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 from bso.domain import events as happened
 from bso.domain.curve.evolution import with_approach, with_learnt_curve, with_second_look
-from bso.domain.curve.records import EpochKnowledge
 from bso.domain.events import Event
 from bso.domain.forgetting import after_allowing, after_change_point
 from bso.domain.job import Job, JobVersion
@@ -18,6 +17,7 @@ from bso.domain.profiling import Totals
 from bso.domain.recurrence import Recurrence
 from bso.domain.replacing import replace
 from bso.domain.trial import FAILURES, OUT_OF_MEMORY, Outcome, Trial, TrialState, reason_code
+from bso.domain.within_run import squares_after
 
 
 def evolve(job: Job, event: Event) -> Job:
@@ -35,7 +35,7 @@ def fold(job_id: str, events: Iterable[Event]) -> Job:
 
 
 def _registered(job: Job, event: happened.JobRegistered) -> Job:
-    version = JobVersion(version_number=event.version_number, spec=event.spec, seed=event.seed)
+    version = _new_version(event)
     return replace(
         job,
         owner=event.owner,
@@ -47,15 +47,15 @@ def _registered(job: Job, event: happened.JobRegistered) -> Job:
 
 def _respecified(job: Job, event: happened.JobRespecified) -> Job:
     known = job.versions.get(event.version_number)
-    version = JobVersion(
-        version_number=event.version_number,
-        spec=event.spec,
-        seed=event.seed,
-        knowledge=known.knowledge if known is not None else {},
-        learning_rate=known.learning_rate if known is not None else None,
-        epochs=known.epochs if known is not None else EpochKnowledge(),
-    )
+    version = _new_version(event) if known is None else replace(known, spec=event.spec, seed=event.seed)
     return replace(job.with_version(version), current_version=event.version_number)
+
+
+def _new_version(event: happened.JobRegistered | happened.JobRespecified) -> JobVersion:
+    version = JobVersion(version_number=event.version_number, spec=event.spec, seed=event.seed)
+    if event.inherited is None:
+        return version
+    return replace(version, epochs=event.inherited.epochs, knowledge=event.inherited.knowledge)
 
 
 def _recurrence_opened(job: Job, event: happened.RecurrenceOpened) -> Job:
@@ -110,6 +110,7 @@ def _epoch_reported(job: Job, event: happened.EpochReported) -> Job:
             metric=event.metric,
             nonfinite_metrics_in_a_row=0 if is_finite else trial.nonfinite_metrics_in_a_row + 1,
             cost=event.cost,
+            cost_squares=squares_after(trial, epoch=event.epoch, cost=event.cost, is_profiling=event.is_profiling),
             bound=event.bound,
         )
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bso.domain.curve.cost_records import EpochCostKnowledge
 from bso.domain.curve.records import EpochKnowledge
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
@@ -34,6 +35,12 @@ class JobVersion:
         """What is known on a hardware kind; fresh where nothing is."""
         found = self.knowledge.get(hardware.key)
         return found if found is not None else fresh_knowledge(self.spec, hardware)
+
+    def costs_elsewhere(self, hardware: HardwareKind) -> EpochCostKnowledge | None:
+        """What is known of epoch costs on another hardware kind, the one of which most is; None: there is none."""
+        others = [self.knowledge[key].epoch_costs for key in sorted(self.knowledge) if key != hardware.key]
+        known = [one for one in others if one.records]
+        return max(known, key=lambda one: one.weight) if len(known) > 1 else next(iter(known), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

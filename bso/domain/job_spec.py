@@ -52,7 +52,7 @@ class JobSpec:
     converged cost. ``window_size`` 0 means: learn from all trials since the last change point; else from the last
     window_size * len(batch_sizes). ``cost_budget`` [J] bounds a trial while nothing has converged. ``max_attempts``
     trials at most serve one recurrence, those not counted that were interrupted or cancelled; the last of them runs
-    without a bound.
+    without a bound. ``min_saving``: the policy ``curve`` stays where it is unless it saves this share of the cost.
 
     The defaults here are also what is read where a recorded specification lacks a field. Hence that of ``policy``
     never changes, records without it being of jobs that learn by pruning_thompson; a new job gets ``curve``.
@@ -76,6 +76,7 @@ class JobSpec:
     cost_budget: float | None = None
     early_stopping: bool = True
     max_attempts: int = 3
+    min_saving: float = 0.02
 
     @property
     def identity(self) -> SpecIdentity:
@@ -260,4 +261,5 @@ _CHECKS: Mapping[str, Callable[[object], Any]] = {
     "cost_budget": _optional(_number(5e-324, 1e300, "a positive number of joules, or None for no budget")),
     "early_stopping": _boolean,
     "max_attempts": _integer(1, 1000),
+    "min_saving": _number(0.0, 0.5, "a share of the cost from 0 to 0.5"),
 }

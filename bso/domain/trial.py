@@ -87,6 +87,7 @@ class Trial:
 
     The id tells the reports of this trial from stale ones. It stands in published events, so it is no secret.
     ``time_s`` and ``energy_j`` are what it took; ``cost`` leaves out what profiling power limits added to them.
+    ``cost_squares`` says by how much epoch costs of its reports differ; see within_run.
     """
 
     trial_number: int
@@ -111,6 +112,7 @@ class Trial:
     metric: float | None = None
     nonfinite_metrics_in_a_row: int = 0
     cost: float = 0.0
+    cost_squares: float = 0.0
     bound: float | None = None
     outcome: Outcome | None = None
     outcome_reason: str = ""

@@ -211,6 +211,7 @@ _WITHOUT_NULL: Mapping[str, Any] = {
     "profiled_epochs": 0.0,
     "profiled_time_s": 0.0,
     "profiled_energy_j": 0.0,
+    "cost_squares": 0.0,
 }
 """Columns in which NULL means this."""
 

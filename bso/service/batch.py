@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
@@ -15,12 +16,14 @@ from bso.domain.decide import (
     Decision,
     PowerProfiles,
     Rules,
+    job_like,
     needs_earlier_report,
     needs_profiles_of,
     trial_asked_for,
 )
 from bso.domain.errors import Rejected
 from bso.domain.events import EpochReported, Event, JobDeleted, PowerProfiled
+from bso.domain.identifiers import identifier_problem
 from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.trial import EpochReport, Trial
@@ -59,6 +62,7 @@ class Decide(Protocol):
         rules: Rules,
         earlier: EpochReport | None = None,
         power_profiles: PowerProfiles = ...,
+        like: Job | None = None,
     ) -> Decision:
         """Events and a reply, from a job and a request."""
         ...
@@ -84,6 +88,7 @@ class Batch:
     _loaded: dict[str, Job] = field(default_factory=dict)
     _jobs: dict[str, Job] = field(default_factory=dict)
     _damaged: dict[str, str] = field(default_factory=dict)
+    _siblings: dict[str, Job] = field(default_factory=dict)
     _events: list[NewEvent] = field(default_factory=list)
     _profiles: dict[tuple[str, int, str], PowerProfile] = field(default_factory=dict)
     _unprofiled: set[str] = field(default_factory=set)
@@ -127,6 +132,7 @@ class Batch:
         self._loaded = {job_id: replace(job, trials=numbered[job_id]) for job_id, job in self._loaded.items()}
         self._jobs = dict(self._loaded)
         await self._load_profiles(requests)
+        await self._load_siblings(requests)
 
     async def _load_profiles(self, requests: Sequence[Request]) -> None:
         asked = {
@@ -137,6 +143,17 @@ class Batch:
         }
         for profile in await self.uow.power_profiles(asked) if asked else ():
             self._know(profile)
+
+    async def _load_siblings(self, requests: Sequence[Request]) -> None:
+        """The jobs that others inherit from, without a lock: two that name each other must not wait for one another.
+
+        One that cannot be read counts as not there: a training is worth more than what it would know.
+        """
+        named = {like for request in requests if (like := job_like(request.command)) is not None}
+        asked = {like for like in named - self._stored.keys() if identifier_problem(like) is None}
+        for stored in (await self.uow.jobs(asked) if asked else {}).values():
+            with suppress(Rejected, StateTooNew):
+                self._siblings[stored.job_id] = self.reader.read(stored)
 
     async def _answer(self, request: Request, memory: Recollection) -> _Decided:
         known = memory.replies.get(request.command_id)
@@ -162,6 +179,7 @@ class Batch:
                 rules=self.rules,
                 earlier=earlier,
                 power_profiles=self._known_profiles.get(request.job_id, {}),
+                like=self._like(request),
             )
             events = _recorded(request, decision, job.last_seq if job is not None else 0, now)
             rows = [row_of(event, decision.reply) for event in events]
@@ -173,6 +191,11 @@ class Batch:
         for event in events:
             self._note(request.job_id, event.event)
         return _Decided(answer=Answer(request=request, reply=decision.reply), events=events)
+
+    def _like(self, request: Request) -> Job | None:
+        """The job to inherit from; one of this batch as the commands before have left it."""
+        like = job_like(request.command)
+        return None if like is None else self._jobs.get(like, self._siblings.get(like))
 
     async def _earlier_report(self, job: Job, request: Request) -> EpochReport | None:
         command = request.command

@@ -180,8 +180,7 @@ class InMemoryUnitOfWork:
 
     async def lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> Mapping[str, StoredJob]:
         """Read jobs."""
-        found = {job_id: _stored(job_id, self._tables.jobs.get(job_id)) for job_id in sorted(job_ids)}
-        return {job_id: stored for job_id, stored in found.items() if stored is not None}
+        return await self.jobs(job_ids)
 
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
         """What these commands were answered, if they were, and all active trials of the jobs ``active_of``."""
@@ -192,6 +191,11 @@ class InMemoryUnitOfWork:
     async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:
         """These trials, as far as they exist."""
         return {key: self._tables.trials[key] for key in keys if key in self._tables.trials}
+
+    async def jobs(self, job_ids: Collection[str]) -> Mapping[str, StoredJob]:
+        """These jobs, as far as they exist."""
+        found = {job_id: _stored(job_id, self._tables.jobs.get(job_id)) for job_id in sorted(job_ids)}
+        return {job_id: stored for job_id, stored in found.items() if stored is not None}
 
     async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
         """What the log holds first for exactly this epoch of a trial."""
@@ -228,8 +232,7 @@ class InMemoryUnitOfWork:
     async def forget_job(self, job_id: str) -> None:
         """Delete everything of a job at commit."""
         gone = {event_id: event.new for event_id, event in self._tables.events.items() if event.new.job_id == job_id}
-        self._pending.append(lambda: self._forget(gone))
-        self._pending.append(lambda: self._forget_rows(job_id))
+        self._pending += [lambda: self._forget(gone), lambda: self._forget_rows(job_id)]
 
     async def commit(self) -> None:
         """Apply the writes."""
@@ -248,8 +251,7 @@ class InMemoryUnitOfWork:
         self._tables.trials.update(changes.trials)
         for change in changes.jobs:
             self._tables.jobs[change.job_id] = self._changed(change, changes.now)
-        for job_id in changes.unprofiled:
-            self._forget_profiles(job_id)
+        self._forget_profiles(changes.unprofiled)
         for profile in changes.power_profiles:
             self._tables.profiles[profile.job_id, profile.batch_size, profile.hardware.key] = profile
 
@@ -267,13 +269,11 @@ class InMemoryUnitOfWork:
 
     def _forget_rows(self, job_id: str) -> None:
         self._tables.jobs.pop(job_id, None)
-        for key in [key for key in self._tables.trials if key[0] == job_id]:
-            del self._tables.trials[key]
-        self._forget_profiles(job_id)
+        self._tables.trials = {key: one for key, one in self._tables.trials.items() if key[0] != job_id}
+        self._forget_profiles([job_id])
 
-    def _forget_profiles(self, job_id: str) -> None:
-        for key in [key for key in self._tables.profiles if key[0] == job_id]:
-            del self._tables.profiles[key]
+    def _forget_profiles(self, job_ids: Collection[str]) -> None:
+        self._tables.profiles = {key: one for key, one in self._tables.profiles.items() if key[0] not in job_ids}
 
 
 def _stored(job_id: str, job: _Job | None) -> StoredJob | None:

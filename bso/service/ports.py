@@ -44,6 +44,10 @@ class UnitOfWork(Protocol):
         """These trials, as far as they exist."""
         ...
 
+    async def jobs(self, job_ids: Collection[str]) -> Mapping[str, StoredJob]:
+        """These jobs as far as they exist, each as it was last committed; nobody waits for it, and it for nobody."""
+        ...
+
     async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
         """What the log holds first for exactly this epoch of a trial."""
         ...

@@ -3,6 +3,7 @@
 from bso.simulator.drift import NO_DRIFT, Drift, parse_drift
 from bso.simulator.errors import InvalidSimulation, InvalidTrace
 from bso.simulator.noise import NO_NOISE, Noise, parse_noise
+from bso.simulator.phases import NO_CHANGES, Changes, Move, NewVersion, parse_changes
 from bso.simulator.problem import Problem, make_problem, read_problems
 from bso.simulator.run import Run, SimulatedTrial
 from bso.simulator.simulation import Submission, simulate, simulate_submissions
@@ -11,11 +12,15 @@ from bso.simulator.workloads import KNOWN_WORKLOADS, Workload
 
 __all__ = [
     "KNOWN_WORKLOADS",
+    "NO_CHANGES",
     "NO_DRIFT",
     "NO_NOISE",
+    "Changes",
     "Drift",
     "InvalidSimulation",
     "InvalidTrace",
+    "Move",
+    "NewVersion",
     "Noise",
     "Problem",
     "Run",
@@ -23,6 +28,7 @@ __all__ = [
     "Submission",
     "Workload",
     "make_problem",
+    "parse_changes",
     "parse_drift",
     "parse_noise",
     "read_power_trace",

@@ -47,7 +47,7 @@ def _baseline(
             trained = world.max_epochs(recurrence) if needed is None else needed
             epochs += world.noisy_epochs(size, run, recurrence, trained)
         sizes.append(size)
-        costs.append(world.cost(price(size, recurrence)) * epochs * length)
+        costs.append(world.cost(price(size, recurrence), recurrence) * epochs * length)
         means.append(expected(size, recurrence))
     scaled = list(zip(means, lengths, strict=True))
     return Baseline(

@@ -23,7 +23,7 @@ from bso.domain.events import ChangePoint
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
-from bso.domain.policy import Expectation
+from bso.domain.policy import Outlook
 from bso.domain.replies import (
     EpochJudged,
     PowerProfileRecorded,
@@ -48,9 +48,8 @@ class SimulatedJob:
     ``change_points`` counts the changes that the policy has reported so far.
     """
 
-    def __init__(self, spec: Mapping[str, Any], hardware: HardwareKind) -> None:
+    def __init__(self, spec: Mapping[str, Any]) -> None:
         self._job = Job(job_id=JOB_ID)
-        self._hardware = hardware
         self._numbers = count(1)
         self.change_points = 0
         self._profiles: dict[tuple[int, str], tuple[PowerMeasurement, ...]] = {}
@@ -61,31 +60,30 @@ class SimulatedJob:
         """The specification as it is registered."""
         return self._job.spec
 
-    def expected(self) -> Mapping[int, Expectation]:
-        """What the policy expects a run of each batch size to cost now; without those of which it expects nothing."""
-        version = self._job.version
-        knowledge = version.knowledge.get(self._hardware.key)
-        return {} if knowledge is None else POLICIES[self.spec.policy].outlook(version, knowledge).expected
+    def outlook(self, target_metric: float, hardware: HardwareKind) -> Outlook:
+        """What the policy makes now of the batch sizes on some hardware, under the version with this target metric."""
+        version = next(one for one in self._job.versions.values() if one.spec.target_metric == target_metric)
+        knowledge = version.knowledge.get(hardware.key)
+        if knowledge is None:
+            return Outlook(best_batch_size=None, expected={})
+        return POLICIES[self.spec.policy].outlook(version, knowledge)
 
-    def best_known(self) -> BestKnown:
-        """What the policy takes for the best batch size now."""
-        version = self._job.version
-        knowledge = version.knowledge.get(self._hardware.key)
-        if knowledge is not None:
-            outlook = POLICIES[self.spec.policy].outlook(version, knowledge)
-            if outlook.best_batch_size is not None:
-                expected = outlook.expected.get(outlook.best_batch_size)
-                cost = None if expected is None else expected.cost
-                return BestKnown(batch_size=outlook.best_batch_size, expected_cost=cost)
-        return BestKnown(batch_size=self.spec.default_batch_size, expected_cost=None)
+    def best_known(self, target_metric: float, hardware: HardwareKind) -> BestKnown:
+        """What it takes for the best batch size there."""
+        outlook = self.outlook(target_metric, hardware)
+        if outlook.best_batch_size is None:
+            return BestKnown(batch_size=self.spec.default_batch_size, expected_cost=None)
+        expected = outlook.expected.get(outlook.best_batch_size)
+        cost = None if expected is None else expected.cost
+        return BestKnown(batch_size=outlook.best_batch_size, expected_cost=cost)
 
     def register(self, spec: Mapping[str, Any], now_s: float) -> None:
-        """Register the job, or change what is registered."""
+        """Register the job, or change what is registered: another target metric makes, or resumes, another version."""
         self._send(RegisterJob(spec=spec), now_s, Registered)
 
-    def begin(self, recurrence_id: str, now_s: float) -> TrialBegun:
-        """Begin a trial."""
-        command = BeginTrial(hardware=self._hardware, recurrence_id=recurrence_id)
+    def begin(self, recurrence_id: str, hardware: HardwareKind, now_s: float) -> TrialBegun:
+        """Begin a trial of the version that was registered last."""
+        command = BeginTrial(hardware=hardware, recurrence_id=recurrence_id)
         return self._send(command, now_s, TrialBegun, self._profiles)
 
     def report(self, report: ReportEpoch, now_s: float) -> EpochJudged:
@@ -102,11 +100,13 @@ class SimulatedJob:
         self._job = self._job.without_ended_trials()
         return finished
 
-    def record_power_profile(self, batch_size: int, measurements: tuple[PowerMeasurement, ...], now_s: float) -> None:
+    def record_power_profile(
+        self, batch_size: int, hardware: HardwareKind, measurements: tuple[PowerMeasurement, ...], now_s: float
+    ) -> None:
         """Record what was measured under several power limits: later trials of the batch size need not measure."""
-        command = ReportPowerProfile(batch_size=batch_size, hardware=self._hardware, measurements=measurements)
+        command = ReportPowerProfile(batch_size=batch_size, hardware=hardware, measurements=measurements)
         self._send(command, now_s, PowerProfileRecorded)
-        self._profiles[batch_size, self._hardware.key] = measurements
+        self._profiles[batch_size, hardware.key] = measurements
 
     def _send(
         self, command: Command, now_s: float, expected: type[_Reply], profiles: PowerProfiles | None = None

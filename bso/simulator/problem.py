@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bso.domain.commands import PowerMeasurement
 from bso.domain.cost import cost_of
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.simulator.errors import InvalidSimulation
@@ -20,6 +21,8 @@ from bso.simulator.traces import (
     read_train_trace,
 )
 from bso.simulator.workloads import WORKLOADS_FILE, Workload, known_workloads
+
+_SAMPLES_PER_EPOCH = 50_000  # traces do not say how large the data are; only ratios of throughput matter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,8 @@ class Problem:
     """A workload on a GPU. Batch sizes are those of which both runs and epochs were measured.
 
     ``runs`` holds, by batch size, the epochs that each measured run took to the target; None: it never got there.
-    ``infeasible`` are batch sizes that do not fit in memory: a trial of one ends at its first step.
+    ``infeasible`` are batch sizes that do not fit in memory: a trial of one ends at its first step. ``earlier`` is what
+    the job was before, on another GPU or with another target metric, in the order of time, with the same batch sizes.
     """
 
     workload: Workload
@@ -52,6 +56,22 @@ class Problem:
     runs: Mapping[int, tuple[int | None, ...]]
     epochs: Mapping[int, tuple[MeasuredEpoch, ...]]
     infeasible: frozenset[int] = frozenset()
+    earlier: tuple[Phase, ...] = ()
+
+    def phase(self, recurrence: int) -> int:
+        """How many phases of the job have ended before a recurrence (1, 2, ...)."""
+        return sum(recurrence >= phase.until for phase in self.earlier)
+
+    def at(self, recurrence: int) -> Problem:
+        """What the job is at a recurrence (1, 2, ...)."""
+        number = self.phase(recurrence)
+        return self.earlier[number].problem if number < len(self.earlier) else self
+
+    @property
+    def phases(self) -> Mapping[int, Problem]:
+        """What the job is, by the first recurrence of each phase, in the order of time."""
+        starts = (1, *(phase.until for phase in self.earlier))
+        return dict(zip(starts, (*(phase.problem for phase in self.earlier), self), strict=True))
 
     @property
     def name(self) -> str:
@@ -65,8 +85,10 @@ class Problem:
 
     @property
     def default_batch_size(self) -> int:
-        """The workload's default, or the largest measured one that is not larger, or the smallest of all."""
-        fitting = [size for size in self.batch_sizes if size <= self.workload.default_batch_size]
+        """The workload's default, or the largest that is not larger and fits in every phase, or the smallest of all."""
+        infeasible = frozenset[int]().union(*(problem.infeasible for problem in self.phases.values()))
+        usual = self.workload.default_batch_size
+        fitting = [size for size in self.batch_sizes if size <= usual and size not in infeasible]
         return fitting[-1] if fitting else self.batch_sizes[0]
 
     @property
@@ -104,6 +126,25 @@ class Problem:
             time_s=sum(one.time_s for one in measured) / len(measured),
             energy_j=sum(one.energy_j for one in measured) / len(measured),
         )
+
+    def power_measurements(self, batch_size: int, *, stretched: float) -> tuple[PowerMeasurement, ...]:
+        """What a training measures under each power limit whose epochs take ``stretched`` times as long as usual."""
+        return tuple(
+            PowerMeasurement(
+                power_limit_w=one.power_limit_w,
+                average_power_w=one.average_power_w,
+                samples_per_s=_SAMPLES_PER_EPOCH / (one.time_s * stretched),
+            )
+            for one in self.epochs[batch_size]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """What a job is until a recurrence, the first one (1, 2, ...) that no longer belongs to it."""
+
+    problem: Problem
+    until: int
 
 
 def make_problem(workload: Workload, train: TrainTrace, power: PowerTrace) -> Problem:

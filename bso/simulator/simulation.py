@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from bso.domain.commands import PowerMeasurement, ReportEpoch
+from bso.domain.commands import ReportEpoch
 from bso.domain.replies import EpochJudged, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, Outcome
 from bso.simulator import baselines
@@ -18,13 +18,13 @@ from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.optimizer import SimulatedJob
 from bso.simulator.problem import EpochPrice, Problem
 from bso.simulator.run import BestKnown, Run, SimulatedTrial
+from bso.simulator.workloads import Workload
 from bso.simulator.world import World
 
 MAX_TRIES = 1000
 """Trials of one recurrence, after which the simulation gives up: the policy does not find what converges."""
 PROBLEM_FIELDS = ("batch_sizes", "default_batch_size", "target_metric", "higher_is_better_metric", "max_epochs")
 """Fields of the job specification that a problem sets, and the oracle goes by."""
-_SAMPLES_PER_EPOCH = 50_000  # traces do not tell how large the data are; only ratios of throughput matter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def simulate_submissions(
     overrides = _checked(spec_overrides or {})
     eta_knob = float(overrides.get("eta_knob", 0.5))
     world = World(problem=problem, seed=seed, eta_knob=eta_knob, drift=drift, failure_rate=failure_rate, noise=noise)
-    workload = problem.workload
+    workload = problem.at(1).workload
     spec: dict[str, Any] = {
         "batch_sizes": problem.batch_sizes,
         "default_batch_size": problem.default_batch_size,
@@ -84,10 +84,11 @@ def simulate_submissions(
         "max_epochs": world.max_epochs(1),
         "mab_seed": world.policy_seed,
     } | overrides
-    job = SimulatedJob(spec, problem.hardware)
+    job = SimulatedJob(spec)
     life = _Life(world, job, submissions)
     trials = life.live()
     lengths = [submission.length for submission in submissions]
+    last = problem.at(len(lengths))
     return Run(
         problem=problem,
         policy=job.spec.policy,
@@ -97,7 +98,7 @@ def simulate_submissions(
         oracle=baselines.oracle(world, lengths),
         default=baselines.default(world, lengths),
         mean_costs={size: world.expected(size, len(lengths)).cost for size in problem.batch_sizes},
-        expected=job.expected(),
+        expected=job.outlook(last.workload.target_metric, last.hardware).expected,
         best_known=tuple(life.best_known),
         change_points=job.change_points,
     )
@@ -150,9 +151,6 @@ class _Life:
         self._tries: dict[int, int] = {}
         self._trials: list[SimulatedTrial] = []
         self.best_known: list[BestKnown] = []
-        workload = world.problem.workload
-        self._reached = workload.target_metric
-        self._missed = workload.target_metric + (-1.0 if workload.higher_is_better_metric else 1.0)
 
     def live(self) -> list[SimulatedTrial]:
         """Everything until the last recurrence has its model."""
@@ -162,8 +160,7 @@ class _Life:
         while self._happenings:
             now_s, _, what = heapq.heappop(self._happenings)
             if isinstance(what, int):
-                self._follow_limit(what, now_s)
-                self._begin(what, now_s)
+                self._open(what, now_s)
             else:
                 self._end_epoch(what, now_s)
         return self._trials
@@ -171,11 +168,21 @@ class _Life:
     def _schedule(self, at_s: float, what: int | _Training) -> None:
         heapq.heappush(self._happenings, (at_s, next(self._order), what))
 
-    def _follow_limit(self, recurrence: int, now_s: float) -> None:
-        """Where trainings take longer, the user raises max_epochs."""
-        limit = self._world.max_epochs(recurrence)
-        if self._world.drift.changes and limit != self._job.spec.max_epochs:
-            self._job.register({"max_epochs": limit}, now_s)
+    def _open(self, recurrence: int, now_s: float) -> None:
+        """Begin a recurrence. Where the target is another one, or trainings take longer, the user registers that."""
+        target = self._world.problem.at(recurrence).workload.target_metric
+        self._register({"target_metric": target, "max_epochs": self._world.max_epochs(recurrence)}, now_s)
+        self._begin(recurrence, now_s)
+
+    def _retry(self, recurrence: int, now_s: float) -> None:
+        """Begin another trial, of the version of its recurrence, though others may have gone on to a new one."""
+        self._register({"target_metric": self._world.problem.at(recurrence).workload.target_metric}, now_s)
+        self._begin(recurrence, now_s)
+
+    def _register(self, spec: Mapping[str, Any], now_s: float) -> None:
+        """Register the job again where it is registered with something else."""
+        if any(getattr(self._job.spec, name) != value for name, value in spec.items()):
+            self._job.register(spec, now_s)
 
     def _begin(self, recurrence: int, now_s: float) -> None:
         tries = self._tries[recurrence] = self._tries.get(recurrence, 0) + 1
@@ -185,9 +192,10 @@ class _Life:
             )
         opening = self._openings.setdefault(recurrence, 1)
         name = f"recurrence-{recurrence}" if opening == 1 else f"recurrence-{recurrence}.{opening}"
-        begun = self._job.begin(name, now_s)
+        problem = self._world.problem.at(recurrence)
+        begun = self._job.begin(name, problem.hardware, now_s)
         training = self._training(recurrence, begun, now_s)
-        if begun.batch_size in self._world.problem.infeasible:
+        if begun.batch_size in problem.infeasible:
             self._end_trial(training, self._job.finish(begun, Outcome.INFEASIBLE, OUT_OF_MEMORY, now_s), now_s)
         else:
             self._run_epoch(training, now_s)
@@ -203,7 +211,8 @@ class _Life:
         run = self._runs[size] = self._runs.get(size, 0) + 1
         length = self._submissions[recurrence - 1].length * self._world.run_factor(size, run, recurrence)
         price = self._world.price(size, recurrence).scaled(length)
-        is_profiling = self._world.problem.has_power_limits(size) and not begun.power_profile
+        problem = self._world.problem.at(recurrence)
+        is_profiling = problem.has_power_limits(size) and size not in problem.infeasible and not begun.power_profile
         first = self._world.profiling_price(size, recurrence).scaled(length) if is_profiling else price
         return _Training(
             recurrence=recurrence,
@@ -219,6 +228,7 @@ class _Life:
 
     def _end_epoch(self, training: _Training, now_s: float) -> None:
         price = training.running
+        problem = self._world.problem.at(training.recurrence)
         is_profiling = training.is_profiling and training.epoch == 0
         training.epoch += 1
         training.time_s += price.time_s
@@ -230,13 +240,16 @@ class _Life:
                 epoch=float(training.epoch),
                 time_s=training.time_s,
                 energy_j=training.energy_j,
-                metric=self._reached if training.needed == training.epoch else self._missed,
+                metric=_metric(problem.workload, has_reached=training.needed == training.epoch),
                 is_profiling=is_profiling,
             ),
             now_s,
         )
         if is_profiling:
-            self._job.record_power_profile(training.begun.batch_size, self._measured(training), now_s)
+            size = training.begun.batch_size
+            stretched = training.first.time_s / problem.profiling_price(size).time_s
+            measurements = problem.power_measurements(size, stretched=stretched)
+            self._job.record_power_profile(size, problem.hardware, measurements, now_s)
         if judged.should_stop:
             self._end_trial(training, judged, now_s)
         else:
@@ -257,7 +270,7 @@ class _Life:
                 epochs=training.epoch,
                 outcome=judged.outcome,
                 is_profiling=training.is_profiling,
-                cost=self._world.cost(paid),
+                cost=self._world.cost(paid, training.recurrence),
                 judged_cost=judged.cost,
                 time_s=training.time_s,
                 energy_j=training.energy_j,
@@ -266,21 +279,17 @@ class _Life:
             )
         )
         if judged.outcome is Outcome.CONVERGED:
-            self.best_known.append(self._job.best_known())
+            problem = self._world.problem.at(training.recurrence)
+            self.best_known.append(self._job.best_known(problem.workload.target_metric, problem.hardware))
             if self._waiting:
                 self._schedule(now_s, self._waiting.pop())
             return
         if not judged.should_retry:
             self._openings[training.recurrence] += 1  # a model is due all the same
-        self._begin(training.recurrence, now_s)
+        self._retry(training.recurrence, now_s)
 
-    def _measured(self, training: _Training) -> tuple[PowerMeasurement, ...]:
-        stretched = training.first.time_s / self._world.problem.profiling_price(training.begun.batch_size).time_s
-        return tuple(
-            PowerMeasurement(
-                power_limit_w=one.power_limit_w,
-                average_power_w=one.average_power_w,
-                samples_per_s=_SAMPLES_PER_EPOCH / (one.time_s * stretched),
-            )
-            for one in self._world.problem.epochs[training.begun.batch_size]
-        )
+
+def _metric(workload: Workload, *, has_reached: bool) -> float:
+    """A validation metric at the target, or one that is away from it."""
+    away = -1.0 if workload.higher_is_better_metric else 1.0
+    return workload.target_metric if has_reached else workload.target_metric + away

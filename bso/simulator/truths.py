@@ -3,15 +3,27 @@
 A truth is ln of what a converged model costs, by batch size, relative to the cheapest one. How much of it is epochs and
 how much the cost of an epoch is drawn apart: larger batch sizes take more epochs, and an epoch of each costs what makes
 the truth come true.
+
+Each problem is known on another GPU, too, on which an epoch of every batch size costs more or less by a drawn factor
+(0.2 to 5), by a drawn slope over the batch size (some 10 % per octave) and by a drawn smooth wave (some 10 %); and for
+other target metrics t, to which a training takes
+
+    ((1 - 0.9) / (1 - t)) ** (q + g * octaves)
+
+times the epochs that it takes to 0.9: q is drawn from 0.5 to 1.5 and g from -0.05 to 0.05, and octaves are counted from
+the middle of the batch sizes. An epoch costs the same, whatever the target is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from bso.domain.randomness import seed_from, standard_normal, uniform
+from bso.domain.replacing import replace
+from bso.simulator.errors import InvalidSimulation
+from bso.simulator.phases import NO_CHANGES, Changes, in_phases
 from bso.simulator.problem import Problem
 from bso.simulator.traces import MeasuredEpoch
 from bso.simulator.workloads import Workload
@@ -19,7 +31,12 @@ from bso.simulator.workloads import Workload
 RUNS = 40
 """Runs of each batch size, of which the simulator draws."""
 _POWER_W = 100.0
-_TARGET = 0.9
+TARGET = 0.9
+"""The target metric of made problems."""
+OTHER_TARGETS = (0.5, 0.99)
+"""The least and the largest target metric for which they are known."""
+GPU, OTHER_GPU = "made", "made-2"
+"""The GPU of made problems, and the other one that they are known on."""
 
 
 class Family(Enum):
@@ -41,8 +58,33 @@ class Start(Enum):
     COSTLIEST = "costliest"
 
 
-def made_problem(family: Family, start: Start, seed: int) -> Problem:
-    """The problem of a family with this seed: always the same one, whatever the default is."""
+def made_problem(family: Family, start: Start, seed: int, *, changes: Changes = NO_CHANGES) -> Problem:
+    """The problem of a family with this seed: always the same one, whatever the default is.
+
+    Raises InvalidSimulation for a change to a GPU, or a target metric, for which it is not known.
+    """
+    if changes.move is not None and changes.move.gpu not in (GPU, OTHER_GPU):
+        raise InvalidSimulation(f"made problems move from GPU {OTHER_GPU}, got {changes.move.gpu}")
+    target = TARGET if changes.new_version is None else changes.new_version.target_metric
+    if not OTHER_TARGETS[0] <= target <= OTHER_TARGETS[1]:
+        least, most = OTHER_TARGETS
+        raise InvalidSimulation(f"made problems have target metrics from {least:g} to {most:g}, got {target:g}")
+    own = _usual_problem(family, start, seed)
+    name = f"truth {family.value} {seed}"
+
+    def made(gpu: str, target_metric: float) -> Problem:
+        there = own if gpu == GPU else _on_other_gpu(own, _Draws(seed_from(f"{name} {gpu}")))
+        return there if target_metric == TARGET else _with_target(there, target_metric, _Draws(seed_from(f"{name} q")))
+
+    return in_phases(own, changes, made)
+
+
+def made_problems(seed: int, *, changes: Changes = NO_CHANGES) -> tuple[Problem, ...]:
+    """One problem of each family, with each default. Raises InvalidSimulation as made_problem does."""
+    return tuple(made_problem(family, start, seed, changes=changes) for family in Family for start in Start)
+
+
+def _usual_problem(family: Family, start: Start, seed: int) -> Problem:
     draw = _Draws(seed_from(f"truth {family.value} {seed}"))
     sizes = draw.sizes()
     fitting = len(sizes) if family is not Family.CLIFF else max(3, round(draw.between(0.5, 0.8) * len(sizes)))
@@ -59,13 +101,13 @@ def made_problem(family: Family, start: Start, seed: int) -> Problem:
             dataset=f"{family.value}-{start.value}",
             network="made",
             optimizer=f"seed-{seed}",
-            target_metric=_TARGET,
-            max_epochs=math.ceil(4.0 * max(means.values())),
+            target_metric=TARGET,
+            max_epochs=_max_epochs(runs),
             default_batch_size=_default(start, sizes, truth),
         ),
-        gpu="made",
+        gpu=GPU,
         max_power_w=_POWER_W,
-        runs={size: (None,) if size in infeasible else runs[size] for size in sizes},
+        runs=runs,
         epochs={
             size: (
                 MeasuredEpoch(
@@ -78,9 +120,40 @@ def made_problem(family: Family, start: Start, seed: int) -> Problem:
     )
 
 
-def made_problems(seed: int) -> tuple[Problem, ...]:
-    """One problem of each family, with each default."""
-    return tuple(made_problem(family, start, seed) for family in Family for start in Start)
+def _on_other_gpu(problem: Problem, draw: _Draws) -> Problem:
+    """The same trainings where epochs cost something else."""
+    level, slope = draw.between(math.log(0.2), math.log(5.0)), 0.1 * draw.normal()
+    cosine, sine = 0.1 * draw.normal(), 0.1 * draw.normal()
+    power_w = draw.between(0.5, 4.0) * _POWER_W
+    epochs = {}
+    for size, place in zip(problem.batch_sizes, _places(len(problem.batch_sizes)), strict=True):
+        wave = cosine * math.cos(math.pi * place) + sine * math.sin(math.pi * place)
+        factor = math.exp(level + slope * _octaves(problem, size) + wave)
+        cost_j = problem.unlimited_price(size).energy_j * factor
+        epochs[size] = (MeasuredEpoch(power_limit_w=power_w, time_s=cost_j / power_w, average_power_w=power_w),)
+    return replace(problem, gpu=OTHER_GPU, max_power_w=power_w, epochs=epochs)
+
+
+def _with_target(problem: Problem, target_metric: float, draw: _Draws) -> Problem:
+    """The same trainings to another target."""
+    exponent, per_octave = draw.between(0.5, 1.5), draw.between(-0.05, 0.05)
+    harder = (1.0 - TARGET) / (1.0 - target_metric)
+    runs = {}
+    for size, of_size in problem.runs.items():
+        factor = math.pow(harder, exponent + per_octave * _octaves(problem, size))
+        runs[size] = tuple(max(1, round(epochs * factor)) for epochs in of_size if epochs is not None)
+    workload = replace(problem.workload, target_metric=target_metric, max_epochs=_max_epochs(runs))
+    return replace(problem, workload=workload, runs=runs)
+
+
+def _octaves(problem: Problem, size: int) -> float:
+    """How far a batch size is from the middle."""
+    return math.log2(size / math.sqrt(problem.batch_sizes[0] * problem.batch_sizes[-1]))
+
+
+def _max_epochs(runs: Mapping[int, Sequence[int]]) -> int:
+    """Four times what the slowest batch size takes."""
+    return math.ceil(4.0 * max(sum(of_size) / RUNS for of_size in runs.values()))
 
 
 class _Draws:
@@ -94,6 +167,11 @@ class _Draws:
         """Uniform."""
         self._number += 1
         return low + (high - low) * uniform(self._seed, 0, self._number)
+
+    def normal(self) -> float:
+        """Standard normal."""
+        self._number += 1
+        return standard_normal(self._seed, 0, self._number)
 
     def sizes(self) -> tuple[int, ...]:
         """6 to 10 batch sizes, each twice the one before."""

@@ -29,8 +29,8 @@ class Expectation:
     energy_j: float
 
 
-_State = tuple[float, float, bool, int]
-"""What has drifted at a recurrence: epochs, epoch cost, and where the optimum has moved."""
+_State = tuple[int, float, float, bool, int]
+"""What a recurrence is like: its phase, and what has drifted: epochs, epoch cost, and where the optimum has moved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,7 @@ class World:
     noise: Noise = NO_NOISE
     _best: dict[_State, int] = field(default_factory=dict, repr=False)
     _usual_epochs: dict[tuple[int, _State], float] = field(default_factory=dict, repr=False)
+    _prices: dict[tuple[int, int], EpochPrice] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Raises InvalidSimulation for a failure rate that is none."""
@@ -56,7 +57,7 @@ class World:
 
     def max_epochs(self, recurrence: int) -> int:
         """The job's limit. It grows with the epochs that a training takes, as its user would let it."""
-        limit = self.problem.workload.max_epochs
+        limit = self.problem.at(recurrence).workload.max_epochs
         return max(limit, math.ceil(limit * self.drift.epochs_factor(recurrence) - 1e-9))
 
     def epochs_to_target(self, batch_size: int, run: int, recurrence: int) -> int | None:
@@ -69,15 +70,20 @@ class World:
 
     def price(self, batch_size: int, recurrence: int) -> EpochPrice:
         """An ordinary epoch, at the best power limit."""
-        return self._prices[batch_size].scaled(self.drift.epoch_cost_factor(recurrence))
+        key = batch_size, self.problem.phase(recurrence)
+        if key not in self._prices:
+            self._prices[key] = self.problem.at(recurrence).best_price(batch_size, self.eta_knob)
+        return self._prices[key].scaled(self.drift.epoch_cost_factor(recurrence))
 
     def profiling_price(self, batch_size: int, recurrence: int) -> EpochPrice:
         """An epoch in which the power limits are measured."""
-        return self.problem.profiling_price(batch_size).scaled(self.drift.epoch_cost_factor(recurrence))
+        price = self.problem.at(recurrence).profiling_price(batch_size)
+        return price.scaled(self.drift.epoch_cost_factor(recurrence))
 
     def unlimited_price(self, batch_size: int, recurrence: int) -> EpochPrice:
         """An epoch at the largest power limit."""
-        return self.problem.unlimited_price(batch_size).scaled(self.drift.epoch_cost_factor(recurrence))
+        price = self.problem.at(recurrence).unlimited_price(batch_size)
+        return price.scaled(self.drift.epoch_cost_factor(recurrence))
 
     def run_factor(self, batch_size: int, run: int, recurrence: int) -> float:
         """By how much the run-th run (1, 2, ...) of a batch size costs more per epoch than it should."""
@@ -94,9 +100,9 @@ class World:
         each = sum(self.epoch_factor(batch_size, run, epoch) for epoch in range(1, epochs + 1))
         return each * self.run_factor(batch_size, run, recurrence)
 
-    def cost(self, price: EpochPrice) -> float:
-        """What a price costs [J]."""
-        return price.cost(eta_knob=self.eta_knob, max_power_w=self.problem.max_power_w)
+    def cost(self, price: EpochPrice, recurrence: int) -> float:
+        """What a price costs [J] on the GPU of a recurrence."""
+        return price.cost(eta_knob=self.eta_knob, max_power_w=self.problem.at(recurrence).max_power_w)
 
     def best_batch_size(self, recurrence: int) -> int:
         """The batch size whose converged model costs least on the average."""
@@ -116,7 +122,7 @@ class World:
     def _state(self, recurrence: int) -> _State:
         drift = self.drift
         factors = drift.epochs_factor(recurrence), drift.epoch_cost_factor(recurrence)
-        return *factors, drift.is_mirrored(recurrence), drift.places(recurrence)
+        return self.problem.phase(recurrence), *factors, drift.is_mirrored(recurrence), drift.places(recurrence)
 
     def _expectation(self, batch_size: int, recurrence: int, price: EpochPrice) -> Expectation:
         key = batch_size, self._state(recurrence)
@@ -126,10 +132,12 @@ class World:
         if math.isinf(epochs):
             return Expectation(cost=math.inf, time_s=math.inf, energy_j=math.inf)
         whole = price.scaled(epochs)
-        return Expectation(cost=self.cost(whole), time_s=whole.time_s, energy_j=whole.energy_j)
+        return Expectation(cost=self.cost(whole, recurrence), time_s=whole.time_s, energy_j=whole.energy_j)
 
     def _expected_epochs(self, batch_size: int, recurrence: int) -> float:
-        """Of the run that converges and of those that failed before it."""
+        """Of the run that converges and of those that failed before it; infinite for what does not fit in memory."""
+        if batch_size in self.problem.at(recurrence).infeasible:
+            return math.inf
         runs = self._runs(batch_size, recurrence)
         good = [epochs for one in runs if one is not None and (epochs := self._within_limit(one, recurrence))]
         if not good:
@@ -140,7 +148,8 @@ class World:
     def _runs(self, batch_size: int, recurrence: int) -> tuple[int | None, ...]:
         sizes = self.problem.batch_sizes
         source = min(max(self._places[batch_size] - self.drift.places(recurrence), 0), len(sizes) - 1)
-        return self.problem.runs[sizes[-1 - source] if self.drift.is_mirrored(recurrence) else sizes[source]]
+        runs = self.problem.at(recurrence).runs
+        return runs[sizes[-1 - source] if self.drift.is_mirrored(recurrence) else sizes[source]]
 
     def _within_limit(self, epochs: int, recurrence: int) -> int | None:
         drifted = max(1, round(epochs * self.drift.epochs_factor(recurrence)))
@@ -162,10 +171,6 @@ class World:
     @cached_property
     def _failure_seed(self) -> int:
         return seed_from(f"{self.seed}/failure")
-
-    @cached_property
-    def _prices(self) -> dict[int, EpochPrice]:
-        return {size: self.problem.best_price(size, self.eta_knob) for size in self.problem.batch_sizes}
 
     @cached_property
     def _places(self) -> dict[int, int]:

@@ -41,11 +41,16 @@ EVENT_IDS = select(event.c.event_id, event.c.job_id, event.c.seq).where(
 
 
 @cache
+def jobs(dialect: Dialect) -> Select[Any]:
+    """Read ``job_ids`` as they were last committed, placeholders included."""
+    chosen = job.c.job_id.in_(_several("job_ids", job.c.job_id))
+    return dialect.by_index(select(job.c.job_id, job.c.last_seq, job.c.state).where(chosen), job, "PRIMARY")
+
+
+@cache
 def locked_jobs(dialect: Dialect) -> Select[Any]:
     """Lock ``job_ids``, in the order of their ids."""
-    chosen = job.c.job_id.in_(_several("job_ids", job.c.job_id))
-    statement = dialect.by_index(select(job.c.job_id, job.c.last_seq, job.c.state).where(chosen), job, "PRIMARY")
-    return statement.order_by(job.c.job_id).with_for_update()
+    return jobs(dialect).order_by(job.c.job_id).with_for_update()
 
 
 @cache

@@ -18,7 +18,7 @@ from sqlalchemy import (
 
 from bso.storage.column_types import Moment, ascii_text, long_text, number, words
 
-SCHEMA_REVISION = "0012"
+SCHEMA_REVISION = "0013"
 """The newest revision in bso_migrations, and the only one that this program writes to."""
 
 metadata = MetaData()
@@ -91,12 +91,13 @@ trial = Table(
     Column("profiled_time_s", number()),
     Column("profiled_energy_j", number()),
     Column("learning_rate", long_text()),
+    Column("cost_squares", number()),
     Index("ix_trial_active", "job_id", "state"),
     Index("ix_trial_lease", "lease_expires_at"),
     **_MYSQL_TABLE,
 )
 """One row per trial. A metric that is NaN or infinite stands in nonfinite_metric, and metric is NULL. learning_rate is
-JSON. What was profiled is NULL in rows that are older than its columns: nothing."""
+JSON. What was profiled, and cost_squares, are NULL in rows that are older than their columns: nothing."""
 
 event = Table(
     "event",

@@ -64,7 +64,7 @@ class SqlUnitOfWork:
             if is_created:
                 await self._hold_places(ids)
             for row in await self._locked(ids):
-                found[row["job_id"]] = StoredJob(job_id=row["job_id"], last_seq=row["last_seq"], state=row["state"])
+                found[row["job_id"]] = _stored(row)
         self._placeholders = {job_id for job_id, stored in found.items() if not stored.last_seq}
         return {job_id: stored for job_id, stored in found.items() if job_id not in self._placeholders}
 
@@ -84,6 +84,11 @@ class SqlUnitOfWork:
         """These trials, as far as they exist."""
         chosen = tuple_(trial.c.job_id, trial.c.trial_number).in_(sorted(keys))
         return _by_key(await self._rows(self._dialect.by_index(select(trial).where(chosen), trial, "PRIMARY")))
+
+    async def jobs(self, job_ids: Collection[str]) -> Mapping[str, StoredJob]:
+        """These jobs as far as they exist, each as it was last committed: READ COMMITTED takes no lock for a read."""
+        rows = await self._rows(statements.jobs(self._dialect), {"job_ids": sorted(job_ids)})
+        return {row["job_id"]: _stored(row) for row in rows if row["last_seq"]}
 
     async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
         """What the log holds first for exactly this epoch of a trial."""
@@ -174,6 +179,10 @@ class SqlUnitOfWork:
     async def _run(self, statement: Executable, parameters: Any = None) -> None:
         with translated():
             await self._connection.execute(statement, parameters)
+
+
+def _stored(row: Row) -> StoredJob:
+    return StoredJob(job_id=row["job_id"], last_seq=row["last_seq"], state=row["state"])
 
 
 def _reply_in(row: Row) -> RecordedReply:

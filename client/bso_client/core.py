@@ -211,6 +211,8 @@ class OptimizerCore:
             job_id=settings.job_id,
             notebook=Notebook(settings.resolved_state_dir),
             on_conflict=options.get("on_conflict", "new_version"),
+            inherit=options.get("inherit", True),
+            like=options.get("like"),
         )
         return Session(
             registration=registration,

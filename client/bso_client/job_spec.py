@@ -33,6 +33,7 @@ class SpecFields(TypedDict, total=False):
     cost_budget: float | None
     early_stopping: bool
     max_attempts: int
+    min_saving: float
 
 
 _ADDRESS = ("job_id", "job_id_prefix")
@@ -50,10 +51,12 @@ class JobSpec:
     ``max_epochs``              a training that needs more has failed (100)
     ``eta_knob``                from 0 (only time counts) to 1 (only energy counts) (0.5)
     ``beta_knob``               stop a training that costs so many times the cheapest one; None: never (2.0)
-    ``version``                 free text: change it when model or learning-rate rule change, and learning begins anew
+    ``version``                 free text: change it when model or learning-rate rule change; what the version before
+                                knew is then only expected, until runs of the new one confirm or refute it
     ``cost_budget``             joules a training may cost while nothing has converged yet (None)
     ``early_stopping``          False lets every training run to its end (True)
     ``max_attempts``            trainings for one model; the last one is never stopped for its cost (3)
+    ``min_saving``              the share of the cost below which the job stays with its batch size (0.02)
     ``policy``                  how batch sizes are chosen: "curve", which believes in smooth curves over the batch
                                 size, or "pruning_thompson", that of the Zeus paper ("curve")
     ``window_size``             pruning_thompson learns only from the last so many trainings per batch size; 0: all (0)

@@ -42,6 +42,8 @@ class BatchSizeOptimizer:
     ``unreachable_timeout`` seconds to wait for a batch size (60)
     ``on_unreachable``      "continue": after that, a job that is known here goes on alone; "raise": Unreachable
     ``on_conflict``         "new_version": another target or eta_knob starts a new version of the job; "raise"
+    ``inherit``             whether a new version begins with what the version before knew; False: with nothing (True)
+    ``like``                the job_id of another job: a new job, or a new version, begins with what that job knows
     ``uneven``              allow batch sizes that the ranks of a data-parallel training cannot divide equally (False)
     ``data_parallel_group`` with tensor or pipeline parallelism: the ranks among which the batch is divided (all)
     ``rank_timeout``        seconds that ranks wait for each other before RankLost (60)

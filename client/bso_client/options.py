@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from bso.domain.hardware import HardwareKind
+from bso.domain.identifiers import identifier_problem
 from bso.domain.learning_rate import LearningRate, learning_rate_problems
 from bso_client.energy.monitor import Monitor
 from bso_client.errors import InvalidSetting
@@ -38,6 +39,8 @@ class OptimizerOptions(TypedDict, total=False):
     unreachable_timeout: float
     on_unreachable: OnUnreachable
     on_conflict: OnConflictWord
+    inherit: bool
+    like: str | None
     transport: Transport | None
     uneven: bool
     data_parallel_group: Any
@@ -66,6 +69,7 @@ def check_options(options: OptimizerOptions) -> None:
     _check_learning_rate(options.get("learning_rate"))
     _check_word("on_unreachable", options.get("on_unreachable", "continue"), get_args(OnUnreachable))
     _check_word("on_conflict", options.get("on_conflict", "new_version"), get_args(OnConflictWord))
+    _check_inheritance(options.get("inherit", True), options.get("like"))
 
 
 def kind_of(given: object) -> str:
@@ -92,6 +96,20 @@ def _check_learning_rate(rate: object) -> None:
     problems = learning_rate_problems(rate)
     if problems:
         raise InvalidSetting("; ".join(f"{name} {problem}" for name, problem in problems.items()))
+
+
+def _check_inheritance(inherit: object, like: object) -> None:
+    if not isinstance(inherit, bool):
+        raise InvalidSetting(f"inherit must be True or False, got {inherit!r}")
+    if like is None:
+        return
+    if problem := identifier_problem(like):
+        raise InvalidSetting(f"like is the job_id of a job to inherit from: it {problem}")
+    if not inherit:
+        raise InvalidSetting(
+            f"like={like!r} names a job to inherit from, but inherit=False lets the job inherit nothing: leave out one "
+            "of them"
+        )
 
 
 def _is_finite(value: object) -> bool:

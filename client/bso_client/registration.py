@@ -21,13 +21,22 @@ class Registration:
     """A job's name and specification. ``whole`` is None until the optimizer has registered the job in this process."""
 
     def __init__(
-        self, spec: JobSpec, *, job_id: str | None, notebook: Notebook, on_conflict: Literal["new_version", "raise"]
+        self,
+        spec: JobSpec,
+        *,
+        job_id: str | None,
+        notebook: Notebook,
+        on_conflict: Literal["new_version", "raise"],
+        inherit: bool,
+        like: str | None,
     ) -> None:
         self.job_id = job_id
         self.whole: WholeSpec | None = None
         self._spec = spec
         self._notebook = notebook
         self._on_conflict = OnConflict(on_conflict)
+        self._inherit = inherit
+        self._like = like
         self._note: Note | None = None
         self._warned: set[str] = set()
 
@@ -35,7 +44,11 @@ class Registration:
     def command(self) -> RegisterJob:
         """What registers the job."""
         return RegisterJob(
-            spec=self._spec.requested, job_id_prefix=self._spec.job_id_prefix, on_conflict=self._on_conflict
+            spec=self._spec.requested,
+            job_id_prefix=self._spec.job_id_prefix,
+            on_conflict=self._on_conflict,
+            inherit=self._inherit,
+            like=self._like,
         )
 
     def heed(self, reply: Registered) -> WholeSpec:

@@ -138,6 +138,25 @@ class Job:
         return reply
 
 
+def record_noisy(url: str) -> None:
+    """Write two jobs: of one, an epoch costs half or twice as much in another run as in the last."""
+    asyncio.run(_record_noisy(url))
+
+
+async def _record_noisy(url: str) -> None:
+    transport = open_transport(url)
+    await transport.start()
+    try:
+        for name, noise in (("quiet", 0.0), ("shared-node", 0.5)):
+            job = Job(transport, name, [64], 64, SERVER, epoch_s=45.6, power_w=190.0)
+            await job.register(early_stopping=False)
+            for _ in range(15):
+                job.epoch_s = 45.6 * job.draws.lognormvariate(0.0, noise)
+                await job.recur(1)
+    finally:
+        await transport.close()
+
+
 def record(state_dir: Path) -> None:
     """Write the jobs into the file of a state directory."""
     asyncio.run(_record(f"sqlite:///{state_dir / 'bso.sqlite'}"))

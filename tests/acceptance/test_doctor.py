@@ -1,5 +1,6 @@
 """``bso doctor``: each thing that can be broken, broken, and what it says to do."""
 
+import re
 import sqlite3
 import stat
 import subprocess
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.acceptance.conftest import BSO, Command, started_worker
+from tests.acceptance.recorded_jobs import record_noisy
 from tests.servers import PATIENCE_S
 from tools.private_servers import Management
 
@@ -43,6 +45,21 @@ def test_on_a_fresh_machine_everything_works(bso: Command) -> None:
 def test_after_a_training_it_knows_the_schema(bso: Command, training: list[str]) -> None:
     bso.ok("recur", 1, "--", *training, "goes")
     assert "schema 0" in examined(bso)["embedded optimizer"]["found"]
+
+
+def test_it_names_jobs_whose_costs_vary_much_from_run_to_run(bso: Command, state_dir: Path) -> None:
+    state_dir.mkdir()
+    record_noisy(f"sqlite:///{state_dir / 'bso.sqlite'}")
+    noise = examined(bso)["noise"]
+    assert noise["health"] == "note"
+    assert re.fullmatch(r"what an epoch costs varies from run to run: by [3-8]\d% in job shared-node", noise["found"])
+    connection = sqlite3.connect(state_dir / "bso.sqlite")
+    connection.execute("UPDATE job SET state = '{' WHERE job_id = 'shared-node'")  # a damaged job hides no other
+    connection.commit()
+    connection.close()
+    noise = examined(bso)["noise"]
+    assert noise["health"] == "ok"
+    assert re.fullmatch(r"what an epoch costs varies by \d% or less from run to run in 1 job", noise["found"])
 
 
 def test_an_address_that_cannot_be_one(bso: Command) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import Command
-from tests.unit.simulator.problems import write_traces
+from tests.unit.simulator.problems import POWER, write_traces
 
 JOB = ("--dataset", "shapes", "--target-metric", "0.9", "--max-epochs", "50", "--default-batch-size", "64")
 
@@ -58,6 +58,41 @@ def test_problems_are_drawn_where_there_are_no_traces(bso: Command) -> None:
     assert quiet["total"]["regret"] != noisy["total"]["regret"]
     assert "there are falling-cheapest, " in bso(*made, "hill").stderr.replace("\n", " ").replace("│", "")
     assert "name a folder of traces" in bso("simulate", "single").stderr
+
+
+def test_a_job_moves_to_another_gpu_and_gets_a_new_version(bso: Command, traces: Path, tmp_path: Path) -> None:
+    (traces / "summary_power_g2.csv").write_text(POWER.replace(",10,", ",2,"))
+    found = bso.json(
+        *("simulate", "single", traces, *JOB, "--gpu", "g1", "--move-from", "g2@10", "--new-version", "0.8@15"),
+        *("--seeds", 2, "-n", 21, "--overlap", 2, "--drift", "epochs:x2@18", "--noise", "run:0.1"),
+        *("--failure-rate", 0.05, "--against", "pruning_thompson", "--csv", tmp_path / "trials.csv"),
+        *("--plots", tmp_path / "plots"),
+    )
+    for part in (found, found["against"]):
+        assert [
+            (phase["recurrence"], phase["gpu"], phase["target_metric"]) for phase in part["problems"][0]["phases"]
+        ] == [
+            (1, "g2", 0.9),
+            (10, "g1", 0.9),
+            (15, "g1", 0.8),
+        ]
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        ran = {(int(trial["recurrence"]) >= 10, trial["gpu"]) for trial in csv.DictReader(file)}
+    assert ran == {(False, "g2"), (True, "g1")}
+    assert len(list((tmp_path / "plots").glob("*.png"))) == 6
+    said = bso.refused("simulate", "single", traces, *JOB, "--move-from", "g2@10")
+    assert "shapes/g2 cannot move from g2, its own GPU: expected another one" in said
+
+
+def test_a_made_job_moves_to_another_gpu_and_gets_a_new_version(bso: Command) -> None:
+    made = ("simulate", "single", "--truths", 1, "--dataset", "valley-middle", "--seeds", 2, "-n", 20)
+    usual, moved, renewed = (
+        bso.json(*made, *changes) for changes in ((), ("--move-from", "made-2@10"), ("--new-version", "0.95@10"))
+    )
+    assert [len(each["problems"][0]["phases"]) for each in (usual, moved, renewed)] == [1, 2, 2]
+    assert [each["problems"][0]["target_metric"] for each in (usual, moved, renewed)] == [0.9, 0.9, 0.95]
+    assert len({each["total"]["regret"]["full"]["mean"] for each in (usual, moved, renewed)}) == 3
+    assert "made problems move from GPU made-2, got v100" in bso.refused(*made, "--move-from", "v100@10")
 
 
 def test_a_malformed_trace_is_refused_with_its_line(bso: Command, traces: Path) -> None:

@@ -102,15 +102,14 @@ def recur(recorded: Recorded, seed: int, *, is_blind: bool, is_alike: bool) -> l
             "target_metric": TARGET,
             "max_epochs": MAX_EPOCHS,
             "policy": "curve",
-        },
-        CPU,
+        }
     )
     best, paid, regrets, runs = recorded.best_cost(), 0.0, list[float](), dict.fromkeys(SIZES, 0)
     for recurrence in range(1, HORIZONS[-1] + 1):
         attempt, outcome = 0, Outcome.NOT_CONVERGED
         while outcome is not Outcome.CONVERGED:
             attempt += 1
-            begun = job.begin(f"{recurrence}.{(attempt - 1) // 3}", 0.0)
+            begun = job.begin(f"{recurrence}.{(attempt - 1) // 3}", CPU, 0.0)
             size = begun.batch_size
             runs[size] += 1
             luck = uniform(seed, recurrence, 0) if is_alike else uniform(seed, runs[size], size)

@@ -55,6 +55,6 @@ class HillClimber:
             run = self._runs[size] = self._runs.get(size, 0) + 1
             needed = self._world.epochs_to_target(size, run, recurrence)
             epochs = self._world.max_epochs(recurrence) if needed is None else needed
-            paid += epochs * self._world.cost(self._world.price(size, recurrence))
+            paid += epochs * self._world.cost(self._world.price(size, recurrence), recurrence)
             size = self.batch_size
         self._costs.append(paid)

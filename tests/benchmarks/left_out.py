@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bso.domain.curve.beliefs import EPOCHS_PRIOR
+from bso.domain.curve.epoch_priors import EPOCHS_PRIOR
 from bso.domain.job_spec import CURVE
 from bso.simulator import Problem, read_problems
 from bso.simulator.traces import TRAIN_FILE
@@ -63,7 +63,7 @@ VARIANTS = (
     *(
         Variant(
             name=f"{name} {value:g}",
-            module="beliefs",
+            module="epoch_priors",
             constants={"EPOCHS_PRIOR": replace(EPOCHS_PRIOR, **{name: value})},
         )
         for name, values in (
@@ -73,8 +73,8 @@ VARIANTS = (
         )
         for value in values
     ),
-    Variant(name="nothing of its own", module="beliefs", constants={"OWN_VARIANCES": (0.0,)}),
-    Variant(name="much of its own", module="beliefs", constants={"OWN_VARIANCES": (0.0, 0.02, 0.08)}),
+    Variant(name="nothing of its own", module="epoch_priors", constants={"OWN_VARIANCES": (0.0,)}),
+    Variant(name="much of its own", module="epoch_priors", constants={"OWN_VARIANCES": (0.0, 0.02, 0.08)}),
 )
 
 

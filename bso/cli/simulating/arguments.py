@@ -14,7 +14,7 @@ from rich.text import Text
 from bso.cli.terminal import print_notice
 
 if TYPE_CHECKING:
-    from bso.simulator import Problem, Workload
+    from bso.simulator import Changes, Problem, Workload
     from bso.simulator.study import Settings
     from bso.simulator.traces import TrainTrace
 
@@ -75,6 +75,24 @@ DriftOption = Annotated[
         "several with commas between.",
     ),
 ]
+MoveOption = Annotated[
+    str,
+    typer.Option(
+        "--move-from",
+        metavar="GPU@N",
+        help="The job runs on this GPU at first, and from recurrence N on on its own one: v100@30; with --truths the "
+        "other GPU is made-2.",
+    ),
+]
+VersionOption = Annotated[
+    str,
+    typer.Option(
+        "--new-version",
+        metavar="TARGET@N",
+        help="From recurrence N on the job has another target metric, which makes a new version: 0.65@30; with traces "
+        "it needs one --dataset.",
+    ),
+]
 NoiseOption = Annotated[
     str,
     typer.Option(
@@ -130,32 +148,37 @@ class WorkloadOptions:
 
 
 def problems_of_single(
-    traces: Path | None, truths: int | None, gpus: Sequence[str], options: WorkloadOptions
+    traces: Path | None, truths: int | None, gpus: Sequence[str], options: WorkloadOptions, changes: Changes
 ) -> tuple[Problem, ...]:
     """The problems of traces, or made ones. Raises as problems_from; BadParameter where neither is named."""
     if truths is None:
         if traces is None:
             raise typer.BadParameter("name a folder of traces, or draw problems with --truths SEED")
-        return problems_from(traces, gpus, options)
+        return problems_from(traces, gpus, options, changes)
     from bso.simulator.truths import made_problems
 
     if traces is not None and str(traces) != os.environ.get("BSO_TRACES"):
         raise typer.BadParameter(f"made problems need no traces, got {traces}", param_hint="--truths")
     if gpus or _changes(options):
         raise typer.BadParameter("made problems have no GPU, and job settings of their own", param_hint="--truths")
-    made = {problem.workload.dataset: problem for problem in made_problems(truths)}
+    made = {problem.workload.dataset: problem for problem in made_problems(truths, changes=changes)}
     unknown = [name for name in options.datasets if name not in made]
     if unknown:
         raise typer.BadParameter(f"no made problem is called {unknown[0]}; there are {', '.join(made)}")
     return tuple(made[name] for name in options.datasets or made)
 
 
-def problems_from(traces: Path, gpus: Sequence[str], options: WorkloadOptions) -> tuple[Problem, ...]:
+def problems_from(traces: Path, gpus: Sequence[str], options: WorkloadOptions, changes: Changes) -> tuple[Problem, ...]:
     """The problems that arguments name. Raises InvalidTrace, InvalidSimulation, and OSError for a missing file."""
+    from bso.simulator.phases import in_phases_of_traces
     from bso.simulator.problem import problems_of
     from bso.simulator.traces import TRAIN_FILE, power_files, read_power_trace, read_train_trace
     from bso.simulator.workloads import known_workloads
 
+    if changes.new_version is not None and len(options.datasets) != 1:
+        raise typer.BadParameter(
+            "a target metric belongs to one dataset: give one --dataset", param_hint="--new-version"
+        )
     train = read_train_trace(traces / TRAIN_FILE)
     files = power_files(traces)
     if not files:
@@ -165,7 +188,7 @@ def problems_from(traces: Path, gpus: Sequence[str], options: WorkloadOptions) -
     problems = problems_of(train, powers, gpus=gpus, workloads=_workloads(train, known, options))
     if not options.datasets:
         _say_what_is_left_out(train, known)
-    return problems
+    return in_phases_of_traces(problems, changes, train, powers)
 
 
 def settings_from(

@@ -26,6 +26,7 @@ from bso.cli.simulating.arguments import (
     FailureRateOption,
     GpuOption,
     LowerOption,
+    MoveOption,
     NoiseOption,
     PlotsOption,
     PolicyOption,
@@ -36,6 +37,7 @@ from bso.cli.simulating.arguments import (
     TracesArgument,
     TracesOrTruthsArgument,
     TruthsOption,
+    VersionOption,
     WorkloadOptions,
     problems_from,
     problems_of_single,
@@ -83,6 +85,8 @@ def single(
     ] = 0,
     noise: NoiseOption = "",
     failure_rate: FailureRateOption = 0.0,
+    move_from: MoveOption = "",
+    new_version: VersionOption = "",
     spec: SpecOption = None,
     target_metric: TargetOption = None,
     max_epochs: EpochsOption = None,
@@ -105,7 +109,10 @@ def single(
     `bso simulate single traces/ --dataset squad --recurrences 100 --drift epochs:x1.5@50 --json`
 
     `bso simulate single --truths 1 --noise run:0.3 --recurrences 60 --against pruning_thompson`
+
+    `bso simulate single traces/ --gpu a40 --move-from v100@30 --recurrences 60`
     """
+    from bso.simulator import parse_changes
     from bso.simulator.study import Case
 
     settings = settings_from(
@@ -126,7 +133,8 @@ def single(
         default_batch_size=default_batch_size,
         is_lower_better=lower_is_better,
     )
-    problems = problems_of_single(traces, truths, gpu or (), workloads)
+    changes = parse_changes(move_from=move_from, new_version=new_version)
+    problems = problems_of_single(traces, truths, gpu or (), workloads, changes)
     cases = [Case(name=problem.name, problem=problem) for problem in problems]
     _make_room(csv, plots)
     results = _simulated(cases, seeds, settings, processes, against)
@@ -146,6 +154,7 @@ def cluster(
     drift: DriftOption = "",
     noise: NoiseOption = "",
     failure_rate: FailureRateOption = 0.0,
+    move_from: MoveOption = "",
     spec: SpecOption = None,
     processes: ProcessesOption = None,
     csv: CsvOption = None,
@@ -162,12 +171,13 @@ def cluster(
 
     `bso simulate trace traces/ --groups 40 --output cluster.csv && bso simulate cluster traces/ cluster.csv --gpu a40`
     """
+    from bso.simulator import parse_changes
     from bso.simulator.cluster import cluster_cases, read_cluster_trace
 
     settings = settings_from(
         policy=policy, eta=eta, beta=beta, drift=drift, noise=noise, failure_rate=failure_rate, spec=spec or []
     )
-    problems = problems_from(traces, gpu or (), WorkloadOptions())
+    problems = problems_from(traces, gpu or (), WorkloadOptions(), parse_changes(move_from=move_from))
     cases = cluster_cases(read_cluster_trace(trace), problems)
     _make_room(csv, plots)
     results = _simulated(cases, seeds, settings, processes, against)
@@ -195,10 +205,11 @@ def make_trace(
 
     Recurrences of a group begin at random times; runtimes vary about that of the default batch size.
     """
+    from bso.simulator import NO_CHANGES
     from bso.simulator.cluster import cluster_trace_text, make_cluster_trace, write_cluster_trace
     from bso.simulator.world import usual_runtime_s
 
-    problems = problems_from(traces, [gpu] if gpu else (), WorkloadOptions())
+    problems = problems_from(traces, [gpu] if gpu else (), WorkloadOptions(), NO_CHANGES)
     of_gpu = [problem for problem in problems if problem.gpu == problems[0].gpu]
     jobs = make_cluster_trace(
         {problem.workload.dataset: usual_runtime_s(problem) for problem in of_gpu},

@@ -64,6 +64,7 @@ def _draw_regret(axes: Any, result: CaseRuns) -> None:
         half = 1.96 * regrets.std(axis=0, ddof=1) / math.sqrt(len(result.runs))
         axes.fill_between(numbers, mean - half, mean + half, color=_ACCENT, alpha=0.25, linewidth=0)
     axes.plot(numbers, mean, color=_ACCENT, linewidth=2)
+    _mark_phases(axes, result)
     axes.set(xlabel="recurrence", ylabel="regret [trainings]")
     axes.grid(alpha=0.25)
 
@@ -80,18 +81,27 @@ def _draw_choices(axes: Any, result: CaseRuns) -> None:
     best = [sizes.index(size) for size in result.runs[0].oracle.batch_sizes]
     axes.plot(np.arange(1, len(best) + 1), best, color=_GOOD, linewidth=1, linestyle="--", label="best")
     axes.axhline(sizes.index(result.case.problem.default_batch_size), color=_BAD, linewidth=0.8, linestyle=":")
+    _mark_phases(axes, result)
     axes.set_yticks(range(len(sizes)), labels=[str(size) for size in sizes])
     axes.set(xlabel="recurrence", ylabel="batch size")
     axes.legend(loc="upper right", fontsize=8, frameon=False)
 
 
+def _mark_phases(axes: Any, result: CaseRuns) -> None:
+    """A line where the job moves to another GPU, or gets a new version."""
+    for phase in result.case.problem.earlier:
+        axes.axvline(phase.until - 0.5, color=_BAD, linewidth=0.8, linestyle="--")
+
+
 def draw_costs(axes: Any, result: CaseRuns) -> None:
     """What a model costs by batch size, what the policy of the first seed expects it to, and what trials were paid.
 
-    Means and expectations are those at the last recurrence, at the best power limits.
+    Means and expectations are those at the last recurrence, at the best power limits; trials those of its phase.
     """
     problem, first = result.case.problem, result.runs[0]
-    paid = [(trial.batch_size, trial.cost) for run in result.runs for trial in run.trials]
+    last = problem.phase(first.recurrences)
+    trials = (trial for run in result.runs for trial in run.trials if problem.phase(trial.recurrence) == last)
+    paid = [(trial.batch_size, trial.cost) for trial in trials]
     axes.scatter(*zip(*paid, strict=True), color=_QUIET, s=6, alpha=0.3, label="paid for a trial")
     _draw_expected(axes, first)
     finite = {size: cost for size, cost in first.mean_costs.items() if math.isfinite(cost)}

@@ -30,6 +30,8 @@ _COSTS = (
 )
 COLUMNS = (
     "problem",
+    "gpu",
+    "target_metric",
     "policy",
     "seed",
     "recurrence",
@@ -111,9 +113,12 @@ def write_trials(results: Sequence[CaseRuns], path: Path) -> None:
         for result in results:
             for run in result.runs:
                 for trial in run.trials:
+                    problem = run.problem.at(trial.recurrence)
                     writer.writerow(
                         (
                             result.case.name,
+                            problem.gpu,
+                            problem.workload.target_metric,
                             run.policy,
                             run.seed,
                             trial.recurrence,
@@ -144,6 +149,10 @@ def _problem(case: CaseSummary) -> dict[str, Any]:
         "optimizer": problem.workload.optimizer,
         "target_metric": problem.workload.target_metric,
         "gpu": problem.gpu,
+        "phases": [
+            {"recurrence": start, "gpu": part.gpu, "target_metric": part.workload.target_metric}
+            for start, part in problem.phases.items()
+        ],
         "batch_sizes": problem.batch_sizes,
         "default_batch_size": problem.default_batch_size,
         "oracle_batch_size": case.oracle_batch_size,

@@ -8,7 +8,8 @@ it may save over the recurrences to come exceeds its extra price (the knowledge 
 
 What is remembered: ``records`` (epochs), ``cost_records`` (epoch costs), ``sums`` (of both), ``validation`` (landmarks
 of validation curves), ``surprises`` (tests for changes of epochs); ``evolution`` applies events to it. What is
-believed: ``beliefs``, ``cost_beliefs``, on ``gaussian_process`` and ``normal``. What a trial's end says: ``learning``,
-``cost_observations``. What is decided: ``standing`` (which batch sizes may run), ``choosing`` and ``values`` (which one
-does), ``judging`` (whether it goes on), ``view`` (all of that for one trial), and ``policy``, which others call.
+believed: ``beliefs``, ``epoch_priors``, ``cost_beliefs``, on ``gaussian_process`` and ``normal``. What a trial's end
+says: ``learning``, ``cost_observations``. What is decided: ``standing`` (which batch sizes may run), ``choosing`` and
+``values`` (which one does), ``judging`` (whether it goes on), ``view`` (all of that for one trial), and ``policy``,
+which others call.
 """

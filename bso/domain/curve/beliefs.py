@@ -10,39 +10,16 @@ from dataclasses import dataclass
 from bso.domain.curve import normal
 from bso.domain.curve.cost_beliefs import CostBeliefs
 from bso.domain.curve.cost_records import EpochCostKnowledge
-from bso.domain.curve.gaussian_process import Observations, Posterior, Prior
+from bso.domain.curve.epoch_priors import EPOCHS_CHANGE, change_since_inherited, prior_of_epochs
+from bso.domain.curve.gaussian_process import Observations, Posterior, Related
 from bso.domain.curve.records import EpochKnowledge, EpochRecord
 from bso.domain.curve.sums import RunSums
+from bso.domain.job import JobVersion
 from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Knowledge
 from bso.domain.policy import Expectation
 from bso.domain.remembering import remembered
-from bso.domain.replacing import replace
 
-EPOCHS_PRIOR = Prior(
-    level=math.log(10.0),
-    slope=0.2,
-    level_variance=9.0,
-    slope_variance=0.09,
-    curve_variance=0.1,
-    length_scale=3.0,
-)
-"""ln epochs to the target; x in octaves from the default batch size. How much of its own each has, the job tells."""
-OWN_VARIANCES = (0.0, 0.005, 0.02)
-"""By how much ln epochs of a batch size may differ from a smooth curve: not at all, by some 7 %, by some 14 %.
-
-Under a smooth curve alone its neighbours outvote what a batch size has shown itself, and near ties are never told
-apart; where batch sizes have much of their own, each must be tried.
-"""
-EPOCHS_CHANGE = Prior(
-    level=0.0,
-    slope=0.0,
-    level_variance=1.0,
-    slope_variance=0.09,
-    curve_variance=0.1,
-    length_scale=3.0,
-    own_variance=0.02,
-)
-"""By how much ln epochs may have changed where surprises tell of a change: all alike, or some more than others."""
 _USUAL_NOISE = 0.03  # variance of ln epochs between runs, before any was seen
 _NOISE_WEIGHT = 4.0  # in degrees of freedom: of that guess among all batch sizes, and of their pool for each
 _FAILURES_GUESSED, _RUNS_GUESSED = 0.6, 20.0
@@ -55,7 +32,8 @@ _WIDEST = 20.0  # variance of ln cost that is shown in full
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """Of one batch size, all in logarithms. ``cost`` is ln of the expected cost [J] of a run that converges.
+    """Of one batch size, all in logarithms. ``cost`` is ln of the expected cost [J] of a run that converges, its noise
+    and the failures that precede a converged run included.
 
     ``noise`` is the variance of ln epochs between runs, ``cost_noise`` that of ln epoch cost, ``fails`` the probability
     that a run never converges.
@@ -66,35 +44,47 @@ class Belief:
     epoch_cost: float
     cost_noise: float
     fails: float
+    cost: float
     is_tried: bool
     has_converged: bool
-
-    @property
-    def cost(self) -> float:
-        """Ln of epochs times epoch cost, their noise and the failures that precede a converged run included."""
-        return self.epochs + self.epoch_cost + 0.5 * (self.noise + self.cost_noise) - math.log1p(-self.fails)
 
 
 class Beliefs:
     """Of all batch sizes of a job, and of those that it had before. ``running`` lists the batch sizes under way.
 
-    ``prior`` is what is expected of ln epochs before any run, but for how much of its own a batch size has.
+    ``elsewhere`` is what is known of epoch costs on another hardware kind; ``within_noise`` is the variance of ln epoch
+    cost between reports of a run, ``interval`` the progress between two of them, in epochs. ``prior`` is what is
+    expected of ln epochs before any run, but for how much of its own a batch size has.
     """
 
     def __init__(
-        self, spec: JobSpec, epochs: EpochKnowledge, costs: EpochCostKnowledge, *, running: Sequence[int] = ()
+        self,
+        spec: JobSpec,
+        epochs: EpochKnowledge,
+        costs: EpochCostKnowledge,
+        *,
+        elsewhere: EpochCostKnowledge | None = None,
+        running: Sequence[int] = (),
     ) -> None:
-        self.default_batch_size = spec.default_batch_size
-        self.sizes = tuple(sorted({*spec.batch_sizes, *epochs.records, *costs.records, spec.default_batch_size}))
+        self.default_batch_size, self.min_saving = spec.default_batch_size, spec.min_saving
+        self.may_stop = spec.early_stopping and spec.beta_knob is not None
+        others = () if elsewhere is None else elsewhere.records
+        known = {*epochs.records, *costs.records, *others}
+        self.sizes = tuple(sorted({*spec.batch_sizes, *known, spec.default_batch_size}))
         self._index = {size: i for i, size in enumerate(self.sizes)}
         self._octaves = tuple(math.log2(size / spec.default_batch_size) for size in self.sizes)
         self._epochs, self._costs = epochs, costs
         self._running = Counter(running)
         self._noise = dict(zip(self.sizes, _noise(epochs, self.sizes), strict=True))
         self._observed, self._before = self._seen(lambda record: record.sums), self._seen(lambda record: record.before)
-        self.prior = replace(EPOCHS_PRIOR, own_variance=self._own_variance())
+        self.prior = prior_of_epochs(self._octaves, self._observed, self._before)
+        self._change = EPOCHS_CHANGE
+        if epochs.is_inherited:
+            self._change = change_since_inherited(self.prior, self._octaves, self._observed, self._before)
         self._posterior = self._epochs_posterior()
-        self._cost_beliefs = CostBeliefs(self._octaves, self._index, costs)
+        self._cost_beliefs = CostBeliefs(self._octaves, self._index, costs, elsewhere)
+        latest = elsewhere if elsewhere is not None and not costs.is_seen else costs
+        self.within_noise, self.interval = latest.within_noise(), latest.interval
         self._believed = {size: self._believe(size) for size in self.sizes}
 
     def of(self, batch_size: int) -> Belief:
@@ -112,9 +102,14 @@ class Beliefs:
         return (*([min(larger)] if larger else ()), *([max(smaller)] if smaller else ()))
 
     def incumbent(self, among: Collection[int]) -> int | None:
-        """The batch size of least expected cost among those that have converged; None before any."""
+        """The batch size of least expected cost among those that have converged; None before any.
+
+        Of those that cost at most ``min_saving`` more, the one with most runs: the job stays where it is.
+        """
         known = [size for size in sorted(among) if self._believed[size].has_converged]
-        return min(known, key=lambda size: self._believed[size].cost, default=None)
+        most = min((self._believed[size].cost for size in known), default=0.0) - math.log1p(-self.min_saving)
+        near = [size for size in known if self._believed[size].cost <= most]
+        return max(near, key=self._experience, default=None)
 
     def expectation(self, batch_size: int) -> Expectation:
         """The expected cost [J] of a run that converges, and how uncertain that expectation is."""
@@ -143,9 +138,9 @@ class Beliefs:
         """The variance of ln of the ratio of two epoch costs."""
         return self._cost_beliefs.ratio_variance(self._index[one], self._index[other])
 
-    def cost_learnt(self, one: int, other: int, runs: int) -> float:
-        """By how much so many runs of ``one`` are expected to reduce that."""
-        return self._cost_beliefs.learnt(self._index[one], self._index[other], runs)
+    def cost_learnt(self, one: int, other: int, runs: int, *, reports: float = math.inf) -> float:
+        """By how much so many runs of ``one`` are expected to reduce that, if each is stopped after so many reports."""
+        return self._cost_beliefs.learnt(self._index[one], self._index[other], runs, self.within_noise / reports)
 
     def epoch_cost(self, batch_size: int) -> tuple[float, float]:
         """The mean of ln epoch cost [J] over runs, and the variance of what is believed of that mean."""
@@ -180,15 +175,24 @@ class Beliefs:
         ratio, variance = self.ratio(batch_size, than)
         return normal.above((_MUCH - ratio) / math.sqrt(max(variance, _LEAST_VARIANCE)))
 
+    def _experience(self, batch_size: int) -> tuple[float, float, bool, float]:
+        """How long the job has been there: runs since the last change and before it; then the default, the cheapest."""
+        record, is_default = self._epochs.record(batch_size), batch_size == self.default_batch_size
+        return record.sums.weight, record.before.weight, is_default, -self._believed[batch_size].cost
+
     def _believe(self, batch_size: int) -> Belief:
         i, record = self._index[batch_size], self._epochs.record(batch_size)
-        fails = (_FAILURES_GUESSED + record.failed) / (_RUNS_GUESSED + record.failed + record.converged)
+        failures = (_FAILURES_GUESSED + record.failed) / (_RUNS_GUESSED + record.failed + record.converged)
+        fails = min(failures, _MOST_LIKELY_TO_FAIL)
+        epochs, noise = self._posterior.means[i], self._noise[batch_size]
+        epoch_cost, cost_noise = self._cost_beliefs.means[i], self._cost_beliefs.noise
         return Belief(
-            epochs=self._posterior.means[i],
-            noise=self._noise[batch_size],
-            epoch_cost=self._cost_beliefs.means[i],
-            cost_noise=self._cost_beliefs.noise,
-            fails=min(fails, _MOST_LIKELY_TO_FAIL),
+            epochs=epochs,
+            noise=noise,
+            epoch_cost=epoch_cost,
+            cost_noise=cost_noise,
+            fails=fails,
+            cost=epochs + epoch_cost + 0.5 * (noise + cost_noise) - math.log1p(-fails),
             is_tried=self._costs.record(batch_size).is_known or record.looks > 0 or batch_size in self._running,
             has_converged=record.has_converged,
         )
@@ -209,22 +213,7 @@ class Beliefs:
         return self._epochs_from(observed)
 
     def _epochs_from(self, observed: Observations) -> Posterior:
-        return Posterior(self.prior, self._octaves, observed, before=self._before, change=EPOCHS_CHANGE)
-
-    def _own_variance(self) -> float:
-        """The mean of OWN_VARIANCES, each weighted by how likely it makes what was seen, all as likely beforehand.
-
-        What was seen before a change counts as of a curve like any other.
-        """
-        priors = [replace(EPOCHS_PRIOR, own_variance=own) for own in OWN_VARIANCES]
-        evidence = [
-            sum(Posterior(prior, self._octaves, seen).log_evidence for seen in (self._observed, self._before))
-            for prior in priors
-        ]
-        most = max(evidence)
-        weights = [math.exp(one - most) for one in evidence]
-        weighted = sum(weight * own for weight, own in zip(weights, OWN_VARIANCES, strict=True))
-        return weighted / sum(weights)
+        return Posterior(self.prior, self._octaves, observed, (Related(observed=self._before, change=self._change),))
 
     def _seen(self, part: Callable[[EpochRecord], RunSums]) -> Observations:
         """A part of all that is remembered of each batch size as one observation, by index."""
@@ -249,13 +238,22 @@ def _noise(epochs: EpochKnowledge, sizes: Sequence[int]) -> list[float]:
     ]
 
 
-def beliefs_from(spec: JobSpec, epochs: EpochKnowledge, costs: EpochCostKnowledge, running: Sequence[int]) -> Beliefs:
-    """What is believed while trials of the batch sizes ``running`` are under way."""
+def beliefs_of(version: JobVersion, knowledge: Knowledge, running: Sequence[int] = ()) -> Beliefs:
+    """What is believed on a hardware kind while trials of the batch sizes ``running`` are under way."""
+    elsewhere = version.costs_elsewhere(knowledge.hardware)
     if running:
-        return Beliefs(spec, epochs, costs, running=running)
-    return _settled_beliefs(spec, epochs.records, costs)
+        return Beliefs(version.spec, version.epochs, knowledge.epoch_costs, elsewhere=elsewhere, running=running)
+    epochs = version.epochs
+    return _settled_beliefs(version.spec, epochs.records, knowledge.epoch_costs, elsewhere, epochs.is_inherited)
 
 
 @remembered  # reports change none of what it follows from
-def _settled_beliefs(spec: JobSpec, records: Mapping[int, EpochRecord], costs: EpochCostKnowledge) -> Beliefs:
-    return Beliefs(spec, EpochKnowledge(records=records), costs)
+def _settled_beliefs(
+    spec: JobSpec,
+    records: Mapping[int, EpochRecord],
+    costs: EpochCostKnowledge,
+    elsewhere: EpochCostKnowledge | None,
+    is_inherited: bool,  # noqa: FBT001  # remembered functions take no names
+) -> Beliefs:
+    epochs = EpochKnowledge(records=records, is_inherited=is_inherited)
+    return Beliefs(spec, epochs, costs, elsewhere=elsewhere)

@@ -25,7 +25,7 @@ _MOST_EXPENSIVE = 5.0
 _RISK, _RISK_PACE = 0.02, 0.03  # that the incumbent is a loss; of all recurrences, what to find out may cost
 _LEAST_PRICE = 0.02  # runs
 _ONE_IN_TWENTY = 1.645  # standard deviations
-_TOLD = 0.005  # runs; less is told as nothing
+_NOTHING = 0.005  # runs; less is nothing
 _CAUTION, _DISTRUST = 5.0, 0.7  # while nothing converges: for a failure's probability, and for each failure seen
 
 
@@ -34,8 +34,10 @@ class Situation:
     """What a choice depends on.
 
     ``recurrences`` counts those before this one, ``aborts`` the failed trials of this one; ``is_last``: no attempt is
-    left after this one. By batch size: ``looks`` counts its ended trials, ``failures`` those of them that would never
-    have converged, as far as can be told.
+    left after this one. ``is_unproven``: all that is known of epochs is inherited from another version or job;
+    ``is_unpriced``: no run has ended on this hardware kind, and how costs compare is known from others or, if
+    ``inherits_costs``, inherited. By batch size: ``looks`` counts its ended trials,
+    ``failures`` those of them that would never have converged, as far as can be seen.
     """
 
     beliefs: Beliefs
@@ -45,8 +47,16 @@ class Situation:
     recurrences: int
     aborts: int
     is_last: bool
+    is_unproven: bool
+    is_unpriced: bool
+    inherits_costs: bool
     looks: dict[int, int]
     failures: dict[int, float]
+
+    @property
+    def trials(self) -> int:
+        """The ended trials of the version, but at most as many as there were recurrences."""
+        return min(self.recurrences, sum(self.looks.values()))
 
 
 def choose(now: Situation) -> Choice:
@@ -54,16 +64,18 @@ def choose(now: Situation) -> Choice:
     incumbent = now.standing.incumbent(now.beliefs)
     if incumbent is None:
         return _first(now)
+    if now.is_unproven or now.is_unpriced:
+        return _best_elsewhere(now)
     if now.aborts >= _ABORTS_BEFORE_INCUMBENT:
-        return _told(
+        return _chosen(
             incumbent, f"{now.aborts} trials of this recurrence have failed; {incumbent} is the best one known"
         )
     worth = {size: _value(now, size, incumbent) for size in _candidates(now, incumbent)}
     size = max(worth, key=lambda one: (worth[one].net, -one), default=incumbent)
-    if size != incumbent and worth[size].net > 0.0:
-        return _told(size, _why_another(now, size, incumbent, worth[size]))
+    if size != incumbent and worth[size].net > _NOTHING:
+        return _chosen(size, _why_another(now, size, incumbent, worth[size]))
     look = _neighbour(now, incumbent) or _default_again(now, incumbent)
-    return look or _told(incumbent, _why_incumbent(now, incumbent, worth))
+    return look or _chosen(incumbent, _why_incumbent(now, incumbent, worth))
 
 
 def confidence_in(now: Situation, best: int, *, runs: int, is_noise_known: bool) -> Confidence:
@@ -74,7 +86,9 @@ def confidence_in(now: Situation, best: int, *, runs: int, is_noise_known: bool)
         1.0 - normal.exp(ratio - _ONE_IN_TWENTY * math.sqrt(variance))
         for ratio, variance in (beliefs.ratio(size, best) for size in others)
     ]
-    pays = incumbent is not None and any(_value(now, size, incumbent).net > 0.0 for size in _candidates(now, incumbent))
+    pays = incumbent is not None and any(
+        _value(now, size, incumbent).net > _NOTHING for size in _candidates(now, incumbent)
+    )
     return Confidence(
         runs=runs,
         cost_noise=math.sqrt(beliefs.cost_noise) if is_noise_known else None,
@@ -99,10 +113,10 @@ def _first(now: Situation) -> Choice:
     """Nothing that can run has converged: the default, or if that has failed what promises most near what was tried."""
     default, beliefs = now.default_batch_size, now.beliefs
     why = "nothing has converged yet"
-    if any(beliefs.of(size).has_converged for size in beliefs.sizes):
+    if not now.is_unproven and any(beliefs.of(size).has_converged for size in beliefs.sizes):
         why = "none of those that can run at this time has converged lately"
     if default in now.standing.fresh and not now.failures.get(default, 0.0):
-        return _beside_default(now) or _told(default, f"{why}; {default} is the default")
+        return _beside_default(now) or _chosen(default, f"{why}; {default} is the default")
     near = _near(now, now.standing.fresh or now.standing.offered)
 
     def doubt(size: int) -> float:
@@ -110,7 +124,19 @@ def _first(now: Situation) -> Choice:
         return belief.cost + _CAUTION * belief.fails + _DISTRUST * now.failures.get(size, 0.0)
 
     size = min(near, key=lambda one: (doubt(one), one))
-    return _told(size, f"{why}; {size} promises most of what is left near the default")
+    return _chosen(size, f"{why}; {size} promises most of what is left near the default")
+
+
+def _best_elsewhere(now: Situation) -> Choice:
+    """Nothing has run here: what was best elsewhere. Where that has failed in a new version, the default first."""
+    size, default = safest(now), now.default_batch_size
+    if now.is_unproven and now.aborts and default in now.standing.fresh:
+        return _chosen(default, f"no run of this version has converged yet; {default} is the default")
+    if now.is_unproven:
+        return _chosen(size, f"no run of this version has converged yet; by what it has inherited {size} is best")
+    if now.inherits_costs:
+        return _chosen(size, f"no run of this version has ended here yet; by what it has inherited {size} is best")
+    return _chosen(size, f"nothing has run on this hardware kind yet; {size} is best by what is known of others")
 
 
 def _beside_default(now: Situation) -> Choice | None:
@@ -126,7 +152,7 @@ def _beside_default(now: Situation) -> Choice | None:
     size = min((size for size in near if size != default), key=lambda one: (between(one, default), -one), default=None)
     if size is None:
         return None
-    return _told(size, f"nothing has converged yet, and {default}, the default, is under way; {size} is near it")
+    return _chosen(size, f"nothing has converged yet, and {default}, the default, is under way; {size} is near it")
 
 
 def _candidates(now: Situation, incumbent: int) -> list[int]:
@@ -160,17 +186,17 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
     beside = now.beliefs.neighbours(incumbent, sorted(now.standing.fresh | {incumbent}))
     for size in beside:
         if not now.beliefs.of(size).is_tried:
-            return _told(size, f"{size} is near {incumbent}, the best one known, and was never tried")
+            return _chosen(size, f"{size} is near {incumbent}, the best one known, and was never tried")
     for size in beside:
         more = _more(now, size, incumbent)
         looks = now.looks.get(size, 0)
         if (
             size not in now.running
             and now.beliefs.cost_at_best(size, incumbent) < math.log1p(_LOOK_COST)
-            and max(more, _LEAST_MORE) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.recurrences
+            and max(more, _LEAST_MORE) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.trials
         ):
             after = f"after {looks} trial{'' if looks == 1 else 's'}"
-            reason = f"another look at {size}, which seems {percent(more)} more expensive than {incumbent} {after}"
+            reason = f"another look at {size}, which seems {_compared(more)} than {incumbent} {after}"
             return Choice(batch_size=size, reason=reason, is_second_look=True)
     return None
 
@@ -187,7 +213,7 @@ def _default_again(now: Situation, incumbent: int) -> Choice | None:
     risk = beliefs.risk(incumbent, default)
     if beliefs.learnt(default, incumbent, 1) < beliefs.learnt(incumbent, default, 1):
         return None  # the incumbent is what too little is known of
-    if risk <= _RISK or price * now.looks.get(default, 0) > _RISK_PACE * now.recurrences:
+    if risk <= _RISK or price * now.looks.get(default, 0) > _RISK_PACE * now.trials:
         return None
     reason = f"{default}, the default, again: {incumbent}, the best one known, may be over 10% more expensive"
     return Choice(batch_size=default, reason=f"{reason} (probability {percent(risk)})", is_second_look=True)
@@ -199,9 +225,12 @@ def _more(now: Situation, size: int, than: int) -> float:
     return normal.exp(min(ratio, _MOST_EXPENSIVE)) - 1.0
 
 
+def _compared(more: float) -> str:
+    return f"{percent(-more)} cheaper" if more <= 0.0 else f"{percent(more)} more expensive"
+
+
 def _why_another(now: Situation, size: int, incumbent: int, value: Value) -> str:
-    ratio = normal.exp(now.beliefs.of(size).cost - now.beliefs.of(incumbent).cost)
-    looks = f"{percent(1.0 - ratio)} cheaper" if ratio <= 1.0 else f"{percent(ratio - 1.0)} more expensive"
+    looks = _compared(_more(now, size, incumbent))
     comes = horizon(now.recurrences)
     if value.runs == 1:
         return (
@@ -215,22 +244,25 @@ def _why_another(now: Situation, size: int, incumbent: int, value: Value) -> str
 
 
 def _why_incumbent(now: Situation, incumbent: int, worth: dict[int, Value]) -> str:
-    cost = normal.exp(now.beliefs.of(incumbent).cost)
+    stays = f"{incumbent} is the best one known (expected {joules(normal.exp(now.beliefs.of(incumbent).cost))}"
+    known = [size for size in worth if now.beliefs.of(size).has_converged]
+    cheapest = min(known, key=lambda size: now.beliefs.of(size).cost, default=incumbent)
+    saving = -_more(now, cheapest, incumbent)
+    if 0.0 < saving < now.beliefs.min_saving:
+        stays += f"; {cheapest} looks {percent(saving)} cheaper, less than min_saving"
     if not worth:
-        return f"{incumbent} is the best one known (expected {joules(cost)}), and there is no other to try"
+        return f"{stays}), and there is no other to try"
     other = max(worth, key=lambda one: (worth[one].net, -one))
-    return (
-        f"{incumbent} is the best one known (expected {joules(cost)}); trying {other} would cost "
-        f"{_runs(worth[other].price)} more and save {_runs(worth[other].gain)}"
-    )
+    price, gain = _runs(worth[other].price), _runs(worth[other].gain)
+    return f"{stays}); trying {other} would cost {price} more and save {gain}"
 
 
-def _told(size: int, reason: str) -> Choice:
+def _chosen(size: int, reason: str) -> Choice:
     return Choice(batch_size=size, reason=reason)
 
 
 def _runs(runs: float) -> str:
-    if runs < _TOLD:
+    if runs < _NOTHING:
         return "nothing"
     number = figure(runs, 2)
     return "a run" if number == "1" else f"{number} runs"

@@ -9,6 +9,7 @@ from bso.domain.curve.beliefs import Beliefs
 from bso.domain.curve.cost_records import CostSurprises, EpochCostKnowledge, LearntEpochCost
 from bso.domain.profiling import is_all_profiled
 from bso.domain.trial import Trial
+from bso.domain.within_run import reports_of
 
 _PROFILED_NOISE, _UNKNOWN_PROFILED_NOISE = 0.05**2, 0.15**2
 _MOST = 3.0  # standard deviations: of a larger surprise no more is believed
@@ -21,16 +22,20 @@ _MOST_DISTORTED = 100.0  # times what an ordinary epoch costs
 class EpochCostSeen:
     """ln of what an epoch of a trial cost [J]; where power limits were profiled in all of them, without that.
 
-    ``noise`` is the variance that this adds to the one between runs.
+    ``noise`` is the variance that this, and so few reports, add to the one between runs. ``squares`` and ``freedom``
+    are those of epoch costs between its reports, ``interval`` is the progress between two of them, in epochs.
     """
 
     value: float
     noise: float
+    squares: float = 0.0
+    freedom: float = 0.0
+    interval: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningCost:
-    """What a running trial shows, in ln J: what its ``own`` epochs cost, and what those of its batch size usually do.
+    """What a running trial shows, in ln J: what its ``own`` epochs cost, and those of its batch size usually.
 
     ``rise`` is by how much the costs of all batch sizes seem to have risen.
     """
@@ -42,28 +47,37 @@ class RunningCost:
 
 def epoch_cost_seen(trial: Trial, costs: EpochCostKnowledge) -> EpochCostSeen:
     """What a trial that has reported a cost says of its epoch cost."""
-    value = math.log(trial.cost) - math.log(trial.epoch)
+    value, interval = math.log(trial.cost) - math.log(trial.epoch), trial.epoch / trial.reports
     if not is_all_profiled(trial.epoch, trial.profiled):
-        return EpochCostSeen(value=value, noise=0.0)
+        reports, squares = max(reports_of(trial), 1.0), trial.cost_squares
+        noise = costs.within_noise(squares, reports - 1.0) / reports
+        return EpochCostSeen(value=value, noise=noise, squares=squares, freedom=reports - 1.0, interval=interval)
     if not costs.profiled:
-        return EpochCostSeen(value=value, noise=_UNKNOWN_PROFILED_NOISE)
-    return EpochCostSeen(value=value - math.log(costs.profiling_ratio), noise=_PROFILED_NOISE)
+        return EpochCostSeen(value=value, noise=_UNKNOWN_PROFILED_NOISE, interval=interval)
+    return EpochCostSeen(value=value - math.log(costs.profiling_ratio), noise=_PROFILED_NOISE, interval=interval)
 
 
 def running_cost(beliefs: Beliefs, costs: EpochCostKnowledge, batch_size: int, seen: EpochCostSeen) -> RunningCost:
     """What a running trial shows of costs.
 
     Where costs of its batch size are known, a surprise beyond all noise is taken for one of all batch sizes, as far as
-    that is likelier than a spike.
+    that is likelier than a spike. Where no epoch was paid for on the hardware kind, all is: their level is not known.
     """
     mean, variance = beliefs.epoch_cost(batch_size)
     total = variance + beliefs.cost_noise + seen.noise
     surprise, rise = seen.value - mean, 0.0
-    if costs.record(batch_size).is_known and surprise**2 > _MOST**2 * total:
+    if not costs.is_seen:
+        rise = surprise
+    elif costs.record(batch_size).is_known and surprise**2 > _MOST**2 * total:
         rise = (
             surprise**3 / (surprise**2 + total) * _CHANGES / (_CHANGES + (costs.spike_rate if surprise > 0.0 else 0.0))
         )
-    return RunningCost(own=seen.value, usual=mean + rise + (surprise - rise) * variance / total, rise=rise)
+    left = surprise - rise
+    return RunningCost(
+        own=mean + rise + left * (variance + beliefs.cost_noise) / total,
+        usual=mean + rise + left * variance / total,
+        rise=rise,
+    )
 
 
 def learnt_cost(
@@ -103,6 +117,9 @@ def learnt_cost(
         is_spike=not moved and (forgets or is_far),
         forgets=forgets,
         profiling_ratio=profiling_ratio,
+        within_squares=seen.squares,
+        within_freedom=seen.freedom,
+        interval=seen.interval,
     )
 
 

@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bso.domain.curve.sums import RunSums
+from bso.domain.curve.sums import RunSums, on_one_level
 from bso.domain.replacing import replace
 
+MOST_FREEDOM_HANDED_ON = 3.0
+"""Degrees of freedom of the noise seen elsewhere that count: it may be more or less here."""
 _MOST_RUNS = 30.0  # of a batch size that count: with more, the latest count most
 _RECENT = 12
 _FORGOTTEN = 0.02  # of what is known of noise, with each run
@@ -16,6 +18,7 @@ _SPIKES_GUESSED, _RUNS_GUESSED = 0.3, 12.0
 _SLACK, _ALARM = 0.5, 4.9  # standard deviations: what a surprise may be, and a sum of what exceeds it
 _SPIKED = 0.78  # of a job with fifteen runs and no spike, two great surprises in a row are enough
 _LEAST_WEIGHT = 0.05
+_USUAL_WITHIN, _WITHIN_WEIGHT = 0.02**2, 1.0  # variance between reports of a run, and degrees of freedom of that guess
 _NO_RUNS = RunSums()
 
 
@@ -94,7 +97,9 @@ class EpochCostKnowledge:
     ``squares`` is the sum of squared deviations between runs of the same batch size, and has ``freedom`` degrees of
     freedom; older ones count less. ``recent`` are the last runs. ``spikes`` of all ``runs`` cost far more than usual.
     ``profiling_ratio`` is the mean, over ``profiled`` epochs, of what an epoch in which power limits were profiled
-    cost, as a multiple of an ordinary one.
+    cost, as a multiple of an ordinary one. ``within_squares`` and ``within_freedom`` are like ``squares`` and
+    ``freedom``, of epoch costs of the reports of a run; ``interval`` is the progress between two of them in the latest
+    run, in epochs. ``is_inherited``: what ``before`` of the records holds is another version's, or another job's.
     """
 
     records: Mapping[int, EpochCostRecord] = field(default_factory=dict)
@@ -106,10 +111,49 @@ class EpochCostKnowledge:
     runs: int = 0
     profiling_ratio: float = 1.0
     profiled: int = 0
+    within_squares: float = 0.0
+    within_freedom: float = 0.0
+    interval: float = 1.0
+    is_inherited: bool = False
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether any epoch was paid for; else nothing is known but how costs of batch sizes compare, at most."""
+        return any(record.sums.weight for record in self.records.values())
 
     def record(self, batch_size: int) -> EpochCostRecord:
         """What is known of a batch size; an empty record if nothing is."""
         return self.records.get(batch_size, _NOTHING)
+
+    @property
+    def weight(self) -> float:
+        """How many runs stand behind how batch sizes compare."""
+        return sum(sums.weight for sums in self.compared.values())
+
+    def within_noise(self, squares: float = 0.0, freedom: float = 0.0) -> float:
+        """The variance of ln epoch cost between reports of a run, with what one under way has shown."""
+        squares, freedom = squares + self.within_squares, freedom + self.within_freedom
+        return (_WITHIN_WEIGHT * _USUAL_WITHIN + squares) / (_WITHIN_WEIGHT + freedom)
+
+    @property
+    def compared(self) -> dict[int, RunSums]:
+        """How batch sizes compare, all on the level of the latest runs."""
+        return on_one_level({size: (record.sums, record.before) for size, record in self.records.items()})
+
+    def handed_on(self) -> EpochCostKnowledge:
+        """What another version or job inherits: how costs compare and, with less weight, by how much they vary."""
+        share = min(1.0, MOST_FREEDOM_HANDED_ON / self.freedom) if self.freedom else 0.0
+        return EpochCostKnowledge(
+            records={size: EpochCostRecord(before=sums) for size, sums in self.compared.items()},
+            squares=share * self.squares,
+            freedom=share * self.freedom,
+            profiling_ratio=self.profiling_ratio,
+            profiled=self.profiled,
+            within_squares=self.within_squares,
+            within_freedom=self.within_freedom,
+            interval=self.interval,
+            is_inherited=True,
+        )
 
     @property
     def spike_rate(self) -> float:
@@ -137,6 +181,9 @@ class LearntEpochCost:
     is_spike: bool = False
     forgets: bool = False
     profiling_ratio: float | None = None
+    within_squares: float = 0.0
+    within_freedom: float = 0.0
+    interval: float = 1.0
 
 
 _NOTHING = EpochCostRecord()
@@ -165,6 +212,10 @@ def with_learnt_cost(
         runs=knowledge.runs + 1,
         profiling_ratio=ratio,
         profiled=profiled,
+        within_squares=knowledge.within_squares * kept + learnt.within_squares,
+        within_freedom=knowledge.within_freedom * kept + learnt.within_freedom,
+        interval=learnt.interval,
+        is_inherited=knowledge.is_inherited and not learnt.moved,
     )
 
 

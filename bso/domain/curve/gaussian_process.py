@@ -47,46 +47,58 @@ Observations = Mapping[int, tuple[float, float]]
 """By the index of a place: the value, and the variance of its noise."""
 
 
-class Posterior:
-    """What is believed of the values at ``places`` after observations.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Related:
+    """Observations made before all values changed, or elsewhere: of the sum of the values and of a second process.
 
-    Those of ``before`` were made before all values changed, by what ``change`` expects: they are of the sum of the
-    values and of a second process with that prior.
+    ``change`` is the prior of that process: by how much, and how alike, the values may differ.
     """
+
+    observed: Observations
+    change: Prior
+
+
+class Posterior:
+    """What is believed of the values at ``places`` after observations, and of such as are ``related``."""
 
     def __init__(
         self,
         prior: Prior,
         places: tuple[float, ...],
         observed: Observations,
-        *,
-        before: Observations | None = None,
-        change: Prior | None = None,
+        related: Sequence[Related] = (),
     ) -> None:
         self._prior = prior
         self._places = places
         self._columns = columns_of(replace(prior, own_variance=0.0), places)
-        values = [(i, observed[i][0] - prior.mean(places[i]), observed[i][1]) for i in sorted(observed)]
-        changed = self._now = len(values)
-        changes: Mapping[int, list[float]] = {}
-        if before and change is not None:
-            changes = columns_of(replace(change, own_variance=0.0), places)
-            for i, (value, noise) in sorted(before.items()):
-                expected = prior.mean(places[i]) + change.mean(places[i])
-                values.append((i, value - expected, noise + change.own_variance))
-        self._at = [i for i, _, _ in values]
+        self._at: list[int] = []
+        self._deviations: list[float] = []
         self._factor: list[list[float]] = []  # Cholesky's, of the covariance of the observations: its lower triangle
-        for number, (i, _, noise) in enumerate(values):
-            covariances = self._covariances(i, self._at[: number + 1])
-            if number >= changed:
-                both = [changes[j][i] for j in self._at[changed : number + 1]]
-                covariances[changed:] = map(add, covariances[changed:], both)
-            variance = covariances.pop() + noise
+        self._add(observed, None)
+        self._now = len(self._at)
+        for one in related:
+            self._add(one.observed, one.change)
+        self._standardized = _solved(self._factor, self._deviations)
+        self._shares: dict[int, list[float]] = {}
+        self._pairs: dict[tuple[int, int], float] = {}
+
+    def _add(self, observed: Observations, change: Prior | None) -> None:
+        """One row for each observation."""
+        changes, first = None, len(self._at)
+        if change is not None:
+            changes = columns_of(replace(change, own_variance=0.0), self._places)
+        for i, (value, noise) in sorted(observed.items()):
+            self._at.append(i)
+            expected, covariances = self._prior.mean(self._places[i]), self._covariances(i, self._at)
+            own = 0.0
+            if change is not None and changes is not None:
+                expected, own = expected + change.mean(self._places[i]), change.own_variance
+                covariances[first:] = map(add, covariances[first:], [changes[j][i] for j in self._at[first:]])
+            variance = covariances.pop() + noise + own
             row = _solved(self._factor, covariances)
             row.append(math.sqrt(max(variance - _dot(row, row), 1e-12)))
             self._factor.append(row)
-        self._standardized = _solved(self._factor, [value for _, value, _ in values])
-        self._shares: dict[int, list[float]] = {}
+            self._deviations.append(value - expected)
 
     @cached_property
     def means(self) -> list[float]:
@@ -103,7 +115,7 @@ class Posterior:
     def left_out(self) -> list[tuple[int, float, float]]:
         """Of each observation its place, by how much it exceeds what the others say, and the variance of that.
 
-        Equations 5.12 there. Those of before the change are not among them.
+        Equations 5.12 there. Related ones are not among them.
         """
         count = len(self._factor)
         weights = _solved_back(self._factor, self._standardized)
@@ -122,8 +134,12 @@ class Posterior:
 
     def covariance(self, i: int, j: int) -> float:
         """The covariance of what is believed at two places."""
-        before = self._prior.covariance(self._places[i], self._places[j])
-        return before - _dot(self._share(i), self._share(j))
+        pair = (i, j) if i < j else (j, i)
+        found = self._pairs.get(pair)
+        if found is None:
+            before = self._prior.covariance(self._places[i], self._places[j])
+            found = self._pairs[pair] = before - _dot(self._share(i), self._share(j))
+        return found
 
     def _share(self, i: int) -> list[float]:
         found = self._shares.get(i)

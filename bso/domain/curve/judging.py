@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bso.domain.curve import normal
 from bso.domain.curve.beliefs import Beliefs
 from bso.domain.curve.validation import Forecast
-from bso.domain.curve.values import value_of
+from bso.domain.curve.values import gain_of
 from bso.domain.quantities import joules
 
 _MOST_DOUBLINGS = 64
@@ -87,7 +87,7 @@ def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurre
     to_finish = prospect.left * normal.exp(underway.epoch_cost) / prospect.converges
     at_least = math.log(_reached(underway)) + underway.usual_cost - best if prospect.z > 0.0 else -math.inf
     seen = underway.usual_cost - rise
-    gain = value_of(
+    gain = gain_of(
         beliefs,
         size,
         incumbent,
@@ -95,8 +95,8 @@ def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurre
         epoch_cost=seen,
         at_least=at_least,
         surprise=prospect.surprise,
-        told=0.0 if underway.forecast is None else underway.forecast.precision,
-    ).gain
+        precision=0.0 if underway.forecast is None else underway.forecast.precision,
+    )
     worth = normal.exp(best) * (1.0 + gain * prospect.converges)
     if to_finish <= worth:
         return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from bso.domain.curve import normal
-from bso.domain.curve.beliefs import EPOCHS_CHANGE, Belief, Beliefs
+from bso.domain.curve.beliefs import Belief, Beliefs
+from bso.domain.curve.epoch_priors import EPOCHS_CHANGE
 from bso.domain.curve.records import EpochRecord, LearntEpochs
 from bso.domain.curve.validation import Approach, Forecast, ratios
 
@@ -91,5 +92,5 @@ def _foretold(belief: Belief, believed: float, reached: float, forecast: Forecas
     hazard = normal.density(z) / normal.above(z)
     mean = expected + deviation * hazard
     precision = 1.0 / (deviation**2 * (1.0 - hazard * (hazard - z)))
-    told = precision - own
-    return (precision * mean - own * belief.epochs) / told, 1.0 / told + belief.noise
+    added = precision - own
+    return (precision * mean - own * belief.epochs) / added, 1.0 / added + belief.noise

@@ -28,12 +28,19 @@ def exp(x: float) -> float:
     return math.exp(min(x, _MOST))
 
 
-def expected_saving(mean: float, deviation: float) -> float:
-    """E[max(0, 1 - e^z)] for z of this mean and standard deviation: what a cheaper cost saves, of a cost of 1."""
+def expected_saving(mean: float, deviation: float, least: float = 0.0) -> float:
+    """E[s; s >= least] of the saving s = 1 - e^z, for z of this mean and standard deviation: of a cost of 1."""
+    highest = math.log1p(-least)
     if deviation <= 0.0:
-        return max(0.0, 1.0 - exp(mean))
-    z = -mean / deviation
+        return max(0.0, 1.0 - exp(mean)) if mean <= highest else 0.0
+    z = (highest - mean) / deviation
     return max(0.0, below(z) - exp(mean + 0.5 * deviation * deviation) * below(z - deviation))
+
+
+def mean_below(mean: float, deviation: float, most: float) -> float:
+    """E[e^z; z <= most] for z of this mean and standard deviation."""
+    whole = exp(mean + 0.5 * deviation * deviation)
+    return whole if most == math.inf else whole * below((most - mean) / deviation - deviation)
 
 
 def truncated_mean(mean: float, deviation: float, least: float, most: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from bso.domain.curve import choosing, normal
-from bso.domain.curve.beliefs import Beliefs, beliefs_from
+from bso.domain.curve.beliefs import Beliefs, beliefs_of
 from bso.domain.curve.standing import standing_of
 from bso.domain.curve.view import view_of
 from bso.domain.events import ChangePoint, Event, LateResult, TrialEnded
@@ -70,16 +70,15 @@ class CurvePolicy:
 
     def outlook(self, version: JobVersion, knowledge: Knowledge) -> Outlook:
         """What each batch size is believed to cost; nothing before an epoch was paid for on this hardware kind."""
-        costs = knowledge.epoch_costs
-        beliefs = beliefs_from(version.spec, version.epochs, costs, ())
-        expected = {size: beliefs.expectation(size) for size in beliefs.sizes if costs.records}
+        beliefs, is_known = beliefs_of(version, knowledge), knowledge.epoch_costs.is_seen
+        expected = {size: beliefs.expectation(size) for size in beliefs.sizes if is_known}
         return Outlook(best_batch_size=standing_of(version, knowledge, None).best(beliefs), expected=expected)
 
     def confidence(self, version: JobVersion, knowledge: Knowledge, best: int) -> Confidence | None:
         """How sure it is that ``best`` is the best one; None before any epoch was paid for on this hardware kind."""
-        if not knowledge.epoch_costs.records:
-            return None
         costs = knowledge.epoch_costs
+        if not costs.is_seen:
+            return None
         now = _situation(version, knowledge, None, ())
         return choosing.confidence_in(now, best, runs=costs.runs, is_noise_known=costs.freedom >= _LEAST_FREEDOM)
 
@@ -92,16 +91,29 @@ def _situation(
     looks = {size: record.looks for size, record in records.items()}
     aborts = 0 if recurrence is None else recurrence.aborts
     return choosing.Situation(
-        beliefs=beliefs_from(version.spec, version.epochs, knowledge.epoch_costs, running),
+        beliefs=beliefs_of(version, knowledge, running),
         standing=standing_of(version, knowledge, recurrence),
         default_batch_size=version.spec.default_batch_size,
         running=running,
         recurrences=sum(looks.values()) if recurrence is None else recurrence.recurrence_number - 1,
         aborts=aborts,
         is_last=aborts + 1 >= version.spec.max_attempts,
+        is_unproven=version.epochs.is_unproven,
+        is_unpriced=_is_unpriced(version, knowledge),
+        inherits_costs=knowledge.epoch_costs.is_inherited,
         looks=looks,
         failures={size: record.failed for size, record in records.items()},
     )
+
+
+def _is_unpriced(version: JobVersion, knowledge: Knowledge) -> bool:
+    """Whether no run has ended on a hardware kind, so that only other kinds or versions say how costs compare."""
+    costs = knowledge.epoch_costs
+    has_ended = any(
+        arm.convergences or arm.not_converged_in_a_row or arm.costs.count for arm in knowledge.arms.values()
+    )
+    is_known = bool(costs.records) or version.costs_elsewhere(knowledge.hardware) is not None
+    return is_known and not costs.is_seen and not has_ended
 
 
 def _change_point(trial: Trial, ended: TrialEnded | LateResult, beliefs: Beliefs) -> ChangePoint | None:

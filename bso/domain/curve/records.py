@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bso.domain.curve.cost_records import LearntEpochCost
-from bso.domain.curve.sums import RunSums
+from bso.domain.curve.sums import RunSums, on_one_level
 from bso.domain.curve.surprises import NO_SURPRISES, Surprises
 from bso.domain.curve.validation import Approach, Landmark, Ratio, with_ratios
 from bso.domain.replacing import replace
@@ -92,14 +92,21 @@ class EpochKnowledge:
     """What one version of a job knows of epochs to the target, on whatever hardware, by batch size.
 
     ``second_looks`` are the numbers of running trials that the policy lets run although they look expensive.
-    ``approaches`` tells, by number, how near running trials have come to the target, and ``landmarks``, by exponent,
-    how long trials took from there.
+    ``approaches`` says, by number, how near running trials have come to the target, and ``landmarks``, by exponent,
+    how long trials took from there. ``is_inherited``: what ``before`` of the records holds is another version's, or
+    another job's.
     """
 
     records: Mapping[int, EpochRecord] = field(default_factory=dict)
     second_looks: frozenset[int] = frozenset()
     approaches: Mapping[int, Approach] = field(default_factory=dict)
     landmarks: Mapping[int, Landmark] = field(default_factory=dict)
+    is_inherited: bool = False
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether all that is known is inherited: no run has converged yet."""
+        return self.is_inherited and not any(record.sums.weight for record in self.records.values())
 
     def record(self, batch_size: int) -> EpochRecord:
         """What is known of a batch size; an empty record if nothing is."""
@@ -112,6 +119,20 @@ class EpochKnowledge:
     def with_approach(self, trial_number: int, approach: Approach) -> EpochKnowledge:
         """The knowledge with the approach of a running trial added or replaced."""
         return replace(self, approaches={**self.approaches, trial_number: approach})
+
+    def at_rest(self) -> EpochKnowledge:
+        """The knowledge without what is known of running trials."""
+        return replace(self, second_looks=frozenset(), approaches={})
+
+    def handed_on(self) -> EpochKnowledge:
+        """What another version or job inherits: how long runs took that converged. Others say nothing of its target."""
+        known = on_one_level({size: (record.sums, record.before) for size, record in self.records.items()})
+        return EpochKnowledge(
+            records={
+                size: EpochRecord(before=RunSums(weight=sums.weight, mean=sums.mean)) for size, sums in known.items()
+            },
+            is_inherited=True,
+        )
 
     def without_trial(self, trial_number: int) -> EpochKnowledge:
         """The knowledge when a trial no longer runs."""
@@ -157,6 +178,8 @@ def with_learnt_epochs(
     records = dict(knowledge.records)
     if learnt.kept < 1.0:
         records = {size: record.after_change(learnt.kept) for size, record in records.items()}
+        is_unproven = knowledge.is_unproven and learnt.variance is not None
+        knowledge = replace(knowledge, is_inherited=is_unproven)
     record = records.get(batch_size, _NOTHING)
     if learnt.ln_epochs is None:
         record = record.with_failure(learnt.failed)

@@ -24,7 +24,7 @@ class Standing:
 
     ``fresh`` are those of the offered ones that have not failed in the recurrence; all three are never empty but
     ``fresh``. ``lapsed`` are those that have failed in it although they had converged before, and, as far as can be
-    told, at least the second time in a row. ``misses`` counts how often in a row a batch size has not converged just
+    seen, at least the second time in a row. ``misses`` counts how often in a row a batch size has not converged just
     now; of those that were stopped before that was certain, one is not counted.
     """
 

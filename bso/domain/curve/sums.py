@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -38,3 +39,23 @@ class RunSums:
             censored_precision=self.censored_precision + share * other.censored_precision,
             censored_sum=self.censored_sum + share * other.censored_sum,
         )
+
+
+def on_one_level(runs: Mapping[int, tuple[RunSums, RunSums]]) -> dict[int, RunSums]:
+    """What runs say of each batch size, from those since a change and those before it: these moved by that change.
+
+    By how much, those batch sizes say that have both; where none has, those before the change say nothing. What was
+    before counts only where nothing has run since.
+    """
+    latest = {size: since for size, (since, _) in runs.items() if since.weight}
+    older = {size: before for size, (_, before) in runs.items() if before.weight}
+    if not latest:
+        return older
+    shared = {size: min(latest[size].weight, older[size].weight) for size in latest.keys() & older.keys()}
+    if not shared:
+        return latest
+    moved = sum(weight * (latest[size].mean - older[size].mean) for size, weight in sorted(shared.items()))
+    shift = moved / sum(shared[size] for size in sorted(shared))
+    return {
+        size: RunSums(weight=sums.weight, mean=sums.mean + shift) for size, sums in older.items() if size not in latest
+    } | latest

@@ -17,7 +17,6 @@ from bso.domain.curve.beliefs import Beliefs
 HORIZON = 15
 """At least so many recurrences are expected to come; else as many as there have been."""
 _LEAST_VARIANCE = 1e-12
-_MOST_EXPENSIVE = 3.0  # ln of how many times more expensive a batch size may look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,46 +33,96 @@ class Value:
         return (self.gain - self.price) / self.runs
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FirstReport:
+    """What the first report of a run is expected to show, in runs of the incumbent.
+
+    ``shown`` is ln of what the run would cost with as many epochs as are expected, and its ``deviation``; ``unseen`` is
+    ln of what the uncertainty of all else adds; ``share`` is how much of the run the first report ends.
+    """
+
+    shown: float
+    deviation: float
+    unseen: float
+    share: float
+
+    def seen(self, worth: float) -> tuple[float, float]:
+        """How likely the run goes on, as its cost is ``worth`` at most, and what it costs more than the incumbent's."""
+        most = math.log(worth) - self.unseen
+        goes_on = normal.below((most - self.shown) / self.deviation)
+        finished = normal.mean_below(self.shown, self.deviation, most)
+        stopped = normal.mean_below(self.shown, self.deviation, math.inf) - finished
+        return goes_on, max(normal.exp(self.unseen) * finished - goes_on + self.share * stopped, 0.0)
+
+
 def horizon(recurrences: int) -> int:
     """How many recurrences are expected to come after so many."""
     return max(HORIZON, recurrences)
 
 
 def value_of(
+    beliefs: Beliefs, batch_size: int, incumbent: int, *, recurrences: int, together: Sequence[int] = (1,)
+) -> Value:
+    """The value of so many runs ``together`` as are worth most per run; of the first number if none are worth it.
+
+    What an epoch of a run costs shows with its first report, and a run that is too expensive is stopped then: it costs
+    what it has cost by then, and says nothing of epochs. Else it goes on to its end. A saving below ``min_saving`` is
+    none: the job would stay where it is.
+    """
+    difference = beliefs.of(batch_size).cost - beliefs.of(incumbent).cost
+    first_report = _first_report(beliefs, batch_size, incumbent, difference)
+
+    def of(runs: int) -> Value:
+        of_costs = beliefs.cost_learnt(batch_size, incumbent, runs, reports=1.0)
+        of_both = beliefs.cost_learnt(batch_size, incumbent, runs) + beliefs.epochs_learnt(batch_size, incumbent, runs)
+        left = max(horizon(recurrences) - runs, 0)
+        least, whole = (left * _saving(beliefs, difference, learnt) for learnt in (of_costs, of_both))
+        goes_on, price = first_report.seen(1.0 + whole if beliefs.may_stop else math.inf)
+        return Value(gain=goes_on * whole + (1.0 - goes_on) * least, price=runs * price, runs=runs)
+
+    values = [of(runs) for runs in together]
+    most = max(values, key=lambda value: value.net)
+    return most if most.net > 0.0 else values[0]
+
+
+def _first_report(beliefs: Beliefs, batch_size: int, incumbent: int, difference: float) -> _FirstReport:
+    """One report shows the epoch cost of a run but for what costs vary by within one."""
+    of_run = beliefs.cost_ratio_variance(batch_size, incumbent) + beliefs.cost_noise
+    shown = of_run * of_run / (of_run + beliefs.within_noise)
+    return _FirstReport(
+        shown=difference - 0.5 * beliefs.cost_noise,
+        deviation=math.sqrt(shown),
+        unseen=0.5 * (beliefs.epochs_ratio_variance(batch_size, incumbent) + of_run - shown),
+        share=min(beliefs.interval * normal.exp(-beliefs.of(batch_size).epochs), 1.0),
+    )
+
+
+def gain_of(
     beliefs: Beliefs,
     batch_size: int,
     incumbent: int,
     *,
     recurrences: int,
-    together: Sequence[int] = (1,),
-    epoch_cost: float | None = None,
+    epoch_cost: float,
     at_least: float = -math.inf,
     surprise: float = 0.0,
-    told: float = 0.0,
-) -> Value:
-    """The value of so many runs ``together`` as are worth most per run; of the first number if none are worth it.
+    precision: float = 0.0,
+) -> float:
+    """What the recurrences to come may save by the end of a run under way, of which ``epoch_cost`` was seen (its ln).
 
-    ``epoch_cost``: ln of what an epoch of it is known to cost, where that was just seen. ``at_least`` bounds ln of the
-    ratio of its cost to the incumbent's from below. ``told`` is the precision with which the validation curve of a run
-    under way has foretold its ln epochs, ``surprise`` by how much that has moved the expectation: what it has told is
-    learnt whether or not the run goes on.
+    ``at_least`` bounds ln of the ratio of its cost to the incumbent's from below. ``precision`` is that of what
+    its validation curve says of its ln epochs, ``surprise`` by how much that has moved the expectation: this is learnt
+    whether or not the run goes on.
     """
     mine, best = beliefs.of(batch_size), beliefs.of(incumbent)
-    more = 0.0 if epoch_cost is None else epoch_cost - mine.epoch_cost
     variance, shared = beliefs.variance(batch_size), beliefs.covariance(batch_size, incumbent)
-    longer = surprise * variance / (variance + mine.noise) if told else 0.0
-    difference = max(mine.cost + more + longer - best.cost, at_least)
-    epochs = beliefs.epochs_ratio_variance(batch_size, incumbent)
-    costs = beliefs.cost_ratio_variance(batch_size, incumbent) if epoch_cost is None else 0.0
-    price = min(max(normal.exp(min(difference + 0.5 * (epochs + costs), _MOST_EXPENSIVE)) - 1.0, 0.0), 1.0)
-    known = (variance - shared) ** 2 / (variance + mine.noise + 1.0 / told) if told else 0.0
+    longer = surprise * variance / (variance + mine.noise) if precision else 0.0
+    known = (variance - shared) ** 2 / (variance + mine.noise + 1.0 / precision) if precision else 0.0
+    difference = max(mine.cost + epoch_cost - mine.epoch_cost + longer - best.cost, at_least)
+    learnt = beliefs.epochs_learnt(batch_size, incumbent, 1) - known
+    return max(horizon(recurrences) - 1, 0) * _saving(beliefs, difference, learnt)
 
-    def of(runs: int) -> Value:
-        of_costs = beliefs.cost_learnt(batch_size, incumbent, runs) if epoch_cost is None else 0.0
-        learnt = beliefs.epochs_learnt(batch_size, incumbent, runs) + of_costs - known
-        saving = normal.expected_saving(difference, math.sqrt(max(learnt, _LEAST_VARIANCE)))
-        return Value(gain=max(horizon(recurrences) - runs, 0) * saving, price=runs * price, runs=runs)
 
-    values = [of(runs) for runs in together]
-    most = max(values, key=lambda value: value.net)
-    return most if most.net > 0.0 else values[0]
+def _saving(beliefs: Beliefs, difference: float, learnt: float) -> float:
+    deviation = math.sqrt(max(learnt, _LEAST_VARIANCE))
+    return normal.expected_saving(difference, deviation, least=beliefs.min_saving)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from bso.domain.curve import cost_observations, judging, learning, normal
-from bso.domain.curve.beliefs import Beliefs, beliefs_from
+from bso.domain.curve.beliefs import Beliefs, beliefs_of
 from bso.domain.curve.cost_records import EpochCostKnowledge, LearntEpochCost
 from bso.domain.curve.records import EpochKnowledge, LearntCurve, LearntEpochs
 from bso.domain.curve.standing import standing_of
@@ -27,7 +27,8 @@ class View:
 
     ``patience``: why the bound was raised; None: it was not.
 
-    ``incumbent`` is None, too, before any epoch was paid for on the hardware kind: nothing is known of its costs.
+    ``incumbent`` is None, too, while nothing can be compared with it: before any epoch was paid for on the hardware
+    kind, this trial's included, and before a run of the version has converged, where all else is inherited.
     """
 
     spec: JobSpec
@@ -132,10 +133,11 @@ def view_of(job: Job, trial: Trial) -> View:
     version = job.versions[trial.version_number]
     knowledge = job.knowledge_of(trial)
     spec, costs = version.spec, knowledge.epoch_costs
-    beliefs = beliefs_from(spec, version.epochs, costs, ())
+    beliefs = beliefs_of(version, knowledge)
     recurrence = job.recurrences.get(trial.recurrence_id)
-    incumbent = standing_of(version, knowledge, recurrence).incumbent(beliefs) if costs.records else None
     seen = _cost_seen(beliefs, costs, trial)
+    is_comparable = not version.epochs.is_unproven and (costs.is_seen or seen is not None)
+    incumbent = standing_of(version, knowledge, recurrence).incumbent(beliefs) if is_comparable else None
     view = View(
         spec=spec,
         beliefs=beliefs,

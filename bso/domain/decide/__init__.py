@@ -38,6 +38,7 @@ __all__ = [
     "Rules",
     "decide",
     "describe_job",
+    "job_like",
     "needs_earlier_report",
     "needs_profiles_of",
     "trial_asked_for",
@@ -54,16 +55,22 @@ def decide(
     rules: Rules,
     earlier: EpochReport | None = None,
     power_profiles: PowerProfiles = _NO_PROFILES,
+    like: Job | None = None,
 ) -> Decision:
     """What follows from a command. Bad input is refused with a Problem; nothing is raised for it.
 
     ``job`` None: it was never heard of. ``now`` is the database's clock. ``earlier`` is what the log holds for
     exactly the reported epoch, needed where needs_earlier_report says so; ``power_profiles`` what is known of the job
-    on the hardware kind that needs_profiles_of names.
+    on the hardware kind that needs_profiles_of names; ``like`` is the job that job_like names.
     """
     job = Job(job_id=request.job_id) if job is None else job
     context = Context(
-        command_id=request.command_id, user=request.user, now=now, rules=rules, power_profiles=power_profiles
+        command_id=request.command_id,
+        user=request.user,
+        now=now,
+        rules=rules,
+        power_profiles=power_profiles,
+        like=like,
     )
     command = request.command
     if isinstance(command, RegisterJob):
@@ -87,6 +94,11 @@ def needs_profiles_of(job: Job, command: Command) -> HardwareKind | None:
     if isinstance(command, RenewLease) and command.is_resumption and command.trial_number in job.trials:
         return job.trials[command.trial_number].hardware
     return None
+
+
+def job_like(command: Command) -> str | None:
+    """The other job that must be loaded to decide a command: the one that a new version inherits from."""
+    return command.like if isinstance(command, RegisterJob) else None
 
 
 def _on_job(job: Job, command: Command, context: Context) -> Decision:

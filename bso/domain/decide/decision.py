@@ -37,7 +37,8 @@ class Rules:
 class Context:
     """Where and when a command is decided. ``command_id`` also seeds whatever ids are new.
 
-    ``power_profiles`` holds those of the hardware kind that needs_profiles_of names.
+    ``power_profiles`` holds those of the hardware kind that needs_profiles_of names, ``like`` is the job that
+    job_like names; None: it does not exist.
     """
 
     command_id: str
@@ -45,6 +46,7 @@ class Context:
     now: datetime
     rules: Rules
     power_profiles: PowerProfiles = field(default_factory=dict)
+    like: Job | None = None
 
     def lease_ends(self) -> datetime:
         """When a lease granted now ends."""

@@ -36,7 +36,11 @@ def describe_job(job: Job) -> JobDescription:
         trials=job.last_trial_number,
         recurrences=job.last_recurrence_number,
         open_recurrences=tuple(sorted(job.recurrences, key=lambda name: job.recurrences[name].recurrence_number)),
-        kinds=tuple(_kind(job, version, version.knowledge[key]) for key in sorted(version.knowledge)),
+        kinds=tuple(
+            _kind(job, version, version.knowledge[key])
+            for key in sorted(version.knowledge)
+            if _has_run(job, version.knowledge[key])
+        ),
         active_trials=tuple(
             ActiveTrialDescription(
                 trial_number=trial.trial_number,
@@ -53,6 +57,13 @@ def describe_job(job: Job) -> JobDescription:
         ),
         learning_rate=version.learning_rate,
     )
+
+
+def _has_run(job: Job, knowledge: Knowledge) -> bool:
+    """Whether anything has run on a hardware kind; else all that is known of it is inherited."""
+    key = knowledge.hardware.key
+    is_known = bool(knowledge.arms) or knowledge.epoch_costs.is_seen or not knowledge.epoch_costs.is_inherited
+    return is_known or any(trial.hardware.key == key for trial in job.active_trials())
 
 
 def _kind(job: Job, version: JobVersion, knowledge: Knowledge) -> KindDescription:

@@ -6,19 +6,23 @@ from dataclasses import asdict
 from typing import Any
 
 from bso.domain.commands import OnConflict, RegisterJob
-from bso.domain.decide.decision import Context, Decision, apply, refused, unchanged
+from bso.domain.decide.decision import Context, Decision, apply, refused, refused_for, unchanged
 from bso.domain.events import JobRegistered, JobRespecified
+from bso.domain.identifiers import identifier_problem
+from bso.domain.inheritance import Inheritance, inheritance_from
 from bso.domain.job import Job, JobVersion
-from bso.domain.job_spec import IDENTITY_FIELDS, InvalidSpec, JobSpec, resolve_spec
+from bso.domain.job_spec import CURVE, IDENTITY_FIELDS, InvalidSpec, JobSpec, resolve_spec
 from bso.domain.randomness import seed_from
 from bso.domain.replies import Registered
 
 
 def register_job(job: Job, command: RegisterJob, context: Context) -> Decision:
     """Register a job; register again what changed; do nothing if nothing did."""
+    if problems := _problems(command):
+        return refused_for(job, "invalid_registration", "The job cannot be registered like this", problems)
     try:
         if not job.is_registered:
-            return _first(job, resolve_spec(command.spec), context)
+            return _first(job, command, resolve_spec(command.spec), context)
         spec = resolve_spec(command.spec, job.spec)
         if spec.identity == job.spec.identity:
             return _respecify(job, job.version, spec)
@@ -29,11 +33,27 @@ def register_job(job: Job, command: RegisterJob, context: Context) -> Decision:
         return refused(job, "invalid_spec", "The job specification is not valid", str(invalid), dict(invalid.problems))
 
 
-def _first(job: Job, spec: JobSpec, context: Context) -> Decision:
+def _problems(command: RegisterJob) -> dict[str, str]:
+    if command.like is None:
+        return {}
+    if problem := identifier_problem(command.like):
+        return {"like": problem}
+    return {} if command.inherit else {"like": f"names job {command.like} to inherit from, but inherit is false"}
+
+
+def _first(job: Job, command: RegisterJob, spec: JobSpec, context: Context) -> Decision:
+    inherited = _inherited(job, command, spec, context)
     event = JobRegistered(
-        version_number=job.current_version + 1, spec=spec, seed=_seed(spec, context), owner=context.user
+        version_number=job.current_version + 1,
+        spec=spec,
+        seed=_seed(spec, context),
+        owner=context.user,
+        inherited=inherited,
     )
-    reply = Registered(job_id=job.job_id, version_number=event.version_number, is_new=True, spec=spec)
+    warnings = () if inherited or command.like is None else (_nothing_from(command.like, spec, context),)
+    reply = Registered(
+        job_id=job.job_id, version_number=event.version_number, is_new=True, spec=spec, warnings=warnings
+    )
     return Decision(job=apply(job, [event]), events=(event,), reply=reply)
 
 
@@ -55,13 +75,44 @@ def _other_version(job: Job, command: RegisterJob, spec: JobSpec, context: Conte
             words = f"{differing}: version {version.version_number} of job {job.job_id} is resumed"
             return _respecify(job, version, resolve_spec(command.spec, version.spec), (words,))
     number = max(job.versions) + 1
-    warning = (
-        f"{differing} from version {job.current_version} of job {job.job_id}: version {number} starts to learn from "
-        "nothing; register with the old values to go back"
-    )
-    event = JobRespecified(version_number=number, spec=spec, seed=_seed(spec, context))
-    reply = Registered(job_id=job.job_id, version_number=number, is_new=True, spec=spec, warnings=(warning,))
+    inherited = _inherited(job, command, spec, context)
+    begins = f"{differing} from version {job.current_version} of job {job.job_id}: version {number} starts"
+    knowing = "to learn from nothing"
+    if inherited is not None:
+        knowing = (
+            f"with what {inherited.source} knows, which its own runs confirm or refute (inherit=False: with nothing)"
+        )
+    warnings = [f"{begins} {knowing}; register with the old values to go back"]
+    if inherited is None and command.like is not None and not _is_own(job, command):
+        warnings.append(_nothing_from(command.like, spec, context))
+    event = JobRespecified(version_number=number, spec=spec, seed=_seed(spec, context), inherited=inherited)
+    reply = Registered(job_id=job.job_id, version_number=number, is_new=True, spec=spec, warnings=tuple(warnings))
     return Decision(job=apply(job, [event]), events=(event,), reply=reply)
+
+
+def _inherited(job: Job, command: RegisterJob, spec: JobSpec, context: Context) -> Inheritance | None:
+    """What a new version starts with. A sibling that is not there costs a training nothing but what it would know."""
+    if not command.inherit:
+        return None
+    if _is_own(job, command):
+        return inheritance_from(job.version, spec) if job.is_registered else None
+    if context.like is None or not context.like.is_registered:
+        return None
+    return inheritance_from(context.like.version, spec, sibling=context.like.job_id)
+
+
+def _is_own(job: Job, command: RegisterJob) -> bool:
+    return command.like in (None, job.job_id)
+
+
+def _nothing_from(like: str, spec: JobSpec, context: Context) -> str:
+    """Why nothing was inherited from a job that was named."""
+    why = "has no run yet"
+    if context.like is None or not context.like.is_registered:
+        why = "is not registered, or its state cannot be read"
+    elif {spec.policy, context.like.spec.policy} != {CURVE}:
+        why = f"is under policy {context.like.spec.policy}, this one under {spec.policy}: only {CURVE} inherits"
+    return f"nothing is inherited from job {like}: it {why}"
 
 
 def _conflict(job: Job, spec: JobSpec) -> Decision:

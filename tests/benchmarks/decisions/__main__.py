@@ -1,23 +1,32 @@
-"""How well the policies decide in a noisy world: simulates, and writes a page of results with a picture.
+"""How well the policies decide: simulates, and writes a page of results with pictures.
 
-    python -m tests.benchmarks.decisions [--for choosing] [--jobs 100] [--traces 40] [--out build/decisions]
+    python -m tests.benchmarks.decisions [--for choosing] [--jobs 100] [--traces 20] [--out build/decisions]
 
-Takes about half an hour on two cores that do nothing else. Measured traces are simulated where BSO_TRACES names them.
+Takes about 40 minutes on two cores that do nothing else, by the CPU time of a few jobs of each row: 39 % for the
+noises, 27 % for the further jobs on flat truths, whose trainings are long, 11 % for the steps, 17 % for moves and new
+versions on made truths, and 6 % for measured traces and what is compared job by job. Nearly all of it is spent in the
+decisions of ``curve``, one for each epoch. ``--jobs 75`` takes half an hour. Measured traces are simulated where
+BSO_TRACES names them. Rows of only three worlds, those of flat truths and of steps, have 10 / 3 times the jobs in each
+of them.
 """
 
 import argparse
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from bso.domain.job_spec import CURVE
 from bso.simulator import read_problems
 from bso.simulator.spreading import spread
 from bso.simulator.truths import Family
+from tests.benchmarks.decisions.groups import Group, Kind, made_groups, measured_groups
 from tests.benchmarks.decisions.jobs import JobFigures, job_figures
+from tests.benchmarks.decisions.regrets import GroupRegrets, group_regrets, regrets_of_job
 from tests.benchmarks.decisions.report import POLICIES, Jobs, Results, write
 from tests.benchmarks.decisions.seeds import PURPOSES, MixedSeeds, seeds_for
 from tests.benchmarks.decisions.traces import on_traces
@@ -25,8 +34,11 @@ from tests.benchmarks.decisions.worlds import NOISES, STEP, STEP_NOISES, MadeWor
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.judging import Judging
 
+_Job = TypeVar("_Job")
 JOBS = 100
-TRACE_SEEDS = 40
+TRACE_SEEDS = 20
+MORE = 10 / 3
+"""So many times the jobs in worlds of which a row has only three: at least 1000 jobs a row."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,19 +46,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parsed(arguments)
     try:
         seeds = seeds_for(options.purpose, count=options.jobs, first=options.first_seed)
+        more_seeds = seeds_for(options.purpose, count=math.ceil(MORE * options.jobs), first=options.first_seed)
         trace_seeds = seeds_for(options.purpose, count=options.traces, first=options.first_seed)
     except MixedSeeds as error:
         sys.stderr.write(f"decisions: {error}\n")
         return 2
     began = time.monotonic()
     made = {noise: worlds_with(text) for noise, text in NOISES.items()}
+    flat = {noise: worlds_with(text, families=[Family.FLAT]) for noise, text in NOISES.items()}
     steps = {name: worlds_with(text, drift=STEP, families=[Family.VALLEY]) for name, text in STEP_NOISES.items()}
+    jobs = _simulated("truths", made, POLICIES, seeds, options.processes)
+    more_flat = _simulated("flat truths", flat, POLICIES, more_seeds[len(seeds) :], options.processes)
     results = Results(
         purpose=options.purpose,
         seeds=seeds,
         noises=tuple(made),
-        jobs=_simulated(made, POLICIES, seeds, options.processes),
-        steps=_simulated(steps, POLICIES[:2], seeds, options.processes),
+        jobs=jobs,
+        flat={row: [*(job for job in jobs[row] if job.is_flat), *more] for row, more in more_flat.items()},
+        steps=_simulated("valleys", steps, POLICIES[:2], more_seeds, options.processes),
+        groups=_groups(seeds, trace_seeds, options.processes),
         traces=_on_traces(trace_seeds, options.processes),
     )
     path = write(results, options.out)
@@ -63,25 +81,59 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--first-seed", type=int, help="the first of them (the first of that pool)")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"jobs in each world ({JOBS})")
-    parser.add_argument("--traces", type=int, default=TRACE_SEEDS, help=f"seeds on each trace ({TRACE_SEEDS})")
+    parser.add_argument(
+        "--traces",
+        type=int,
+        default=TRACE_SEEDS,
+        help=f"seeds on each trace, and of what is compared job by job where costs do not vary ({TRACE_SEEDS})",
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
     parser.add_argument("--out", type=Path, default=Path("build/decisions"), help="where to write (build/decisions)")
     return parser.parse_args(arguments)
 
 
 def _simulated(
-    rows: dict[str, tuple[MadeWorld, ...]], policies: Sequence[str], seeds: Sequence[int], processes: int
+    what: str, rows: dict[str, tuple[MadeWorld, ...]], policies: Sequence[str], seeds: Sequence[int], processes: int
 ) -> Jobs:
+    """The jobs of all rows; ``what`` names them to who waits."""
     found: dict[tuple[str, str], Sequence[JobFigures]] = {}
     for name, worlds in rows.items():
         for policy in policies:
             calls: list[Callable[[], JobFigures]] = [
                 partial(job_figures, world, policy, seed) for world in worlds for seed in seeds
             ]
-            began = time.monotonic()
-            found[name, policy] = spread(calls, processes=processes, on_done=lambda _: None)
-            _say(f"{name}, {policy}: {len(calls)} jobs in {time.monotonic() - began:.0f} s")
+            found[name, policy] = _spread(f"{what}, {name}, {policy}", calls, processes)
     return found
+
+
+def _spread(name: str, calls: Sequence[Callable[[], _Job]], processes: int) -> Sequence[_Job]:
+    began = time.monotonic()
+    found = spread(calls, processes=processes, on_done=lambda _: None)
+    _say(f"{name}: {len(calls)} jobs in {time.monotonic() - began:.0f} s")
+    return found
+
+
+def _groups(seeds: Sequence[int], trace_seeds: Sequence[int], processes: int) -> tuple[GroupRegrets, ...]:
+    folder = os.environ.get("BSO_TRACES")
+    measured = measured_groups(Path(folder)) if folder else ()
+    return (
+        *(_wasted(group, trace_seeds, processes) for group in measured),
+        *(
+            # Differences with the same luck vary little.
+            _wasted(group, trace_seeds if group.kind is Kind.QUIET else seeds, processes)
+            for group in made_groups()
+        ),
+    )
+
+
+def _wasted(group: Group, seeds: Sequence[int], processes: int) -> GroupRegrets:
+    found: dict[str, Sequence[tuple[float, ...]]] = {}
+    for policy in group.policies:
+        calls: list[Callable[[], tuple[float, ...]]] = [
+            partial(regrets_of_job, world, policy, seed, group.recurrences) for world in group.worlds for seed in seeds
+        ]
+        found[policy] = _spread(f"{group.kind.value}, {group.source}, {policy}", calls, processes)
+    return group_regrets(group, found)
 
 
 def _on_traces(seeds: Sequence[int], processes: int) -> Sequence[Figure]:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from bso.simulator import Problem, Run, parse_drift, parse_noise, simulate
-from bso.simulator.truths import Family, made_problem
+from bso.simulator.truths import Family
 from bso.simulator.world import World
 from tests.benchmarks.decisions.round_robin import ROUND_ROBIN, round_robin
 from tests.benchmarks.decisions.worlds import MadeWorld
@@ -47,7 +47,7 @@ class JobFigures:
 
 def job_figures(made: MadeWorld, policy: str, seed: int) -> JobFigures:
     """Simulate a job of a made world."""
-    problem = made_problem(made.family, made.start, seed)
+    problem = made.problem(seed)
     drift, noise = parse_drift(made.drift), parse_noise(made.noise)
     world = World(problem=problem, seed=seed, eta_knob=0.5, drift=drift, noise=noise)
     if policy == ROUND_ROBIN:
@@ -88,7 +88,9 @@ def _begun(run: Run, problem: Problem) -> list[int]:
 
 def _wasted(run: Run, world: World) -> float:
     spent = sum(
-        trial.epochs * world.cost(world.price(trial.batch_size, trial.recurrence)) / _best(world, trial.recurrence)
+        trial.epochs
+        * world.cost(world.price(trial.batch_size, trial.recurrence), trial.recurrence)
+        / _best(world, trial.recurrence)
         for trial in run.trials
         if trial.recurrence <= AT
     )

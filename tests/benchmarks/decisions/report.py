@@ -1,14 +1,15 @@
-"""The page of results: tables in Markdown, and a picture beside it."""
+"""The page of results: tables in Markdown, and pictures beside it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
-from tests.benchmarks.decisions import rows
+from tests.benchmarks.decisions import group_report, rows
 from tests.benchmarks.decisions.jobs import COSTLIER, JobFigures
+from tests.benchmarks.decisions.markdown import cell_words, markdown
+from tests.benchmarks.decisions.regrets import GroupRegrets
 from tests.benchmarks.decisions.round_robin import ROUND_ROBIN
-from tests.benchmarks.decisions.rows import Cell
 from tests.benchmarks.decisions.worlds import STEP_NOISES
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.printing import table_of
@@ -20,13 +21,18 @@ Jobs = Mapping[tuple[str, str], Sequence[JobFigures]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """All that was simulated; ``steps`` are the rows with a step, ``traces`` the figures of measured traces."""
+    """All that was simulated; ``steps`` are the rows with a step, ``traces`` the figures of measured traces.
+
+    ``flat`` are the jobs on flat truths, more than there are among ``jobs``; ``groups`` are jobs whose regrets count.
+    """
 
     purpose: str
     seeds: Sequence[int]
     noises: Sequence[str]
     jobs: Jobs
+    flat: Jobs
     steps: Jobs
+    groups: Sequence[GroupRegrets] = field(default_factory=tuple)
     traces: Sequence[Figure] = field(default_factory=tuple)
 
 
@@ -45,53 +51,62 @@ def page_of(results: Results) -> str:
             "# Decisions in a noisy world",
             preface,
             "## Cost over the best batch size [%]: the five trials before recurrence 30",
-            _table(results, rows.RECENT),
+            _table(results.jobs, results.noises, rows.RECENT),
             *[
                 part
                 for recurrence in rows.CHECKED
                 for part in (
                     f"## Cost over the best [%] of the batch size believed best after recurrence {recurrence}",
-                    _table(results, rows.believed_at(recurrence)),
+                    _table(results.jobs, results.noises, rows.believed_at(recurrence)),
                 )
             ],
-            "![by recurrence](believed.png)",
+            "![Cost of what is believed best, by recurrence](believed.png)",
             "## Trainings wasted until recurrence 30, over those of the same jobs without noise",
             _wasted(results),
             f"## Jobs [%] that end with a batch size truly over {100 * (COSTLIER - 1):.0f} % costlier than the default",
-            _table(results, rows.HARMED),
+            _table(results.jobs, results.noises, rows.HARMED),
             "## Flat truths: cost of what is believed best in the end over that of the default [%]",
-            _table(results, rows.OVER_DEFAULT, is_flat=True),
+            f"{_count(results.flat)} jobs a row.",
+            _table(results.flat, results.noises, rows.OVER_DEFAULT),
             f"## Worlds in which `{CURVE}` is costlier than `{PRUNING_THOMPSON}` (paired, Holm's correction)",
             _costlier(results),
             "## Change points where nothing changes [% of trials]; beliefs off by more than a factor of 2 [%]",
             _stationary(results),
             "## A lasting step, x1.5 at recurrence 31: recurrences until half of it is expected",
+            f"{_count(results.steps)} jobs a row, on valleys.",
             _steps(results),
+            *group_report.sections_of(results.groups),
+            *(
+                ["![Trainings wasted by recurrence, around a move and around a new version](regret.png)"]
+                if group_report.changed_of(results.groups)
+                else []
+            ),
             *(["## Measured traces", f"```text\n{table_of(results.traces)}\n```"] if results.traces else []),
         ]
     )
 
 
 def write(results: Results, folder: Path) -> Path:
-    """Write the page, and its picture beside it; the page's path."""
+    """Write the page, and its pictures beside it; the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     _draw(results, folder / "believed.png")
+    if group_report.changed_of(results.groups):
+        group_report.draw(results.groups, folder / "regret.png")
     path = folder / "decisions.md"
     path.write_text(f"{page_of(results)}\n", encoding="utf-8")
     return path
 
 
-def _table(results: Results, quantity: rows.Quantity, *, is_flat: bool = False) -> str:
-    def jobs(noise: str, policy: str) -> Sequence[JobFigures]:
-        return [job for job in results.jobs[noise, policy] if job.is_flat or not is_flat]
-
-    return _markdown(
+def _table(jobs: Jobs, noises: Sequence[str], quantity: rows.Quantity) -> str:
+    return markdown(
         ("noise", *POLICIES),
-        [
-            (noise, *(_words(rows.cell(jobs(noise, policy), quantity)) for policy in POLICIES))
-            for noise in results.noises
-        ],
+        [(noise, *(cell_words(rows.cell(jobs[noise, policy], quantity)) for policy in POLICIES)) for noise in noises],
     )
+
+
+def _count(jobs: Jobs) -> int:
+    """Jobs of one row under one policy."""
+    return len(next(iter(jobs.values())))
 
 
 def _wasted(results: Results) -> str:
@@ -105,14 +120,14 @@ def _wasted(results: Results) -> str:
     ]
     for noise in noisy:
         ratios = (rows.ratio_of_wasted(results.jobs[noise, one], results.jobs[quiet, one]) for one in compared)
-        table.append((noise, *(f"x {_words(ratio, digits=2)}" for ratio in ratios)))
-    return _markdown(("noise", *compared), table)
+        table.append((noise, *(f"x {cell_words(ratio, digits=2)}" for ratio in ratios)))
+    return markdown(("noise", *compared), table)
 
 
 def _costlier(results: Results) -> str:
     compared = {noise: (results.jobs[noise, CURVE], results.jobs[noise, PRUNING_THOMPSON]) for noise in results.noises}
     lines = [(one.noise, one.world, f"+{one.difference:.1f}") for one in rows.costlier_worlds(compared)]
-    return _markdown(("noise", "world", "difference [%]"), lines or [("none", "", "")])
+    return markdown(("noise", "world", "difference [%]"), lines or [("none", "", "")])
 
 
 def _stationary(results: Results) -> str:
@@ -121,7 +136,7 @@ def _stationary(results: Results) -> str:
         return f"{rows.change_point_share(jobs):.2f}; {rows.expected_sanity(jobs):.1f}"
 
     compared = (CURVE, PRUNING_THOMPSON)
-    return _markdown(
+    return markdown(
         ("noise", *compared), [(noise, *(both(noise, one) for one in compared)) for noise in results.noises]
     )
 
@@ -132,16 +147,7 @@ def _steps(results: Results) -> str:
         return "not until the end" if found is None else str(found)
 
     compared = (CURVE, PRUNING_THOMPSON)
-    return _markdown(("step", *compared), [(name, *(words(name, one) for one in compared)) for name in STEP_NOISES])
-
-
-def _words(found: Cell, digits: int = 1) -> str:
-    mean, low, high, worst = (f"{each:.{digits}f}" for each in (found.mean, found.low, found.high, found.worst))
-    return f"{mean} ({low} to {high}); {worst} {found.worst_world}"
-
-
-def _markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *lines))
+    return markdown(("step", *compared), [(name, *(words(name, one) for one in compared)) for name in STEP_NOISES])
 
 
 def _draw(results: Results, path: Path) -> None:

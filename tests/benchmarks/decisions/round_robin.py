@@ -32,4 +32,4 @@ def round_robin(world: World, recurrences: int) -> tuple[list[int], list[int]]:
 def _cost(world: World, size: int, run: int, recurrence: int) -> float:
     needed = world.epochs_to_target(size, run, recurrence)
     epochs = world.max_epochs(recurrence) if needed is None else needed
-    return world.cost(world.price(size, recurrence)) * world.noisy_epochs(size, run, recurrence, epochs)
+    return world.cost(world.price(size, recurrence), recurrence) * world.noisy_epochs(size, run, recurrence, epochs)

@@ -12,6 +12,7 @@ from bso.domain.replies import TrialBegun
 from bso.service.engine import Engine
 from bso.storage import SqlStore
 from bso_migrations import upgrade
+from tests.contract.storage.siblings import like
 from tests.contract.storage.training import HARDWARE, ask, beginning, registration, report, request
 from tests.integration.storage.conftest import OpenAt
 from tools.private_servers import MariaDB
@@ -118,6 +119,24 @@ async def test_profiles_are_loaded_in_one_statement_and_only_for_who_begins_or_r
         with counted(store) as statements:
             await ask(engine, *batch)
         assert len([one for one in statements if "power_profile" in one]) == is_resumption
+
+
+async def test_jobs_to_inherit_from_are_read_in_one_statement_and_not_again_if_they_are_locked(
+    migrated_url: str, open_at: OpenAt
+) -> None:
+    store = open_at(migrated_url)
+    engine = Engine(store)
+    await ask(engine, registration("a"), registration("b"))
+    reads = []
+    for batch in (
+        [registration("c")],
+        [like("d", "a"), like("e", "b"), like("f", "a")],
+        [like("g", "a"), beginning("a")],
+    ):
+        with counted(store) as statements:
+            await ask(engine, *batch)
+        reads.append(len([one for one in statements if one.startswith("SELECT job.job_id, job.last_seq, job.state")]))
+    assert reads == [1, 1 + 1, 2]  # what is to be created is locked with a statement of its own
 
 
 async def test_beginning_reads_the_same_few_profiles_whatever_other_jobs_have(

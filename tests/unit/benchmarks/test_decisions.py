@@ -5,17 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from bso.domain.curve import cost_beliefs
 from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
 from bso.simulator import parse_noise
 from bso.simulator.truths import Family, Start, made_problem
 from bso.simulator.world import World
 from tests.benchmarks.decisions import rows
 from tests.benchmarks.decisions.__main__ import main
+from tests.benchmarks.decisions.group_report import changed_of, draw, sections_of
+from tests.benchmarks.decisions.groups import TRUTHS, Group, Kind, measured_groups
 from tests.benchmarks.decisions.jobs import RECURRENCES, JobFigures, job_figures
+from tests.benchmarks.decisions.known_noise import KNOWING, hardly_any_noise
+from tests.benchmarks.decisions.regrets import group_regrets, regrets_of_job
 from tests.benchmarks.decisions.report import POLICIES, Results, write
 from tests.benchmarks.decisions.round_robin import EXPLORES, ROUND_ROBIN, round_robin
 from tests.benchmarks.decisions.seeds import CHOOSING, REPORTING, MixedSeeds, seeds_for
-from tests.benchmarks.decisions.worlds import STEP_NOISES, MadeWorld
+from tests.benchmarks.decisions.worlds import CHANGED, STEP_NOISES, MadeWorld, renewed, worlds_with
+from tests.unit.simulator.problems import POWER, TRAIN, write_traces
 
 WORLD = MadeWorld(family=Family.VALLEY, noise="run:0.3", start=Start.COSTLIEST)
 
@@ -122,10 +128,130 @@ def test_the_page_has_every_row_for_every_policy(tmp_path: Path) -> None:
         seeds=range(2),
         noises=("no noise", "runs 0.3"),
         jobs={(noise, policy): jobs for noise in ("no noise", "runs 0.3") for policy in POLICIES},
+        flat={(noise, policy): jobs[1:] * 500 for noise in ("no noise", "runs 0.3") for policy in POLICIES},
         steps={(name, policy): jobs for name in STEP_NOISES for policy in POLICIES},
+        groups=[group_regrets(made_group(Kind.MOVED, (CURVE,)), {CURVE: [(0.0,) * 100] * 6})],
     )
     page = write(results, tmp_path / "made").read_text(encoding="utf-8")
     assert page.count("| runs 0.3 |") == page.count("| no noise |") >= 8
     assert "for choosing" in page
     assert all(f"| {name} |" in page for name in STEP_NOISES)
-    assert (tmp_path / "made/believed.png").read_bytes().startswith(b"\x89PNG")
+    assert "500 jobs a row." in page
+    for picture in ("believed", "regret"):
+        assert f"]({picture}.png)" in page
+        assert (tmp_path / f"made/{picture}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_job_gets_a_target_that_is_drawn_near_its_own_one() -> None:
+    targets = [change.target_metric for seed in range(200) if (change := renewed(seed).new_version) is not None]
+    assert len(targets) == 200
+    assert 0.79 < min(targets) < 0.82
+    assert 0.94 < max(targets) < 0.96
+    assert not any(0.891 < target < 0.909 for target in targets)
+    assert renewed(3) == renewed(3)
+    problem = MadeWorld(family=Family.VALLEY, noise="", start=Start.MIDDLE, changes=renewed).problem(3)
+    assert [part.workload.target_metric for part in problem.phases.values()] == [0.9, targets[3]]
+    assert list(problem.phases) == [1, CHANGED]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three GPUs, and the targets 0.8, 0.9, 0.95 and 0.99, the last of which hardly any run reaches."""
+    train = TRAIN.splitlines()[0] + "\n"
+    for size, epochs in ((32, (3, 4, 7, 40)), (64, (4, 6, 9, "nan"))):
+        for target, needed in zip((0.8, 0.9, 0.95, 0.99), epochs, strict=True):
+            train += f"shapes,tiny,{size},sgd,0.1,1,{target},{needed}\n"
+    write_traces(tmp_path, train=train)
+    for gpu in ("g2", "g3"):
+        (tmp_path / f"summary_power_{gpu}.csv").write_text(POWER.replace(",20,", ",25,"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("target", "renewals"),
+    [
+        (0.9, ["0.8 to 0.9", "0.95 to 0.9"]),
+        (0.8, ["0.9 to 0.8"]),
+        (0.95, ["0.9 to 0.95"]),  # the default batch size never gets to 0.99
+    ],
+)
+def test_measured_jobs_move_between_all_gpus_and_come_from_neighbouring_targets(
+    folder: Path, target: float, renewals: list[str]
+) -> None:
+    columns = "dataset,network,optimizer,target_metric,max_epochs,default_batch_size"
+    (folder / "workloads.csv").write_text(f"{columns}\nshapes,tiny,sgd,{target},50,64\n")
+    by_kind = {group.kind: group for group in measured_groups(folder)}
+    moves = [f"shapes, {old} to {own}" for own in ("g1", "g2", "g3") for old in ("g1", "g2", "g3") if old != own]
+    assert [world.name for world in by_kind[Kind.MOVED].worlds] == moves
+    expected = [f"shapes/{gpu}, {each}" for gpu in ("g1", "g2", "g3") for each in renewals]
+    assert [world.name for world in by_kind[Kind.RENEWED].worlds] == expected
+    (first, *_) = by_kind[Kind.RENEWED].worlds
+    assert {start: part.workload.target_metric for start, part in first.problem(1).phases.items()} == {
+        1: float(renewals[0].split()[0]),
+        CHANGED: target,
+    }
+
+
+def test_a_policy_may_know_that_there_is_no_noise_and_only_in_its_own_job() -> None:
+    usual = cost_beliefs.HYPOTHESES
+    world = MadeWorld(family=Family.VALLEY, noise="run:0.5", start=Start.MIDDLE)
+    regrets = {policy: regrets_of_job(world, policy, 5, 25) for policy in (CURVE, KNOWING, CURVE)}
+    assert regrets[CURVE] != regrets[KNOWING]
+    assert cost_beliefs.HYPOTHESES is usual
+    with hardly_any_noise():
+        deviations = [deviation for deviation, _, _ in cost_beliefs.HYPOTHESES]
+    assert deviations == [min(deviation for deviation, _, _ in usual)]
+
+
+def made_group(kind: Kind, policies: tuple[str, ...], recurrences: int = 100) -> Group:
+    worlds = worlds_with("", families=[Family.VALLEY, Family.FLAT])
+    return Group(kind=kind, source=TRUTHS, worlds=worlds, policies=policies, recurrences=recurrences)
+
+
+def test_what_a_change_wastes_is_counted_from_it_on() -> None:
+    group = made_group(Kind.MOVED, (CURVE,), recurrences=50)
+    # Every job wastes 1 in each of the first 30 recurrences, and then its number / 10; there are 6 worlds of 100 jobs.
+    wasted = [
+        tuple(float(min(at, 30) + max(at - 30, 0) * seed / 10 * (world == 4)) for at in range(1, 51))
+        for world in range(6)
+        for seed in range(100)
+    ]
+    found = group_regrets(group, {CURVE: wasted})
+    since = found.since_change(CURVE, 50)
+    assert found.seeds == 100
+    assert found.until(CURVE, 30).mean() == 30
+    assert since.shape == (6, 100)
+    cell = found.mean(since)
+    assert cell.mean == pytest.approx(20 * 4.95 / 6)
+    assert cell.low < cell.mean < cell.high
+    assert cell.worst == pytest.approx(20 * 4.95)
+    assert cell.worst_world == "flat, default middle"
+    assert found.tail(since)[1] == pytest.approx(20 * 9.3), "all but six of six hundred waste no more"
+    by_recurrence = found.since_change_by_recurrence(CURVE)
+    assert by_recurrence[29] == 0
+    assert by_recurrence[49] == pytest.approx(cell.mean)
+
+
+def test_the_page_shows_what_changes_waste_and_what_a_policy_gains_that_knows_the_noise(tmp_path: Path) -> None:
+    kinds = {
+        Kind.MOVED: (CURVE, PRUNING_THOMPSON),
+        Kind.RENEWED: (CURVE, PRUNING_THOMPSON),
+        Kind.QUIET: (CURVE, KNOWING),
+    }
+    groups = []
+    for kind, policies in kinds.items():
+        group = made_group(kind, policies)
+        wasted = {policy: [tuple(map(float, range(100)))] * 6 * 2 for policy in policies}
+        groups.append(group_regrets(group, wasted))
+    page = "\n".join(sections_of(groups))
+    all_alike = "20.0 (20.0 to 20.0); 20.0 valley, default cheapest"
+    first = f"| made truths (6 made problems, 2 jobs each) | mean, recurrences 31 to 50 | {all_alike} | {all_alike} |"
+    assert page.count(first) == 2
+    assert page.count("| mean, recurrences 31 to 100 | 70.0 ") == 2
+    assert page.count("| 99 % of the jobs waste at most, recurrences 31 to 100 | 70.0 ") == 2
+    assert page.count("the first 20 recurrences of a job that never changes | 19.0 ") == 2
+    nothing = "0.00 (0.00 to 0.00); 0.00 valley, default cheapest"
+    assert page.count(f" | {nothing} |") == 2
+    draw(groups, tmp_path / "regret.png")
+    assert (tmp_path / "regret.png").read_bytes().startswith(b"\x89PNG")
+    assert len(changed_of(groups)) == 2

@@ -1,11 +1,15 @@
 """Values as the command line meets them."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from bso.domain import events as e
+from bso.domain.curve.cost_records import EpochCostKnowledge, EpochCostRecord
+from bso.domain.curve.records import EpochKnowledge, EpochRecord
 from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.domain.inheritance import Inheritance
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Stage
+from bso.domain.knowledge import Stage, fresh_knowledge
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import ArmDescription, JobDescription, KindDescription
 from bso.domain.trial import Outcome, Trial, TrialState
@@ -80,9 +84,18 @@ def description(*arms: ArmDescription, best: int | None = 16) -> JobDescription:
     )
 
 
+INHERITED = Inheritance(
+    source="version 1",
+    epochs=EpochKnowledge(records={16: EpochRecord()}, is_inherited=True),
+    knowledge={
+        HARDWARE.key: replace(
+            fresh_knowledge(SPEC, HARDWARE), epoch_costs=EpochCostKnowledge(records={8: EpochCostRecord()})
+        )
+    },
+)
 EVENTS: tuple[e.Event, ...] = (
     e.JobRegistered(version_number=1, spec=SPEC, seed=1, owner=None),
-    e.JobRespecified(version_number=2, spec=SPEC, seed=1),
+    e.JobRespecified(version_number=2, spec=SPEC, seed=1, inherited=INHERITED),
     e.RecurrenceOpened(recurrence_id="night-1", recurrence_number=1),
     e.TrialStarted(
         trial_number=1,

@@ -1,5 +1,6 @@
 """``bso simulate``: what the options say, what is refused, and the words and tables."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from bso.cli.main import app
 from bso.cli.simulating.printed import sentence_of
 from bso.simulator.intervals import Estimate
 from bso.simulator.summary import Difference
-from tests.unit.simulator.problems import write_traces
+from tests.unit.simulator.problems import POWER, write_traces
 
 JOB = ("--dataset", "shapes", "--target-metric", "0.9", "--max-epochs", "50", "--default-batch-size", "64")
 
@@ -27,6 +28,13 @@ def run(*arguments: object) -> Any:
 
 def invoke(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["simulate", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def two_gpus(traces: Path) -> Path:
+    """On the second GPU epochs take twice as long."""
+    (traces / "summary_power_g2.csv").write_text(POWER.replace(",20,", ",40,").replace(",10,", ",20,"))
+    return traces
 
 
 def regret(traces: Path, *options: object) -> float:
@@ -70,6 +78,11 @@ def test_a_difference_is_told_with_its_sign() -> None:
         ((*JOB, "--policy", "magic"), "policy must be one of"),
         ((*JOB, "--gpu", "h1"), "no power trace of GPU h1; there is g1"),
         ((*JOB, "--failure-rate", "1"), "the failure rate must be from 0 to below 1"),
+        ((*JOB, "--move-from", "g1@5"), "shapes/g1 cannot move from g1, its own GPU: expected another one"),
+        ((*JOB, "--move-from", "g9@5"), "there is no power trace of GPU g9 to move from; there is g1"),
+        ((*JOB, "--move-from", "g9"), "move 'g9' is not understood; an example is v100@30"),
+        ((*JOB, "--new-version", "0.95@5"), "says nothing of target metric 0.95 for shapes tiny sgd; it has 0.8, 0.9"),
+        ((*JOB, "--new-version", "0.8@1"), "new version '0.8@1' must begin at recurrence 2 or later, got 1"),
     ],
 )
 def test_what_cannot_be_simulated_is_said_in_a_sentence(traces: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -109,6 +122,40 @@ def test_workloads_that_a_file_describes_run_on_a_cluster_and_what_is_left_out_i
     assert "Left out" not in run("single", traces, *JOB, "--seeds", 1, "-n", 2).stderr
 
 
+def test_a_job_that_changes_has_its_phases_in_json_and_in_each_line_of_the_csv_file(
+    two_gpus: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "trials.csv"
+    changes = ("--gpu", "g1", "--move-from", "g2@5", "--new-version", "0.8@9", "--csv", path)
+    told = json.loads(run("single", two_gpus, *JOB, "--seeds", 1, "-n", 12, "--json", *changes).stdout)
+    (problem,) = told["problems"]
+    assert (problem["name"], problem["gpu"], problem["target_metric"]) == ("shapes/g1", "g1", 0.8)
+    phases = [(phase["recurrence"], phase["gpu"], phase["target_metric"]) for phase in problem["phases"]]
+    assert phases == [(1, "g2", 0.9), (5, "g1", 0.9), (9, "g1", 0.8)]
+    with path.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    for line in lines:
+        start = max(start for start, _, _ in phases if start <= int(line["recurrence"]))
+        assert (start, line["gpu"], float(line["target_metric"])) in phases
+
+
+def test_a_move_and_a_new_version_change_what_is_simulated(two_gpus: Path) -> None:
+    usual = regret(two_gpus, "--gpu", "g1")
+    assert regret(two_gpus, "--gpu", "g1", "--move-from", "g2@10") != usual
+    assert regret(two_gpus, "--gpu", "g1", "--new-version", "0.8@10") != usual
+    assert regret(two_gpus, "--gpu", "g1", "--move-from", "g2@30", "--new-version", "0.8@30") != usual
+
+
+def test_jobs_of_a_cluster_may_move(two_gpus: Path, tmp_path: Path) -> None:
+    (two_gpus / "workloads.csv").write_text(
+        "dataset,network,optimizer,target_metric,max_epochs,default_batch_size\nshapes,tiny,sgd,0.9,50,64\n"
+    )
+    cluster = tmp_path / "cluster.csv"
+    assert invoke("trace", two_gpus, "--groups", 2, "-n", 8, "--output", cluster).exit_code == 0
+    moved = run("cluster", two_gpus, cluster, "--gpu", "g1", "--move-from", "g2@3", "--seeds", 1, "--json")
+    assert [len(problem["phases"]) for problem in json.loads(moved.stdout)["problems"]] == [2, 2]
+
+
 def test_where_results_cannot_be_written_nothing_is_simulated(traces: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (("--csv", tmp_path / "nowhere" / "trials.csv"), ("--plots", tmp_path / "file" / "plots")):
@@ -133,6 +180,8 @@ def test_epochs_that_no_calendar_holds_are_said_in_a_sentence(traces: Path) -> N
         ("--dataset", "squad", "--dataset", "cifar100", "--max-epochs", "5"),
         (*JOB, "--spec", "window_size"),
         (*JOB, "--eta", "2"),
+        ("--new-version", "0.8@5"),
+        (*JOB, "--dataset", "squad", "--new-version", "0.8@5"),
     ],
 )
 def test_wrong_usage_exits_with_2(traces: Path, arguments: tuple[str, ...]) -> None:

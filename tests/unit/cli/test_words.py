@@ -10,7 +10,16 @@ import typer
 from bso.cli.moments import moment_from
 from bso.cli.sentences import sentence
 from bso.cli.terminal import counted, listed, moment, number
-from bso.domain.events import ChangePoint, EpochReported, Event, RecurrenceEnded, RoundEnded, TrialStarted
+from bso.domain.events import (
+    ChangePoint,
+    EpochReported,
+    Event,
+    JobRegistered,
+    JobRespecified,
+    RecurrenceEnded,
+    RoundEnded,
+    TrialStarted,
+)
 from tests.unit.cli.samples import EVENTS, NOW
 
 
@@ -41,6 +50,12 @@ def test_a_trial_says_its_learning_rate_and_a_report_that_limits_were_profiled()
         "batch size 16, learning rate 0.05 (0.1 at batch size 32, linear scaling): exploring 16" in told[TrialStarted]
     )
     assert told[EpochReported].endswith("; power limits were profiled")
+
+
+def test_what_a_version_has_inherited_is_a_few_words() -> None:
+    told = {type(event): sentence(event) for event in EVENTS}
+    assert told[JobRespecified].endswith("eta 0.5; what is known of batch sizes 8, 16 is inherited from version 1")
+    assert "inherited" not in told[JobRegistered]
 
 
 ROUND = next(event for event in EVENTS if isinstance(event, RoundEnded))

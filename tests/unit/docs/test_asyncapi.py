@@ -13,6 +13,7 @@ from hypothesis import given
 
 from bso.domain import commands as do
 from bso.domain.commands import Request
+from bso.domain.events import JobRespecified
 from bso.domain.log import RecordedEvent
 from bso.domain.trial import Outcome
 from bso.schema.asyncapi import ANSWERS
@@ -163,6 +164,7 @@ def a_life_in_full() -> JobLife:
     life.send(do.ReportPowerProfile(batch_size=32, hardware=A100, measurements=measured))
     life.send(do.AllowBatchSize(batch_size=64))
     life.register(version="v2")
+    assert life.happened(JobRespecified)[-1].inherited is not None
     life.send(do.DescribeJob())
     life.send(do.DeleteJob())
     return life

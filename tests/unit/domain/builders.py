@@ -17,6 +17,7 @@ from bso.domain.decide import (
     PowerProfiles,
     Rules,
     decide,
+    job_like,
     needs_earlier_report,
     needs_profiles_of,
     trial_asked_for,
@@ -76,6 +77,7 @@ class JobLife:
     replies: list[Reply] = field(default_factory=list)
     sent: int = 0
     rows: dict[int, Trial] = field(default_factory=dict)
+    siblings: dict[str, Job] = field(default_factory=dict)
 
     def send(self, command: Command, *, user: str | None = None, as_command: str | None = None) -> Reply:
         """Decide a command, keep what happened, and return the reply."""
@@ -99,7 +101,8 @@ class JobLife:
             assert isinstance(request.command, do.ReportEpoch)
             earlier = self._logged(request.command)
         profiles = self._profiles(job, request.command) if job is not None else {}
-        return decide(job, request, now=self.now, rules=self.rules, earlier=earlier, power_profiles=profiles)
+        like = self.siblings.get(job_like(request.command) or "")
+        return decide(job, request, now=self.now, rules=self.rules, earlier=earlier, power_profiles=profiles, like=like)
 
     def _loaded(self, trial_number: int | None) -> Job | None:
         if self.job is None:
@@ -132,11 +135,19 @@ class JobLife:
 
     # What a test says.
 
-    def register(self, *, user: str | None = None, on_conflict: do.OnConflict | None = None, **spec: Any) -> Registered:
+    def register(
+        self,
+        *,
+        user: str | None = None,
+        on_conflict: do.OnConflict = do.OnConflict.NEW_VERSION,
+        inherit: bool = True,
+        like: str | None = None,
+        **spec: Any,
+    ) -> Registered:
         """Register the job; batch sizes 16 to 256 with default 64 unless said otherwise."""
         if self.job is None:
             spec = {"batch_sizes": list(SIZES), "default_batch_size": 64, "mab_seed": 1, **spec}
-        command = do.RegisterJob(spec=spec, on_conflict=on_conflict or do.OnConflict.NEW_VERSION)
+        command = do.RegisterJob(spec=spec, on_conflict=on_conflict, inherit=inherit, like=like)
         return expect(Registered, self.send(command, user=user))
 
     def begin(self, recurrence_id: str | None = None, *, hardware: HardwareKind = A100, **more: Any) -> TrialBegun:

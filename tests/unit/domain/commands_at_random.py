@@ -78,6 +78,7 @@ SPEC_FIELDS = {
     "cost_budget": st.none() | numbers,
     "early_stopping": st.booleans() | json_values,
     "max_attempts": st.integers(1, 4) | json_values,
+    "min_saving": st.floats(0.0, 0.5) | json_values,
 }
 odd_specs = st.dictionaries(st.sampled_from(sorted(SPEC_FIELDS)) | texts, json_values, max_size=4)
 
@@ -112,7 +113,14 @@ def good_specs(draw: st.DrawFn) -> dict[str, Any]:
 trial_numbers = st.integers(1, 12) | integers
 trial_ids = st.integers(1, 60).map(command_id) | texts
 odd_commands: st.SearchStrategy[do.Command] = st.one_of(
-    st.builds(do.RegisterJob, spec=odd_specs, job_id_prefix=texts, on_conflict=st.sampled_from(do.OnConflict)),
+    st.builds(
+        do.RegisterJob,
+        spec=odd_specs,
+        job_id_prefix=texts,
+        on_conflict=st.sampled_from(do.OnConflict),
+        inherit=st.booleans(),
+        like=st.none() | texts | st.just("job"),
+    ),
     st.builds(
         do.BeginTrial,
         hardware=kinds | odd_kinds,

@@ -114,7 +114,7 @@ def test_unknown_fields_are_ignored_everywhere() -> None:
 
 
 def test_what_an_older_program_leaves_out_has_a_meaning() -> None:
-    """Messages of schema 1.0, word by word: commands of older clients, replies and events of older workers."""
+    """Messages of schema 1.0 and 1.1, word by word: commands of older clients, replies and events of older workers."""
     hardware = {"gpu_model": "A100", "max_power_w": 400.0, "energy_method": "rapl"}
     begin = read(type="begin_trial", body={"hardware": hardware}).command
     assert isinstance(begin, do.BeginTrial)
@@ -123,6 +123,8 @@ def test_what_an_older_program_leaves_out_has_a_meaning() -> None:
     report = read(type="report_epoch", body=numbers).command
     assert isinstance(report, do.ReportEpoch)
     assert not report.is_profiling
+    registration = read(type="register_job", body={"spec": {"batch_sizes": [64]}}).command
+    assert registration == do.RegisterJob(spec={"batch_sizes": [64]}, inherit=True, like=None)
     renewal = {"trial_number": 1, "recurrence_id": "r", "batch_size": 64, "epoch": 1.0, "bound": None, "lease_s": 600.0}
     renewed = codec.reply_from("lease_renewed", renewal)
     assert isinstance(renewed, LeaseRenewed)

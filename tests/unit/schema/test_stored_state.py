@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from bso.domain.commands import BeginTrial, DescribeJob
+from bso.domain.curve.records import EpochKnowledge
 from bso.domain.errors import Retryable
-from bso.domain.events import JobRegistered
+from bso.domain.events import Event, JobRegistered, JobRespecified
+from bso.domain.evolve import fold
 from bso.domain.job import Job
 from bso.domain.learning_rate import LearningRate
 from bso.schema.codec import event_from, event_payload
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.schema.state import job_from_state, state_of
-from tests.unit.domain.builders import A100, V100, JobLife, as_json
+from tests.unit.domain.builders import A100, V100, JobLife, as_json, without_leases
 
 COSTS = {16: 13.0, 32: 11.0, 64: 10.0, 128: 12.0, 256: 14.0}
 
@@ -29,6 +31,30 @@ def old_job(**spec: Any) -> JobLife:
     life.begin("y", hardware=V100)
     life.register(version="v2")
     life.converge(life.begin("z"), 0.1 + 0.2)
+    return life
+
+
+OLD_SPEC = (
+    '{"batch_sizes":[32,64],"default_batch_size":64,"eta_knob":0.5,"beta_knob":2.0,"target_metric":0.5,'
+    '"higher_is_better_metric":true,"max_epochs":100,"num_pruning_rounds":2,"window_size":0,"mab_prior_mean":0.0,'
+    '"mab_prior_precision":0.0,"mab_num_explorations":2,"mab_seed":1,"policy":"curve","version":"","cost_budget":null,'
+    '"early_stopping":true,"max_attempts":3}'
+)
+OLD_LOG = (
+    ("job_registered", f'{{"version_number":1,"spec":{OLD_SPEC},"seed":1,"owner":null}}'),
+    ("job_respecified", f'{{"version_number":2,"spec":{OLD_SPEC.replace("0.5,", "0.7,", 1)},"seed":1}}'),
+    ("job_respecified", f'{{"version_number":1,"spec":{OLD_SPEC},"seed":1}}'),
+)
+"""Events as they were recorded before versions inherited anything: word by word, with another eta_knob and back."""
+
+
+def inheriting() -> JobLife:
+    """A job whose second version knows nothing but what it has inherited."""
+    life = JobLife()
+    life.register()
+    for night in range(4):
+        life.run(f"night-{night}", COSTS)
+    life.register(version="v2")
     return life
 
 
@@ -103,6 +129,47 @@ def test_a_state_of_an_older_release_has_no_learning_rates() -> None:
     assert replace(read.version, learning_rate=job.version.learning_rate) == job.version
 
 
+def test_what_was_inherited_is_read_as_it_was_stored() -> None:
+    job = inheriting().job
+    assert job is not None
+    again = job_from_state(job.job_id, job.last_seq, stored(job))
+    assert again == replace(job, trials={})
+    assert again.version.epochs.is_inherited
+    assert [one.epoch_costs.is_inherited for one in again.version.knowledge.values()] == [True]
+    assert not again.versions[1].epochs.is_inherited
+
+
+def test_in_a_state_of_an_older_release_nothing_is_inherited() -> None:
+    job = inheriting().job
+    assert job is not None
+    old = stored(job)
+    for version in old["versions"].values():
+        del version["epochs"]["is_inherited"]
+        for known in version["knowledge"].values():
+            del known["epoch_costs"]["is_inherited"]
+    again = job_from_state(job.job_id, job.last_seq, old)
+    assert again.versions[1] == job.versions[1]
+    assert not again.version.epochs.is_inherited
+    assert again.version.epochs.records == job.version.epochs.records
+
+
+def test_a_log_of_an_older_release_gives_the_state_that_it_gave_there() -> None:
+    job = fold("job", [event_from(event_type, json.loads(payload)) for event_type, payload in OLD_LOG])
+    assert (job.current_version, [version.spec.eta_knob for version in job.versions.values()]) == (1, [0.5, 0.7])
+    for version in job.versions.values():
+        assert (version.epochs, version.knowledge) == (EpochKnowledge(), {})
+    body = json.loads(OLD_LOG[1][1])
+    assert event_from("job_respecified", body | {"inherited": None}) == event_from("job_respecified", body)
+
+
+def test_an_event_with_an_inheritance_gives_the_state_that_was_decided() -> None:
+    life = inheriting()
+    [respecified] = life.happened(JobRespecified)
+    assert respecified.inherited is not None
+    assert event_from(*_parsed(respecified)) == respecified
+    assert fold("job", [event_from(*_parsed(event)) for event in life.history]) == without_leases(life.folded())
+
+
 def test_a_specification_recorded_without_a_policy_is_one_of_pruning_thompson_for_ever() -> None:
     life = old_job(policy="pruning_thompson")
     job = life.job
@@ -131,3 +198,8 @@ def test_a_damaged_state_says_where() -> None:
     assert job is not None
     with pytest.raises(MalformedMessage, match="stored state of job job: last_trial_number"):
         job_from_state("job", 1, {**stored(job), "last_trial_number": "many"})
+
+
+def _parsed(event: Event) -> tuple[str, Any]:
+    event_type, payload = event_payload(event)
+    return event_type, json.loads(payload)

@@ -41,6 +41,12 @@ commands: some.SearchStrategy[Command] = some.one_of(
     some.just(RegisterJob(spec=SPEC)),
     some.builds(RegisterJob, spec=some.just({**SPEC, "batch_sizes": [64, 256]})),
     some.builds(
+        RegisterJob,
+        spec=some.builds(dict, some.just(SPEC), version=some.sampled_from(["v2", "v3"])),
+        inherit=some.booleans(),
+        like=some.sampled_from([None, *JOBS, "nobody"]),
+    ),
+    some.builds(
         ReportEpoch,
         trial_number=numbers,
         trial_id=trials,

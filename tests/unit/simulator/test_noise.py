@@ -87,7 +87,7 @@ def test_a_training_pays_for_the_noise_that_its_run_meets(noise: str) -> None:
         epochs = [world.epoch_factor(size, seen[size], epoch) for epoch in range(1, trial.epochs + 1)]
         prices = [world.profiling_price(size, 1) if trial.is_profiling else world.price(size, 1)]
         prices += [world.price(size, 1)] * (trial.epochs - 1)
-        usual = sum(world.cost(price) * factor for price, factor in zip(prices, epochs, strict=True))
+        usual = sum(world.cost(price, 1) * factor for price, factor in zip(prices, epochs, strict=True))
         assert trial.cost == pytest.approx(usual * world.run_factor(size, seen[size], trial.recurrence))
 
 

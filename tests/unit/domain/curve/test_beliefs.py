@@ -3,7 +3,8 @@
 import math
 from dataclasses import replace
 
-from bso.domain.curve.beliefs import OWN_VARIANCES, Beliefs
+from bso.domain.curve.beliefs import Beliefs
+from bso.domain.curve.epoch_priors import OWN_VARIANCES
 from bso.domain.curve.gaussian_process import columns_of
 from tests.unit.domain.curve.knowing import SIZES, SPEC, costing, lasting
 

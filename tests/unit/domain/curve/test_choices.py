@@ -1,18 +1,24 @@
 """Which batch sizes the curve policy runs."""
 
 import dataclasses
+import re
 
 import pytest
 
 from bso.domain.commands import DescribeJob
 from bso.domain.curve.beliefs import Beliefs
+from bso.domain.curve.policy import CurvePolicy
+from bso.domain.curve.records import EpochKnowledge
 from bso.domain.curve.standing import standing_of
 from bso.domain.events import TrialStarted
-from bso.domain.job import JobVersion
+from bso.domain.job import Job, JobVersion
+from bso.domain.job_spec import CURVE
+from bso.domain.knowledge import fresh_knowledge
+from bso.domain.recurrence import Recurrence
 from bso.domain.replies import Confidence, JobDescription
 from bso.domain.trial import Outcome
 from tests.unit.domain.builders import A100, V100, expect
-from tests.unit.domain.curve.knowing import SPEC, costing, lasting
+from tests.unit.domain.curve.knowing import SIZES, SPEC, costing, lasting
 from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
 
 
@@ -128,11 +134,38 @@ def test_the_default_runs_again_while_the_incumbent_may_be_a_loss() -> None:
 def test_the_default_is_the_best_one_while_a_saving_is_not_likely_enough() -> None:
     life = lasting({64: 20.0, 128: 15.0}, runs=2, noise=0.5)
     version = JobVersion(version_number=1, spec=SPEC, seed=1, epochs=life)
-    knowledge = dataclasses.replace(version.knowledge_on(A100), epoch_costs=costing())
+    knowledge = dataclasses.replace(version.knowledge_on(A100), epoch_costs=costing((64, 128)))
     beliefs = Beliefs(SPEC, life, costing())
     standing = standing_of(version, knowledge, None)
     assert standing.incumbent(beliefs) == 128
     assert standing.best(beliefs) == 64
+
+
+@pytest.mark.parametrize(("min_saving", "best"), [(0.0, 128), (0.02, 128), (0.3, 64)])
+def test_the_job_stays_where_it_is_for_less_than_a_saving_that_counts(min_saving: float, best: int) -> None:
+    runs = {**lasting({64: 20.0}, runs=40).records, **lasting({128: 17.5}, runs=10).records}
+    spec = dataclasses.replace(SPEC, min_saving=min_saving)
+    assert Beliefs(spec, EpochKnowledge(records=runs), costing()).incumbent(SIZES) == best
+
+
+def test_among_equals_the_default_stays() -> None:
+    equal = lasting({64: 20.0, 128: 19.9}, runs=5)
+    assert Beliefs(SPEC, equal, costing()).incumbent(SIZES) == 64
+
+
+def test_it_is_said_that_a_saving_is_too_small() -> None:
+    runs = {**lasting({64: 20.0}, runs=40).records, **lasting({128: 17.5}, runs=30).records}
+    spec = dataclasses.replace(SPEC, batch_sizes=(64, 128), min_saving=0.3, policy=CURVE)
+    knowledge = dataclasses.replace(fresh_knowledge(spec, A100), epoch_costs=costing((64, 128)))
+    version = JobVersion(
+        version_number=1, spec=spec, seed=1, epochs=EpochKnowledge(records=runs), knowledge={A100.key: knowledge}
+    )
+    job = Job(job_id="job", current_version=1, versions={1: version})
+    choice = CurvePolicy().choose(job, Recurrence(recurrence_id="r", recurrence_number=71), A100)
+    assert choice.batch_size == 64
+    assert re.search(
+        r"^64 is the best one known \(expected .* J; 128 looks 1\d% cheaper, less than min_saving\);", choice.reason
+    )
 
 
 def test_how_sure_the_best_one_is_goes_with_its_runs() -> None:

@@ -173,3 +173,27 @@ def test_what_is_remembered_does_not_grow() -> None:
     assert len(knowledge.recent) == 12
     assert max(record.sums.weight for record in knowledge.records.values()) <= 31.0
     assert knowledge.freedom <= 50.0
+
+
+def test_few_reports_say_less_of_a_run_the_more_epochs_differ() -> None:
+    knowledge, _ = after([(64, LEVEL)] * 10)
+    one, many = (EpochCostSeen(value=LEVEL + 0.6, noise=0.3**2 / reports) for reports in (1, 100))
+    beliefs = Beliefs(SPEC, EpochKnowledge(), knowledge)
+    short, long = (running_cost(beliefs, knowledge, 128, seen) for seen in (one, many))
+    assert short.own < long.own <= LEVEL + 0.6
+    assert short.usual < long.usual
+    lessons = [learnt_cost(beliefs, knowledge, 128, seen, profiling_ratio=None) for seen in (one, many)]
+    assert lessons[0].weight < 0.1 < lessons[1].weight
+
+
+def test_how_much_epochs_differ_within_a_run_is_learnt_from_all_runs() -> None:
+    knowledge = EpochCostKnowledge()
+    seen = EpochCostSeen(value=LEVEL, noise=0.0, squares=99 * 0.3**2, freedom=99.0, interval=0.5)
+    for _ in range(3):
+        beliefs = Beliefs(SPEC, EpochKnowledge(), knowledge)
+        learnt = learnt_cost(beliefs, knowledge, 64, seen, profiling_ratio=None)
+        knowledge = with_learnt_cost(knowledge, 64, learnt)
+    assert math.sqrt(knowledge.within_noise()) == pytest.approx(0.3, rel=0.02)
+    assert knowledge.interval == 0.5
+    handed_on = knowledge.handed_on()
+    assert (handed_on.within_noise(), handed_on.interval) == (knowledge.within_noise(), 0.5)

@@ -13,15 +13,18 @@ def drawn(mean: float, deviation: float) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("mean", [-2.0, -0.1, 0.0, 0.3, 2.0])
 @pytest.mark.parametrize("deviation", [0.01, 0.2, 1.0])
-def test_an_expected_saving_is_the_mean_of_what_is_saved(mean: float, deviation: float) -> None:
+@pytest.mark.parametrize("least", [0.0, 0.02, 0.3])
+def test_an_expected_saving_is_the_mean_of_what_is_saved(mean: float, deviation: float, least: float) -> None:
     x, density = drawn(mean, deviation)
-    exact = np.trapezoid(np.maximum(0.0, 1.0 - np.exp(x)) * density, dx=1e-4)
-    assert normal.expected_saving(mean, deviation) == pytest.approx(exact, rel=1e-3, abs=1e-6)
+    saved = 1.0 - np.exp(x)
+    exact = np.trapezoid(np.where(saved >= least, np.maximum(0.0, saved), 0.0) * density, dx=1e-4)
+    assert normal.expected_saving(mean, deviation, least) == pytest.approx(exact, rel=1e-3, abs=2e-5)
 
 
 def test_without_uncertainty_the_saving_is_plain() -> None:
     assert normal.expected_saving(np.log(0.75), 0.0) == pytest.approx(0.25)
     assert normal.expected_saving(0.1, 0.0) == 0.0
+    assert normal.expected_saving(np.log(0.99), 0.0, least=0.02) == 0.0
 
 
 @pytest.mark.parametrize(("least", "most"), [(1.0, 100.0), (20.0, 100.0), (90.0, 100.0), (5.0, 6.0)])

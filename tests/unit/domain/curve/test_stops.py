@@ -91,7 +91,7 @@ def test_an_expensive_run_goes_on_above_its_bound_where_that_costs_less_than_a_f
         trainings.prices = {size: math.exp(factor) * price for size, price in PRICES.items()}
         if number < 40:
             trainings.recur(number)
-    trial = trainings.life.begin("expensive")
+    trial = trainings.life.begin("expensive", batch_size=128)
     assert trial.bound is not None
     ended = trainings.train(trial)
     assert ended.outcome is Outcome.CONVERGED

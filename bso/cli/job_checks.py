@@ -1,0 +1,46 @@
+"""What recorded jobs say of the machines that they run on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bso.cli.findings import Finding, note, ok
+from bso.cli.jobs_listed import listed_job
+from bso.cli.terminal import counted
+from bso.domain.errors import Rejected
+from bso.domain.quantities import percent
+
+if TYPE_CHECKING:
+    from bso.service.ports import Store
+
+MOST_JOBS = 200
+"""Jobs that are looked at, for time."""
+_NOISY = 0.15
+_MOST_NAMED = 3
+
+
+async def check_noise(store: Store) -> list[Finding]:
+    """By how much the cost of an epoch varies from run to run, as far as jobs have shown it."""
+    found: dict[str, float] = {}
+    for overview in await store.overviews(limit=MOST_JOBS):
+        try:
+            description = listed_job(overview).description
+        except Rejected:  # a damaged snapshot: `bso replay verify` looks for these
+            continue
+        kinds = () if description is None else description.kinds
+        noises = [kind.confidence.cost_noise for kind in kinds if kind.confidence is not None]
+        known = [noise for noise in noises if noise is not None]
+        if known:
+            found[overview.summary.job_id] = max(known)
+    if not found:
+        return []
+    noisy = sorted((job_id for job_id in found if found[job_id] > _NOISY), key=lambda job_id: -found[job_id])
+    if not noisy:
+        most = percent(max(found.values()), 1)
+        return [
+            ok("noise", f"what an epoch costs varies by {most} or less from run to run in {counted(len(found), 'job')}")
+        ]
+    named = ", ".join(f"{percent(found[job_id], 1)} in job {job_id}" for job_id in noisy[:_MOST_NAMED])
+    more = f", and in {counted(len(noisy) - _MOST_NAMED, 'more job')}" if len(noisy) > _MOST_NAMED else ""
+    advice = "choices take more runs there: is a node shared, or energy assumed (docs/energy.md)?"
+    return [note("noise", f"what an epoch costs varies from run to run: by {named}{more}", advice)]
