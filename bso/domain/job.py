@@ -38,7 +38,8 @@ class JobVersion:
 
     def costs_elsewhere(self, hardware: HardwareKind) -> EpochCostKnowledge | None:
         """What is known of epoch costs on another hardware kind, the one of which most is; None: there is none."""
-        others = [self.knowledge[key].epoch_costs for key in sorted(self.knowledge) if key != hardware.key]
+        own = hardware.key
+        others = [self.knowledge[key].epoch_costs for key in sorted(self.knowledge) if key != own]
         known = [one for one in others if one.records]
         return max(known, key=lambda one: one.weight) if len(known) > 1 else next(iter(known), None)
 

@@ -28,6 +28,8 @@ _LUCK = 0.5  # standard deviations
 _MUCH = math.log(1.1)  # ln of how many times more expensive
 _LEAST_VARIANCE = 1e-12
 _WIDEST = 20.0  # variance of ln cost that is shown in full
+_ByPlace = Mapping[int, tuple[float, float]]
+"""Observations by the index of a batch size: the value, and the variance of its noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +79,14 @@ class Beliefs:
         self._running = Counter(running)
         self._noise = dict(zip(self.sizes, _noise(epochs, self.sizes), strict=True))
         self._observed, self._before = self._seen(lambda record: record.sums), self._seen(lambda record: record.before)
-        self.prior = prior_of_epochs(self._octaves, self._observed, self._before)
+        seen, before = Observations.of(self._observed), Observations.of(self._before)
+        self.prior = prior_of_epochs(self._octaves, seen, before)
         self._change = EPOCHS_CHANGE
         if epochs.is_inherited:
-            self._change = change_since_inherited(self.prior, self._octaves, self._observed, self._before)
+            self._change = change_since_inherited(self.prior, self._octaves, seen, before)
         self._posterior = self._epochs_posterior()
+        self._epochs_means: list[float] = self._posterior.means[0].tolist()
+        self._epochs_variances: list[float] = self._posterior.variances[0].tolist()
         self._cost_beliefs = CostBeliefs(self._octaves, self._index, costs, elsewhere)
         latest = elsewhere if elsewhere is not None and not costs.is_seen else costs
         self.within_noise, self.interval = latest.within_noise(), latest.interval
@@ -114,16 +119,16 @@ class Beliefs:
     def expectation(self, batch_size: int) -> Expectation:
         """The expected cost [J] of a run that converges, and how uncertain that expectation is."""
         cost = normal.exp(self._believed[batch_size].cost)
-        variance = self.variance(batch_size) + self._cost_beliefs.variance(self._index[batch_size])
+        variance = self.variance(batch_size) + self._cost_beliefs.variances[self._index[batch_size]]
         return Expectation(cost=cost, deviation=cost * math.sqrt(math.expm1(min(variance, _WIDEST))))
 
     def variance(self, batch_size: int) -> float:
         """The variance of what is believed of ln epochs, their noise apart."""
-        return self._posterior.variance(self._index[batch_size])
+        return self._epochs_variances[self._index[batch_size]]
 
     def covariance(self, one: int, other: int) -> float:
         """The covariance of what is believed of ln epochs."""
-        return self._posterior.covariance(self._index[one], self._index[other])
+        return float(self._posterior.covariances(self._index[other])[0, self._index[one]])
 
     def cost_at_best(self, batch_size: int, than: int) -> float:
         """Ln of the ratio of both expected costs, less half the deviation of what epochs say: with some luck."""
@@ -138,14 +143,17 @@ class Beliefs:
         """The variance of ln of the ratio of two epoch costs."""
         return self._cost_beliefs.ratio_variance(self._index[one], self._index[other])
 
-    def cost_learnt(self, one: int, other: int, runs: int, *, reports: float = math.inf) -> float:
-        """By how much so many runs of ``one`` are expected to reduce that, if each is stopped after so many reports."""
+    def cost_learnt(self, one: int, other: int, runs: Sequence[int], *, reports: float = math.inf) -> list[float]:
+        """By how much each of these numbers of runs of ``one`` is expected to reduce that.
+
+        Each run is stopped after so many ``reports``.
+        """
         return self._cost_beliefs.learnt(self._index[one], self._index[other], runs, self.within_noise / reports)
 
     def epoch_cost(self, batch_size: int) -> tuple[float, float]:
         """The mean of ln epoch cost [J] over runs, and the variance of what is believed of that mean."""
         i = self._index[batch_size]
-        return self._cost_beliefs.means[i], self._cost_beliefs.variance(i)
+        return self._cost_beliefs.means[i], self._cost_beliefs.variances[i]
 
     @property
     def cost_noise(self) -> float:
@@ -154,7 +162,7 @@ class Beliefs:
 
     def spike_probability(self, batch_size: int) -> float:
         """How likely it is that a batch size ran once, and cost far more per epoch than it usually does."""
-        return self._cost_beliefs.spike_probability(self._index[batch_size])
+        return self._cost_beliefs.spike_probabilities[self._index[batch_size]]
 
     def ratio(self, one: int, other: int) -> tuple[float, float]:
         """Ln of the ratio of both expected costs, and its variance."""
@@ -163,7 +171,7 @@ class Beliefs:
 
     def learnt(self, one: int, other: int, runs: int) -> float:
         """By how much so many runs of ``one`` are expected to reduce that variance."""
-        return self.epochs_learnt(one, other, runs) + self.cost_learnt(one, other, runs)
+        return self.epochs_learnt(one, other, runs) + self.cost_learnt(one, other, (runs,))[0]
 
     def epochs_learnt(self, one: int, other: int, runs: int) -> float:
         """By how much they are expected to reduce the part of it that is of epochs."""
@@ -184,7 +192,7 @@ class Beliefs:
         i, record = self._index[batch_size], self._epochs.record(batch_size)
         failures = (_FAILURES_GUESSED + record.failed) / (_RUNS_GUESSED + record.failed + record.converged)
         fails = min(failures, _MOST_LIKELY_TO_FAIL)
-        epochs, noise = self._posterior.means[i], self._noise[batch_size]
+        epochs, noise = self._epochs_means[i], self._noise[batch_size]
         epoch_cost, cost_noise = self._cost_beliefs.means[i], self._cost_beliefs.noise
         return Belief(
             epochs=epochs,
@@ -201,7 +209,7 @@ class Beliefs:
         posterior = self._epochs_from(self._observed)
         if not self._running:
             return posterior
-        observed = dict(self._observed)
+        observed, means = dict(self._observed), posterior.means[0].tolist()
         for size, count in self._running.items():  # believe that they will show what is expected
             i = self._index.get(size)
             if i is None:
@@ -209,13 +217,14 @@ class Beliefs:
             value, variance = observed.get(i, (0.0, math.inf))
             precision, added = 1.0 / variance, count / self._noise[size]
             total = precision + added
-            observed[i] = ((value * precision + posterior.means[i] * added) / total, 1.0 / total)
+            observed[i] = ((value * precision + means[i] * added) / total, 1.0 / total)
         return self._epochs_from(observed)
 
-    def _epochs_from(self, observed: Observations) -> Posterior:
-        return Posterior(self.prior, self._octaves, observed, (Related(observed=self._before, change=self._change),))
+    def _epochs_from(self, observed: _ByPlace) -> Posterior:
+        before = Related(observed=Observations.of(self._before), change=self._change)
+        return Posterior(self.prior, self._octaves, Observations.of(observed), (before,))
 
-    def _seen(self, part: Callable[[EpochRecord], RunSums]) -> Observations:
+    def _seen(self, part: Callable[[EpochRecord], RunSums]) -> _ByPlace:
         """A part of all that is remembered of each batch size as one observation, by index."""
         found = {
             self._index[size]: part(record).observation(self._noise[size])

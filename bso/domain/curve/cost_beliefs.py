@@ -7,14 +7,15 @@ by how likely they make that (Rasmussen and Williams, 2006, section 5.2), and wh
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bso.domain.curve.cost_records import MOST_FREEDOM_HANDED_ON, EpochCostKnowledge
-from bso.domain.curve.gaussian_process import Posterior, Prior, Related
+from bso.domain.curve.gaussian_process import Observations, Posterior, Prior, Related
 from bso.domain.curve.sums import RunSums
-from bso.domain.replacing import replace
 
 EPOCH_COST_PRIOR = Prior(level=10.0, slope=-0.35, level_variance=400.0, slope_variance=0.09, curve_variance=0.09)
 """ln of the cost of an epoch [J]; x in octaves from the default batch size."""
@@ -44,22 +45,8 @@ HYPOTHESES = (
 """Standard deviations of ln epoch cost between runs, what batch sizes have for themselves, and how likely both are."""
 SPIKE = 1.0
 """Variance of ln of how many times more than usual a spike costs: often e or 1 / e, hardly ever 20."""
-_LEAST_SHARE = 0.01  # of the most likely hypothesis: less likely ones are left out
 _LEAST_EXCESS = 2.0  # standard deviations: what costs less is no spike
 _EXCLUDED = 25.0  # ln of how much less likely
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Hypothesis:
-    """A variance between runs, and what is believed if it is the right one.
-
-    ``evidence`` is ln of how likely it is, but for a constant; ``spikes`` are the places whose only run was a spike.
-    """
-
-    variance: float
-    evidence: float
-    process: Posterior
-    spikes: Collection[int]
 
 
 class CostBeliefs:
@@ -76,55 +63,79 @@ class CostBeliefs:
         elsewhere: EpochCostKnowledge | None = None,
     ) -> None:
         seen = _Seen(places=places, index=index, knowledge=knowledge, elsewhere=elsewhere)
-        every = [one for possible in _possible(knowledge, elsewhere) for one in _hypotheses(seen, *possible)]
-        most = max(one.evidence for one in every)
-        likely = [one for one in every if one.evidence > most + math.log(_LEAST_SHARE)]
-        total = sum(math.exp(one.evidence - most) for one in likely)
-        self._weighed = [(math.exp(one.evidence - most) / total, one) for one in likely]
-        self._covariances: dict[tuple[int, int], float] = {}
-
-    @cached_property
-    def noise(self) -> float:
+        self._parts = list(_believed(seen, _possible(knowledge, elsewhere)))
+        evidence = np.concatenate([one.evidence for one in self._parts])
+        weights = np.exp(evidence - evidence.max())
+        self._weights = weights / weights.sum()
+        self._noises = np.concatenate([one.variances for one in self._parts])
+        self._means = np.concatenate([one.process.means for one in self._parts])
+        self._variances = np.concatenate([one.process.variances for one in self._parts])
+        means = self._weights @ self._means
+        self._off = self._means - means
+        self.noise = float(self._weights @ self._noises)
         """The variance of ln epoch cost between runs of a batch size."""
-        return sum(weight * one.variance for weight, one in self._weighed)
-
-    @cached_property
-    def means(self) -> list[float]:
+        self.means: list[float] = means.tolist()
         """The mean ln epoch cost [J] at each place."""
-        every = [[weight * mean for mean in one.process.means] for weight, one in self._weighed]
-        return [sum(at_place) for at_place in zip(*every, strict=True)]
-
-    def variance(self, i: int) -> float:
-        """The variance of what is believed of that mean."""
-        return self.covariance(i, i)
+        self.variances: list[float] = (self._weights @ (self._variances + self._off**2)).tolist()
+        """The variances of what is believed of these means."""
+        spikes = np.concatenate([one.spikes for one in self._parts])
+        self.spike_probabilities: list[float] = (self._weights @ spikes).tolist()
+        """How likely it is that there was one run at a place, and that it was a spike."""
+        self._columns: dict[int, tuple[NDArray[np.float64], list[float]]] = {}
 
     def covariance(self, i: int, j: int) -> float:
         """The covariance of what is believed of the means at two places."""
-        found = self._covariances.get((i, j))
-        if found is None:
-            at_i, at_j = self.means[i], self.means[j]
-            found = self._covariances[i, j] = self._covariances[j, i] = sum(
-                weight * (one.process.covariance(i, j) + (one.process.means[i] - at_i) * (one.process.means[j] - at_j))
-                for weight, one in self._weighed
-            )
-        return found
+        return self._column(j)[1][i]
 
     def ratio_variance(self, i: int, j: int) -> float:
         """The variance of ln of the ratio of the costs at two places."""
-        return max(0.0, self.variance(i) + self.variance(j) - 2.0 * self.covariance(i, j))
+        return max(0.0, self.variances[i] + self.variances[j] - 2.0 * self.covariance(i, j))
 
-    def learnt(self, i: int, j: int, runs: int, more: float = 0.0) -> float:
-        """By how much so many runs at ``i`` are expected to reduce that; ``more``: what each varies by besides."""
-        return sum(weight * _reduction(one, i, j, runs, more) for weight, one in self._weighed)
+    def learnt(self, i: int, j: int, runs: Sequence[int], more: float = 0.0) -> list[float]:
+        """By how much each of these numbers of runs at ``i`` is expected to reduce that.
 
-    def spike_probability(self, i: int) -> float:
-        """How likely it is that there was one run at a place, and that it was a spike."""
-        return sum(weight for weight, one in self._weighed if i in one.spikes)
+        ``more``: what each run varies by besides.
+        """
+        variances = self._variances[:, i]
+        resolved = (variances - self._column(j)[0][:, i]) ** 2
+        noises = (self._noises + more) / np.array(runs, dtype=np.float64)[:, None]
+        found: list[float] = ((resolved / (variances + noises)) @ self._weights).tolist()
+        return found
+
+    def _column(self, j: int) -> tuple[NDArray[np.float64], list[float]]:
+        """The covariances of what is believed at all places with that at one: by each hypothesis, and by all."""
+        found = self._columns.get(j)
+        if found is None:
+            each = np.concatenate([one.process.covariances(j) for one in self._parts])
+            both: list[float] = (self._weights @ (each + self._off * self._off[:, j, None])).tolist()
+            found = self._columns[j] = each, both
+        return found
 
 
-def _reduction(one: _Hypothesis, i: int, j: int, runs: int, more: float) -> float:
-    variance = one.process.variance(i)
-    return (variance - one.process.covariance(i, j)) ** 2 / (variance + (one.variance + more) / runs)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Hypotheses:
+    """h hypotheses: ``variances`` (h,) between runs, and of what batch sizes have for themselves, ``own`` (h,).
+
+    ``evidence`` (h,) is ln of how likely each is, but for a constant.
+    """
+
+    variances: NDArray[np.float64]
+    own: NDArray[np.float64]
+    evidence: NDArray[np.float64]
+
+    def chosen(self, rows: NDArray[np.intp]) -> _Hypotheses:
+        """Some of them."""
+        return _Hypotheses(variances=self.variances[rows], own=self.own[rows], evidence=self.evidence[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Believed:
+    """What is believed by h hypotheses; ``spikes`` (h, p) says at which places the only run was a spike."""
+
+    variances: NDArray[np.float64]
+    evidence: NDArray[np.float64]
+    process: Posterior
+    spikes: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,62 +148,63 @@ class _Seen:
     elsewhere: EpochCostKnowledge | None
 
     @property
-    def once(self) -> set[int]:
-        """Where there has been one run since the last change."""
-        records = self.knowledge.records.items()
-        return {self.index[size] for size, record in records if 0.0 < record.sums.weight <= 1.0}
+    def once(self) -> NDArray[np.bool_]:
+        """At which places there has been one run since the last change, (p,)."""
+        found = np.zeros(len(self.places), dtype=np.bool_)
+        for size, record in self.knowledge.records.items():
+            found[self.index[size]] = 0.0 < record.sums.weight <= 1.0
+        return found
 
-    def process(self, variance: float, own: float, spikes: Collection[int]) -> Posterior:
-        """The belief under a variance between runs, and one of what each batch size has for itself."""
+    def process(self, given: _Hypotheses, spikes: NDArray[np.bool_]) -> Posterior:
+        """The belief under each hypothesis, where the only runs at some places (h, p) were spikes."""
         records = self.knowledge.records.items()
-        now = self._observed(((size, record.sums) for size, record in records), variance)
-        for i in spikes:
-            value, noise = now[i]
-            now[i] = (value, noise + SPIKE)
-        before = self._observed(((size, record.before) for size, record in records), variance)
+        now = self._observed(((size, record.sums) for size, record in records), given.variances)
+        now = replace(now, noises=now.noises + SPIKE * spikes[:, now.at])
+        before = self._observed(((size, record.before) for size, record in records), given.variances)
         change = COST_ELSEWHERE if self.knowledge.is_inherited else COST_CHANGE
         related = [Related(observed=before, change=change)]
         if self.elsewhere is not None:
-            others = self._observed(self.elsewhere.compared.items(), variance)
+            others = self._observed(self.elsewhere.compared.items(), given.variances)
             related.append(Related(observed=others, change=COST_ELSEWHERE))
-        return Posterior(replace(EPOCH_COST_PRIOR, own_variance=own), self.places, now, related)
+        return Posterior(EPOCH_COST_PRIOR, self.places, now, related, own_variances=given.own)
 
-    def _observed(self, sums: Iterable[tuple[int, RunSums]], variance: float) -> dict[int, tuple[float, float]]:
-        found = {self.index[size]: each.observation(variance) for size, each in sums}
-        return {i: seen for i, seen in found.items() if seen is not None}
+    def _observed(self, runs: Iterable[tuple[int, RunSums]], variances: NDArray[np.float64]) -> Observations:
+        """The mean of the runs of each batch size, and the variance of that by each hypothesis."""
+        found = sorted((self.index[size], sums.mean, sums.weight) for size, sums in runs if sums.weight > 0.0)
+        at, means, weights = zip(*found, strict=True) if found else ((), (), ())
+        noises = variances[:, None] / np.array(weights, dtype=np.float64)
+        return Observations(at=np.array(at, dtype=np.intp), values=np.array(means, dtype=np.float64), noises=noises)
 
 
-def _possible(
-    knowledge: EpochCostKnowledge, elsewhere: EpochCostKnowledge | None
-) -> Sequence[tuple[float, float, float]]:
-    """Variances between runs, those of what batch sizes have for themselves, and ln of how likely both are.
-
-    Only such as runs of the same batch size do not exclude: here or, while few are known here, elsewhere.
-    """
+def _possible(knowledge: EpochCostKnowledge, elsewhere: EpochCostKnowledge | None) -> _Hypotheses:
+    """Those that runs of the same batch size do not exclude: here or, while few are known here, elsewhere."""
     squares, freedom = knowledge.squares, knowledge.freedom
     missing = max(0.0, MOST_FREEDOM_HANDED_ON - freedom)
     if elsewhere is not None and elsewhere.freedom:
         share = min(1.0, missing / elsewhere.freedom)
         squares, freedom = squares + share * elsewhere.squares, freedom + share * elsewhere.freedom
-    weighed = []
-    for deviation, own, likely in HYPOTHESES:
-        variance = deviation * deviation
-        between_runs = -0.5 * (freedom * math.log(variance) + squares / variance)
-        weighed.append((variance, own, math.log(likely) + between_runs))
-    most = max(evidence for _, _, evidence in weighed)
-    return [one for one in weighed if one[2] > most - _EXCLUDED]
+    deviations, own, likely = np.array(HYPOTHESES).T
+    variances = deviations**2
+    evidence = np.log(likely) - 0.5 * (freedom * np.log(variances) + squares / variances)
+    every = _Hypotheses(variances=variances, own=own, evidence=evidence)
+    return every.chosen(np.nonzero(evidence > evidence.max() - _EXCLUDED)[0])
 
 
-def _hypotheses(seen: _Seen, variance: float, own: float, evidence: float) -> Iterator[_Hypothesis]:
+def _believed(seen: _Seen, given: _Hypotheses) -> Iterator[_Believed]:
     """That no run was a spike, and, where single runs cost far more than all others let expect, that these were."""
     rate, once = seen.knowledge.spike_rate, seen.once
-    process = seen.process(variance, own, ())
-    evidence += len(once) * math.log(1.0 - rate)
-    yield _Hypothesis(variance=variance, evidence=evidence + process.log_evidence, process=process, spikes=())
-    if not once:
+    none = np.zeros((len(given.variances), len(seen.places)), dtype=np.bool_)
+    process = seen.process(given, none)
+    evidence = given.evidence + once.sum() * math.log(1.0 - rate)
+    yield _Believed(variances=given.variances, evidence=evidence + process.log_evidence, process=process, spikes=none)
+    if not once.any():
         return
-    spikes = {i for i, excess, left in process.left_out() if i in once and excess > _LEAST_EXCESS * math.sqrt(left)}
-    if spikes:
-        evidence += len(spikes) * math.log(rate / (1.0 - rate))
-        process = seen.process(variance, own, spikes)
-        yield _Hypothesis(variance=variance, evidence=evidence + process.log_evidence, process=process, spikes=spikes)
+    excess, left = process.left_out()
+    spikes = none.copy()
+    spikes[:, process.at] = once[process.at] & (excess > _LEAST_EXCESS * np.sqrt(left))
+    rows = np.nonzero(spikes.any(axis=1))[0]
+    if len(rows):
+        given, spikes, evidence = given.chosen(rows), spikes[rows], evidence[rows]
+        process = seen.process(given, spikes)
+        evidence = evidence + spikes.sum(axis=1) * math.log(rate / (1.0 - rate)) + process.log_evidence
+        yield _Believed(variances=given.variances, evidence=evidence, process=process, spikes=spikes)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bso.domain.curve.gaussian_process import Observations, Posterior, Prior, Related
 from bso.domain.replacing import replace
@@ -45,33 +47,32 @@ def prior_of_epochs(places: tuple[float, ...], observed: Observations, before: O
 
     All are as likely beforehand. What was seen before a change counts as of a curve like any other.
     """
-    priors = [replace(EPOCHS_PRIOR, own_variance=own) for own in OWN_VARIANCES]
-    weights = _shares(
-        sum(Posterior(prior, places, seen).log_evidence for seen in (observed, before)) for prior in priors
-    )
-    own = sum(weight * prior.own_variance for weight, prior in zip(weights, priors, strict=True))
-    return replace(EPOCHS_PRIOR, own_variance=own)
+    own_variances = np.array(OWN_VARIANCES)
+    evidence = np.zeros(len(own_variances))
+    for seen in (observed, before):
+        if len(seen.at):
+            evidence += Posterior(EPOCHS_PRIOR, places, seen, own_variances=own_variances).log_evidence
+    return replace(EPOCHS_PRIOR, own_variance=float(own_variances @ _shares(evidence)))
 
 
 def change_since_inherited(
     prior: Prior, places: tuple[float, ...], observed: Observations, inherited: Observations
 ) -> Prior:
     """By how much epochs may differ from what is inherited: the mean of INHERITED, weighed by the evidence."""
-    weights = _shares(
-        math.log(likely)
-        + Posterior(prior, places, observed, (Related(observed=inherited, change=change),)).log_evidence
+    evidence = [
+        math.log(likely) + Posterior(prior, places, observed, [Related(observed=inherited, change=change)]).log_evidence
         for change, likely in INHERITED
-    )
+    ]
+    shares = _shares(np.concatenate(evidence))
     slope, curve, own = (
-        sum(weight * getattr(change, name) for weight, (change, _) in zip(weights, INHERITED, strict=True))
+        sum(float(share) * getattr(change, name) for share, (change, _) in zip(shares, INHERITED, strict=True))
         for name in ("slope_variance", "curve_variance", "own_variance")
     )
     return replace(EPOCHS_CHANGE, slope_variance=slope, curve_variance=curve, own_variance=own)
 
 
-def _shares(evidence: Iterable[float]) -> list[float]:
+def _shares(evidence: NDArray[np.float64]) -> NDArray[np.float64]:
     """How likely each of several hypotheses is, from ln of how likely they make what was seen, but for a constant."""
-    found = list(evidence)
-    most = max(found)
-    weights = [math.exp(one - most) for one in found]
-    return [weight / sum(weights) for weight in weights]
+    weights = np.exp(evidence - evidence.max())
+    shares: NDArray[np.float64] = weights / weights.sum()
+    return shares

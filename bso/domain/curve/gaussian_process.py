@@ -1,18 +1,19 @@
 """A Gaussian process over log2 of the batch size: a line of uncertain slope, and deviations from it.
 
-Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), algorithm 2.1. In plain Python: the matrices
-have as many rows as batch sizes were tried, and a decision must not depend on a numerical library.
+Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), algorithm 2.1, for several hypotheses at once.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from operator import add, mul
+from functools import cached_property
 
-from bso.domain.replacing import replace
+import numpy as np
+from numpy.typing import NDArray
+
+_JITTER = 1e-9
+"""Added to the variance of each observation: no rounding makes a matrix of covariances negative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +32,44 @@ class Prior:
     length_scale: float = 2.0
     own_variance: float = 0.0
 
-    def mean(self, x: float) -> float:
-        """The expected value at x."""
+    def mean(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The expected values at x."""
         return self.level + self.slope * x
 
-    def covariance(self, x: float, y: float) -> float:
-        """The covariance of the values at x and y."""
-        distance = (x - y) / self.length_scale
-        smooth = self.curve_variance * math.exp(-0.5 * distance * distance)
-        own = self.own_variance if x == y else 0.0
-        return self.level_variance + self.slope_variance * x * y + smooth + own
+    def variance(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The variances of the values at x, but for what each place has for itself."""
+        return self.level_variance + self.curve_variance + self.slope_variance * x**2
+
+    def shared(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The covariances of the values at x with those at y, (x, y), but for what each place has for itself."""
+        distances = (x[:, None] - y) / self.length_scale
+        smooth = self.curve_variance * np.exp(-0.5 * distances**2)
+        return self.level_variance + self.slope_variance * x[:, None] * y + smooth
 
 
-Observations = Mapping[int, tuple[float, float]]
-"""By the index of a place: the value, and the variance of its noise."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observations:
+    """n values that were seen: ``at`` (n,) are the numbers of their places, each at most once.
+
+    ``values`` and the variances of their ``noises`` are the same for all hypotheses (n,) or have a row for each (h, n).
+    """
+
+    at: NDArray[np.intp]
+    values: NDArray[np.float64]
+    noises: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, seen: Mapping[int, tuple[float, float]]) -> Observations:
+        """From a value and the variance of its noise by the number of the place."""
+        at = sorted(seen)
+        return cls(
+            at=np.array(at, dtype=np.intp),
+            values=np.array([seen[i][0] for i in at], dtype=np.float64),
+            noises=np.array([seen[i][1] for i in at], dtype=np.float64),
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Related:
     """Observations made before all values changed, or elsewhere: of the sum of the values and of a second process.
 
@@ -59,7 +81,11 @@ class Related:
 
 
 class Posterior:
-    """What is believed of the values at ``places`` after observations, and of such as are ``related``."""
+    """What is believed of the values at p ``places`` after observations, and of such as are ``related``.
+
+    By each of h hypotheses: these are what places have for themselves, ``own_variances`` (h,), in the place of that of
+    the prior, and the values and noises of the observations. h is 1 if there are neither.
+    """
 
     def __init__(
         self,
@@ -67,127 +93,79 @@ class Posterior:
         places: tuple[float, ...],
         observed: Observations,
         related: Sequence[Related] = (),
+        *,
+        own_variances: NDArray[np.float64] | None = None,
     ) -> None:
-        self._prior = prior
-        self._places = places
-        self._columns = columns_of(replace(prior, own_variance=0.0), places)
-        self._at: list[int] = []
-        self._deviations: list[float] = []
-        self._factor: list[list[float]] = []  # Cholesky's, of the covariance of the observations: its lower triangle
-        self._add(observed, None)
-        self._now = len(self._at)
+        self._prior, self._x = prior, np.array(places)
+        self._own = np.array([prior.own_variance]) if own_variances is None else own_variances
+        self.at = observed.at
+        """The numbers of the places of the n observations, (n,)."""
+        groups = [observed, *(one.observed for one in related)]
+        at = self._at = np.concatenate([one.at for one in groups])
+        x, shape = self._x[at], (len(self._own), len(at))
+        shared, expected = prior.shared(x, x), prior.mean(x)
+        first = len(observed.at)
         for one in related:
-            self._add(one.observed, one.change)
-        self._standardized = _solved(self._factor, self._deviations)
-        self._shares: dict[int, list[float]] = {}
-        self._pairs: dict[tuple[int, int], float] = {}
-
-    def _add(self, observed: Observations, change: Prior | None) -> None:
-        """One row for each observation."""
-        changes, first = None, len(self._at)
-        if change is not None:
-            changes = columns_of(replace(change, own_variance=0.0), self._places)
-        for i, (value, noise) in sorted(observed.items()):
-            self._at.append(i)
-            expected, covariances = self._prior.mean(self._places[i]), self._covariances(i, self._at)
-            own = 0.0
-            if change is not None and changes is not None:
-                expected, own = expected + change.mean(self._places[i]), change.own_variance
-                covariances[first:] = map(add, covariances[first:], [changes[j][i] for j in self._at[first:]])
-            variance = covariances.pop() + noise + own
-            row = _solved(self._factor, covariances)
-            row.append(math.sqrt(max(variance - _dot(row, row), 1e-12)))
-            self._factor.append(row)
-            self._deviations.append(value - expected)
+            part = slice(first, first + len(one.observed.at))
+            shared[part, part] += one.change.shared(x[part], x[part])
+            shared[part, part] += one.change.own_variance * np.eye(part.stop - first)
+            expected[part] += one.change.mean(x[part])
+            first = part.stop
+        noises = _joined([one.noises for one in groups], shape)
+        own = self._own[:, None, None] * (at[:, None] == at)
+        self._factor = np.linalg.cholesky(shared + own + (noises + _JITTER)[:, :, None] * np.eye(len(at)))
+        self._inverse = np.linalg.inv(self._factor)
+        deviations = _joined([one.values for one in groups], shape) - expected
+        self._standardized = (self._inverse @ deviations[:, :, None])[:, :, 0]
+        self._columns: dict[int, NDArray[np.float64]] = {}
 
     @cached_property
-    def means(self) -> list[float]:
-        """What is believed of the value at each place."""
-        weights = _solved_back(self._factor, self._standardized)
-        return [self._prior.mean(x) + _dot(weights, self._covariances(i, self._at)) for i, x in enumerate(self._places)]
+    def means(self) -> NDArray[np.float64]:
+        """What is believed of the value at each place, (h, p)."""
+        learnt: NDArray[np.float64] = (self._shares * self._standardized[:, :, None]).sum(axis=1)
+        return self._prior.mean(self._x) + learnt
 
-    @property
-    def log_evidence(self) -> float:
-        """How likely the observations were: ln of their density, but for a constant (equation 2.30 there)."""
-        determinant = sum(math.log(row[-1]) for row in self._factor)
-        return -0.5 * _dot(self._standardized, self._standardized) - determinant
+    @cached_property
+    def variances(self) -> NDArray[np.float64]:
+        """The variances of that, (h, p)."""
+        before = self._prior.variance(self._x) + self._own[:, None]
+        found: NDArray[np.float64] = np.maximum(before - (self._shares**2).sum(axis=1), 0.0)
+        return found
 
-    def left_out(self) -> list[tuple[int, float, float]]:
-        """Of each observation its place, by how much it exceeds what the others say, and the variance of that.
+    def covariances(self, i: int) -> NDArray[np.float64]:
+        """The covariances of what is believed at each place with what is believed at one, (h, p)."""
+        found = self._columns.get(i)
+        if found is None:
+            before = self._before(np.array([i]))[:, 0, :]
+            found = self._columns[i] = before - (self._shares * self._shares[:, :, i, None]).sum(axis=1)
+        return found
 
-        Equations 5.12 there. Related ones are not among them.
+    @cached_property
+    def log_evidence(self) -> NDArray[np.float64]:
+        """How likely the observations were, (h,): ln of their density, but for a constant (equation 2.30 there)."""
+        determinants = np.log(self._factor.diagonal(axis1=1, axis2=2)).sum(axis=1)
+        found: NDArray[np.float64] = -0.5 * (self._standardized**2).sum(axis=1) - determinants
+        return found
+
+    def left_out(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """By how much each observation exceeds what the others say, and the variance of that, (h, n) both.
+
+        Equations 5.12 there. Related ones are not among the n.
         """
-        count = len(self._factor)
-        weights = _solved_back(self._factor, self._standardized)
-        found = []
-        for number, i in enumerate(self._at[: self._now]):
-            unit = [0.0] * count
-            unit[number] = 1.0
-            column = _solved(self._factor, unit)
-            precision = _dot(column, column)
-            found.append((i, weights[number] / precision, 1.0 / precision))
-        return found
+        weights = (self._inverse * self._standardized[:, :, None]).sum(axis=1)[:, : len(self.at)]
+        precisions = (self._inverse**2).sum(axis=1)[:, : len(self.at)]
+        return weights / precisions, 1.0 / precisions
 
-    def variance(self, i: int) -> float:
-        """The variance of what is believed at a place."""
-        return max(0.0, self.covariance(i, i))
+    @cached_property
+    def _shares(self) -> NDArray[np.float64]:
+        return self._inverse @ self._before(self._at)
 
-    def covariance(self, i: int, j: int) -> float:
-        """The covariance of what is believed at two places."""
-        pair = (i, j) if i < j else (j, i)
-        found = self._pairs.get(pair)
-        if found is None:
-            before = self._prior.covariance(self._places[i], self._places[j])
-            found = self._pairs[pair] = before - _dot(self._share(i), self._share(j))
-        return found
-
-    def _share(self, i: int) -> list[float]:
-        found = self._shares.get(i)
-        if found is None:
-            found = self._shares[i] = _solved(self._factor, self._covariances(i, self._at))
-        return found
-
-    def _covariances(self, i: int, others: Iterable[int]) -> list[float]:
-        """Those of the value at a place with the values at others, before any observation."""
-        columns, own = self._columns, self._prior.own_variance
-        return [columns[j][i] + own if j == i else columns[j][i] for j in others]
+    def _before(self, at: NDArray[np.intp]) -> NDArray[np.float64]:
+        """The covariances of the values at some places with those at each place before any observation, (h, at, p)."""
+        own: NDArray[np.float64] = self._own[:, None, None] * (at[:, None] == np.arange(len(self._x)))
+        return self._prior.shared(self._x[at], self._x) + own
 
 
-class Columns(dict[int, list[float]]):
-    """Prior covariances of the values at all places with that at one, by its index: worked out when first asked for."""
-
-    def __init__(self, prior: Prior, places: tuple[float, ...]) -> None:
-        super().__init__()
-        self._prior, self._places = prior, places
-
-    def __missing__(self, i: int) -> list[float]:
-        at = self._places[i]
-        column = self[i] = [self._prior.covariance(x, at) for x in self._places]
-        return column
-
-
-columns_of = lru_cache(maxsize=64)(Columns)  # every decision on a job asks for the same
-
-
-def _dot(one: Iterable[float], other: Iterable[float]) -> float:
-    """The sum of products, as far as the shorter one goes."""
-    total: float = sum(map(mul, one, other))
-    return total
-
-
-def _solved(factor: Sequence[Sequence[float]], wanted: Sequence[float]) -> list[float]:
-    """Forward substitution with the lower triangle ``factor``."""
-    found: list[float] = []
-    for row, value in zip(factor, wanted, strict=False):
-        found.append((value - sum(map(mul, found, row))) / row[-1])
-    return found
-
-
-def _solved_back(factor: Sequence[Sequence[float]], wanted: Sequence[float]) -> list[float]:
-    """Backward substitution with the transpose of the lower triangle ``factor``."""
-    found = list(wanted)
-    for i in reversed(range(len(found))):
-        found[i] /= factor[i][i]
-        for j in range(i):
-            found[j] -= factor[i][j] * found[i]
-    return found
+def _joined(parts: Sequence[NDArray[np.float64]], shape: tuple[int, int]) -> NDArray[np.float64]:
+    """The observations of all groups beside one another, with a row for each hypothesis."""
+    return np.concatenate([np.broadcast_to(one, (shape[0], one.shape[-1])) for one in parts], axis=1)

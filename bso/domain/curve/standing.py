@@ -36,7 +36,7 @@ class Standing:
 
     def incumbent(self, beliefs: Beliefs) -> int | None:
         """The batch size of least expected cost among those that have converged and still do; None: there is none."""
-        return beliefs.incumbent(self._converging(_MISSES_TOLERATED))
+        return _incumbent(self, beliefs)
 
     def best(self, beliefs: Beliefs) -> int | None:
         """The incumbent, or the default: where the saving is small for the risk that there is a loss instead."""
@@ -49,21 +49,27 @@ class Standing:
     def safest(self, beliefs: Beliefs) -> int | None:
         """The best one known that has neither failed in the recurrence nor missed, as far as there is one."""
         for tolerated in range(_MISSES_TOLERATED + 1):
-            found = beliefs.incumbent(self._converging(tolerated) & self.fresh)
+            found = beliefs.incumbent(self.converging(tolerated) & self.fresh)
             if found is not None:
                 return found
-        found = beliefs.incumbent(self._converging(0))
+        found = beliefs.incumbent(self.converging(0))
         return found if found is not None else self.incumbent(beliefs)
 
     def is_reliable(self, batch_size: int, beliefs: Beliefs) -> bool:
         """Whether a batch size has converged, has not missed since, and has not failed in the recurrence."""
-        return batch_size in self.fresh & self._converging(0) and beliefs.of(batch_size).has_converged
+        return batch_size in self.fresh & self.converging(0) and beliefs.of(batch_size).has_converged
 
-    def _converging(self, tolerated: int) -> frozenset[int]:
+    def converging(self, tolerated: int) -> frozenset[int]:
+        """Those that can run and have missed at most so often in a row."""
         return frozenset(size for size in self.usable if self.misses.get(size, 0) <= tolerated)
 
 
 @remembered  # every report asks for it, and only the ends of trials change it
+def _incumbent(standing: Standing, beliefs: Beliefs) -> int | None:
+    return beliefs.incumbent(standing.converging(_MISSES_TOLERATED))
+
+
+@remembered  # likewise
 def standing_of(version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None) -> Standing:
     """How the batch sizes stand on a hardware kind, in a recurrence or apart from any."""
     key = knowledge.hardware.key

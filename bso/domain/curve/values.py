@@ -72,15 +72,16 @@ def value_of(
     difference = beliefs.of(batch_size).cost - beliefs.of(incumbent).cost
     first_report = _first_report(beliefs, batch_size, incumbent, difference)
 
-    def of(runs: int) -> Value:
-        of_costs = beliefs.cost_learnt(batch_size, incumbent, runs, reports=1.0)
-        of_both = beliefs.cost_learnt(batch_size, incumbent, runs) + beliefs.epochs_learnt(batch_size, incumbent, runs)
+    def of(runs: int, of_costs: float, of_whole_costs: float) -> Value:
+        of_both = of_whole_costs + beliefs.epochs_learnt(batch_size, incumbent, runs)
         left = max(horizon(recurrences) - runs, 0)
         least, whole = (left * _saving(beliefs, difference, learnt) for learnt in (of_costs, of_both))
         goes_on, price = first_report.seen(1.0 + whole if beliefs.may_stop else math.inf)
         return Value(gain=goes_on * whole + (1.0 - goes_on) * least, price=runs * price, runs=runs)
 
-    values = [of(runs) for runs in together]
+    stopped = beliefs.cost_learnt(batch_size, incumbent, together, reports=1.0)
+    finished = beliefs.cost_learnt(batch_size, incumbent, together)
+    values = [of(*each) for each in zip(together, stopped, finished, strict=True)]
     most = max(values, key=lambda value: value.net)
     return most if most.net > 0.0 else values[0]
 

@@ -12,8 +12,11 @@ from bso.domain.curve.records import EpochKnowledge, LearntCurve, LearntEpochs
 from bso.domain.curve.standing import standing_of
 from bso.domain.curve.validation import Forecast, forecast
 from bso.domain.events import LateResult, TrialEnded
-from bso.domain.job import Job
+from bso.domain.job import Job, JobVersion
 from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Knowledge
+from bso.domain.recurrence import Recurrence
+from bso.domain.remembering import remembered
 from bso.domain.replacing import replace
 from bso.domain.trial import DIVERGED, OUT_OF_MEMORY, Outcome, Trial, reason_code
 
@@ -130,11 +133,17 @@ class View:
 
 def view_of(job: Job, trial: Trial) -> View:
     """The view of a trial after its latest report."""
-    version = job.versions[trial.version_number]
-    knowledge = job.knowledge_of(trial)
+    version, recurrence = job.versions[trial.version_number], job.recurrences.get(trial.recurrence_id)
+    recurrences = job.last_recurrence_number if recurrence is None else recurrence.recurrence_number - 1
+    return _view_of(trial, version, job.knowledge_of(trial), recurrence, recurrences)
+
+
+@remembered  # what is judged after one report gives the bound for the next one
+def _view_of(
+    trial: Trial, version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, recurrences: int
+) -> View:
     spec, costs = version.spec, knowledge.epoch_costs
     beliefs = beliefs_of(version, knowledge)
-    recurrence = job.recurrences.get(trial.recurrence_id)
     seen = _cost_seen(beliefs, costs, trial)
     is_comparable = not version.epochs.is_unproven and (costs.is_seen or seen is not None)
     incumbent = standing_of(version, knowledge, recurrence).incumbent(beliefs) if is_comparable else None
@@ -145,7 +154,7 @@ def view_of(job: Job, trial: Trial) -> View:
         costs=costs,
         incumbent=incumbent,
         aborts=recurrence.aborts if recurrence is not None else 0,
-        recurrences=recurrence.recurrence_number - 1 if recurrence is not None else job.last_recurrence_number,
+        recurrences=recurrences,
         is_second_look=trial.trial_number in version.epochs.second_looks,
         bound=None,
         running_cost=None if seen is None else cost_observations.running_cost(beliefs, costs, trial.batch_size, seen),

@@ -2,12 +2,9 @@
 
     python -m tests.benchmarks.decisions [--for choosing] [--jobs 100] [--traces 20] [--out build/decisions]
 
-Takes about 40 minutes on two cores that do nothing else, by the CPU time of a few jobs of each row: 39 % for the
-noises, 27 % for the further jobs on flat truths, whose trainings are long, 11 % for the steps, 17 % for moves and new
-versions on made truths, and 6 % for measured traces and what is compared job by job. Nearly all of it is spent in the
-decisions of ``curve``, one for each epoch. ``--jobs 75`` takes half an hour. Measured traces are simulated where
-BSO_TRACES names them. Rows of only three worlds, those of flat truths and of steps, have 10 / 3 times the jobs in each
-of them.
+Takes about half an hour on two cores that do nothing else. Nearly all of it is spent in the decisions of ``curve``, one
+for each epoch. Measured traces are simulated where BSO_TRACES names them. The row of steps has only three worlds, with
+10 / 3 times the jobs in each of them.
 """
 
 import argparse
@@ -38,7 +35,7 @@ _Job = TypeVar("_Job")
 JOBS = 100
 TRACE_SEEDS = 20
 MORE = 10 / 3
-"""So many times the jobs in worlds of which a row has only three: at least 1000 jobs a row."""
+"""So many times the jobs in worlds of which a row has only three: with 100 jobs in others at least 1000 jobs a row."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,17 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     began = time.monotonic()
     made = {noise: worlds_with(text) for noise, text in NOISES.items()}
-    flat = {noise: worlds_with(text, families=[Family.FLAT]) for noise, text in NOISES.items()}
     steps = {name: worlds_with(text, drift=STEP, families=[Family.VALLEY]) for name, text in STEP_NOISES.items()}
-    jobs = _simulated("truths", made, POLICIES, seeds, options.processes)
-    more_flat = _simulated("flat truths", flat, POLICIES, more_seeds[len(seeds) :], options.processes)
     results = Results(
         purpose=options.purpose,
         seeds=seeds,
         noises=tuple(made),
-        jobs=jobs,
-        flat={row: [*(job for job in jobs[row] if job.is_flat), *more] for row, more in more_flat.items()},
-        steps=_simulated("valleys", steps, POLICIES[:2], more_seeds, options.processes),
+        jobs=_simulated("truths", made, POLICIES, seeds, options.processes),
+        steps=_simulated("valleys", steps, [CURVE], more_seeds, options.processes),
         groups=_groups(seeds, trace_seeds, options.processes),
         traces=_on_traces(trace_seeds, options.processes),
     )

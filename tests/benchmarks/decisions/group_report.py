@@ -1,6 +1,7 @@
 """What groups of jobs wasted, as parts of the page of results, and as a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -95,16 +96,24 @@ def _change_table(found: Sequence[GroupRegrets], groups: Sequence[GroupRegrets])
         known = HELD_AGAINST.get((one.group.kind, one.group.source), "")
         horizons = [until for until in (SOON, LATE) if until <= one.group.recurrences]
         for until in horizons:
-            means = (cell_words(one.mean(one.since_change(policy, until))) for policy in one.group.policies)
+            means = _beside(cell_words(one.mean(one.since_change(policy, until))) for policy in one.group.policies)
             lines.append(
                 (_jobs(one), f"mean, recurrences {CHANGED} to {until}", *means, known if until == SOON else "")
             )
-        tails = (interval_words(one.tail(one.since_change(policy, horizons[-1]))) for policy in one.group.policies)
+        tails = _beside(
+            interval_words(one.tail(one.since_change(policy, horizons[-1]))) for policy in one.group.policies
+        )
         lines.append(
             (_jobs(one), f"99 % of the jobs waste at most, recurrences {CHANGED} to {horizons[-1]}", *tails, "")
         )
         lines += _anew(one, groups)
     return markdown(("jobs", "quantity", CURVE, PRUNING_THOMPSON, "held against"), lines)
+
+
+def _beside(cells: Iterable[str]) -> tuple[str, str]:
+    """One cell for each policy; the second is empty where only the first was simulated."""
+    first, second = islice(chain(cells, ("",)), 2)
+    return first, second
 
 
 def _anew(one: GroupRegrets, groups: Sequence[GroupRegrets]) -> list[tuple[str, ...]]:

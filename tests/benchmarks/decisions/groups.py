@@ -42,6 +42,7 @@ def made_groups() -> tuple[Group, ...]:
     """On made truths."""
     return _groups(
         TRUTHS,
+        (CURVE,),
         moved_worlds=worlds_with(QUIET, changes=moved),
         renewed_worlds=worlds_with(QUIET, changes=renewed),
         quiet_worlds=worlds_with(QUIET),
@@ -53,6 +54,7 @@ def measured_groups(folder: Path) -> tuple[Group, ...]:
     traces = _Traces.read(folder)
     return _groups(
         TRACES,
+        (CURVE, PRUNING_THOMPSON),
         moved_worlds=traces.moves(),
         renewed_worlds=traces.new_versions(),
         quiet_worlds=[MeasuredWorld(name=problem.name, measured=problem) for problem in traces.problems],
@@ -61,16 +63,16 @@ def measured_groups(folder: Path) -> tuple[Group, ...]:
 
 def _groups(
     source: str,
+    policies: Sequence[str],
     *,
     moved_worlds: Sequence[World],
     renewed_worlds: Sequence[World],
     quiet_worlds: Sequence[World],
 ) -> tuple[Group, ...]:
-    both, knowing = (CURVE, PRUNING_THOMPSON), (CURVE, KNOWING)
     groups = (
-        Group(kind=Kind.MOVED, source=source, worlds=moved_worlds, policies=both, recurrences=SOON),
-        Group(kind=Kind.RENEWED, source=source, worlds=renewed_worlds, policies=both, recurrences=LATE),
-        Group(kind=Kind.QUIET, source=source, worlds=quiet_worlds, policies=knowing, recurrences=LATE),
+        Group(kind=Kind.MOVED, source=source, worlds=moved_worlds, policies=policies, recurrences=SOON),
+        Group(kind=Kind.RENEWED, source=source, worlds=renewed_worlds, policies=policies, recurrences=LATE),
+        Group(kind=Kind.QUIET, source=source, worlds=quiet_worlds, policies=(CURVE, KNOWING), recurrences=LATE),
     )
     return tuple(group for group in groups if group.worlds)
 

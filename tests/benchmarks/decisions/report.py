@@ -10,7 +10,7 @@ from tests.benchmarks.decisions.jobs import COSTLIER, JobFigures
 from tests.benchmarks.decisions.markdown import cell_words, markdown
 from tests.benchmarks.decisions.regrets import GroupRegrets
 from tests.benchmarks.decisions.round_robin import ROUND_ROBIN
-from tests.benchmarks.decisions.worlds import STEP_NOISES
+from tests.benchmarks.decisions.worlds import NO_NOISE, SPIKES, STEP_NOISES
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.printing import table_of
 
@@ -23,14 +23,13 @@ Jobs = Mapping[tuple[str, str], Sequence[JobFigures]]
 class Results:
     """All that was simulated; ``steps`` are the rows with a step, ``traces`` the figures of measured traces.
 
-    ``flat`` are the jobs on flat truths, more than there are among ``jobs``; ``groups`` are jobs whose regrets count.
+    ``groups`` are jobs whose regrets count.
     """
 
     purpose: str
     seeds: Sequence[int]
     noises: Sequence[str]
     jobs: Jobs
-    flat: Jobs
     steps: Jobs
     groups: Sequence[GroupRegrets] = field(default_factory=tuple)
     traces: Sequence[Figure] = field(default_factory=tuple)
@@ -64,10 +63,9 @@ def page_of(results: Results) -> str:
             "## Trainings wasted until recurrence 30, over those of the same jobs without noise",
             _wasted(results),
             f"## Jobs [%] that end with a batch size truly over {100 * (COSTLIER - 1):.0f} % costlier than the default",
-            _table(results.jobs, results.noises, rows.HARMED),
+            _table(*_with_all(results.jobs, results.noises, but=SPIKES), rows.HARMED),
             "## Flat truths: cost of what is believed best in the end over that of the default [%]",
-            f"{_count(results.flat)} jobs a row.",
-            _table(results.flat, results.noises, rows.OVER_DEFAULT),
+            _table(*_with_all(_flat(results.jobs), results.noises), rows.OVER_DEFAULT),
             f"## Worlds in which `{CURVE}` is costlier than `{PRUNING_THOMPSON}` (paired, Holm's correction)",
             _costlier(results),
             "## Change points where nothing changes [% of trials]; beliefs off by more than a factor of 2 [%]",
@@ -102,6 +100,18 @@ def _table(jobs: Jobs, noises: Sequence[str], quantity: rows.Quantity) -> str:
         ("noise", *POLICIES),
         [(noise, *(cell_words(rows.cell(jobs[noise, policy], quantity)) for policy in POLICIES)) for noise in noises],
     )
+
+
+def _flat(jobs: Jobs) -> Jobs:
+    return {row: [job for job in found if job.is_flat] for row, found in jobs.items()}
+
+
+def _with_all(jobs: Jobs, noises: Sequence[str], *, but: str = "") -> tuple[Jobs, tuple[str, ...]]:
+    """The rows, and one of the jobs of all noises together."""
+    together = [noise for noise in noises if noise not in (NO_NOISE, but)]
+    name = f"all noises{' but spikes' if but else ''}"
+    pooled = {(name, policy): [job for noise in together for job in jobs[noise, policy]] for policy in POLICIES}
+    return {**jobs, **pooled}, (*noises, name)
 
 
 def _count(jobs: Jobs) -> int:
@@ -142,12 +152,11 @@ def _stationary(results: Results) -> str:
 
 
 def _steps(results: Results) -> str:
-    def words(noise: str, policy: str) -> str:
-        found = rows.followed_within(results.steps[noise, policy], step=1.5, since=31)
+    def words(noise: str) -> str:
+        found = rows.followed_within(results.steps[noise, CURVE], step=1.5, since=31)
         return "not until the end" if found is None else str(found)
 
-    compared = (CURVE, PRUNING_THOMPSON)
-    return markdown(("step", *compared), [(name, *(words(name, one) for one in compared)) for name in STEP_NOISES])
+    return markdown(("step", CURVE), [(name, words(name)) for name in STEP_NOISES])
 
 
 def _draw(results: Results, path: Path) -> None:

@@ -9,12 +9,13 @@ from bso.simulator import NO_CHANGES, Changes, Move, NewVersion, Problem
 from bso.simulator.truths import OTHER_GPU, TARGET, Family, Start, made_problem
 
 QUIET = ""
+NO_NOISE, SPIKES = "no noise", "spikes, 1 of 10, x3"
 NOISES = {
-    "no noise": QUIET,
+    NO_NOISE: QUIET,
     "runs 0.1": "run:0.1",
     "runs 0.3": "run:0.3",
     "runs 0.5": "run:0.5",
-    "spikes, 1 of 10, x3": "spikes:0.1x3",
+    SPIKES: "spikes:0.1x3",
     "epochs 0.3": "epoch:0.3",
 }
 """By the name of their row."""

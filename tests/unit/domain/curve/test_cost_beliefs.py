@@ -63,7 +63,7 @@ def test_with_noise_one_run_says_less_of_a_batch_size() -> None:
 
 def test_runs_are_expected_to_reduce_what_is_uncertain_the_more_of_them_the_more() -> None:
     beliefs = believed(seen({64: [4.0, 4.5, 5.0, 5.5], 128: [4.4]}))
-    one, eight = (beliefs.learnt(INDEX[128], INDEX[64], runs) for runs in (1, 8))
+    one, eight = beliefs.learnt(INDEX[128], INDEX[64], (1, 8))
     assert 0.0 < one < eight < beliefs.ratio_variance(INDEX[128], INDEX[64])
 
 
@@ -71,16 +71,16 @@ def test_a_lone_run_far_above_its_neighbours_may_be_a_spike() -> None:
     usual = {size: [value, value + 0.02] for size, value in FALLING.items() if size != 64}
     spiked = believed(seen({**usual, 64: [FALLING[64] + math.log(3.0)]}))
     twice = believed(seen({**usual, 64: [FALLING[64] + math.log(3.0)] * 2}))
-    assert spiked.spike_probability(INDEX[64]) > 0.7
+    assert spiked.spike_probabilities[INDEX[64]] > 0.7
     assert spiked.means[INDEX[64]] == pytest.approx(FALLING[64], abs=0.2)
-    assert spiked.variance(INDEX[64]) > 10.0 * spiked.variance(INDEX[32])
-    assert twice.spike_probability(INDEX[64]) == 0.0
+    assert spiked.variances[INDEX[64]] > 10.0 * spiked.variances[INDEX[32]]
+    assert twice.spike_probabilities[INDEX[64]] == 0.0
     assert twice.means[INDEX[64]] > FALLING[64] + 0.9
 
 
 def test_a_lone_run_far_below_its_neighbours_is_no_spike() -> None:
     usual = {size: [value, value + 0.02] for size, value in FALLING.items() if size != 64}
-    assert believed(seen({**usual, 64: [FALLING[64] - math.log(3.0)]})).spike_probability(INDEX[64]) == 0.0
+    assert believed(seen({**usual, 64: [FALLING[64] - math.log(3.0)]})).spike_probabilities[INDEX[64]] == 0.0
 
 
 def test_after_a_change_the_order_of_batch_sizes_is_still_known_and_one_run_gives_the_level() -> None:
@@ -93,5 +93,5 @@ def test_after_a_change_the_order_of_batch_sizes_is_still_known_and_one_run_give
 
 def test_before_anything_was_seen_nothing_is_known() -> None:
     beliefs = believed(EpochCostKnowledge())
-    assert beliefs.variance(INDEX[64]) > 100.0
+    assert beliefs.variances[INDEX[64]] > 100.0
     assert 0.0 < beliefs.noise < 0.3
