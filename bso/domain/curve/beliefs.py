@@ -183,6 +183,11 @@ class Beliefs:
         ratio, variance = self.ratio(batch_size, than)
         return normal.above((_MUCH - ratio) / math.sqrt(max(variance, _LEAST_VARIANCE)))
 
+    def chance(self, batch_size: int, than: int) -> float:
+        """How likely it is that a batch size saves at least ``min_saving`` of what another costs."""
+        ratio, variance = self.ratio(batch_size, than)
+        return normal.below((math.log1p(-self.min_saving) - ratio) / math.sqrt(max(variance, _LEAST_VARIANCE)))
+
     def _experience(self, batch_size: int) -> tuple[float, float, bool, float]:
         """How long the job has been there: runs since the last change and before it; then the default, the cheapest."""
         record, is_default = self._epochs.record(batch_size), batch_size == self.default_batch_size

@@ -21,6 +21,8 @@ _SPREAD = 2.0 + 1e-9  # octaves around the default, for recurrences that overlap
 _LOOK_COST = 0.05  # of a second look: with some luck at most so much more expensive
 _LOOK_PACE, _LOOK_GROWTH = 0.1, 2.5  # how often, and how much more rarely after each
 _LEAST_MORE = 0.01  # what seems no more expensive is looked at like this
+_FEW, _CHANCE = 3, 0.02  # converged batch sizes; with so few, of what is cheaper with this probability
+_CHANCE_PACE, _CHANCE_GROWTH = 0.2, 2.0
 _MOST_EXPENSIVE = 5.0
 _RISK, _RISK_PACE = 0.02, 0.03  # that the incumbent is a loss; of all recurrences, what to find out may cost
 _LEAST_PRICE = 0.02  # runs
@@ -179,25 +181,32 @@ def _value(now: Situation, size: int, incumbent: int) -> Value:
 def _neighbour(now: Situation, incumbent: int) -> Choice | None:
     """Both neighbours of the incumbent are tried once; those that are hardly more expensive again, ever more rarely.
 
-    Not in a recurrence that has lost a trial already.
+    While few batch sizes have converged, so are those that only may be cheaper: one unlucky look, or an epoch cost that
+    is high where few epochs are needed, must not keep a job where it began. Not in a recurrence that has lost a trial
+    already.
     """
     if now.aborts:
         return None
     beside = now.beliefs.neighbours(incumbent, sorted(now.standing.fresh | {incumbent}))
+    few_have_converged = sum(now.beliefs.of(size).has_converged for size in now.beliefs.sizes) <= _FEW
     for size in beside:
         if not now.beliefs.of(size).is_tried:
             return _chosen(size, f"{size} is near {incumbent}, the best one known, and was never tried")
     for size in beside:
-        more = _more(now, size, incumbent)
-        looks = now.looks.get(size, 0)
+        if size in now.running:
+            continue
+        more, looks = _more(now, size, incumbent), now.looks.get(size, 0)
+        after = f"after {looks} trial{'' if looks == 1 else 's'}"
+        reason = f"another look at {size}, which seems {_compared(more)} than {incumbent} {after}"
         if (
-            size not in now.running
-            and now.beliefs.cost_at_best(size, incumbent) < math.log1p(_LOOK_COST)
+            now.beliefs.cost_at_best(size, incumbent) < math.log1p(_LOOK_COST)
             and max(more, _LEAST_MORE) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.trials
         ):
-            after = f"after {looks} trial{'' if looks == 1 else 's'}"
-            reason = f"another look at {size}, which seems {_compared(more)} than {incumbent} {after}"
             return Choice(batch_size=size, reason=reason, is_second_look=True)
+        chance = now.beliefs.chance(size, incumbent) if few_have_converged else 0.0
+        if chance > _CHANCE and max(more, _LEAST_MORE) * looks**_CHANCE_GROWTH <= _CHANCE_PACE * now.trials:
+            likely = f"{reason} (probability that it is cheaper: {percent(chance)})"
+            return Choice(batch_size=size, reason=likely, is_second_look=True)
     return None
 
 

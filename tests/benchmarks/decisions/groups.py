@@ -43,6 +43,7 @@ def made_groups() -> tuple[Group, ...]:
     return _groups(
         TRUTHS,
         (CURVE,),
+        SOON,
         moved_worlds=worlds_with(QUIET, changes=moved),
         renewed_worlds=worlds_with(QUIET, changes=renewed),
         quiet_worlds=worlds_with(QUIET),
@@ -55,6 +56,7 @@ def measured_groups(folder: Path) -> tuple[Group, ...]:
     return _groups(
         TRACES,
         (CURVE, PRUNING_THOMPSON),
+        LATE,
         moved_worlds=traces.moves(),
         renewed_worlds=traces.new_versions(),
         quiet_worlds=[MeasuredWorld(name=problem.name, measured=problem) for problem in traces.problems],
@@ -64,6 +66,7 @@ def measured_groups(folder: Path) -> tuple[Group, ...]:
 def _groups(
     source: str,
     policies: Sequence[str],
+    until: int,
     *,
     moved_worlds: Sequence[World],
     renewed_worlds: Sequence[World],
@@ -71,7 +74,7 @@ def _groups(
 ) -> tuple[Group, ...]:
     groups = (
         Group(kind=Kind.MOVED, source=source, worlds=moved_worlds, policies=policies, recurrences=SOON),
-        Group(kind=Kind.RENEWED, source=source, worlds=renewed_worlds, policies=policies, recurrences=LATE),
+        Group(kind=Kind.RENEWED, source=source, worlds=renewed_worlds, policies=policies, recurrences=until),
         Group(kind=Kind.QUIET, source=source, worlds=quiet_worlds, policies=(CURVE, KNOWING), recurrences=LATE),
     )
     return tuple(group for group in groups if group.worlds)

@@ -1,25 +1,37 @@
 """Which batch sizes the curve policy runs."""
 
 import dataclasses
+import math
 import re
 
 import pytest
 
 from bso.domain.commands import DescribeJob
 from bso.domain.curve.beliefs import Beliefs
+from bso.domain.curve.cost_records import EpochCostKnowledge
 from bso.domain.curve.policy import CurvePolicy
 from bso.domain.curve.records import EpochKnowledge
 from bso.domain.curve.standing import standing_of
+from bso.domain.curve.sums import RunSums
 from bso.domain.events import TrialStarted
 from bso.domain.job import Job, JobVersion
-from bso.domain.job_spec import CURVE
+from bso.domain.job_spec import CURVE, JobSpec
 from bso.domain.knowledge import fresh_knowledge
+from bso.domain.policy import Choice
 from bso.domain.recurrence import Recurrence
 from bso.domain.replies import Confidence, JobDescription
 from bso.domain.trial import Outcome
 from tests.unit.domain.builders import A100, V100, expect
 from tests.unit.domain.curve.knowing import SIZES, SPEC, costing, lasting
 from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
+
+
+def chosen_with(epochs: EpochKnowledge, costs: EpochCostKnowledge, spec: JobSpec, *, recurrence: int) -> Choice:
+    """The choice in a recurrence of a job of which this is known."""
+    knowledge = dataclasses.replace(fresh_knowledge(spec, A100), epoch_costs=costs)
+    version = JobVersion(version_number=1, spec=spec, seed=1, epochs=epochs, knowledge={A100.key: knowledge})
+    job = Job(job_id="job", current_version=1, versions={1: version})
+    return CurvePolicy().choose(job, Recurrence(recurrence_id="r", recurrence_number=recurrence), A100)
 
 
 def test_the_default_comes_first() -> None:
@@ -69,6 +81,24 @@ def test_it_looks_at_neighbours_once_and_later_more_and_more_rarely() -> None:
     early = [started for started in looks if started.trial_number <= 50]
     assert len(looks) - len(early) <= len(early)
     assert not trainings.life.folded().version.epochs.second_looks
+
+
+def test_one_unlucky_look_does_not_keep_a_job_where_it_began() -> None:
+    """An epoch of 32 costs twice as much as one of 64: what it needs of them is not known, and may well be less."""
+    known = lasting({64: 20.0}, runs=20)
+    looked = dataclasses.replace(known.record(64), sums=RunSums(), squares=0.0, converged=0.0, looks=1)
+    level = costing((64,)).record(64)
+    dear = dataclasses.replace(level, sums=RunSums(weight=2.0, mean=math.log(2.0)))
+    costs = dataclasses.replace(costing((64,)), records={32: dear, 64: level, 128: dear})
+    records = {32: looked, 64: known.record(64), 128: looked}
+    three = dataclasses.replace(SPEC, batch_sizes=(32, 64, 128), policy=CURVE)
+    found = chosen_with(EpochKnowledge(records=records), costs, three, recurrence=15)
+    assert found.batch_size in (32, 128)
+    assert found.is_second_look
+    assert "probability that it is cheaper" in found.reason
+    others = lasting({16: 60.0, 256: 60.0, 512: 60.0}).records
+    several = dataclasses.replace(costs, records={**costing((16, 256, 512)).records, **costs.records})
+    assert chosen_with(EpochKnowledge(records={**records, **others}), several, three, recurrence=15).batch_size == 64
 
 
 def test_near_ties_are_told_apart_though_the_curve_has_a_kink() -> None:
@@ -156,12 +186,7 @@ def test_among_equals_the_default_stays() -> None:
 def test_it_is_said_that_a_saving_is_too_small() -> None:
     runs = {**lasting({64: 20.0}, runs=40).records, **lasting({128: 17.5}, runs=30).records}
     spec = dataclasses.replace(SPEC, batch_sizes=(64, 128), min_saving=0.3, policy=CURVE)
-    knowledge = dataclasses.replace(fresh_knowledge(spec, A100), epoch_costs=costing((64, 128)))
-    version = JobVersion(
-        version_number=1, spec=spec, seed=1, epochs=EpochKnowledge(records=runs), knowledge={A100.key: knowledge}
-    )
-    job = Job(job_id="job", current_version=1, versions={1: version})
-    choice = CurvePolicy().choose(job, Recurrence(recurrence_id="r", recurrence_number=71), A100)
+    choice = chosen_with(EpochKnowledge(records=runs), costing((64, 128)), spec, recurrence=71)
     assert choice.batch_size == 64
     assert re.search(
         r"^64 is the best one known \(expected .* J; 128 looks 1\d% cheaper, less than min_saving\);", choice.reason
