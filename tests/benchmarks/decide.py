@@ -1,18 +1,26 @@
 """The rules alone: no store, no message; with a short and a long history behind the job."""
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from bso.domain.commands import BeginTrial, Command, RegisterJob, ReportEpoch, Request
+from bso.domain.curve.cost_records import EpochCostKnowledge, EpochCostRecord
+from bso.domain.curve.records import EpochKnowledge, EpochRecord
+from bso.domain.curve.sums import RunSums
 from bso.domain.decide import Decision, Rules, decide
 from bso.domain.hardware import EnergyMethod, HardwareKind
-from bso.domain.job import Job
-from bso.domain.knowledge import Stage
+from bso.domain.job import Job, JobVersion
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Stage, fresh_knowledge
+from bso.domain.randomness import standard_normal
+from bso.domain.remembering import MOST
 from bso.domain.replies import TrialBegun
 from bso.schema.codec import decode_command, encode_command, encode_reply
 from tests.benchmarks.figures import Figure, Figures
@@ -20,6 +28,7 @@ from tests.benchmarks.laboratory import Laboratory
 
 HARDWARE = HardwareKind(gpu_model="A40", max_power_w=300.0, energy_method=EnergyMethod.NVML_COUNTER)
 ARMS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+SIZES = (12, 64)
 HISTORIES = (10, 100, 10_000)
 """Ended trials: still exploring; every arm sampled and the window full; years later."""
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -54,7 +63,58 @@ def measure(laboratory: Laboratory) -> list[Figure]:
         scenes = {ended: scene_after(ended, spec) for ended in histories}
         for case, asked in ASKED.items():
             _compare(laboratory, figures, f"{case}{which}", {ended: getattr(scenes[ended], asked) for ended in scenes})
+    for count in SIZES:
+        values = [
+            cpu_us(_choosing(count), calls=laboratory.effort.of(CALLS)) for _ in range(laboratory.effort.repetitions)
+        ]
+        figures.add(f"begin_trial; {count} batch sizes, all tried", "CPU", "us", values)
     return figures.found
+
+
+def _choosing(count: int) -> Callable[[], Decision]:
+    """Begins a trial of one job after the other, so that no belief is remembered."""
+    jobs = cycle([_all_tried(count, seed) for seed in range(2 * MOST)])
+    begin = _request(BeginTrial(hardware=HARDWARE, recurrence_id="next"))
+    return lambda: _decided(next(jobs), begin)
+
+
+def _all_tried(count: int, seed: int) -> Job:
+    """A job that has run so many batch sizes one to five times each, with noise in epochs and in costs."""
+    sizes = tuple(8 * number for number in range(1, count + 1))
+    spec = JobSpec(batch_sizes=sizes, default_batch_size=sizes[count // 2], target_metric=0.9, policy="curve")
+    runs, epochs, costs = {}, {}, {}
+    for size in sizes:
+        octaves = math.log2(size / spec.default_batch_size)
+        off = (standard_normal(seed, size, each) for each in range(2))
+        runs[size] = 1 + (seed + size // 8) % 5
+        epochs[size] = RunSums(weight=runs[size], mean=3.0 + 0.2 * octaves + 0.1 * next(off))
+        costs[size] = RunSums(weight=runs[size], mean=10.0 - 0.3 * octaves + 0.1 * next(off))
+    knowledge = replace(
+        fresh_knowledge(spec, HARDWARE),
+        epoch_costs=EpochCostKnowledge(
+            records={size: EpochCostRecord(sums=costs[size]) for size in sizes},
+            squares=0.2,
+            freedom=10.0,
+            runs=sum(runs.values()),
+        ),
+    )
+    known = EpochKnowledge(
+        records={
+            size: EpochRecord(
+                sums=epochs[size], squares=0.01 * runs[size], converged=float(runs[size]), looks=runs[size]
+            )
+            for size in sizes
+        }
+    )
+    version = JobVersion(version_number=1, spec=spec, seed=seed, epochs=known, knowledge={HARDWARE.key: knowledge})
+    ended = sum(runs.values())
+    return Job(
+        job_id="bench",
+        current_version=1,
+        versions={1: version},
+        last_trial_number=ended,
+        last_recurrence_number=ended,
+    )
 
 
 def _compare(laboratory: Laboratory, figures: Figures, case: str, questions: dict[int, Question]) -> None:
