@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 
 from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
 from tests.benchmarks.decisions import group_report, rows
@@ -91,8 +92,18 @@ def write(results: Results, folder: Path) -> Path:
     if group_report.changed_of(results.groups):
         group_report.draw(results.groups, folder / "regret.png")
     path = folder / "decisions.md"
-    path.write_text(f"{page_of(results)}\n", encoding="utf-8")
+    path.write_text(f"{_wrapped(page_of(results))}\n", encoding="utf-8")
     return path
+
+
+def _wrapped(page: str) -> str:
+    """The page with prose in lines that people can read; tables, titles and pictures stay as they are."""
+    prose, *fenced = page.split("```")
+    lines = [
+        line if line.startswith(("|", "#", "!")) else fill(line, 120, break_long_words=False, break_on_hyphens=False)
+        for line in prose.split("\n")
+    ]
+    return "```".join(["\n".join(lines), *fenced])
 
 
 def _table(jobs: Jobs, noises: Sequence[str], quantity: rows.Quantity) -> str:
