@@ -25,7 +25,7 @@ def versions() -> list[tuple[str, str]]:
         text=True,
         check=True,
     )
-    files = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    files = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file() and not name.endswith(".png")]
     return [
         (name, next(filter(None, groups)).replace("-", "."))
         for name in files
