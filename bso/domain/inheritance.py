@@ -31,7 +31,7 @@ def inheritance_from(source: JobVersion, spec: JobSpec, *, sibling: str | None =
     the target differs, epochs where only eta_knob does. All else is what was before a change, which the version's own
     runs confirm or refute. None: the source has no run, or one of both is not under the policy ``curve``.
     """
-    if {spec.policy, source.spec.policy} != {CURVE} or not source.epochs.records:
+    if not do_policies_inherit(source.spec, spec) or not source.epochs.records:
         return None
     one, other = source.spec, spec
     is_same_training = sibling is None and one.version == other.version
@@ -47,6 +47,11 @@ def inheritance_from(source: JobVersion, spec: JobSpec, *, sibling: str | None =
             for key, known in source.knowledge.items()
         },
     )
+
+
+def do_policies_inherit(source: JobSpec, spec: JobSpec) -> bool:
+    """Whether a specification's policy can go on with what another's has learnt."""
+    return {source.policy, spec.policy} == {CURVE}
 
 
 def _knowledge(known: Knowledge, spec: JobSpec, *, is_same: bool) -> Knowledge:

@@ -17,19 +17,16 @@ _Result = TypeVar("_Result")
 def remembered(function: Callable[_Values, _Result]) -> Callable[_Values, _Result]:
     """The same pure function of frozen values, which works the latest results out only once.
 
-    It goes by which objects are asked about, not by what they hold: values that hold mappings have no hash. Where one
-    is given by name the function is called each time.
+    It goes by which objects are asked about, not by what they hold: values that hold mappings have no hash.
     """
-    results: OrderedDict[tuple[int, ...], tuple[tuple[object, ...], _Result]] = OrderedDict()
+    results: OrderedDict[tuple[object, ...], tuple[object, _Result]] = OrderedDict()
 
     @wraps(function)
     def remembering(*values: _Values.args, **named: _Values.kwargs) -> _Result:
-        if named:
-            return function(*values, **named)
-        key = tuple(map(id, values))
+        key = (*map(id, values), *named, *map(id, named.values()))
         kept = results.get(key)
         if kept is None:
-            kept = (values, function(*values))  # type: ignore[call-arg]  # while kept, nothing else can have their ids
+            kept = ((values, named), function(*values, **named))  # while kept, nothing else can have their ids
             results[key] = kept
             while len(results) > MOST:
                 results.popitem(last=False)

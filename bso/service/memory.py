@@ -145,11 +145,8 @@ class InMemoryStore:
     async def unpublished(self, *, older_than_s: float, limit: int = 500) -> Sequence[StoredEvent]:
         """Events that nobody marked as published, by event_id."""
         until = self._clock() - timedelta(seconds=older_than_s)
-        chosen = (
-            event
-            for _, event in sorted(self._tables.events.items())
-            if not event.is_published and event.recorded_at <= until
-        )
+        events = (event for _, event in sorted(self._tables.events.items()))
+        chosen = (event for event in events if not event.is_published and event.recorded_at <= until)
         return [_read(event) for _, event in zip(range(limit), chosen, strict=False)]
 
     async def mark_published(self, event_ids: Collection[int]) -> None:

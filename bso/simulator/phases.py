@@ -61,8 +61,8 @@ def parse_changes(*, move_from: str = "", new_version: str = "") -> Changes:
 def in_phases(own: Problem, changes: Changes, made: Made) -> Problem:
     """A problem as it is in the end, with its earlier phases. Raises InvalidSimulation for a change that is none.
 
-    Its batch sizes are those of which all phases know whether they fit in memory: measured on every GPU, or larger
-    than the largest that was measured on one, where they are infeasible.
+    Its batch sizes are those for which every phase says whether they fit in memory: they were measured on every GPU,
+    or they are larger than the largest measured on some GPU, and are infeasible there.
     """
     if changes == NO_CHANGES:
         return own

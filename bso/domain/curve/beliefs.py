@@ -56,7 +56,7 @@ class Beliefs:
 
     ``elsewhere`` is what is known of epoch costs on another hardware kind; ``within_noise`` is the variance of ln epoch
     cost between reports of a run, ``interval`` the progress between two of them, in epochs. ``prior`` is what is
-    expected of ln epochs before any run, but for how much of its own a batch size has.
+    expected of ln epochs before any run; how much of its own a batch size has, the runs have shown.
     """
 
     def __init__(
@@ -78,13 +78,17 @@ class Beliefs:
         self._epochs, self._costs = epochs, costs
         self._running = Counter(running)
         self._noise = dict(zip(self.sizes, _noise(epochs, self.sizes), strict=True))
-        self._observed, self._before = self._seen(lambda record: record.sums), self._seen(lambda record: record.before)
-        seen, before = Observations.of(self._observed), Observations.of(self._before)
+        observed = self._seen(lambda record: record.sums)
+        seen, before = Observations.of(observed), Observations.of(self._seen(lambda record: record.before))
         self.prior = prior_of_epochs(self._octaves, seen, before)
-        self._change = EPOCHS_CHANGE
+        change = EPOCHS_CHANGE
         if epochs.is_inherited:
-            self._change = change_since_inherited(self.prior, self._octaves, seen, before)
-        self._posterior = self._epochs_posterior()
+            change = change_since_inherited(self.prior, self._octaves, seen, before)
+        related = [Related(observed=before, change=change)]
+        self._posterior = Posterior(self.prior, self._octaves, seen, related)
+        if running:
+            seen = Observations.of(self._with_running(observed, self._posterior.means[0].tolist()))
+            self._posterior = Posterior(self.prior, self._octaves, seen, related)
         self._epochs_means: list[float] = self._posterior.means[0].tolist()
         self._epochs_variances: list[float] = self._posterior.variances[0].tolist()
         self._cost_beliefs = CostBeliefs(self._octaves, self._index, costs, elsewhere)
@@ -210,24 +214,18 @@ class Beliefs:
             has_converged=record.has_converged,
         )
 
-    def _epochs_posterior(self) -> Posterior:
-        posterior = self._epochs_from(self._observed)
-        if not self._running:
-            return posterior
-        observed, means = dict(self._observed), posterior.means[0].tolist()
-        for size, count in self._running.items():  # believe that they will show what is expected
+    def _with_running(self, observed: _ByPlace, means: Sequence[float]) -> _ByPlace:
+        """The observations, and of the runs under way what is expected of them."""
+        found = dict(observed)
+        for size, count in self._running.items():
             i = self._index.get(size)
             if i is None:
                 continue
             value, variance = observed.get(i, (0.0, math.inf))
             precision, added = 1.0 / variance, count / self._noise[size]
             total = precision + added
-            observed[i] = ((value * precision + means[i] * added) / total, 1.0 / total)
-        return self._epochs_from(observed)
-
-    def _epochs_from(self, observed: _ByPlace) -> Posterior:
-        before = Related(observed=Observations.of(self._before), change=self._change)
-        return Posterior(self.prior, self._octaves, Observations.of(observed), (before,))
+            found[i] = ((value * precision + means[i] * added) / total, 1.0 / total)
+        return found
 
     def _seen(self, part: Callable[[EpochRecord], RunSums]) -> _ByPlace:
         """A part of all that is remembered of each batch size as one observation, by index."""
@@ -258,7 +256,9 @@ def beliefs_of(version: JobVersion, knowledge: Knowledge, running: Sequence[int]
     if running:
         return Beliefs(version.spec, version.epochs, knowledge.epoch_costs, elsewhere=elsewhere, running=running)
     epochs = version.epochs
-    return _settled_beliefs(version.spec, epochs.records, knowledge.epoch_costs, elsewhere, epochs.is_inherited)
+    return _settled_beliefs(
+        version.spec, epochs.records, knowledge.epoch_costs, elsewhere, is_inherited=epochs.is_inherited
+    )
 
 
 @remembered  # reports change none of what it follows from
@@ -267,7 +267,8 @@ def _settled_beliefs(
     records: Mapping[int, EpochRecord],
     costs: EpochCostKnowledge,
     elsewhere: EpochCostKnowledge | None,
-    is_inherited: bool,  # noqa: FBT001  # remembered functions take no names
+    *,
+    is_inherited: bool,
 ) -> Beliefs:
     epochs = EpochKnowledge(records=records, is_inherited=is_inherited)
     return Beliefs(spec, epochs, costs, elsewhere=elsewhere)

@@ -21,7 +21,7 @@ _SPREAD = 2.0 + 1e-9  # octaves around the default, for recurrences that overlap
 _LOOK_COST = 0.05  # of a second look: with some luck at most so much more expensive
 _LOOK_PACE, _LOOK_GROWTH = 0.1, 2.5  # how often, and how much more rarely after each
 _LEAST_MORE = 0.01  # what seems no more expensive is looked at like this
-_FEW, _CHANCE = 3, 0.02  # converged batch sizes; with so few, of what is cheaper with this probability
+_FEW, _CHANCE = 3, 0.02  # converged batch sizes; with so few, of what is worth a look with this probability
 _CHANCE_PACE, _CHANCE_GROWTH = 0.2, 2.0
 _MOST_EXPENSIVE = 5.0
 _RISK, _RISK_PACE = 0.02, 0.03  # that the incumbent is a loss; of all recurrences, what to find out may cost
@@ -205,8 +205,8 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
             return Choice(batch_size=size, reason=reason, is_second_look=True)
         chance = now.beliefs.chance(size, incumbent) if few_have_converged else 0.0
         if chance > _CHANCE and max(more, _LEAST_MORE) * looks**_CHANCE_GROWTH <= _CHANCE_PACE * now.trials:
-            likely = f"{reason} (probability that it is cheaper: {percent(chance)})"
-            return Choice(batch_size=size, reason=likely, is_second_look=True)
+            saves = f"probability that it saves {percent(now.beliefs.min_saving)} or more: {percent(chance)}"
+            return Choice(batch_size=size, reason=f"{reason} ({saves})", is_second_look=True)
     return None
 
 

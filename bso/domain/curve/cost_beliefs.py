@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bso.domain.curve.cost_records import MOST_FREEDOM_HANDED_ON, EpochCostKnowledge
 from bso.domain.curve.gaussian_process import Observations, Posterior, Prior, Related
 from bso.domain.curve.sums import RunSums
+from bso.domain.replacing import replace
 
 EPOCH_COST_PRIOR = Prior(level=10.0, slope=-0.35, level_variance=400.0, slope_variance=0.09, curve_variance=0.09)
 """ln of the cost of an epoch [J]; x in octaves from the default batch size."""
@@ -64,10 +65,10 @@ class CostBeliefs:
     ) -> None:
         seen = _Seen(places=places, index=index, knowledge=knowledge, elsewhere=elsewhere)
         self._parts = list(_believed(seen, _possible(knowledge, elsewhere)))
-        evidence = np.concatenate([one.evidence for one in self._parts])
+        evidence = np.concatenate([one.hypotheses.evidence for one in self._parts])
         weights = np.exp(evidence - evidence.max())
         self._weights = weights / weights.sum()
-        self._noises = np.concatenate([one.variances for one in self._parts])
+        self._noises = np.concatenate([one.hypotheses.variances for one in self._parts])
         self._means = np.concatenate([one.process.means for one in self._parts])
         self._variances = np.concatenate([one.process.variances for one in self._parts])
         means = self._weights @ self._means
@@ -123,6 +124,10 @@ class _Hypotheses:
     own: NDArray[np.float64]
     evidence: NDArray[np.float64]
 
+    def with_evidence(self, more: NDArray[np.float64]) -> _Hypotheses:
+        """The same, each with so much more evidence."""
+        return replace(self, evidence=self.evidence + more)
+
     def chosen(self, rows: NDArray[np.intp]) -> _Hypotheses:
         """Some of them."""
         return _Hypotheses(variances=self.variances[rows], own=self.own[rows], evidence=self.evidence[rows])
@@ -132,8 +137,7 @@ class _Hypotheses:
 class _Believed:
     """What is believed by h hypotheses; ``spikes`` (h, p) says at which places the only run was a spike."""
 
-    variances: NDArray[np.float64]
-    evidence: NDArray[np.float64]
+    hypotheses: _Hypotheses
     process: Posterior
     spikes: NDArray[np.bool_]
 
@@ -193,10 +197,10 @@ def _possible(knowledge: EpochCostKnowledge, elsewhere: EpochCostKnowledge | Non
 def _believed(seen: _Seen, given: _Hypotheses) -> Iterator[_Believed]:
     """That no run was a spike, and, where single runs cost far more than all others let expect, that these were."""
     rate, once = seen.knowledge.spike_rate, seen.once
+    given = given.with_evidence(once.sum() * math.log(1.0 - rate))
     none = np.zeros((len(given.variances), len(seen.places)), dtype=np.bool_)
     process = seen.process(given, none)
-    evidence = given.evidence + once.sum() * math.log(1.0 - rate)
-    yield _Believed(variances=given.variances, evidence=evidence + process.log_evidence, process=process, spikes=none)
+    yield _Believed(hypotheses=given.with_evidence(process.log_evidence), process=process, spikes=none)
     if not once.any():
         return
     excess, left = process.left_out()
@@ -204,7 +208,7 @@ def _believed(seen: _Seen, given: _Hypotheses) -> Iterator[_Believed]:
     spikes[:, process.at] = once[process.at] & (excess > _LEAST_EXCESS * np.sqrt(left))
     rows = np.nonzero(spikes.any(axis=1))[0]
     if len(rows):
-        given, spikes, evidence = given.chosen(rows), spikes[rows], evidence[rows]
+        given, spikes = given.chosen(rows), spikes[rows]
+        given = given.with_evidence(spikes.sum(axis=1) * math.log(rate / (1.0 - rate)))
         process = seen.process(given, spikes)
-        evidence = evidence + spikes.sum(axis=1) * math.log(rate / (1.0 - rate)) + process.log_evidence
-        yield _Believed(variances=given.variances, evidence=evidence, process=process, spikes=spikes)
+        yield _Believed(hypotheses=given.with_evidence(process.log_evidence), process=process, spikes=spikes)

@@ -134,13 +134,12 @@ class View:
 def view_of(job: Job, trial: Trial) -> View:
     """The view of a trial after its latest report."""
     version, recurrence = job.versions[trial.version_number], job.recurrences.get(trial.recurrence_id)
-    recurrences = job.last_recurrence_number if recurrence is None else recurrence.recurrence_number - 1
-    return _view_of(trial, version, job.knowledge_of(trial), recurrence, recurrences)
+    return _view_of(trial, version, job.knowledge_of(trial), recurrence, job.last_recurrence_number)
 
 
 @remembered  # what is judged after one report gives the bound for the next one
 def _view_of(
-    trial: Trial, version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, recurrences: int
+    trial: Trial, version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, last_recurrence: int
 ) -> View:
     spec, costs = version.spec, knowledge.epoch_costs
     beliefs = beliefs_of(version, knowledge)
@@ -154,7 +153,7 @@ def _view_of(
         costs=costs,
         incumbent=incumbent,
         aborts=recurrence.aborts if recurrence is not None else 0,
-        recurrences=recurrences,
+        recurrences=last_recurrence if recurrence is None else recurrence.recurrence_number - 1,
         is_second_look=trial.trial_number in version.epochs.second_looks,
         bound=None,
         running_cost=None if seen is None else cost_observations.running_cost(beliefs, costs, trial.batch_size, seen),

@@ -9,7 +9,7 @@ from bso.domain.commands import OnConflict, RegisterJob
 from bso.domain.decide.decision import Context, Decision, apply, refused, refused_for, unchanged
 from bso.domain.events import JobRegistered, JobRespecified
 from bso.domain.identifiers import identifier_problem
-from bso.domain.inheritance import Inheritance, inheritance_from
+from bso.domain.inheritance import Inheritance, do_policies_inherit, inheritance_from
 from bso.domain.job import Job, JobVersion
 from bso.domain.job_spec import CURVE, IDENTITY_FIELDS, InvalidSpec, JobSpec, resolve_spec
 from bso.domain.randomness import seed_from
@@ -110,7 +110,7 @@ def _nothing_from(like: str, spec: JobSpec, context: Context) -> str:
     why = "has no run yet"
     if context.like is None or not context.like.is_registered:
         why = "is not registered, or its state cannot be read"
-    elif {spec.policy, context.like.spec.policy} != {CURVE}:
+    elif not do_policies_inherit(context.like.spec, spec):
         why = f"is under policy {context.like.spec.policy}, this one under {spec.policy}: only {CURVE} inherits"
     return f"nothing is inherited from job {like}: it {why}"
 

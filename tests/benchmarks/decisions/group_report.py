@@ -1,7 +1,6 @@
 """What groups of jobs wasted, as parts of the page of results, and as a picture."""
 
-from collections.abc import Iterable, Sequence
-from itertools import chain, islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ HELD_AGAINST = {
     (Kind.RENEWED, TRACES): f"mean 0.5 in the next {SOON_ALONE}",
 }
 """What other rules wasted in an experiment on the traces published with Zeus, where something is known."""
+_COMPARED = (CURVE, PRUNING_THOMPSON)
 SHOWN_FROM = 21
 """The first recurrence in the picture."""
 _WASTED = (
@@ -94,26 +94,19 @@ def _change_table(found: Sequence[GroupRegrets], groups: Sequence[GroupRegrets])
     lines: list[tuple[str, ...]] = []
     for one in found:
         known = HELD_AGAINST.get((one.group.kind, one.group.source), "")
+        blank = [""] * (len(_COMPARED) - len(one.group.policies))
         horizons = [until for until in (SOON, LATE) if until <= one.group.recurrences]
         for until in horizons:
-            means = _beside(cell_words(one.mean(one.since_change(policy, until))) for policy in one.group.policies)
+            means = [cell_words(one.mean(one.since_change(policy, until))) for policy in one.group.policies]
             lines.append(
-                (_jobs(one), f"mean, recurrences {CHANGED} to {until}", *means, known if until == SOON else "")
+                (_jobs(one), f"mean, recurrences {CHANGED} to {until}", *means, *blank, known if until == SOON else "")
             )
-        tails = _beside(
-            interval_words(one.tail(one.since_change(policy, horizons[-1]))) for policy in one.group.policies
-        )
+        tails = [interval_words(one.tail(one.since_change(policy, horizons[-1]))) for policy in one.group.policies]
         lines.append(
-            (_jobs(one), f"99 % of the jobs waste at most, recurrences {CHANGED} to {horizons[-1]}", *tails, "")
+            (_jobs(one), f"99 % of the jobs waste at most, recurrences {CHANGED} to {horizons[-1]}", *tails, *blank, "")
         )
         lines += _anew(one, groups)
-    return markdown(("jobs", "quantity", CURVE, PRUNING_THOMPSON, "held against"), lines)
-
-
-def _beside(cells: Iterable[str]) -> tuple[str, str]:
-    """One cell for each policy; the second is empty where only the first was simulated."""
-    first, second = islice(chain(cells, ("",)), 2)
-    return first, second
+    return markdown(("jobs", "quantity", *_COMPARED, "held against"), lines)
 
 
 def _anew(one: GroupRegrets, groups: Sequence[GroupRegrets]) -> list[tuple[str, ...]]:

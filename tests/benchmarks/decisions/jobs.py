@@ -28,9 +28,9 @@ class JobFigures:
     """
 
     world: str
+    family: str
     policy: str
     seed: int
-    is_flat: bool
     recent: float
     believed: tuple[float, ...]
     wasted: float
@@ -38,6 +38,11 @@ class JobFigures:
     expected: tuple[float, ...]
     trials: int
     change_points: int
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all batch sizes cost the same, or nearly so."""
+        return self.family == Family.FLAT.value
 
     @property
     def is_harmed(self) -> bool:
@@ -67,9 +72,9 @@ def job_figures(made: MadeWorld, policy: str, seed: int) -> JobFigures:
         trials, change_points = len(run.trials), run.change_points
     return JobFigures(
         world=made.name,
+        family=made.family.value,
         policy=policy,
         seed=seed,
-        is_flat=made.family is Family.FLAT,
         recent=sum(_excess(world, size, AT) for size in recent[-RECENT:]) / len(recent[-RECENT:]),
         believed=tuple(_excess(world, size, number) for number, size in enumerate(known, start=1)),
         wasted=wasted,

@@ -12,10 +12,9 @@ def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def cell_words(found: Cell, digits: int = 1) -> str:
-    """A mean, its interval, and the worst world with its mean."""
-    return (
-        f"{interval_words((found.low, found.mean, found.high), digits)}; {found.worst:.{digits}f} {found.worst_world}"
-    )
+    """A mean, its interval, and the worst parts with their means."""
+    worst = (f"{each.mean:.{digits}f} {each.name}" for each in found.worst)
+    return "; ".join([interval_words((found.low, found.mean, found.high), digits), *worst])
 
 
 def interval_words(interval: Interval, digits: int = 1) -> str:

@@ -11,7 +11,7 @@ from bso.domain.job_spec import CURVE
 from bso.simulator import parse_drift, parse_noise, simulate
 from tests.benchmarks.decisions.groups import Group
 from tests.benchmarks.decisions.known_noise import KNOWING, hardly_any_noise
-from tests.benchmarks.decisions.rows import Cell
+from tests.benchmarks.decisions.rows import Cell, Worst
 from tests.benchmarks.decisions.worlds import CHANGED, MadeWorld, World
 from tests.benchmarks.resampling import Interval, Resampled, Values
 
@@ -61,8 +61,8 @@ class GroupRegrets:
         """
         low, mean, high = self._resampled().mean(values)
         worst = int(values.mean(axis=1).argmax())
-        name = self.group.worlds[worst].name
-        return Cell(mean=mean, low=low, high=high, worst=float(values[worst].mean()), worst_world=name)
+        found = Worst(mean=float(values[worst].mean()), name=self.group.worlds[worst].name)
+        return Cell(mean=mean, low=low, high=high, worst=(found,))
 
     def tail(self, values: Values) -> Interval:
         """What 99 % of the jobs do not exceed, between the ends of its interval."""

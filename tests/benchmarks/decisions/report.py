@@ -44,7 +44,8 @@ def page_of(results: Results) -> str:
         f"Made by `make decisions`: {worlds} worlds (six families of truths, each with the cheapest, a middle and the "
         f"costliest batch size as default) of {len(first) // worlds} jobs for each noise, seeds {results.seeds[0]} to "
         f"{results.seeds[-1]}, for {results.purpose}. All costs are true ones, without the noise. In brackets the 95 % "
-        "interval by a bootstrap over seeds, then the worst of the worlds."
+        "interval by a bootstrap over seeds, then the worst family of truths (its three defaults together) and the "
+        "worst world."
     )
     return "\n\n".join(
         [

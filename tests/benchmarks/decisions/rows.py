@@ -21,14 +21,21 @@ _LEVEL = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Worst:
+    """The mean of the worst part of what a cell is about, and its name."""
+
+    mean: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A mean, the ends of its 95 % interval, and the mean of the worst truth (family and default)."""
+    """A mean, the ends of its 95 % interval, and the worst parts: of the families of truths, of the worlds."""
 
     mean: float
     low: float
     high: float
-    worst: float
-    worst_world: str
+    worst: tuple[Worst, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +63,9 @@ def believed_at(recurrence: int) -> Quantity:
 def cell(jobs: Sequence[JobFigures], quantity: Quantity) -> Cell:
     """A quantity over jobs of several worlds."""
     values = np.array([quantity(job) for job in jobs])
-    by_seed = _by_seed(jobs, values)
-    by_world = {name: float(np.mean([quantity(job) for job in jobs if job.world == name])) for name in _names(jobs)}
-    worst = max(by_world, key=lambda name: by_world[name])
-    low, high = _ends(by_seed)
-    return Cell(mean=float(values.mean()), low=low, high=high, worst=by_world[worst], worst_world=worst)
+    low, high = _ends(_by_seed(jobs, values))
+    worst = _worst_parts(jobs, lambda chosen: float(values[chosen].mean()))
+    return Cell(mean=float(values.mean()), low=low, high=high, worst=worst)
 
 
 def ratio_of_wasted(noisy: Sequence[JobFigures], quiet: Sequence[JobFigures]) -> Cell:
@@ -69,11 +74,13 @@ def ratio_of_wasted(noisy: Sequence[JobFigures], quiet: Sequence[JobFigures]) ->
     of_seed = np.stack([_by_seed(noisy, column) for column in pairs.T], axis=-1)
     drawn = of_seed[_draws(len(of_seed))].mean(axis=1)
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
-    by_world = {name: pairs[[job.world == name for job in noisy]].mean(axis=0) for name in _names(noisy)}
-    ratios = {name: float(mine / other) if other > 0 else math.inf for name, (mine, other) in by_world.items()}
-    worst = max(ratios, key=lambda name: ratios[name])
-    mean = pairs.mean(axis=0)
-    return Cell(mean=float(mean[0] / mean[1]), low=float(low), high=float(high), worst=ratios[worst], worst_world=worst)
+
+    def ratio(chosen: NDArray[np.bool_]) -> float:
+        mine, other = pairs[chosen].mean(axis=0)
+        return float(mine / other) if other > 0 else math.inf
+
+    mean = ratio(np.full(len(pairs), fill_value=True))
+    return Cell(mean=mean, low=float(low), high=float(high), worst=_worst_parts(noisy, ratio))
 
 
 def costlier_worlds(compared: Mapping[str, tuple[Sequence[JobFigures], Sequence[JobFigures]]]) -> tuple[Paired, ...]:
@@ -136,6 +143,16 @@ def _p(differences: NDArray[np.float64]) -> float:
 
 def _names(jobs: Sequence[JobFigures]) -> list[str]:
     return list(dict.fromkeys(job.world for job in jobs))
+
+
+def _worst_parts(jobs: Sequence[JobFigures], figure: Callable[[NDArray[np.bool_]], float]) -> tuple[Worst, ...]:
+    """The worst family of truths (all its defaults), and the worst world; ``figure`` is of the jobs that are marked."""
+    found = []
+    for names in ([job.family for job in jobs], [job.world for job in jobs]):
+        figures = {name: figure(np.array([each == name for each in names])) for name in dict.fromkeys(names)}
+        worst = max(figures, key=lambda name: figures[name])
+        found.append(Worst(mean=figures[worst], name=worst))
+    return tuple(found)
 
 
 def _by_seed(jobs: Sequence[JobFigures], values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -70,9 +70,9 @@ async def test_what_was_inherited_outlives_the_pruning_of_the_log(store: SqlStor
     assert await pruned(store)
     stored = await store.job(NEW)
     assert stored is not None
-    told = folded(await whole_history(store, NEW), NEW).job
-    assert (stored.state, read_snapshot(stored).versions) == (before, told.versions)
-    assert told.versions[1].epochs.is_inherited
+    replayed = folded(await whole_history(store, NEW), NEW).job
+    assert (stored.state, read_snapshot(stored).versions) == (before, replayed.versions)
+    assert replayed.versions[1].epochs.is_inherited
 
 
 @in_sqlite

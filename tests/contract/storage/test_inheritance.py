@@ -136,10 +136,10 @@ async def test_a_damaged_job_of_the_same_batch_poisons_only_itself(store: Store)
 
 @pytest.mark.parametrize("name", ["", "with space", "x" * 121, "naïve", "🚀", "'; DROP TABLE job; --", "a\x00b"])
 async def test_what_names_no_job_is_refused_and_its_batch_is_not(store: Store, name: str) -> None:
-    refused, told = await ask(Engine(store), like(name=name), registration())
+    refused, accepted = await ask(Engine(store), like(name=name), registration())
     assert isinstance(refused.reply, Problem)
     assert (refused.reply.type, set(refused.reply.fields)) == ("invalid_registration", {"like"})
-    assert isinstance(told.reply, Registered)
+    assert isinstance(accepted.reply, Registered)
     assert await store.job(NEW) is None
 
 

@@ -16,6 +16,7 @@ from tests.benchmarks.decisions.group_report import changed_of, draw, sections_o
 from tests.benchmarks.decisions.groups import TRUTHS, Group, Kind, measured_groups
 from tests.benchmarks.decisions.jobs import RECURRENCES, JobFigures, job_figures
 from tests.benchmarks.decisions.known_noise import KNOWING, hardly_any_noise
+from tests.benchmarks.decisions.markdown import cell_words
 from tests.benchmarks.decisions.regrets import group_regrets, regrets_of_job
 from tests.benchmarks.decisions.report import POLICIES, Results, write
 from tests.benchmarks.decisions.round_robin import EXPLORES, ROUND_ROBIN, round_robin
@@ -28,9 +29,9 @@ WORLD = MadeWorld(family=Family.VALLEY, noise="run:0.3", start=Start.COSTLIEST)
 
 def figures(*, world: str = "a", **known: object) -> JobFigures:
     usual: dict[str, object] = {
+        "family": Family.VALLEY.value,
         "policy": CURVE,
         "seed": 1,
-        "is_flat": False,
         "recent": 0.1,
         "believed": (0.2,) * RECURRENCES,
         "wasted": 5.0,
@@ -87,19 +88,29 @@ def test_round_robin_takes_turns_and_then_stays_with_what_was_cheapest() -> None
     assert len(known) == RECURRENCES
 
 
-def test_a_cell_has_the_mean_its_interval_and_the_worst_world() -> None:
-    lucky = [figures(world=world, recent=0.0, seed=seed) for world in "ab" for seed in range(50)]
-    jobs = lucky + [figures(world=world, recent=0.2, seed=seed) for world in "bc" for seed in range(50, 100)]
+def test_a_cell_has_the_mean_its_interval_and_the_worst_family_and_world() -> None:
+    families = {"a": "first", "b": "second", "c": "second"}
+    jobs = [
+        figures(world=world, family=families[world], recent=recent, seed=seed)
+        for worlds, seeds, recent in (("ab", range(50), 0.0), ("bc", range(50, 100), 0.2))
+        for world in worlds
+        for seed in seeds
+    ]
     cell = rows.cell(jobs, rows.RECENT)
     assert cell.mean == pytest.approx(10)
-    assert cell.worst == pytest.approx(20)
-    assert cell.worst_world == "c"
+    family, world = cell.worst
+    assert (family.name, world.name) == ("second", "c")
+    assert family.mean == pytest.approx(20 * 100 / 150)
+    assert world.mean == pytest.approx(20)
     assert 6 < cell.low < 10 < cell.high < 14
+    assert "; 13.3 second; 20.0 c" in cell_words(cell)
 
 
 def test_a_ratio_of_wasted_trainings_is_one_of_means() -> None:
     quiet, noisy = [figures(wasted=2.0), figures(wasted=4.0)], [figures(wasted=6.0), figures(wasted=3.0)]
-    assert rows.ratio_of_wasted(noisy, quiet).mean == pytest.approx(1.5)
+    found = rows.ratio_of_wasted(noisy, quiet)
+    assert found.mean == pytest.approx(1.5)
+    assert [worst.mean for worst in found.worst] == [pytest.approx(1.5)] * 2
 
 
 def test_only_worlds_that_are_costlier_beyond_chance_are_named() -> None:
@@ -122,7 +133,7 @@ def test_a_step_is_followed_when_half_of_it_is_expected() -> None:
 
 
 def test_the_page_has_every_row_for_every_policy(tmp_path: Path) -> None:
-    jobs = [figures(), figures(world="flat", is_flat=True, wasted=2.0)]
+    jobs = [figures(), figures(world="flat", family=Family.FLAT.value, wasted=2.0)]
     results = Results(
         purpose="choosing",
         seeds=range(2),
@@ -225,8 +236,9 @@ def test_what_a_change_wastes_is_counted_from_it_on() -> None:
     cell = found.mean(since)
     assert cell.mean == pytest.approx(20 * 4.95 / 6)
     assert cell.low < cell.mean < cell.high
-    assert cell.worst == pytest.approx(20 * 4.95)
-    assert cell.worst_world == "flat, default middle"
+    (worst,) = cell.worst
+    assert worst.mean == pytest.approx(20 * 4.95)
+    assert worst.name == "flat, default middle"
     assert found.tail(since)[1] == pytest.approx(20 * 9.3), "all but six of six hundred waste no more"
     by_recurrence = found.since_change_by_recurrence(CURVE)
     assert by_recurrence[29] == 0

@@ -117,8 +117,8 @@ def test_workloads_that_a_file_describes_run_on_a_cluster_and_what_is_left_out_i
     cluster = tmp_path / "cluster.csv"
     made = invoke("trace", traces, "--groups", 2, "-n", 5, "--output", cluster)
     assert "Left out, since their targets are not known: faces tiny sgd. Describe" in " ".join(made.stderr.split())
-    told = json.loads(run("cluster", traces, cluster, "--seeds", 1, "--json").stdout)
-    assert [problem["dataset"] for problem in told["problems"]] == ["shapes", "shapes"]
+    found = json.loads(run("cluster", traces, cluster, "--seeds", 1, "--json").stdout)
+    assert [problem["dataset"] for problem in found["problems"]] == ["shapes", "shapes"]
     assert "Left out" not in run("single", traces, *JOB, "--seeds", 1, "-n", 2).stderr
 
 
@@ -127,8 +127,8 @@ def test_a_job_that_changes_has_its_phases_in_json_and_in_each_line_of_the_csv_f
 ) -> None:
     path = tmp_path / "trials.csv"
     changes = ("--gpu", "g1", "--move-from", "g2@5", "--new-version", "0.8@9", "--csv", path)
-    told = json.loads(run("single", two_gpus, *JOB, "--seeds", 1, "-n", 12, "--json", *changes).stdout)
-    (problem,) = told["problems"]
+    found = json.loads(run("single", two_gpus, *JOB, "--seeds", 1, "-n", 12, "--json", *changes).stdout)
+    (problem,) = found["problems"]
     assert (problem["name"], problem["gpu"], problem["target_metric"]) == ("shapes/g1", "g1", 0.8)
     phases = [(phase["recurrence"], phase["gpu"], phase["target_metric"]) for phase in problem["phases"]]
     assert phases == [(1, "g2", 0.9), (5, "g1", 0.9), (9, "g1", 0.8)]

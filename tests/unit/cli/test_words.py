@@ -45,17 +45,17 @@ def test_each_event_has_a_sentence(event: Event) -> None:
 
 
 def test_a_trial_says_its_learning_rate_and_a_report_that_limits_were_profiled() -> None:
-    told = {type(event): sentence(event) for event in EVENTS}
+    said = {type(event): sentence(event) for event in EVENTS}
     assert (
-        "batch size 16, learning rate 0.05 (0.1 at batch size 32, linear scaling): exploring 16" in told[TrialStarted]
+        "batch size 16, learning rate 0.05 (0.1 at batch size 32, linear scaling): exploring 16" in said[TrialStarted]
     )
-    assert told[EpochReported].endswith("; power limits were profiled")
+    assert said[EpochReported].endswith("; power limits were profiled")
 
 
 def test_what_a_version_has_inherited_is_a_few_words() -> None:
-    told = {type(event): sentence(event) for event in EVENTS}
-    assert told[JobRespecified].endswith("eta 0.5; what is known of batch sizes 8, 16 is inherited from version 1")
-    assert "inherited" not in told[JobRegistered]
+    said = {type(event): sentence(event) for event in EVENTS}
+    assert said[JobRespecified].endswith("eta 0.5; what is known of batch sizes 8, 16 is inherited from version 1")
+    assert "inherited" not in said[JobRegistered]
 
 
 ROUND = next(event for event in EVENTS if isinstance(event, RoundEnded))

@@ -95,7 +95,7 @@ def test_one_unlucky_look_does_not_keep_a_job_where_it_began() -> None:
     found = chosen_with(EpochKnowledge(records=records), costs, three, recurrence=15)
     assert found.batch_size in (32, 128)
     assert found.is_second_look
-    assert "probability that it is cheaper" in found.reason
+    assert "probability that it saves 2% or more" in found.reason
     others = lasting({16: 60.0, 256: 60.0, 512: 60.0}).records
     several = dataclasses.replace(costs, records={**costing((16, 256, 512)).records, **costs.records})
     assert chosen_with(EpochKnowledge(records={**records, **others}), several, three, recurrence=15).batch_size == 64
