@@ -113,8 +113,9 @@ class Posterior:
             first = part.stop
         noises = _joined([one.noises for one in groups], shape)
         own = self._own[:, None, None] * (at[:, None] == at)
-        self._factor = np.linalg.cholesky(shared + own + (noises + _JITTER)[:, :, None] * np.eye(len(at)))
-        self._inverse = np.linalg.inv(self._factor)
+        factor = np.linalg.cholesky(shared + own + (noises + _JITTER)[:, :, None] * np.eye(len(at)))
+        self._log_determinants = np.log(factor.diagonal(axis1=1, axis2=2)).sum(axis=1)
+        self._inverse = np.linalg.inv(factor)
         deviations = _joined([one.values for one in groups], shape) - expected
         self._standardized = (self._inverse @ deviations[:, :, None])[:, :, 0]
         self._columns: dict[int, NDArray[np.float64]] = {}
@@ -143,8 +144,7 @@ class Posterior:
     @cached_property
     def log_evidence(self) -> NDArray[np.float64]:
         """How likely the observations were, (h,): ln of their density, but for a constant (equation 2.30 there)."""
-        determinants = np.log(self._factor.diagonal(axis1=1, axis2=2)).sum(axis=1)
-        found: NDArray[np.float64] = -0.5 * (self._standardized**2).sum(axis=1) - determinants
+        found: NDArray[np.float64] = -0.5 * (self._standardized**2).sum(axis=1) - self._log_determinants
         return found
 
     def left_out(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
