@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -109,12 +110,28 @@ _HINTS: dict[_Kind, str] = {
 }
 
 _IN_THE_DATA = (UnicodeError, OverflowError)
-"""What a driver raises when it cannot express a value; other built-in errors come from a broken connection as well."""
+"""What a driver raises when it cannot express a value."""
+_OF_THE_WIRE = (OSError, EOFError, RuntimeError, AttributeError, IndexError, struct.error)
+"""What drivers raise, besides errors of their own, when the server goes away in the middle of something."""
+
+
+@contextmanager
+def connecting() -> Iterator[None]:
+    """Raise the engine's error in place of whatever connecting raised: nothing has been asked of the database yet."""
+    try:
+        with translated():
+            yield
+    except StoreLost as error:
+        raise StoreUnavailable(f"cannot reach the database: {error}") from error
+    except BsoError:
+        raise
+    except Exception as error:
+        raise StoreUnavailable(f"cannot reach the database: {_named(error)}") from error
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise the engine's error in place of one that came from the database."""
+    """Raise the engine's error in place of one that came from the database; in this block only its driver runs."""
     try:
         yield
     except Exception as error:
@@ -125,7 +142,7 @@ def translated() -> Iterator[None]:
 
 
 def fault_of(error: BaseException) -> BsoError | None:
-    """The engine's error for one that came from the database; None if it did not come from there."""
+    """The engine's error for one that came from the database or its driver; None for any other."""
     if isinstance(error, BsoError):
         return None
     if isinstance(error, DBAPIError):
@@ -138,10 +155,10 @@ def fault_of(error: BaseException) -> BsoError | None:
         return Unstorable(f"a value cannot be stored: {cause}")
     if isinstance(error, SQLAlchemyError):
         return StoreRefused(str(error))
-    if isinstance(error, OSError):
-        return StoreUnavailable(f"cannot reach the database: {error}")
     if isinstance(error, _IN_THE_DATA):
-        return Unstorable(f"a value cannot be stored: {type(error).__name__}: {error}")
+        return Unstorable(f"a value cannot be stored: {_named(error)}")
+    if isinstance(error, _OF_THE_WIRE):
+        return StoreLost(f"the connection to the database broke: {_named(error)}")
     return None
 
 
@@ -175,6 +192,10 @@ def _by_sqlite(original: BaseException | None) -> _Kind | None:
         return SchemaMissing
     family = "_".join(name.split("_")[:2])
     return _SQLITE.get(name) or _SQLITE.get(family)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _words(error: DBAPIError) -> str:

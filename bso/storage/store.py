@@ -29,7 +29,7 @@ from bso.service.records import (
 from bso.storage.column_types import Moment
 from bso.storage.connections import READS_ONLY
 from bso.storage.dialects import dialect_named
-from bso.storage.faults import translated
+from bso.storage.faults import connecting, translated
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
 from bso.storage.rows import Row, logged_from, profile_from, trial_from
 from bso.storage.schema import schema_state, state_of_revision
@@ -245,12 +245,12 @@ class SqlStore:
         if self._file is not None and not self._file.exists():  # connecting would make an empty one
             raise SchemaMissing(f"{self._file} does not exist: run `bso migrate`, or correct the address")
         connection = self._engine.connect()
-        with translated():
+        with connecting():
             await connection.start()
         try:
             await connection.execution_options(**options)
             yield connection
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, StoreLost):
             # Its statement may still be running, and a rollback would wait for it: give the connection up.
             await _give_up(connection)
             raise

@@ -22,7 +22,7 @@ from bso.service.errors import StoreNotReady
 from bso.service.records import SchemaState, SchemaStatus
 from bso.storage.connections import ConnectionLimits, create_engine
 from bso.storage.errors import BadDatabaseUrl
-from bso.storage.faults import translated
+from bso.storage.faults import connecting, translated
 from bso.storage.filesystems import require_local
 from bso.storage.schema import VERSION_TABLE, schema_state
 from bso.storage.tables import metadata
@@ -171,7 +171,7 @@ async def _connected(engine: AsyncEngine, deadline: float, name: str, progress: 
 
 
 async def _try_to_connect(engine: AsyncEngine) -> AsyncConnection:
-    with translated():
+    with connecting():
         return await engine.connect()
 
 

@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 
 import pytest
 
+from bso.service.errors import StoreUnavailable
 from bso.storage import SqlStore, open_store
+from bso.storage.connections import ConnectionLimits
 from bso_broker.rabbit import RabbitBroker
 from bso_migrations import upgrade
 from tests.integration.broker.test_broker_failures import settled_down
@@ -194,6 +197,56 @@ async def test_the_database_is_read_only_for_a_while(
     store = open_store(database_url)
     assert await audit(store, job) == 1
     await store.close()
+
+
+async def test_a_load_balancer_loses_its_backend(
+    stack: Stack, start_worker: StartWorker, tcp_proxy: Callable[[str], TcpProxy]
+) -> None:
+    """Connections are accepted and closed at once: drivers call that by all kinds of names."""
+    proxy = tcp_proxy(stack.database_url)
+    for worker in stack.workers:
+        worker.stop()
+    urls = {"amqp_url": stack.amqp_url, "database_url": proxy.url}
+    balanced = replace(stack, workers=[start_worker(**urls).ready() for _ in range(2)])
+
+    async def break_and_mend() -> None:
+        proxy.cut()
+        await balanced.none_ready()
+        assert all("database" in reason for reason in balanced.reasons())
+        start_worker(**urls).logged("waiting_for_database")
+        proxy.restore()
+
+    await under_load(balanced, break_and_mend)
+
+
+async def test_the_database_has_no_connection_left(stack: Stack, start_worker: StartWorker) -> None:
+    for worker in stack.workers:
+        worker.stop()
+    plain_url = stack.mariadb.create_login(stack.database_url)
+    urls = {"amqp_url": stack.amqp_url, "database_url": plain_url}
+    crowded = replace(stack, workers=[start_worker(**urls).ready() for _ in range(2)])
+
+    async def break_and_mend() -> None:
+        stack.mariadb.execute("SET GLOBAL max_connections = 10")
+        others = open_store(stack.mariadb.create_login(stack.database_url), limits=ConnectionLimits(pool_size=20))
+        try:
+            async with AsyncExitStack() as held:
+                with suppress(StoreUnavailable):
+                    for _ in range(20):
+                        await held.enter_async_context(others.unit_of_work())
+                login = plain_url.partition("//")[2].partition(":")[0]
+                stack.mariadb.execute(f"KILL USER {login}")
+                with suppress(StoreUnavailable):
+                    for _ in range(20):
+                        await held.enter_async_context(others.unit_of_work())
+                await crowded.none_ready()
+                assert any("oo many connections" in reason for reason in crowded.reasons())
+                start_worker(**urls).logged("waiting_for_database")
+        finally:
+            await others.close()
+            stack.mariadb.execute("SET GLOBAL max_connections = 600")
+
+    await under_load(crowded, break_and_mend)
 
 
 @pytest.mark.slow

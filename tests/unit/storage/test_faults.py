@@ -1,6 +1,9 @@
 """Which of the engine's errors a database's error is."""
 
 import sqlite3
+import struct
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from bso.service.errors import (
     StoreUnusable,
     Unstorable,
 )
-from bso.storage.faults import fault_of, translated
+from bso.storage.faults import connecting, fault_of, translated
 
 
 class MySQLError(Exception):
@@ -102,8 +105,6 @@ def test_a_code_tells_what_has_to_be_done(original: Exception, fault: type[BsoEr
         (exc.TimeoutError("pool"), StoreUnavailable),
         (exc.StatementError("(builtins.ValueError) naive", "INSERT", {}, ValueError("naive")), Unstorable),
         (exc.InvalidRequestError("a bug"), StoreRefused),
-        (BrokenPipeError(32, "broken pipe"), StoreUnavailable),
-        (ConnectionRefusedError(111, "refused"), StoreUnavailable),
         (OverflowError("Python int too large to convert to SQLite INTEGER"), Unstorable),
         (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"), Unstorable),
     ],
@@ -112,11 +113,39 @@ def test_errors_without_a_code_are_told_by_their_kind(error: Exception, fault: t
     assert type(fault_of(error)) is fault
 
 
-@pytest.mark.parametrize("error", [Conflict("already ours"), RuntimeError("not from the database")])
-def test_other_errors_pass_as_they_are(error: Exception) -> None:
-    with pytest.raises(type(error)) as raised, translated():
+@pytest.mark.parametrize("block", [translated, connecting])
+def test_errors_of_ours_pass_as_they_are(block: Callable[[], AbstractContextManager[None]]) -> None:
+    error = Conflict("already ours")
+    with pytest.raises(Conflict) as raised, block():
         raise error
     assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokenPipeError(32, "broken pipe"),
+        ConnectionRefusedError(111, "refused"),
+        RuntimeError("Transport does not expose socket instance"),
+        struct.error("unpack requires a buffer of 2 bytes"),
+        EOFError(),
+    ],
+)
+def test_whatever_else_a_driver_raises_means_that_the_database_is_away(error: Exception) -> None:
+    with pytest.raises(StoreUnavailable, match=type(error).__name__), connecting():
+        raise error
+    with pytest.raises(StoreLost, match=type(error).__name__), translated():
+        raise error
+
+
+def test_an_answer_that_is_no_databases_means_that_it_cannot_be_reached() -> None:
+    with pytest.raises(StoreUnavailable, match="KeyError: 72"), connecting():
+        raise KeyError(ord("H"))
+
+
+def test_errors_of_programs_pass_as_they_are() -> None:
+    with pytest.raises(ValueError, match="a bug"), translated():
+        raise ValueError("a bug")
 
 
 @pytest.mark.parametrize(("code", "hint"), [(1146, "bso migrate"), (1045, "user, password")])
