@@ -38,9 +38,11 @@ async def reading(url: str) -> AsyncIterator[SqlStore]:
     """An open store with the schema of this program. Raises NothingThere, Misconfigured, Retryable."""
     from bso.service.records import SchemaStatus
     from bso.storage import open_store
+    from bso.storage.connections import PATIENT
 
     require_existing_file(url)
-    store = open_store(url, has_outbox=not url.startswith("sqlite"))  # nobody publishes an embedded job's events
+    has_outbox = not url.startswith("sqlite")  # nobody publishes an embedded job's events
+    store = open_store(url, limits=PATIENT, has_outbox=has_outbox)
     try:
         with naming_file(url):
             schema = await store.schema_state()

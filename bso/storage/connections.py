@@ -22,7 +22,9 @@ _USED_AT = "bso_used_at_s"
 class ConnectionLimits:
     """How many connections at most, and how long one may wait for a connection, a lock, or a free one.
 
-    A connection that has rested for ``rest_s`` is tried before it is used.
+    A connection that has rested for ``rest_s`` is tried before it is used. The server gives up a transaction, and the
+    locks in it, when its client has been silent for ``silence_s``: frozen, or gone without a word. MySQL cannot tell a
+    transaction from a rest, and closes every session that is silent for so long: ``rest_s`` must be shorter.
     """
 
     pool_size: int = 8
@@ -30,7 +32,12 @@ class ConnectionLimits:
     lock_wait_s: float = 10.0
     checkout_s: float = 15.0
     recycle_s: float = 1800.0
-    rest_s: float = 20.0
+    rest_s: float = 5.0
+    silence_s: float = 10.0
+
+
+PATIENT = ConnectionLimits(silence_s=600.0)
+"""For commands of an operator, which may read a long log while they hold the lock of its job."""
 
 
 def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
@@ -61,18 +68,36 @@ def _connect_args(backend: str, limits: ConnectionLimits) -> dict[str, Any]:
         return {
             "connect_timeout": int(limits.connect_s),
             "charset": "utf8mb4",
-            "init_command": (
-                "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE', "
-                f"time_zone = '+00:00', innodb_lock_wait_timeout = {max(1, int(limits.lock_wait_s))}"
-            ),
+            "init_command": _mysql_session(limits),
         }
     if backend == "postgresql":
-        milliseconds = str(int(limits.lock_wait_s * 1000))
+        silence_ms = _ms(limits.silence_s)
         return {
             "timeout": limits.connect_s,
-            "server_settings": {"lock_timeout": milliseconds, "timezone": "UTC", "application_name": "bso"},
+            "server_settings": {
+                "lock_timeout": _ms(limits.lock_wait_s),
+                "idle_in_transaction_session_timeout": silence_ms,
+                "tcp_user_timeout": silence_ms,  # of what the server sends to a client that is gone
+                "timezone": "UTC",
+                "application_name": "bso",
+            },
         }
     return {"timeout": limits.lock_wait_s}
+
+
+def _mysql_session(limits: ConnectionLimits) -> str:
+    """What every session is set to; /*M! is read by MariaDB alone, /*!80000 by MySQL alone."""
+    silence_s = max(1, int(limits.silence_s))
+    return (
+        "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE', "
+        f"time_zone = '+00:00', innodb_lock_wait_timeout = {max(1, int(limits.lock_wait_s))}, "
+        f"net_read_timeout = {silence_s}, net_write_timeout = {silence_s} "
+        f"/*M!100300 , idle_transaction_timeout = {silence_s} */ /*!80000 , wait_timeout = {silence_s} */"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return str(max(1, int(seconds * 1000)))
 
 
 def _ping_after_a_rest(engine: AsyncEngine, limits: ConnectionLimits) -> None:

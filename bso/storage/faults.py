@@ -33,6 +33,8 @@ _MYSQL: dict[int, _Kind] = {
     1053: StoreLost,  # server shutdown in progress
     1317: StoreLost,  # query interrupted by KILL QUERY
     1927: StoreLost,  # connection was killed (MariaDB)
+    1159: StoreLost,  # timeout reading communication packets: net_read_timeout
+    1161: StoreLost,  # timeout writing communication packets: net_write_timeout
     2006: StoreLost,  # server has gone away
     2013: StoreLost,  # lost connection during query
     2014: StoreLost,  # commands out of sync: the connection is beyond use
@@ -78,6 +80,7 @@ _POSTGRESQL: dict[str, _Kind] = {
     "57014": StoreLost,
     "57P03": StoreUnavailable,
     "57P05": StoreLost,
+    "25P03": StoreLost,  # idle_in_transaction_session_timeout
     "53": StoreUnavailable,
     "28": LoginRefused,
     "3D000": LoginRefused,

@@ -34,7 +34,7 @@ HEAD, BASE = "head", "base"
 _PAUSE_S = 0.25
 _DDL_S = 3600.0
 _ANSWER_S = 10.0
-_LIMITS = ConnectionLimits(pool_size=1, connect_s=5.0)
+_LIMITS = ConnectionLimits(pool_size=1, connect_s=5.0, silence_s=_DDL_S)
 _DIALECTS = {"mysql": "mysql", "mariadb": "mysql", "postgresql": "postgresql", "sqlite": "sqlite"}
 
 Progress = Callable[[str], None]
