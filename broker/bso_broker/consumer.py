@@ -14,6 +14,7 @@ from bso_broker.consuming import ConsumerSession
 from bso_broker.dead_letters import set_aside
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
 from bso_broker.messages import Delivery, Readiness
+from bso_broker.parking import park, parking_queue
 from bso_broker.publisher import PublishingLink
 from bso_broker.session import Link
 
@@ -38,6 +39,7 @@ class CommandConsumer:
         prefetch: int = 128,
     ) -> None:
         self._publishing = publishing
+        self._login = address.login
         self._batch_limit = batch_limit
         self._sessions = 0
         self._arrived = asyncio.Event()
@@ -103,6 +105,15 @@ class CommandConsumer:
         PublishFailed when the broker does not take it over in time: the command stays unsettled.
         """
         await set_aside(self._publishing, delivery, reason=reason, sender=sender, timeout_s=timeout_s)
+        await self.ack([delivery])
+
+    async def park(self, delivery: Delivery, *, sender: str | None, pause_s: float) -> None:
+        """Let a command of ``sender`` come back after about so long [s], and acknowledge it.
+
+        PublishFailed, TopologyMissing: the broker does not take it over, and it stays unsettled.
+        """
+        queue = parking_queue(pause_s)
+        await park(self._publishing, delivery, sender=sender, queue=queue, login=self._login)
         await self.ack([delivery])
 
     async def _settle(

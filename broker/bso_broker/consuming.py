@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -12,13 +11,12 @@ from aiormq.abc import DeliveredMessage
 from typing_extensions import override
 
 from bso_broker.connection import BrokerAddress, explain, is_lost
-from bso_broker.errors import BrokerUnreachable, NotPermitted
+from bso_broker.errors import BrokerUnreachable
 from bso_broker.mending import is_mended
 from bso_broker.messages import Delivery
+from bso_broker.parking import parked_for_s
 from bso_broker.session import Session
-from bso_broker.topology import COMMANDS, declare
-
-logger = logging.getLogger(__name__)
+from bso_broker.topology import COMMANDS, declare_if_allowed
 
 _ANSWER_TIMEOUT_S = 5.0
 
@@ -42,14 +40,14 @@ class ConsumerSession(Session):
     @override
     async def open(self) -> None:
         self._connection = await self.connect("bso worker: commands")
-        await _declare_if_allowed(self._connection)
+        await declare_if_allowed(self._connection)
         self._channel = await self.channel(self._connection, confirms=False)
         await self._channel.basic_qos(prefetch_count=self._prefetch)
         consuming = await self._channel.basic_consume(COMMANDS, self._on_message)
         self._consumer_tag = consuming.consumer_tag
 
     async def _on_message(self, message: DeliveredMessage) -> None:
-        delivery = _delivery(message, session=self.number)
+        delivery = _delivery(message, session=self.number, login=self.address.login)
         self._unsettled[delivery.tag] = None
         self._arrived.append(delivery)
         self._wake()
@@ -130,14 +128,7 @@ class ConsumerSession(Session):
         self._wake()
 
 
-async def _declare_if_allowed(connection: aiormq.Connection) -> None:
-    try:
-        await declare(connection)
-    except NotPermitted as error:
-        logger.info("exchanges and queues are declared by others: %s", error, extra={"action": "topology_not_declared"})
-
-
-def _delivery(message: DeliveredMessage, *, session: int) -> Delivery:
+def _delivery(message: DeliveredMessage, *, session: int, login: str) -> Delivery:
     properties = message.header.properties
     headers = properties.headers or {}
     count = headers.get("x-delivery-count")
@@ -148,6 +139,7 @@ def _delivery(message: DeliveredMessage, *, session: int) -> Delivery:
         correlation_id=properties.correlation_id,
         user_id=properties.user_id,
         headers=headers,
+        parked_s=parked_for_s(properties.user_id, headers, login=login),
         is_damaged=is_mended(message.header),
         redelivered=bool(message.redelivered),
         delivery_count=count if isinstance(count, int) else int(bool(message.redelivered)),

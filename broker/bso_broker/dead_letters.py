@@ -29,10 +29,13 @@ _ANSWER_TIMEOUT_S = 30.0
 
 
 def sender_of(delivery: Delivery, *, operators: Container[str] = ()) -> str | None:
-    """Whose command this is: the login that published it, or, when an operator requeued it, whose it was before.
+    """Whose command this is: the login that published it, or, when it was requeued or parked, whose it was before.
 
-    Only operators are believed when they name somebody else.
+    Only operators, and workers that have parked it, are believed when they name somebody else.
     """
+    if delivery.parked_s:
+        named = delivery.headers.get(SENDER_HEADER)
+        return named if isinstance(named, str) else None
     return named_sender(delivery.user_id, delivery.headers, operators)
 
 

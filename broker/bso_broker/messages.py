@@ -21,6 +21,7 @@ class Delivery:
     correlation_id: str | None = None
     user_id: str | None = None  # the login that published it, checked by the broker; None if the sender left it out
     headers: Headers = field(default_factory=dict)
+    parked_s: float = 0.0  # how long workers have parked it so far, because its job was in trouble
     redelivered: bool = False
     is_damaged: bool = False  # what its AMQP properties said could not be read, and is missing here
     delivery_count: int = 0  # how often it was handed over before

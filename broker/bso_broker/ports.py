@@ -64,6 +64,10 @@ class CommandSource(Protocol):
         """Set a command aside with the reason and whose it was, and acknowledge it; PublishFailed leaves it."""
         ...
 
+    async def park(self, delivery: Delivery, *, sender: str | None, pause_s: float) -> None:
+        """Let a command come back after about so long, and acknowledge it; PublishFailed, TopologyMissing leave it."""
+        ...
+
     async def pause(self, reason: str) -> None:
         """Stop consuming and hand back everything unsettled, until resume()."""
         ...

@@ -16,31 +16,48 @@ from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.errors import ForgedReplyAddress, PublishFailed
 from bso_broker.messages import Event, Headers, Reply
 from bso_broker.session import Link, Session, check_size
-from bso_broker.topology import EVENTS
+from bso_broker.topology import EVENTS, declare_if_allowed
 
 _TRANSIENT = 1
 _PERSISTENT = 2
 
 
 class PublishingSession(Session):
-    """One connection with two channels: one whose messages are confirmed, and one for replies, which are not."""
+    """A channel whose messages are confirmed; what they need is declared first, whoever has deleted it."""
 
     confirmed: aiormq.Channel
-    unconfirmed: aiormq.Channel
 
     @override
     async def open(self) -> None:
         """Connect."""
         connection = await self.connect("bso worker: publishing")
+        await declare_if_allowed(connection)
         self.confirmed = await self.channel(connection, confirms=True)
-        self.unconfirmed = await self.channel(connection, confirms=False)
 
 
 class PublishingLink(Link[PublishingSession]):
-    """The connection that everything a worker publishes goes over, apart from the one it consumes on."""
+    """The connection over which a worker publishes what must not be lost: events, and commands for later."""
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(lambda: PublishingSession(address), name="publisher")
+
+
+class ReplyingSession(Session):
+    """A channel for replies, which are not confirmed. They need nothing that could be missing."""
+
+    unconfirmed: aiormq.Channel
+
+    @override
+    async def open(self) -> None:
+        """Connect."""
+        self.unconfirmed = await self.channel(await self.connect("bso worker: replies"), confirms=False)
+
+
+class ReplyingLink(Link[ReplyingSession]):
+    """The connection that replies go over: they do not share the fate of events."""
+
+    def __init__(self, address: BrokerAddress) -> None:
+        super().__init__(lambda: ReplyingSession(address), name="replies")
 
 
 class EventPublisher:
@@ -85,7 +102,7 @@ def _outgoing(event: Event) -> Outgoing:
 class ReplyPublisher:
     """Sends replies: transient and unconfirmed, for who no longer waits must not stop a worker."""
 
-    def __init__(self, link: PublishingLink) -> None:
+    def __init__(self, link: ReplyingLink) -> None:
         self._link = link
 
     async def reply_batch(self, replies: Sequence[Reply], *, timeout_s: float = 5.0) -> None:

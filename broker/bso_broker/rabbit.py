@@ -8,7 +8,7 @@ from typing import Self
 from bso_broker.connection import BrokerAddress, connect
 from bso_broker.consumer import CommandConsumer
 from bso_broker.dead_letters import DeadLetters
-from bso_broker.publisher import EventPublisher, PublishingLink, ReplyPublisher
+from bso_broker.publisher import EventPublisher, PublishingLink, ReplyingLink, ReplyPublisher
 from bso_broker.rpc import RpcClient
 from bso_broker.subscriber import EventSubscriber
 from bso_broker.topology import REPLAY, declare
@@ -17,9 +17,9 @@ _CLOSE_TIMEOUT_S = 3.0
 
 
 class RabbitBroker:
-    """Makes everything that talks to one RabbitMQ; what a worker publishes shares one connection.
+    """Makes everything that talks to one RabbitMQ; what a worker publishes shares two connections.
 
-    An async context manager: leaving it closes that connection. Clients, consumers and subscribers are closed by
+    An async context manager: leaving it closes these connections. Clients, consumers and subscribers are closed by
     their owners, before.
     """
 
@@ -27,12 +27,14 @@ class RabbitBroker:
         self.address = BrokerAddress(url=address) if isinstance(address, str) else address
         self._operators = operators
         self._link = PublishingLink(self.address)
+        self._replying = ReplyingLink(self.address)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._link.stop()
+        await self._replying.stop()
 
     async def declare(self) -> None:
         """Create exchanges and queues; TopologyMismatch if they exist with other properties."""
@@ -60,7 +62,8 @@ class RabbitBroker:
 
     def reply_publisher(self) -> ReplyPublisher:
         """For workers."""
-        return ReplyPublisher(self._publishing())
+        self._replying.start()
+        return ReplyPublisher(self._replying)
 
     def event_subscriber(self, *patterns: str) -> EventSubscriber:
         """For whoever follows events; without patterns, all of them."""

@@ -3,6 +3,9 @@
 ::
 
     bso.commands (direct) --> bso.commands (quorum) --dead--> bso.dead-letter (headers)
+        ^                                                       |
+        '--- after 5 s or 60 s --- bso.parked (direct): two quorum queues for commands of jobs in trouble
+                                                                |
                                                                 |-- expired --> bso.expired (for counting)
                                                                 '-- all else -> bso.dead-letters (fanout, quorum)
     bso.events (topic) -----> bso.event-log (stream), and the queues of subscribers
@@ -12,6 +15,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,19 +26,25 @@ from pamqp.common import FieldTable
 
 from bso_broker.addresses import REPLY_PREFIX, encode_word
 from bso_broker.connection import explain, is_lost
-from bso_broker.errors import BrokerUnreachable, TopologyMismatch
+from bso_broker.errors import BrokerUnreachable, NotPermitted, TopologyMismatch
+
+logger = logging.getLogger(__name__)
 
 COMMANDS = "bso.commands"
 COMMAND_KEY = "command"
 EVENTS = "bso.events"
 REPLAY = "bso.replay"
 EVENT_LOG = "bso.event-log"
+PARKED = "bso.parked"
+PARKED_FOR_S = {"bso.parked.short": 5, "bso.parked.long": 60}
+"""The queues of commands that wait for their job to recover, each with how long they stay there; bound by name."""
 DEAD_LETTER_EXCHANGE = "bso.dead-letter"
 DEAD_LETTERS = "bso.dead-letters"
 EXPIRED = "bso.expired"
 
 DELIVERY_LIMIT = 20  # RabbitMQ 4's default, stated so that RabbitMQ 3 does the same
 _NO_DELIVERY_LIMIT = 1_000_000  # looking at dead letters counts as a delivery; RabbitMQ 3 does not know -1
+_MOST_PARKED, _MOST_PARKED_BYTES = 100_000, 1_000_000_000  # in each queue; beyond that, workers keep commands
 _DAY_MS = 24 * 60 * 60 * 1000
 
 Arguments = Mapping[str, str | int]
@@ -76,11 +86,28 @@ class Topology:
     bindings: tuple[Binding, ...]
 
 
+def _parked_queue(name: str) -> Queue:
+    return Queue(
+        name=name,
+        arguments={
+            "x-queue-type": "quorum",
+            "x-message-ttl": PARKED_FOR_S[name] * 1000,
+            "x-dead-letter-exchange": COMMANDS,
+            "x-dead-letter-routing-key": COMMAND_KEY,
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+            "x-max-length": _MOST_PARKED,
+            "x-max-length-bytes": _MOST_PARKED_BYTES,
+        },
+    )
+
+
 TOPOLOGY = Topology(
     exchanges=(
         Exchange(name=COMMANDS, type="direct"),
         Exchange(name=EVENTS, type="topic"),
         Exchange(name=REPLAY, type="topic"),
+        Exchange(name=PARKED, type="direct"),
         Exchange(name=DEAD_LETTERS, type="fanout"),
         # What did not expire matches no binding and goes on to the alternate exchange: no reason of death is forgotten.
         Exchange(name=DEAD_LETTER_EXCHANGE, type="headers", arguments={"alternate-exchange": DEAD_LETTERS}),
@@ -96,6 +123,7 @@ TOPOLOGY = Topology(
                 "x-overflow": "reject-publish",  # at-least-once demands it; bound the length by policy
             },
         ),
+        *map(_parked_queue, PARKED_FOR_S),
         Queue(name=DEAD_LETTERS, arguments={"x-queue-type": "quorum", "x-delivery-limit": _NO_DELIVERY_LIMIT}),
         Queue(
             name=EXPIRED,
@@ -108,6 +136,7 @@ TOPOLOGY = Topology(
     ),
     bindings=(
         Binding(source=COMMANDS, destination=COMMANDS, routing_key=COMMAND_KEY),
+        *(Binding(source=PARKED, destination=name, routing_key=name) for name in PARKED_FOR_S),
         Binding(source=EVENTS, destination=EVENT_LOG, routing_key="#"),
         Binding(source=DEAD_LETTERS, destination=DEAD_LETTERS),
         Binding(
@@ -117,6 +146,14 @@ TOPOLOGY = Topology(
         ),
     ),
 )
+
+
+async def declare_if_allowed(connection: aiormq.Connection) -> None:
+    """Create what is missing, unless this login may not: then others do."""
+    try:
+        await declare(connection)
+    except NotPermitted as error:
+        logger.info("exchanges and queues are declared by others: %s", error, extra={"action": "topology_not_declared"})
 
 
 async def declare(connection: aiormq.Connection, *, timeout_s: float = 30.0) -> None:

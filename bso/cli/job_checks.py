@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bso.cli.findings import Finding, note, ok
-from bso.cli.jobs_listed import listed_job
+from bso.cli.findings import Finding, broken, note, ok
+from bso.cli.jobs_listed import listed_job, trouble_of
 from bso.cli.terminal import counted
 from bso.domain.errors import Rejected
 from bso.domain.quantities import percent
@@ -17,6 +17,16 @@ MOST_JOBS = 200
 """Jobs that are looked at, for time."""
 _NOISY = 0.15
 _MOST_NAMED = 3
+
+
+async def check_parked(store: Store) -> list[Finding]:
+    """Whether there are jobs whose commands cannot be decided."""
+    parked = await store.parked_jobs.all()
+    if not parked:
+        return []
+    others = f", and {counted(len(parked) - 1, 'more job')} (`bso jobs list`)" if len(parked) > 1 else ""
+    found = f"{trouble_of(parked[0])}{others}"
+    return [broken("jobs in trouble", found, "all other jobs go on; workers try again by themselves")]
 
 
 async def check_noise(store: Store) -> list[Finding]:

@@ -55,18 +55,21 @@ def list_jobs(
         try:
             async with reading(database) as store:
                 every = await store.overviews()
+                parked = {one.job_id: one for one in await store.parked_jobs.all()}
             found = [one for one in every if deleted or not one.summary.is_deleted]
             if not found:
                 left_out = f" ({counted(len(every), 'deleted one')}: --deleted)" if every else ""
                 print_notice(f"no jobs in this database yet{left_out}")
         except NothingThere as error:
-            found = []
+            found, parked = [], {}
             print_notice(Text(str(error)))
-        jobs = [listed_jobs.listed_job(one) for one in found]
+        jobs = [listed_jobs.listed_job(one, parked.get(one.summary.job_id)) for one in found]
         if as_json:
             print_json([listed_jobs.fields_of(job) for job in jobs])
         elif jobs:
             _print_list(jobs)
+        for one in parked.values():
+            print_notice(Text(listed_jobs.trouble_of(one)))
 
     asyncio.run(read())
 

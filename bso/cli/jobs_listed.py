@@ -17,18 +17,23 @@ from bso.domain.quantities import NOTHING, seconds
 if TYPE_CHECKING:
     from bso.domain.replies import JobDescription, KindDescription
     from bso.domain.trial import Trial
-    from bso.service.records import JobOverview
+    from bso.service.records import JobOverview, ParkedJob
 
+IN_TROUBLE = "in trouble"
 _NUMBERS = ("version", "best batch size", "default", "trials", "recurrences", "took", "target")
 _OPTIONAL = ("target", "owner", "default", "ended (UTC)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedJob:
-    """A job of the list. ``description`` is None of a deleted job, and of one that a newer release has written."""
+    """A job of the list. ``description`` is None of a deleted job, and of one whose state cannot be read.
+
+    ``parked``: its commands cannot be decided for now.
+    """
 
     overview: JobOverview
     description: JobDescription | None
+    parked: ParkedJob | None = None
 
     @property
     def kind(self) -> KindDescription | None:
@@ -38,25 +43,39 @@ class ListedJob:
         return next((kind for kind in kinds if last is not None and kind.hardware_key == last.hardware.key), None)
 
     @property
+    def attention(self) -> str:
+        """Why somebody should look at it, in a word or two; empty: nobody need."""
+        return IN_TROUBLE if self.parked is not None else ATTENTION if self.needs_attention else ""
+
+    @property
     def needs_attention(self) -> tuple[str, ...]:
         """The hardware kinds on which somebody should look at it."""
         kinds = self.description.kinds if self.description is not None else ()
         return tuple(kind.hardware for kind in kinds if kind.needs_attention)
 
 
-def listed_job(overview: JobOverview) -> ListedJob:
+def listed_job(overview: JobOverview, parked: ParkedJob | None = None) -> ListedJob:
     """A job of the list, its snapshot read."""
     from bso.domain.decide import describe_job
-    from bso.schema.errors import StateTooNew
+    from bso.schema.errors import MalformedMessage, StateTooNew
     from bso.service.snapshots import read_snapshot
 
     description = None
     if not overview.summary.is_deleted:
         try:
             description = describe_job(read_snapshot(overview.stored))
-        except StateTooNew:
+        except (MalformedMessage, StateTooNew):
             description = None
-    return ListedJob(overview=overview, description=description)
+    return ListedJob(overview=overview, description=description, parked=parked)
+
+
+def trouble_of(parked: ParkedJob) -> str:
+    """A sentence about a job in trouble."""
+    return (
+        f"job {parked.job_id} is in trouble since {moment(parked.parked_at)[:16]} UTC, and its commands wait: "
+        f"{parked.reason}. `bso replay verify {parked.job_id}` says whether what is stored of it is damaged, and "
+        f"`bso replay rebuild {parked.job_id}` mends that"
+    )
 
 
 def fields_of(job: ListedJob) -> dict[str, Any]:
@@ -82,6 +101,7 @@ def fields_of(job: ListedJob) -> dict[str, Any]:
             for kind in kinds
         ],
         "last_trial": last,
+        "parked": job.parked,
         "spec": _spec(job),
         "created_at": summary.created_at,
         "changed_at": summary.changed_at,
@@ -103,7 +123,7 @@ def jobs_table(jobs: Sequence[ListedJob]) -> Table:
         "hardware": [_hardware(job) for job in jobs],
         "target": [number(_spec(job).get("target_metric"), 12) for job in jobs],
         "owner": [escape(job.overview.summary.owner or NOTHING) for job in jobs],
-        "attention": [f"[bold yellow]{ATTENTION}[/]" if job.needs_attention else "" for job in jobs],
+        "attention": [f"[bold yellow]{job.attention}[/]" if job.attention else "" for job in jobs],
     }
     if not any(columns["attention"]):
         del columns["attention"]
@@ -122,8 +142,8 @@ def paragraph(job: ListedJob) -> str:
     default = f" (default {_spec(job).get('default_batch_size', NOTHING)})"
     best = "no best batch size yet" if _best(job) == NOTHING else f"best batch size {_best(job)}"
     if job.description is None:
-        best = "deleted" if summary.is_deleted else "written by a newer release"
-    attention = f", [bold yellow]{ATTENTION}[/]" if job.needs_attention else ""
+        best = "deleted" if summary.is_deleted else "cannot be read by this release"
+    attention = f", [bold yellow]{job.attention}[/]" if job.attention else ""
     ran = counted(summary.last_trial_number, "trial")
     if job.description is not None:
         ran += f" in {counted(job.description.recurrences, 'recurrence')}"

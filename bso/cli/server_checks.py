@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from bso.cli.findings import Finding, Health, broken, note, ok, schema_finding
-from bso.cli.job_checks import check_noise
+from bso.cli.job_checks import check_noise, check_parked
 from bso.cli.refusals import sentence_of
 from bso.cli.settings import Places
 from bso.domain.errors import BsoError
@@ -98,6 +98,8 @@ async def check_database(places: Places) -> list[Finding]:
             return [broken("database", f"{name}: {error}", DATABASE_ADVICE)]
         took = seconds(time.perf_counter() - started)
         schema = schema_finding("database", f"{name}, {took}", await store.schema_state())
-        return [schema, *(await check_noise(store) if schema.health is Health.OK else ())]
+        if schema.health is not Health.OK:
+            return [schema]
+        return [schema, *await check_parked(store), *await check_noise(store)]
     finally:
         await store.close()

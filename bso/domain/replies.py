@@ -197,11 +197,16 @@ class JobDescription:
     learning_rate: LearningRate | None = None
 
 
+KEPT = "kept"
+"""The type of the problem that a command has to wait because its job is in trouble, and will be decided later."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """A refusal, after RFC 9457: a stable ``type``, a ``title``, what came and what was expected in ``detail``.
 
-    ``fields`` names the offending fields. ``is_retryable``: the same command may succeed later.
+    ``fields`` names the offending fields. ``is_retryable``: the same command may succeed later, and is not worth
+    sending again for ``retry_after_s``.
     """
 
     type: str
@@ -209,6 +214,7 @@ class Problem:
     detail: str
     fields: Mapping[str, str] = field(default_factory=dict)
     is_retryable: bool = False
+    retry_after_s: float | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
 
 

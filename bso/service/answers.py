@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic_core import from_json
+
 from bso.domain.commands import Request
+from bso.domain.errors import Retryable
 from bso.domain.identifiers import identifier_problem
 from bso.domain.replies import Problem, Reply
-from bso.service.records import StoredEvent
+from bso.schema.codec import reply_from
+from bso.schema.errors import MalformedMessage, StateTooNew
+from bso.service.records import RecordedReply, StoredEvent
 
 UUID_LENGTH = 36
 
@@ -26,6 +31,14 @@ class Answer:
     events: tuple[StoredEvent, ...] = ()
     is_repeat: bool = False
     poison: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """A request of which nothing was decided, because of its job: Conflict where another transaction holds it."""
+
+    request: Request
+    cause: Retryable
 
 
 def poisoned(request: Request, reason: str) -> Answer:
@@ -60,3 +73,22 @@ def taken(request: Request, job_id: str) -> Answer:
         fields={"command_id": "was used for another job"},
     )
     return Answer(request=request, reply=problem)
+
+
+def recalled(request: Request, known: RecordedReply) -> Answer:
+    """The answer to a request that was decided before. Raises StateTooNew where this release cannot read it."""
+    if known.job_id != request.job_id:
+        return taken(request, known.job_id)
+    try:
+        reply = reply_from(known.type, from_json(known.reply))
+    except (MalformedMessage, ValueError) as error:
+        place = f"the recorded reply to {request.command_id}"
+        raise StateTooNew(f"{place} cannot be read by this release: {error}") from error
+    return Answer(request=request, reply=reply, is_repeat=True)
+
+
+def repeated(request: Request, first: Answer) -> Answer:
+    """The answer to a request that was decided a moment ago, in the same batch."""
+    if first.request.job_id != request.job_id:
+        return taken(request, first.request.job_id)
+    return Answer(request=request, reply=first.reply, is_repeat=True)

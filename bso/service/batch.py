@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
-from pydantic_core import from_json
-
 from bso.domain.commands import PowerMeasurement, RegisterJob, ReportEpoch, Request
 from bso.domain.decide import (
     Decision,
@@ -21,16 +19,15 @@ from bso.domain.decide import (
     needs_profiles_of,
     trial_asked_for,
 )
-from bso.domain.errors import Rejected
+from bso.domain.errors import Rejected, Retryable
 from bso.domain.events import EpochReported, Event, JobDeleted, PowerProfiled
 from bso.domain.identifiers import identifier_problem
 from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.trial import EpochReport, Trial
-from bso.schema.codec import reply_from
-from bso.schema.errors import MalformedMessage, StateTooNew
-from bso.service.answers import Answer, poisoned, taken
-from bso.service.errors import Unstorable
+from bso.schema.errors import StateTooNew
+from bso.service.answers import Answer, Undecided, poisoned, recalled, repeated
+from bso.service.errors import Conflict, JobDamaged, Unstorable
 from bso.service.event_rows import report_in, row_of
 from bso.service.ports import UnitOfWork
 from bso.service.records import (
@@ -39,7 +36,6 @@ from bso.service.records import (
     NewEvent,
     PowerProfile,
     Recollection,
-    RecordedReply,
     StoredEvent,
     StoredJob,
     TrialKey,
@@ -78,16 +74,20 @@ class _Decided:
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """The working memory of one batch. Commands of one job build on one another, in the order they came."""
+    """The working memory of one batch. Commands of one job build on one another, in the order they came.
+
+    ``waits``: for jobs that another transaction holds; else their commands are not decided.
+    """
 
     uow: UnitOfWork
     reader: SnapshotReader
     rules: Rules
     decide: Decide
+    waits: bool = True
     _stored: Mapping[str, StoredJob] = field(default_factory=dict)
     _loaded: dict[str, Job] = field(default_factory=dict)
     _jobs: dict[str, Job] = field(default_factory=dict)
-    _damaged: dict[str, str] = field(default_factory=dict)
+    _unusable: dict[str, Retryable] = field(default_factory=dict)
     _siblings: dict[str, Job] = field(default_factory=dict)
     _events: list[NewEvent] = field(default_factory=list)
     _profiles: dict[tuple[str, int, str], PowerProfile] = field(default_factory=dict)
@@ -96,23 +96,41 @@ class Batch:
     _reports: dict[tuple[TrialKey, float], EpochReport] = field(default_factory=dict)
     _answered: dict[str, Answer] = field(default_factory=dict)
 
-    async def run(self, requests: Sequence[Request]) -> list[Answer]:
+    async def run(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded."""
-        creating = {request.job_id for request in requests if isinstance(request.command, RegisterJob)}
-        self._stored = await self.uow.lock(sorted({request.job_id for request in requests}), creating=creating)
+        await self._lock(requests)
         self._read_snapshots()
-        memory = await self.uow.recollect({request.command_id for request in requests}, active_of=self._loaded.keys())
-        await self._load([request for request in requests if request.command_id not in memory.replies], memory)
-        decided = [await self._answer(request, memory) for request in requests]
+        open_to = [request for request in requests if request.job_id not in self._unusable]
+        memory = await self.uow.recollect({request.command_id for request in open_to}, active_of=self._loaded.keys())
+        await self._load([request for request in open_to if request.command_id not in memory.replies], memory)
+        decided = [await self._answer(request, memory) for request in open_to]
         event_ids = await self._save(memory)
-        return [_with_events(one, event_ids) for one in decided]
+        answers = {id(one.answer.request): _with_events(one, event_ids) for one in decided}
+        return [
+            Undecided(request=request, cause=self._unusable[request.job_id])
+            if request.job_id in self._unusable
+            else answers[id(request)]
+            for request in requests
+        ]
+
+    async def _lock(self, requests: Sequence[Request]) -> None:
+        job_ids = sorted({request.job_id for request in requests})
+        creating = {request.job_id for request in requests if isinstance(request.command, RegisterJob)}
+        if self.waits:
+            self._stored = await self.uow.lock(job_ids, creating=creating)
+            return
+        tried = await self.uow.try_lock(job_ids, creating=creating)
+        self._stored = tried.jobs
+        self._unusable |= {job_id: Conflict(f"another transaction holds job {job_id}") for job_id in tried.busy}
 
     def _read_snapshots(self) -> None:
         for job_id, stored in sorted(self._stored.items()):
             try:
                 self._loaded[job_id] = self.reader.read(stored)
+            except StateTooNew as error:
+                self._unusable[job_id] = error
             except Rejected as error:
-                self._damaged[job_id] = str(error)
+                self._unusable[job_id] = JobDamaged(f"job {job_id} cannot be read: {error}")
 
     async def _load(self, requests: Sequence[Request], memory: Recollection) -> None:
         """Everything that deciding these needs."""
@@ -158,11 +176,9 @@ class Batch:
     async def _answer(self, request: Request, memory: Recollection) -> _Decided:
         known = memory.replies.get(request.command_id)
         if known is not None:
-            return _Decided(answer=_recalled(request, known))
+            return _Decided(answer=recalled(request, known))
         if request.command_id in self._answered:
-            return _Decided(answer=_repeated(request, self._answered[request.command_id]))
-        if request.job_id in self._damaged:
-            return _Decided(answer=poisoned(request, self._damaged[request.job_id]))
+            return _Decided(answer=repeated(request, self._answered[request.command_id]))
         decided = await self._decided(request, memory.now)
         if decided.events:
             self._answered[request.command_id] = decided.answer
@@ -271,23 +287,6 @@ def _recorded(request: Request, decision: Decision, last_seq: int, now: datetime
         )
         for part, event in enumerate(decision.events)
     )
-
-
-def _recalled(request: Request, known: RecordedReply) -> Answer:
-    if known.job_id != request.job_id:
-        return taken(request, known.job_id)
-    try:
-        reply = reply_from(known.type, from_json(known.reply))
-    except (MalformedMessage, ValueError) as error:
-        place = f"the recorded reply to {request.command_id}"
-        raise StateTooNew(f"{place} cannot be read by this release: {error}") from error
-    return Answer(request=request, reply=reply, is_repeat=True)
-
-
-def _repeated(request: Request, first: Answer) -> Answer:
-    if first.request.job_id != request.job_id:
-        return taken(request, first.request.job_id)
-    return Answer(request=request, reply=first.reply, is_repeat=True)
 
 
 def _with_events(decided: _Decided, event_ids: Mapping[tuple[str, int], int]) -> Answer:

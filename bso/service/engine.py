@@ -16,9 +16,17 @@ from tenacity import (
 
 from bso.domain.commands import Request
 from bso.domain.decide import Rules, decide
-from bso.service.answers import Answer, misaddressed, poisoned
+from bso.service.answers import Answer, Undecided, misaddressed, poisoned
 from bso.service.batch import Batch, Decide
-from bso.service.errors import Conflict, StoreLost, StoreRefused, StoreUnavailable, Unstorable
+from bso.service.errors import (
+    Conflict,
+    JobDamaged,
+    SequenceTaken,
+    StoreLost,
+    StoreRefused,
+    StoreUnavailable,
+    Unstorable,
+)
 from bso.service.ports import UnitsOfWork
 from bso.service.snapshots import SnapshotReader
 
@@ -69,6 +77,17 @@ class Engine:
         answers = iter(await self._decided(sound) if sound else [])
         return [refusal if refusal is not None else next(answers) for refusal in refused]
 
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        """Decide requests in one transaction, once, without those whose jobs another transaction holds.
+
+        A job that cannot be read leaves its own undecided, too. Whatever else goes wrong is raised, and concerns all of
+        them: nothing has happened, or the outcome is unknown.
+        """
+        refused = [misaddressed(request) for request in requests]
+        sound = [request for request, refusal in zip(requests, refused, strict=True) if refusal is None]
+        answers = iter(await self._once(sound, waits=False) if sound else [])
+        return [refusal if refusal is not None else next(answers) for refusal in refused]
+
     async def _decided(self, requests: Sequence[Request]) -> list[Answer]:
         """All at once, or one by one where that fails for a reason that may lie in one of them."""
         try:
@@ -90,17 +109,30 @@ class Engine:
             reraise=True,
             before_sleep=lambda _: self._on_retry(),
         )
+        taken = 0
         async for attempt in retrying:
             with attempt:
-                return await self._once(requests)
+                try:
+                    return [_decided(answer) for answer in await self._once(requests)]
+                except SequenceTaken as error:
+                    taken += 1
+                    if taken > 1:  # and that under the lock of the job, so no rival can have done it
+                        raise JobDamaged(f"the log and the row of a job contradict each other: {error}") from error
+                    raise
         raise AssertionError("tenacity returns or raises")
 
-    async def _once(self, requests: Sequence[Request]) -> list[Answer]:
+    async def _once(self, requests: Sequence[Request], *, waits: bool = True) -> list[Answer | Undecided]:
         try:
             async with asyncio.timeout(self._patience.attempt_s), self._store.unit_of_work() as uow:
-                batch = Batch(uow=uow, reader=self._reader, rules=self._rules, decide=self._rule)
+                batch = Batch(uow=uow, reader=self._reader, rules=self._rules, decide=self._rule, waits=waits)
                 answers = await batch.run(requests)
                 await uow.commit()
                 return answers
         except TimeoutError as error:
             raise StoreUnavailable(f"the store did not answer within {self._patience.attempt_s:g} s") from error
+
+
+def _decided(answer: Answer | Undecided) -> Answer:
+    if isinstance(answer, Undecided):
+        raise answer.cause
+    return answer

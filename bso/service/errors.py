@@ -9,6 +9,14 @@ class Conflict(Retryable):
     """Another transaction was in the way (deadlock, lock wait, serialization): nothing happened, try again now."""
 
 
+class SequenceTaken(Conflict):
+    """The log of a job has an event with this number: a rival was faster, or the job's row is behind its log."""
+
+
+class JobDamaged(Retryable):
+    """What is stored of a job contradicts itself, or cannot be read: an operator has to look after it."""
+
+
 class StoreLost(Retryable):
     """The connection to the store broke: if it happened at commit, the outcome is unknown until asked by command_id."""
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from bso.domain.trial import EpochReport, Trial
 from bso.service.event_rows import epoch_report_of, recorded_from
+from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.records import (
     Changes,
     JobChange,
@@ -28,6 +29,7 @@ from bso.service.records import (
     StoredEvent,
     StoredJob,
     TrialKey,
+    TriedLocks,
 )
 
 IN_MEMORY_SCHEMA = "memory"
@@ -68,6 +70,7 @@ class InMemoryStore:
         self._clock = clock
         self._turn = asyncio.Lock()
         self._tables = _Tables()
+        self.parked_jobs = InMemoryParkedJobs(clock)
 
     @asynccontextmanager
     async def unit_of_work(self) -> AsyncIterator[InMemoryUnitOfWork]:
@@ -138,6 +141,7 @@ class InMemoryStore:
             )
             for key, trial in sorted(self._tables.trials.items())
             if trial.is_active and trial.lease_expires_at is not None and trial.lease_expires_at <= now
+            if not self.parked_jobs.is_known(key[0])
             if job_id is None or key[0] == job_id
         ]
         return sorted(lapsed, key=lambda lease: lease.lease_expires_at)[:limit]
@@ -178,6 +182,10 @@ class InMemoryUnitOfWork:
     async def lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> Mapping[str, StoredJob]:
         """Read jobs."""
         return await self.jobs(job_ids)
+
+    async def try_lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> TriedLocks:
+        """Read jobs; no other unit of work holds any."""
+        return TriedLocks(jobs=await self.jobs(job_ids))
 
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
         """What these commands were answered, if they were, and all active trials of the jobs ``active_of``."""

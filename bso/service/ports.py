@@ -14,12 +14,14 @@ from bso.service.records import (
     JobOverview,
     JobSummary,
     LapsedLease,
+    ParkedJob,
     PowerProfile,
     Recollection,
     SchemaState,
     StoredEvent,
     StoredJob,
     TrialKey,
+    TriedLocks,
 )
 
 
@@ -31,6 +33,10 @@ class UnitOfWork(Protocol):
 
         Those in ``creating`` are locked even where they do not exist yet: two creators wait for one another.
         """
+        ...
+
+    async def try_lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> TriedLocks:
+        """Lock jobs as ``lock`` does, but wait for none that exists and that another transaction holds."""
         ...
 
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
@@ -81,8 +87,37 @@ class UnitsOfWork(Protocol):
         ...
 
 
+class ParkedJobs(Protocol):
+    """The jobs whose commands cannot be decided for now, and those that have just recovered."""
+
+    async def park(self, job_id: str, *, reason: str, pause_s: float) -> None:
+        """Record that a job's commands cannot be decided for now. Raises what keeps the store from being written."""
+        ...
+
+    async def recover(self, job_ids: Collection[str]) -> None:
+        """Record that commands of these jobs can be decided again."""
+        ...
+
+    async def forget_recovered(self, *, older_than_s: float) -> None:
+        """Forget jobs that have recovered so long ago; until then their leases do not lapse."""
+        ...
+
+    async def all(self) -> Sequence[ParkedJob]:
+        """Jobs whose commands cannot be decided for now, the longest parked first."""
+        ...
+
+    async def try_writing(self) -> None:
+        """Write a row, take it back, and find every table. Raises Retryable, Misconfigured: nothing can be recorded."""
+        ...
+
+
 class Store(UnitsOfWork, Protocol):
     """A store: units of work, and reads that take no locks."""
+
+    @property
+    def parked_jobs(self) -> ParkedJobs:
+        """The jobs whose commands cannot be decided for now."""
+        ...
 
     async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
         """Jobs by id, tombstones included: all, or a page of those after an id."""
@@ -119,7 +154,10 @@ class Store(UnitsOfWork, Protocol):
         ...
 
     async def lapsed_leases(self, *, job_id: str | None = None, limit: int = 100) -> Sequence[LapsedLease]:
-        """Active trials whose lease is over by the store's clock, the oldest first."""
+        """Active trials whose lease is over by the store's clock, the oldest first.
+
+        Without those of parked jobs, and of jobs that have just recovered.
+        """
         ...
 
     async def unpublished(self, *, older_than_s: float, limit: int = 500) -> Sequence[StoredEvent]:

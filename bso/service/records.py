@@ -29,6 +29,24 @@ class StoredJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TriedLocks:
+    """Jobs that were locked, by id, and ids of those that another transaction holds. Unknown jobs are in neither."""
+
+    jobs: Mapping[str, StoredJob]
+    busy: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedJob:
+    """A job whose commands cannot be decided for now, why, since when, and when it is tried again."""
+
+    job_id: str
+    reason: str
+    parked_at: datetime
+    retry_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobChange:
     """What to save of a job. Without ``snapshot`` only ``last_seq`` has changed."""
 

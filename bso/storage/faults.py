@@ -14,6 +14,7 @@ from bso.service.errors import (
     Conflict,
     LoginRefused,
     SchemaMissing,
+    SequenceTaken,
     StoreLost,
     StoreRefused,
     StoreUnavailable,
@@ -112,6 +113,8 @@ _HINTS: dict[_Kind, str] = {
     LoginRefused: "the database refused the login, check user, password and name of the database: ",
 }
 
+_LOG_KEY = ("uq_event_job_seq", "event.job_id, event.seq")
+"""What servers, and SQLite, call the key of a job's log when something stands there already."""
 _IN_THE_DATA = (UnicodeError, OverflowError)
 """What a driver raises when it cannot express a value."""
 _OF_THE_WIRE = (OSError, EOFError, RuntimeError, AttributeError, IndexError, struct.error)
@@ -150,6 +153,8 @@ def fault_of(error: BaseException) -> BsoError | None:
         return None
     if isinstance(error, DBAPIError):
         kind = _kind_of(error)
+        if kind is Conflict and any(name in str(error.orig) for name in _LOG_KEY):
+            kind = SequenceTaken
         return kind(f"{_HINTS.get(kind, '')}{_words(error)}")
     if isinstance(error, PoolTimeout):
         return StoreUnavailable("all connections to the database are in use")

@@ -54,6 +54,12 @@ def locked_jobs(dialect: Dialect) -> Select[Any]:
 
 
 @cache
+def free_jobs(dialect: Dialect) -> Select[Any]:
+    """Lock those of ``job_ids`` that no other transaction holds."""
+    return jobs(dialect).order_by(job.c.job_id).with_for_update(skip_locked=True)
+
+
+@cache
 def recollection(dialect: Dialect) -> Select[*tuple[Any, ...]]:
     """The database's clock, what ``command_ids`` were answered, and the active trials of ``job_ids``.
 

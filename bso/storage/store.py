@@ -31,6 +31,7 @@ from bso.storage.connections import READS_ONLY
 from bso.storage.dialects import dialect_named
 from bso.storage.faults import connecting, translated
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
+from bso.storage.parked_jobs import SqlParkedJobs, is_parked
 from bso.storage.rows import Row, logged_from, profile_from, trial_from
 from bso.storage.schema import schema_state, state_of_revision
 from bso.storage.statements import published
@@ -61,6 +62,7 @@ class SqlStore:
         self._has_outbox = has_outbox
         self._read_timeout_s = read_timeout_s
         self._file = file
+        self.parked_jobs = SqlParkedJobs(self._dialect, writing=self._writing, read=self._read)
 
     @asynccontextmanager
     async def unit_of_work(self) -> AsyncIterator[SqlUnitOfWork]:
@@ -139,7 +141,9 @@ class SqlStore:
         """Active trials whose lease is over by the database's clock, the oldest first."""
         columns = (trial.c.job_id, trial.c.trial_number, trial.c.trial_id, trial.c.state, trial.c.lease_expires_at)
         lapsed = and_(trial.c.lease_expires_at <= self._dialect.clock(), trial.c.state != TrialState.ENDED.value)
-        statement = select(*columns).where(lapsed).order_by(trial.c.lease_expires_at).limit(limit)
+        statement = (
+            select(*columns).where(lapsed, ~is_parked(trial.c.job_id)).order_by(trial.c.lease_expires_at).limit(limit)
+        )
         if job_id is not None:
             statement = statement.where(trial.c.job_id == job_id)
         return [LapsedLease(**{**row, "state": TrialState(row["state"])}) for row in await self._read(statement)]
@@ -156,10 +160,8 @@ class SqlStore:
         """Say that these events have reached the broker."""
         if not event_ids:
             return
-        async with self._deadlined(), self._connection() as connection:
-            with translated():
-                await connection.execute(published(self._dialect), {"event_ids": sorted(event_ids)})
-                await connection.commit()
+        async with self._writing() as connection:
+            await connection.execute(published(self._dialect), {"event_ids": sorted(event_ids)})
 
     async def job_ids(self, *, after: str = "", limit: int = 1000) -> Sequence[str]:
         """A page of the ids of all jobs of which any table holds anything, the log included."""
@@ -212,6 +214,14 @@ class SqlStore:
     async def close(self) -> None:
         """Close all connections."""
         await self._engine.dispose()
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncConnection]:
+        """A connection whose transaction is committed at the end of the block."""
+        async with self._deadlined(), self._connection() as connection:
+            with translated():
+                yield connection
+                await connection.commit()
 
     async def _read(self, statement: Executable) -> Sequence[Row]:
         async def rows(connection: AsyncConnection) -> Sequence[Row]:

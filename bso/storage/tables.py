@@ -18,7 +18,7 @@ from sqlalchemy import (
 
 from bso.storage.column_types import Moment, ascii_text, long_text, number, words
 
-SCHEMA_REVISION = "0013"
+SCHEMA_REVISION = "0014"
 """The newest revision in bso_migrations, and the only one that this program writes to."""
 
 metadata = MetaData()
@@ -141,3 +141,16 @@ power_profile = Table(
     **_MYSQL_TABLE,
 )
 """The latest measurements of a batch size on a hardware kind, as JSON."""
+
+parked_job = Table(
+    "parked_job",
+    metadata,
+    Column("job_id", ascii_text(), primary_key=True),
+    Column("parked_at", Moment),
+    Column("recovered_at", Moment),
+    Column("retry_at", Moment, nullable=False),
+    Column("reason", long_text(), nullable=False),
+    **_MYSQL_TABLE,
+)
+"""Jobs whose commands cannot be decided for now: since parked_at, tried again at retry_at. A job that has recovered has
+no parked_at, and its row goes a lease later. Writing such a row shows that the database can be written at all."""

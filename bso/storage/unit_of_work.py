@@ -21,12 +21,13 @@ from bso.service.records import (
     RecordedReply,
     StoredJob,
     TrialKey,
+    TriedLocks,
 )
 from bso.storage import statements
 from bso.storage.dialects import Dialect, Updates
 from bso.storage.faults import translated
 from bso.storage.rows import Row, event_row, profile_from, profile_row, trial_from, trial_row
-from bso.storage.tables import event, job, power_profile, trial
+from bso.storage.tables import event, job, parked_job, power_profile, trial
 
 _NO_UPDATE = Updates(replaced=("job_id",))
 _TRIAL_UPDATES = Updates.of_whole_rows(trial)
@@ -65,6 +66,21 @@ class SqlUnitOfWork:
                 await self._hold_places(ids)
             for row in await self._locked(ids):
                 found[row["job_id"]] = _stored(row)
+        return self._without_placeholders(found)
+
+    async def try_lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> TriedLocks:
+        """Lock the jobs that are free, and places for those to be created; READ COMMITTED locks no gaps in between."""
+        ids = {"job_ids": sorted(job_ids)}
+        found = {row["job_id"]: _stored(row) for row in await self._rows(statements.free_jobs(self._dialect), ids)}
+        missing = sorted(set(job_ids) - found.keys())
+        busy = frozenset(await self.jobs(missing)) if missing else frozenset()
+        places = [job_id for job_id in missing if job_id in creating and job_id not in busy]
+        if places:
+            await self._hold_places(places)
+            found |= {row["job_id"]: _stored(row) for row in await self._locked(places)}
+        return TriedLocks(jobs=self._without_placeholders(found), busy=busy)
+
+    def _without_placeholders(self, found: Mapping[str, StoredJob]) -> Mapping[str, StoredJob]:
         self._placeholders = {job_id for job_id, stored in found.items() if not stored.last_seq}
         return {job_id: stored for job_id, stored in found.items() if job_id not in self._placeholders}
 
@@ -132,7 +148,7 @@ class SqlUnitOfWork:
 
     async def forget_job(self, job_id: str) -> None:
         """Delete everything of a locked job."""
-        for table in (event, trial, power_profile, job):
+        for table in (event, trial, power_profile, parked_job, job):
             await self._run(delete(table).where(table.c.job_id == job_id))
 
     async def commit(self) -> None:

@@ -12,7 +12,7 @@ from bso_client.transports.transport import Transport
 
 R = TypeVar("R", Registered, TrialBegun, LeaseRenewed)
 
-_PAUSE_S = 0.5  # before a command is offered again to an optimizer that asked for patience
+_PAUSE_S = 0.5  # before a command is offered again to an optimizer that asked for patience, and named no time
 
 
 async def ask(transport: Transport, request: Request, expected: type[R], *, deadline: float) -> R:
@@ -29,6 +29,7 @@ async def ask(transport: Transport, request: Request, expected: type[R], *, dead
             raise Unreachable(f"expected {expected.__name__} as reply, got {type(reply).__name__}")
         if not reply.is_retryable:
             raise SpecConflict(reply) if reply.type == "job_conflict" else Refused(reply)
-        if loop.time() + _PAUSE_S >= deadline:
+        pause_s = max(_PAUSE_S, reply.retry_after_s or 0.0)
+        if loop.time() + pause_s >= deadline:
             raise Unreachable(f"{reply.title}: {reply.detail}")
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(pause_s)

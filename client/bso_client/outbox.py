@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from bso.domain.commands import Command, Request
 from bso.domain.errors import BsoError, Misconfigured, Retryable
-from bso.domain.replies import Problem, Reply
+from bso.domain.replies import KEPT, Problem, Reply
 from bso_client.command_ids import new_command_id
 from bso_client.errors import Unreachable
 from bso_client.transports.transport import Transport
@@ -158,6 +158,9 @@ class Outbox:
         if request is None:
             return None
         reply = await self._transport.call(request, timeout_s=letter.timeout_s)
+        if isinstance(reply, Problem) and reply.type == KEPT:
+            logger.warning("%s: the training goes on without a judgement", reply.title, extra={"action": "report_kept"})
+            return None  # it will be decided, and was delivered
         if isinstance(reply, Problem) and reply.is_retryable:
             raise Unreachable(f"{reply.title}: {reply.detail}")
         letter.heed(reply)

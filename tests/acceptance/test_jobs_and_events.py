@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,30 @@ def test_a_job_is_listed_shown_and_explained(trained: Command) -> None:
     words = trained.ok("jobs", "show", "toy")
     for part in ("toy", "batch size", "expected next", "not converged", "energy assumed", "Energy is assumed"):
         assert part in words
+
+
+def test_a_job_in_trouble_is_shown_with_its_reason_and_the_remedy(trained: Command, state_dir: Path) -> None:
+    connection = sqlite3.connect(state_dir / "bso.sqlite")
+    connection.execute(
+        "INSERT INTO parked_job (job_id, parked_at, recovered_at, retry_at, reason) VALUES "
+        "('toy', '2026-01-02 03:04:05.000000', NULL, '2026-01-02 03:05:05.000000', 'its row is [locked]')"
+    )
+    connection.execute("UPDATE job SET state = '[' WHERE job_id = 'toy'")  # and cannot be read
+    connection.commit()
+    connection.close()
+    [job] = trained.json("jobs", "list")
+    assert (job["parked"]["reason"], job["kinds"]) == ("its row is [locked]", [])
+    done = trained("jobs", "list")
+    assert "in trouble" in done.stdout
+    said = " ".join(done.stderr.split())
+    assert "job toy is in trouble since 2026-01-02 03:04 UTC, and its commands wait: its row is [locked]" in said
+    assert "bso replay rebuild toy" in said
+    database = f"sqlite:///{state_dir / 'bso.sqlite'}"
+    findings = json.loads(trained("doctor", "--json", BSO_DATABASE_URL=database).stdout)["findings"]
+    [trouble] = [finding for finding in findings if finding["topic"] == "jobs in trouble"]
+    assert (trouble["health"], "its row is [locked]" in trouble["found"]) == ("broken", True)
+    trained.ok("replay", "rebuild", "toy", "--yes")
+    assert trained.json("jobs", "list")[0]["kinds"], "it can be read again"
 
 
 def test_why_tells_the_recorded_reasons_in_order(trained: Command) -> None:

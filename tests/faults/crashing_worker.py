@@ -30,10 +30,10 @@ def begins_a_trial(requests: Sequence[Request]) -> bool:
 
 
 class DiesBeforeCommit(CommandWorker):
-    async def _decide(self, requests: Sequence[Request]) -> list[Answer]:
-        if begins_a_trial(requests):
+    async def _handle_commands(self, admitted: Sequence[Admitted]) -> bool:
+        if begins_a_trial([one.request for one in admitted]):
             SqlUnitOfWork.commit = die_at_commit  # type: ignore[method-assign]  # this process has no other use for it
-        return await super()._decide(requests)
+        return await super()._handle_commands(admitted)
 
 
 async def die_at_commit(self: SqlUnitOfWork) -> None:

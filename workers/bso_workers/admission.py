@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bso.domain.commands import Request
+from bso.domain.commands import ReportEpoch, Request
 from bso.domain.errors import Rejected
 from bso.domain.replies import Problem
 from bso.schema.codec import decode_command
@@ -65,7 +65,14 @@ class Admission:
             request = decode_command(delivery.body, user=user)
         except Rejected as error:
             return _unreadable(delivery, sender, error)
-        return Admitted(delivery=delivery, sender=sender, request=request)
+        return Admitted(delivery=delivery, sender=sender, request=_as_parked(request) if delivery.parked_s else request)
+
+
+def _as_parked(request: Request) -> Request:
+    """A report that has waited for its job is recorded and not judged: its training did not wait for the judgement."""
+    if not isinstance(request.command, ReportEpoch):
+        return request
+    return replace(request, command=replace(request.command, is_journalled=True))
 
 
 def _damaged(delivery: Delivery, sender: Sender) -> Refused:

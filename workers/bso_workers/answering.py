@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 
 from bso.domain.errors import Misconfigured, Rejected, Retryable
 from bso.domain.events import EpochReported
-from bso.domain.replies import Problem, Reply
+from bso.domain.replies import KEPT, Problem, Reply
 from bso.schema.codec import encode_reply
 from bso.schema.names import wire_name
 from bso.service.answers import Answer
@@ -57,6 +57,55 @@ class Answering:
         """Set a delivery aside that is no command, and tell its sender what is wrong with it."""
         if await self._set_aside(refused.delivery, refused.sender, kind=refused.kind, reason=refused.reason):
             await self._send(_replies(refused.delivery, refused.sender, refused.problem, None))
+
+    async def decline(self, one: Admitted, *, retry_after_s: float) -> None:
+        """Ask the sender of a command, whose job is in trouble, to send it again later; it is done here."""
+        problem = Problem(
+            type="job_in_trouble",
+            title="The job is in trouble",
+            detail=(
+                f"commands of job {one.request.job_id} cannot be decided for now; workers try again by themselves, and "
+                "an operator finds the reason with `bso doctor`. Send the command again later"
+            ),
+            is_retryable=True,
+            retry_after_s=retry_after_s,
+        )
+        if await self._send(_replies(one.delivery, one.sender, problem, one.request.job_id)):
+            await self._consumer.ack([one.delivery])
+        else:
+            await self._consumer.requeue([one.delivery])
+
+    async def keep(self, one: Admitted, *, pause_s: float, is_copy: bool) -> bool:
+        """Have the broker keep a command whose job is in trouble, and tell its sender; False: it could not.
+
+        A copy of what is kept already needs only the answer.
+        """
+        delivery, sender = one.delivery, one.sender
+        if is_copy:
+            await self._consumer.ack([delivery])
+        else:
+            try:
+                await self._consumer.park(delivery, sender=sender.user, pause_s=pause_s)
+            except (Retryable, Misconfigured) as error:
+                facts = {"command_id": delivery.message_id, "reason": str(error)}
+                _log.warning("a command could not be parked: it stays here", action="parking_failed", **facts)
+                return False
+        problem = Problem(
+            type=KEPT,
+            title="The job is in trouble, and the command is kept",
+            detail=(
+                f"commands of job {one.request.job_id} cannot be decided for now; this one will be, without being sent "
+                "again. Its answer is given to its command_id"
+            ),
+            is_retryable=True,
+            retry_after_s=pause_s + _PAUSE_AFTER_FAILURE_S,
+        )
+        await self._send(_replies(delivery, sender, problem, one.request.job_id))
+        return True
+
+    async def give_up(self, one: Admitted, *, reason: str) -> None:
+        """Set a command aside that has waited for its job for too long."""
+        await self._set_aside(one.delivery, one.sender, kind="park_limit", reason=reason)
 
     async def _send(self, replies: Sequence[BrokerReply]) -> bool:
         if not replies:

@@ -16,7 +16,7 @@ from bso.service.engine import Engine, Patience
 from bso.service.ports import Store
 from bso.storage import open_store
 from bso.storage.connections import ConnectionLimits
-from bso_broker.ports import Broker, CommandSource, ReplySink
+from bso_broker.ports import Broker, CommandSource
 from bso_broker.rabbit import RabbitBroker
 from bso_workers.admission import Admission
 from bso_workers.answering import Answering
@@ -26,6 +26,7 @@ from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_togethe
 from bso_workers.logs import configure_logs
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import MARK_AFTER_S, Outbox
+from bso_workers.parking import Parking
 from bso_workers.readiness import WorkerReadiness
 from bso_workers.reaper import Reaper
 from bso_workers.relay import Relay
@@ -36,7 +37,8 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 STUCK_AFTER_S = 600.0
 """A batch under way for so long hangs on something that should have had a deadline: the process is not alive."""
-_CONNECTIONS = ConnectionLimits(pool_size=4)
+_CONNECTIONS = ConnectionLimits(pool_size=6, lock_wait_s=1.0)
+_ALONE_S = 5.0  # how long a job that goes alone is tried before it is parked
 _CLOSE_TIMEOUT_S = 3.0
 
 
@@ -148,10 +150,18 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
         readiness=WorkerReadiness(broker=lambda: consumer.readiness, clock=asyncio.get_running_loop().time),
         metrics=metrics,
     )
-    intake = _intake(shared)
+    answering = Answering(consumer=consumer, replies=broker.reply_publisher(), metrics=metrics)
+    parking = Parking(
+        jobs=store.parked_jobs,
+        answering=answering,
+        metrics=metrics,
+        clock=asyncio.get_running_loop().time,
+        limit_s=settings.park_limit_s,
+    )
+    intake = _intake(shared, parking)
     return WorkerParts(
         consumer=consumer,
-        worker=_command_worker(shared, intake, broker.reply_publisher()),
+        worker=_command_worker(shared, intake, parking, answering),
         intake=intake,
         outbox=shared.outbox,
         relay=Relay(
@@ -178,33 +188,33 @@ class _Shared:
 
 
 def _engine(settings: WorkerSettings, store: Store, metrics: Metrics) -> Engine:
-    patience = Patience(attempt_s=settings.database_timeout_s)
+    patience = Patience(attempt_s=settings.database_timeout_s, total_s=_ALONE_S)
     return Engine(store, settings.rules, patience=patience, on_retry=metrics.database_retries.inc)
 
 
-def _intake(shared: _Shared) -> Intake:
+def _intake(shared: _Shared, parking: Parking) -> Intake:
     return Intake(
         consumer=shared.consumer,
         store=shared.store,
-        decider=shared.engine,
-        outbox=shared.outbox,
+        parking=parking,
         readiness=shared.readiness,
         metrics=shared.metrics,
         check_interval_s=shared.settings.check_interval_s,
     )
 
 
-def _command_worker(shared: _Shared, intake: Intake, replies: ReplySink) -> CommandWorker:
+def _command_worker(shared: _Shared, intake: Intake, parking: Parking, answering: Answering) -> CommandWorker:
     settings = shared.settings
     return CommandWorker(
         consumer=shared.consumer,
         decider=shared.engine,
-        store=shared.store,
         admission=Admission(operators=settings.operators, requires_user_id=settings.require_user_id),
-        answering=Answering(consumer=shared.consumer, replies=replies, metrics=shared.metrics),
+        answering=answering,
+        parking=parking,
         intake=intake,
         outbox=shared.outbox,
         metrics=shared.metrics,
+        batch_limit=settings.batch_limit,
     )
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from bso.domain.commands import EXPIRING, Request
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.service.errors import StoreUnavailable
 from bso.service.ports import Store
 from bso.service.readiness import require_schema
 from bso_broker.ports import CommandSource
-from bso_workers.deciding import Decider
 from bso_workers.metrics import Metrics
-from bso_workers.outbox import Outbox
+from bso_workers.parking import Parking
 from bso_workers.readiness import WorkerReadiness
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
@@ -34,21 +32,18 @@ class Intake:
         *,
         consumer: CommandSource,
         store: Store,
-        decider: Decider,
-        outbox: Outbox,
+        parking: Parking,
         readiness: WorkerReadiness,
         metrics: Metrics,
         check_interval_s: float,
     ) -> None:
         self._consumer = consumer
         self._store = store
-        self._decider = decider
-        self._outbox = outbox
+        self._parking = parking
         self._readiness = readiness
         self._metrics = metrics
         self._check_interval_s = check_interval_s
         self._is_shut = asyncio.Event()
-        self._sample: Request | None = None
 
     async def run(self) -> None:
         """Keep the intake open while the database is there, for ever."""
@@ -59,15 +54,11 @@ class Intake:
             await self._open()
             await self._something_is_wrong()
 
-    async def shut(self, error: BsoError, *, sample: Request | None = None) -> None:
-        """Stop taking commands, and hand back those not settled, until the database can be worked with again.
-
-        ``sample`` is a command that could not be recorded: the intake opens when it, or another try of it, can be.
-        """
+    async def shut(self, error: BsoError) -> None:
+        """Stop taking commands, and hand back those not settled, until the database can be written again."""
         if self._is_shut.is_set():
             return
         self._is_shut.set()
-        self._sample = sample
         self._metrics.pauses.inc()
         self._readiness.report(_DATABASE, str(error))
         _log.warning("stopped taking commands", action="intake_shut", reason=str(error))
@@ -87,45 +78,41 @@ class Intake:
                 async with asyncio.timeout(self._check_interval_s):
                     await self._is_shut.wait()
             except TimeoutError:
-                obstacle = await self._obstacle()
+                obstacle = await self._found(self._look())
                 if obstacle is not None:
                     await self.shut(obstacle)
 
     async def _database_is_back(self) -> None:
         reminder = _Reminder()
         for pause_s in _growing_pauses(most_s=self._check_interval_s):
-            obstacle = await self._obstacle()
+            obstacle = await self.obstacle()
             if obstacle is None:
                 return
             self._readiness.report(_DATABASE, str(obstacle))
             reminder.log(obstacle)
             await asyncio.sleep(pause_s)
 
-    async def _obstacle(self) -> BsoError | None:
-        """What keeps commands from being recorded, as far as a look at the database and the sample command show."""
+    async def obstacle(self) -> BsoError | None:
+        """What keeps anything from being recorded; None: a row can be written, so that a job is to blame."""
+        return await self._found(self._write())
+
+    async def _look(self) -> None:
+        await require_schema(self._store)
+        await self._parking.refresh()
+
+    async def _write(self) -> None:
+        await self._look()
+        await self._store.parked_jobs.try_writing()
+
+    async def _found(self, check: Coroutine[None, None, None]) -> BsoError | None:
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT_S):
-                await require_schema(self._store)
-            if self._sample is not None:
-                await self._try(self._sample)
+                await check
         except TimeoutError:
             return StoreUnavailable(f"the database did not answer within {_CHECK_TIMEOUT_S:g} s")
         except (Retryable, Misconfigured) as error:
             return error
         return None
-
-    async def _try(self, sample: Request) -> None:
-        """Decide the sample; its message, delivered again, then gets the same answer."""
-        try:
-            answers = await self._decider.execute([sample])
-        except (Retryable, Misconfigured):
-            raise
-        except Exception:  # noqa: BLE001  the worker judges it when it comes again
-            _log.exception("the sample failed in an unforeseen way", action="sample_failed", job_id=sample.job_id)
-        else:
-            for answer in answers:
-                self._outbox.put(answer.events)
-        self._sample = None
 
 
 class _Reminder:
@@ -142,11 +129,6 @@ class _Reminder:
         if words != self._said or now_s - self._said_at_s > _REMIND_EVERY_S:
             self._said, self._said_at_s = words, now_s
             _log.warning("waiting for the database", action="waiting_for_database", reason=words)
-
-
-def sample_of(requests: Sequence[Request]) -> Request:
-    """The command to try again while the database is away: rather one whose sender will still want its answer."""
-    return next((request for request in requests if not isinstance(request.command, EXPIRING)), requests[0])
 
 
 def _growing_pauses(*, most_s: float) -> Iterator[float]:

@@ -31,7 +31,8 @@ class Metrics:
         )
         self.dead_letters = Counter(
             "bso_dead_letters",
-            "Commands set aside, by reason: malformed, unsupported_schema, no_user_id, forged_reply_address, poison.",
+            "Commands set aside, by reason: malformed, unsupported_schema, no_user_id, forged_reply_address, poison, "
+            "park_limit.",
             ["reason"],
             registry=self.registry,
         )
@@ -54,5 +55,18 @@ class Metrics:
         )
         self.pauses = Counter(
             "bso_pauses", "How often consuming stopped because the database was away.", registry=self.registry
+        )
+        self.parked_jobs = Gauge(
+            "bso_parked_jobs",
+            "Jobs in trouble, as far as this worker knows: their commands wait, all other jobs go on.",
+            registry=self.registry,
+        )
+        self.parks = Counter(
+            "bso_job_parks", "How often a job was found in trouble, also the same one again.", registry=self.registry
+        )
+        self.parked_commands = Counter(
+            "bso_parked_commands",
+            "Commands handed to the broker's parking queues, also the same one again.",
+            registry=self.registry,
         )
         self.ready = Gauge("bso_ready", "1 while commands are taken and can be decided.", registry=self.registry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -12,6 +12,7 @@ from bso.domain.errors import BsoError
 from bso.service.answers import Answer
 from bso.service.leases import expiry_of
 from bso.service.ports import Store
+from bso.service.records import LapsedLease
 from bso_workers.deciding import Decider
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import Outbox
@@ -63,11 +64,21 @@ class Reaper:
         """Expire lapsed leases if this worker may; returns how many of them it was that this worker expired."""
         if self._ready_for_s() < self._lease_s or await self._waiting_commands():
             return 0
+        await self._store.parked_jobs.forget_recovered(older_than_s=self._lease_s)
         lapsed = await self._store.lapsed_leases(limit=_MOST_AT_ONCE)
         reaped = 0
-        for answer in await self._decider.execute([expiry_of(lease) for lease in lapsed]):
-            reaped += self._settle(answer)
+        for job_id in dict.fromkeys(lease.job_id for lease in lapsed):
+            reaped += await self._reap_of(job_id, [lease for lease in lapsed if lease.job_id == job_id])
         return reaped
+
+    async def _reap_of(self, job_id: str, lapsed: Sequence[LapsedLease]) -> int:
+        """Expire leases of one job, whose trouble is not that of others."""
+        try:
+            answers = await self._decider.execute([expiry_of(lease) for lease in lapsed])
+        except BsoError as error:
+            _log.info("leases of a job could not be expired", action="reaper_failed", job_id=job_id, reason=str(error))
+            return 0
+        return sum(self._settle(answer) for answer in answers)
 
     def _settle(self, answer: Answer) -> bool:
         if answer.poison is not None:

@@ -63,6 +63,10 @@ class WorkerSettings(BaseModel):
     database_timeout_s: Seconds = Field(
         default=20.0, description="How long one transaction may take before the database counts as away."
     )
+    park_limit_s: Seconds = Field(
+        default=7 * 86400.0,
+        description="How long a command may wait for its job to get out of trouble before it becomes a dead letter.",
+    )
     drain_timeout_s: Seconds = Field(
         default=25.0, description="How long to go on with commands already taken, after SIGTERM."
     )

@@ -8,24 +8,28 @@ from collections.abc import Sequence
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from bso.domain.commands import Request
-from bso.domain.errors import Misconfigured, Retryable
-from bso.service.answers import Answer, poisoned
-from bso.service.ports import Store
+from bso.domain.commands import RegisterJob
+from bso.domain.errors import BsoError
+from bso.service.answers import Answer, Undecided
+from bso.service.errors import Conflict, JobDamaged
 from bso_broker.messages import Delivery
 from bso_broker.ports import CommandSource
 from bso_workers.admission import Admission, Admitted, Refused
 from bso_workers.answering import Answering
 from bso_workers.deciding import Decider
-from bso_workers.intake import Intake, sample_of
+from bso_workers.intake import Intake
+from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import Outbox
+from bso_workers.parking import Parking
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 
 class CommandWorker:
     """One batch at a time: decide, answer, acknowledge; the events are published beside it.
+
+    A job that cannot go with the others goes through a lane of its own, and none of the others waits for it.
 
     A delivery is acknowledged only after its decision is recorded and its answer is on its way, so whatever breaks in
     between, it comes again, and gets the answer that is recorded.
@@ -36,21 +40,30 @@ class CommandWorker:
         *,
         consumer: CommandSource,
         decider: Decider,
-        store: Store,
         admission: Admission,
         answering: Answering,
+        parking: Parking,
         intake: Intake,
         outbox: Outbox,
         metrics: Metrics,
+        batch_limit: int,
     ) -> None:
         self._consumer = consumer
         self._decider = decider
-        self._store = store
         self._admission = admission
         self._answering = answering
+        self._parking = parking
         self._intake = intake
         self._outbox = outbox
         self._metrics = metrics
+        self._lanes = Lanes(
+            decider=decider,
+            parking=parking,
+            settle=self.settle,
+            blame=intake.obstacle,
+            shut=intake.shut,
+            batch_limit=batch_limit,
+        )
         self._busy_since_s: float | None = None
 
     def busy_for_s(self) -> float:
@@ -59,19 +72,30 @@ class CommandWorker:
 
     async def run(self) -> None:
         """Work until the consumer is drained or closed."""
-        while batch := await self._consumer.next_batch():
-            self._busy_since_s = asyncio.get_running_loop().time()
-            await self._handle(batch)
-            self._busy_since_s = None
+        try:
+            while batch := await self._consumer.next_batch():
+                self._busy_since_s = asyncio.get_running_loop().time()
+                await self._handle(batch)
+                self._busy_since_s = None
+        finally:
+            await self._lanes.close()
 
     async def _handle(self, batch: Sequence[Delivery]) -> None:
         verdicts = [self._admission.admit(delivery) for delivery in batch]
-        admitted = [verdict for verdict in verdicts if isinstance(verdict, Admitted)]
-        if admitted and not await self._handle_commands(admitted):
-            return  # the refused ones were handed back, too
+        together, alone = self._sorted([verdict for verdict in verdicts if isinstance(verdict, Admitted)])
+        self._lanes.add(alone)
+        for part in _parts(together):
+            if not await self._handle_commands(part):
+                return  # the refused ones were handed back, too
         for verdict in verdicts:
             if isinstance(verdict, Refused):
                 await self._answering.refuse(verdict)
+
+    def _sorted(self, admitted: Sequence[Admitted]) -> tuple[list[Admitted], dict[str, list[Admitted]]]:
+        """What is decided together, and by job what goes through a lane: the job has one, or is in trouble."""
+        jobs = by_job(admitted)
+        alone = {job_id: own for job_id, own in jobs.items() if job_id in self._lanes or self._parking.knows(job_id)}
+        return [one for one in admitted if one.request.job_id not in alone], alone
 
     async def _handle_commands(self, admitted: Sequence[Admitted]) -> bool:
         """Decide and answer; False when the database is away and the intake has been shut."""
@@ -79,31 +103,66 @@ class CommandWorker:
         self._metrics.batch_size.observe(len(requests))
         try:
             with self._metrics.decision_seconds.time():
-                answers = await self._decide(requests)
-        except (Retryable, Misconfigured) as error:
-            await self._intake.shut(error, sample=sample_of(requests))
-            return False
-        for answer in answers:
-            self._outbox.put(answer.events)
-        await self._answering.answer(admitted, answers)
+                answers = await self._decider.attempt(requests)
+        except Exception as error:  # noqa: BLE001  one job must not stop all others
+            return await self._apart(admitted, error)
+        decided = [(one, answer) for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Answer)]
+        undecided = [one for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Undecided)]
+        self._lanes.add(by_job(undecided))
+        await self.settle([one for one, _ in decided], [answer for _, answer in decided])
         return True
 
-    async def _decide(self, requests: Sequence[Request]) -> list[Answer]:
-        try:
-            return await self._decider.execute(requests)
-        except (Retryable, Misconfigured):
-            raise
-        except Exception:  # noqa: BLE001  logged, and looked into
-            _log.exception("a batch failed in an unforeseen way", action="batch_failed", commands=len(requests))
-            return [await self._decide_alone(request) for request in requests]
+    async def _apart(self, admitted: Sequence[Admitted], error: Exception) -> bool:
+        """Let each job go alone, unless nothing can be recorded at all: whose fault it is shows there."""
+        self._metrics.database_retries.inc()
+        if not isinstance(error, Conflict):
+            _log.warning(
+                "a batch failed: its jobs go one by one",
+                action="batch_failed",
+                commands=len(admitted),
+                reason=f"{type(error).__name__}: {error}",
+            )
+            obstacle = await self._intake.obstacle()
+            if obstacle is not None:
+                await self._intake.shut(obstacle)
+                return False
+        self._lanes.add(by_job(admitted))
+        return True
 
-    async def _decide_alone(self, request: Request) -> Answer:
-        """Blame a command for an unforeseen error only if it fails alone while the database answers."""
+    async def settle(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
+        """Publish events, send answers, acknowledge; a job over which rules fail again and again is parked."""
+        harmed: dict[str, list[Admitted]] = {}
+        settled: list[tuple[Admitted, Answer]] = []
+        for one, answer in zip(admitted, answers, strict=True):
+            self._outbox.put(answer.events)
+            if answer.poison is not None and self._parking.harms(one.request):
+                harmed.setdefault(one.request.job_id, []).append(one)
+            else:
+                settled.append((one, answer))
         try:
-            (answer,) = await self._decider.execute([request])
-        except (Retryable, Misconfigured):
-            raise
-        except Exception as error:  # noqa: BLE001  one command must not stop all others
-            await self._store.ping()
-            return poisoned(request, f"{type(error).__name__}: {error}")
-        return answer
+            await self._parking.works([one.request.job_id for one, answer in settled if answer.poison is None])
+            for job_id in harmed:
+                await self._parking.park(job_id, JobDamaged("rules fail over commands of different types of this job"))
+        except BsoError as error:
+            _log.warning("parked jobs could not be recorded", action="parking_failed", reason=str(error))
+        await self._answering.answer([one for one, _ in settled], [answer for _, answer in settled])
+        for items in harmed.values():
+            await self._parking.keep(items)
+
+
+def by_job(admitted: Sequence[Admitted]) -> dict[str, list[Admitted]]:
+    """Commands by their jobs, in the order they came."""
+    found: dict[str, list[Admitted]] = {}
+    for one in admitted:
+        found.setdefault(one.request.job_id, []).append(one)
+    return found
+
+
+def _parts(admitted: Sequence[Admitted]) -> Sequence[Sequence[Admitted]]:
+    """Jobs that are registered, and those that are not: a registration may wait for another of the same job."""
+    registering = {one.request.job_id for one in admitted if isinstance(one.request.command, RegisterJob)}
+    parts = (
+        [one for one in admitted if one.request.job_id not in registering],
+        [one for one in admitted if one.request.job_id in registering],
+    )
+    return [part for part in parts if part]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from bso_broker.dead_letters import SENDER_HEADER, own_headers
 from bso_broker.errors import BrokerUnreachable
 from bso_broker.memory.wire import Command, Wire
 from bso_broker.messages import Delivery, Readiness
+
+_PARK_TIMEOUT_S = 10.0
 
 
 class MemoryConsumer:
@@ -75,6 +78,7 @@ class MemoryConsumer:
             reply_to=command.reply_to,
             user_id=command.user_id,
             headers=command.headers,
+            parked_s=command.parked_s,
             redelivered=command.delivery_count > 0,
             delivery_count=command.delivery_count,
             session=self._session,
@@ -103,6 +107,13 @@ class MemoryConsumer:
         await self._wire.until_up(timeout_s)
         for command in self._settle([delivery]):
             self._wire.bury(command, reason=reason, sender=sender)
+
+    async def park(self, delivery: Delivery, *, sender: str | None, pause_s: float) -> None:
+        """Let a command come back after about so long, and acknowledge it."""
+        await self._wire.until_up(_PARK_TIMEOUT_S)
+        for command in self._settle([delivery]):
+            command.headers = own_headers(command.headers) | ({} if sender is None else {SENDER_HEADER: sender})
+            self._wire.park(command, pause_s=pause_s)
 
     async def pause(self, reason: str) -> None:
         """Stop consuming and hand back everything unsettled, until resume()."""

@@ -12,7 +12,8 @@ from typing import Protocol
 from bso_broker.dead_letters import named_sender
 from bso_broker.errors import NoCommandQueue, PublishFailed
 from bso_broker.messages import Event, Headers
-from bso_broker.topology import DELIVERY_LIMIT
+from bso_broker.parking import parking_queue
+from bso_broker.topology import DELIVERY_LIMIT, PARKED_FOR_S
 
 
 @dataclass(kw_only=True, eq=False)
@@ -26,6 +27,7 @@ class Command:
     expires_at_s: float | None
     headers: Headers = field(default_factory=dict)
     delivery_count: int = 0
+    parked_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,13 @@ class Wire:
     def bury(self, command: Command, *, reason: str, sender: str | None) -> None:
         """Add to the dead letters."""
         self.dead.append(Dead(command=command, reason=reason, sender=sender, died_at=datetime.now(UTC)))
+
+    def park(self, command: Command, *, pause_s: float) -> None:
+        """Let a command wait once more, after a while."""
+        stays_s = PARKED_FOR_S[parking_queue(pause_s)]
+        command.expires_at_s, command.delivery_count = None, 0
+        command.parked_s += stays_s
+        asyncio.get_running_loop().call_later(stays_s, self.take_over, command)
 
     def drop_expired(self) -> None:
         """Drop what nobody took in time, and count it."""

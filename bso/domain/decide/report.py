@@ -18,11 +18,14 @@ def report_epoch(
     job: Job, trial: Trial, command: ReportEpoch, context: Context, earlier: EpochReport | None
 ) -> Decision:
     """Record a report and say whether to go on. ``earlier``: what the log holds for exactly this epoch."""
-    if not (trial.is_active or trial.may_report_late):
+    is_awaited = trial.is_active or trial.may_report_late
+    if not (is_awaited or command.is_journalled):
         return _after_the_end(job, trial)
     problems = _problems(command)
     if problems:
         return refused_for(job, "invalid_report", "The report has values out of range", problems)
+    if not is_awaited:  # its trial's end was decided before it
+        return _earlier_epoch(job, trial, command, context, earlier)
     if trial.reports and command.epoch <= trial.epoch:
         return _earlier_epoch(job, trial, command, context, earlier)
     backwards = _backwards(trial, command)
@@ -32,11 +35,11 @@ def report_epoch(
 
 
 def needs_earlier_report(job: Job, command: object) -> bool:
-    """Whether deciding needs what the log holds for the reported epoch: the trial is already past it."""
+    """Whether deciding needs what the log holds for the reported epoch: the trial is already past it, or has ended."""
     if not isinstance(command, ReportEpoch):
         return False
     trial = job.trials.get(command.trial_number)
-    return trial is not None and trial.reports > 0 and command.epoch <= trial.epoch
+    return trial is not None and trial.reports > 0 and (command.epoch <= trial.epoch or not trial.is_active)
 
 
 def _record(job: Job, trial: Trial, command: ReportEpoch, context: Context) -> Decision:

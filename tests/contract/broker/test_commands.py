@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from bso_broker.addresses import is_reply_address
+from bso_broker.dead_letters import sender_of
 from bso_broker.errors import BrokerClosed, CallTimeout, ForgedReplyAddress, MessageTooLarge, NoCommandQueue
 from bso_broker.messages import Delivery, Reply
 from bso_broker.ports import Broker, CommandCaller, CommandSource, DeadLetterBox
@@ -305,3 +306,20 @@ async def test_ten_megabytes_go_there_and_back(broker: Broker, consumer: Command
 async def test_a_message_larger_than_brokers_take_is_refused_before_it_is_sent(caller: CommandCaller) -> None:
     with pytest.raises(MessageTooLarge, match="16000000"):
         await caller.call(b"x" * 16_000_001, message_id="1", timeout_s=DEADLINE_S)
+
+
+async def test_a_parked_command_comes_back_as_its_senders(broker: Broker, consumer: CommandSource, ask: Ask) -> None:
+    asked = ask(b"later", message_id="1")
+    first = await one(consumer)
+    await consumer.park(first, sender="ann", pause_s=1.0)
+    again = await one(consumer)
+    assert (again.body, again.message_id, again.correlation_id) == (b"later", "1", "1")
+    assert (again.reply_to, sender_of(again), again.parked_s) == (first.reply_to, "ann", 5.0)
+    assert again.delivery_count == 0
+    await consumer.park(again, sender=None, pause_s=5.0)
+    third = await one(consumer)
+    assert (sender_of(third), third.parked_s) == (None, 10.0)
+    await answer(broker, consumer, [third])
+    assert await asked == b"LATER"
+    async with broker.dead_letters() as box:
+        assert await dead_letter_count(box) == 0

@@ -6,6 +6,7 @@ import pytest
 
 from bso.domain.commands import DeleteJob, RegisterJob, Request
 from bso.domain.replies import Problem, Registered, TrialBegun
+from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
 from bso.service.ports import Store
 from bso.service.records import Changes, JobChange
@@ -123,12 +124,13 @@ async def test_a_job_that_cannot_be_read_is_no_reason_to_refuse_a_training(store
     await assert_log_equals_tables(store, NEW)
 
 
-async def test_a_damaged_job_of_the_same_batch_poisons_only_itself(store: Store) -> None:
+async def test_a_damaged_job_of_the_same_batch_leaves_only_its_own_commands_undecided(store: Store) -> None:
     engine = Engine(store)
     await trained(engine, recurrences=1)
     await overwrite(store, KNOWN, "[")
-    bad, good = await engine.execute([beginning(KNOWN), like()])
-    assert bad.poison is not None
+    bad, good = await engine.attempt([beginning(KNOWN), like()])
+    assert isinstance(bad, Undecided)
+    assert isinstance(good, Answer)
     assert good.poison is None
     assert isinstance(good.reply, Registered)
     assert "nothing is inherited" in " ".join(good.reply.warnings)

@@ -9,15 +9,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bso.domain.commands import RegisterJob
+from bso.domain.commands import BeginTrial, RegisterJob
 from bso.domain.errors import BsoError
 from bso.domain.replies import Problem
 from bso.service.errors import SchemaMissing, StoreNotReady, StoreRefused, StoreUnavailable
 from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
+from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.records import SchemaState, SchemaStatus, StoredEvent
 from bso_broker.memory import MemoryBroker
 from tests.integration.workers.fixtures import Clock, RunWorker, running_worker
 from tests.integration.workers.training import (
+    HARDWARE,
     SPEC,
     Queue,
     audit,
@@ -26,8 +28,24 @@ from tests.integration.workers.training import (
     new_job,
     recur,
     register,
+    report,
 )
 from tests.servers import eventually_async
+
+
+class FailingParkedJobs(InMemoryParkedJobs):
+    """Cannot be written while its store fails."""
+
+    def __init__(self, store: "FailingStore") -> None:
+        super().__init__(lambda: datetime.now(UTC))
+        self._store = store
+
+    async def park(self, job_id: str, *, reason: str, pause_s: float) -> None:
+        self._store.fail()
+        await super().park(job_id, reason=reason, pause_s=pause_s)
+
+    async def try_writing(self) -> None:
+        self._store.fail()
 
 
 class FailingStore(InMemoryStore):
@@ -35,16 +53,21 @@ class FailingStore(InMemoryStore):
 
     def __init__(self) -> None:
         super().__init__(lambda: datetime.now(UTC))
+        self.parked_jobs = FailingParkedJobs(self)
         self.failure: Exception | None = None
         self.bad_job: str | None = None
         self.schema = SchemaStatus.CURRENT
         self.tries = 0
 
-    @asynccontextmanager
-    async def unit_of_work(self) -> AsyncIterator[InMemoryUnitOfWork]:
+    def fail(self) -> None:
+        """Raise what it is told."""
         self.tries += 1
         if self.failure is not None:
             raise self.failure
+
+    @asynccontextmanager
+    async def unit_of_work(self) -> AsyncIterator[InMemoryUnitOfWork]:
+        self.fail()
         async with super().unit_of_work() as uow:
             yield _Picky(uow, self.bad_job)  # type: ignore[misc]  # all that the engine calls is there
 
@@ -53,7 +76,7 @@ class FailingStore(InMemoryStore):
 
 
 class _Picky:
-    """A unit of work that breaks over one job."""
+    """A unit of work that breaks over one job, whoever asks for its lock."""
 
     def __init__(self, uow: InMemoryUnitOfWork, bad_job: str | None) -> None:
         self._uow = uow
@@ -63,6 +86,11 @@ class _Picky:
         if self._bad_job in job_ids:
             raise ZeroDivisionError("a bug")
         return await self._uow.lock(job_ids, creating=creating)
+
+    async def try_lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> object:
+        if self._bad_job in job_ids:
+            raise ZeroDivisionError("a bug")
+        return await self._uow.try_lock(job_ids, creating=creating)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._uow, name)
@@ -163,20 +191,37 @@ async def test_a_command_that_alone_fails_in_an_unforeseen_way_is_set_aside(
         assert letter.user_id == "trainer"
 
 
-async def test_an_unforeseen_failure_of_everything_takes_no_message_away_while_the_database_is_away(
-    memory_broker: MemoryBroker, failing_store: FailingStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+async def test_commands_of_several_types_over_which_everything_fails_park_their_job(
+    memory_broker: MemoryBroker, failing_store: FailingStore, ask: Queue
 ) -> None:
-    async def away() -> None:
-        raise StoreUnavailable("away")
-
+    """The first is its own fault, and set aside; the next one of another type shows that it lies in the job."""
+    good, bad = new_job(), new_job()
     async with running_worker(memory_broker, failing_store) as parts:
-        monkeypatch.setattr(failing_store, "ping", away)
-        failing_store.failure = RuntimeError("the driver has lost its mind")
-        pending = asyncio.create_task(register(ask, new_job()))
-        await eventually_async(lambda: not parts.readiness.is_ready)
-        monkeypatch.undo()
-        failing_store.failure = None
-        assert (await pending).is_new
+        for job in (good, bad):
+            await register(ask, job)
+        trial = await begin(ask, bad)
+        failing_store.bad_job = bad
+        first = await ask(bad, BeginTrial(hardware=HARDWARE))
+        second = await ask(bad, report(trial, 1))
+        third = await ask(bad, BeginTrial(hardware=HARDWARE))
+        problems = [reply for reply in (first, second, third) if isinstance(reply, Problem)]
+        assert [problem.type for problem in problems] == ["undecidable", "kept", "job_in_trouble"]
+        assert [problem.retry_after_s is not None for problem in problems] == [False, True, True]
+        assert (await begin(ask, good)).trial_number == 1
+        assert parts.readiness.is_ready
+        (parked,) = await failing_store.parked_jobs.all()
+        assert (parked.job_id, "different types" in parked.reason) == (bad, True)
+        failing_store.bad_job = None
+        await eventually_async(lambda: _reports(failing_store, bad), what="the report that was kept")
+        assert await failing_store.parked_jobs.all() == []
+        async with memory_broker.dead_letters() as box:
+            (letter,) = await box.peek()
+        assert letter.reason == "poison: ZeroDivisionError: a bug"
+    assert await audit(failing_store, bad) == 1
+
+
+async def _reports(store: InMemoryStore, job_id: str) -> bool:
+    return (await store.trials(job_id))[0].reports == 1
 
 
 async def test_a_broker_that_goes_away_and_comes_back_loses_nothing(

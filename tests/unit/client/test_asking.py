@@ -90,3 +90,13 @@ async def test_a_renewal_that_fails_is_tried_again_until_the_trial_has_ended() -
 
     assert len(transport.came) == 3
     assert progress.bound == 7.0
+
+
+async def test_whoever_is_asked_for_patience_until_after_the_deadline_says_so_at_once() -> None:
+    later = Problem(
+        type="job_in_trouble", title="The job is in trouble", detail="later", is_retryable=True, retry_after_s=3600.0
+    )
+    transport = Scripted(later)
+    with pytest.raises(Unreachable, match="The job is in trouble"):
+        await ask(transport, request(), TrialBegun, deadline=asyncio.get_running_loop().time() + PATIENCE_S)
+    assert len(transport.came) == 1

@@ -6,7 +6,7 @@ import traceback
 import pytest
 
 from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch, Request
-from bso.domain.replies import Problem, Reply
+from bso.domain.replies import KEPT, Problem, Reply
 from bso_client import BatchSizeOptimizer, Misconfigured, Outcome, Refused, SpecConflict, Unreachable
 from tests.servers.waiting import eventually
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor, job_spec
@@ -235,6 +235,25 @@ def test_nothing_is_raised_at_a_training_whose_reports_are_refused(
 
     assert len(optimizer.commands(ReportEpoch)) == 1  # the refused trial keeps quiet
     assert "report_refused" in [getattr(record, "action", "") for record in caplog.records]
+
+
+def test_a_report_that_the_optimizer_keeps_is_delivered_and_not_judged(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for trial in bso.trials():
+        with trial:
+            optimizer.problem = Problem(
+                type=KEPT, title="The job is in trouble", detail="later", is_retryable=True, retry_after_s=60.0
+            )
+            trial.on_evaluate(0.1)
+            trial.on_evaluate(0.2)
+            optimizer.problem = None
+            trial.on_evaluate(0.95)
+            assert trial.converged
+
+    reports = optimizer.commands(ReportEpoch)
+    assert [report.epoch for report in reports] == [1.0, 2.0, 3.0], "none is sent again"
+    assert "report_kept" in [getattr(record, "action", "") for record in caplog.records]
 
 
 def test_a_problem_that_will_pass_is_waited_for(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:

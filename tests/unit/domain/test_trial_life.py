@@ -11,7 +11,7 @@ from bso.domain import commands as do
 from bso.domain import trial as trial_module
 from bso.domain.events import EpochReported, LateResult, TrialEnded, TrialResumed, TrialSuspended
 from bso.domain.identifiers import expiry_command_id, trial_id_for
-from bso.domain.replies import Deleted, LeaseExpired, LeaseRenewed, TrialBegun
+from bso.domain.replies import Deleted, EpochJudged, LeaseExpired, LeaseRenewed, TrialBegun
 from bso.domain.trial import TRANSITIONS, Outcome, TrialState
 from tests.unit.domain.builders import A100, JobLife, command_id, expect, problem_of
 
@@ -255,6 +255,23 @@ def test_a_report_after_the_end_is_refused_with_the_reason(life: JobLife) -> Non
     assert "ended as not_converged (the training gave up)" in problem_of(life.send(life.reporting(trial, 1.0))).detail
     renewal = do.RenewLease(trial_number=trial.trial_number, trial_id=trial.trial_id)
     assert problem_of(life.send(renewal)).type == "trial_ended"
+
+
+def test_a_journalled_report_after_the_end_is_recorded_once_and_changes_nothing(life: JobLife) -> None:
+    """Its finish came by a shorter way than the report, which had to wait for its job."""
+    trial = life.begin()
+    life.report(trial, cost=1.0)
+    life.give_up(trial)
+    before, known = life.row(trial), life.known()
+    late = replace(life.reporting(trial, 4.0), epoch=2.0, is_journalled=True)
+    told = expect(EpochJudged, life.send(late))
+    assert (told.should_stop, told.reason) == (False, "recorded before")
+    assert life.happened(EpochReported)[-1].is_fill_in
+    assert life.row(trial) == replace(before, reports=2)
+    assert life.known() == known
+    assert expect(EpochJudged, life.send(late)) == told
+    assert problem_of(life.send(replace(late, metric=0.123))).type == "conflicting_report"
+    assert len(life.happened(EpochReported)) == 2
 
 
 def test_finishing_twice_gives_the_first_outcome(life: JobLife) -> None:

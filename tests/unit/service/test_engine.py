@@ -11,8 +11,17 @@ import pytest
 from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.replies import Problem, Registered, TrialBegun
 from bso.schema.errors import StateTooNew
+from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine, Patience
-from bso.service.errors import Conflict, SchemaMissing, StoreLost, StoreRefused, StoreUnavailable, Unstorable
+from bso.service.errors import (
+    Conflict,
+    JobDamaged,
+    SchemaMissing,
+    StoreLost,
+    StoreRefused,
+    StoreUnavailable,
+    Unstorable,
+)
 from bso.service.memory import InMemoryStore
 from bso.service.ports import UnitOfWork
 from bso.service.records import Changes, JobChange
@@ -101,18 +110,19 @@ async def test_a_bug_in_the_first_command_of_a_new_job_leaves_the_others(store: 
     assert registered.reply.is_new
 
 
-async def test_a_damaged_state_poisons_its_own_job_only(store: InMemoryStore) -> None:
+async def test_a_damaged_state_leaves_the_commands_of_its_own_job_undecided(store: InMemoryStore) -> None:
     engine = Engine(store)
     await ask(engine, registration(), registration("another"))
     await damage(store, JOB, '{"state_major": 1, "versions": "gone"}')
-    bad, good = await engine.execute([beginning(), beginning("another")])
-    assert bad.poison is not None
-    assert JOB in bad.poison
+    bad, good = await engine.attempt([beginning(), beginning("another")])
+    assert isinstance(bad, Undecided)
+    assert isinstance(bad.cause, JobDamaged)
+    assert JOB in str(bad.cause)
+    assert isinstance(good, Answer)
     assert isinstance(good.reply, TrialBegun)
     await damage(store, JOB, "[")
-    [bad] = await engine.execute([beginning()])
-    assert bad.poison is not None
-    assert "not JSON" in bad.poison
+    with pytest.raises(JobDamaged, match="not JSON"):
+        await engine.execute([beginning()])
 
 
 async def test_a_state_of_a_newer_release_is_no_poison(store: InMemoryStore) -> None:

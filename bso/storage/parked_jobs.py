@@ -1,0 +1,82 @@
+"""The table of parked jobs: those whose commands cannot be decided for now, and those that have just recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Executable, and_, delete, false, literal, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bso.service.records import ParkedJob
+from bso.storage.dialects import Dialect, Updates
+from bso.storage.rows import Row
+from bso.storage.tables import event, job, parked_job, power_profile, trial
+
+_PARKED_AGAIN = Updates(replaced=("recovered_at", "retry_at", "reason"), first_stays=("parked_at",))
+_NO_JOB = ""  # no job has such an id
+
+
+class SqlParkedJobs:
+    """Reads and writes the table, each time in a transaction of its own: of ``writing``, or as ``read`` reads."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        *,
+        writing: Callable[[], AbstractAsyncContextManager[AsyncConnection]],
+        read: Callable[[Executable], Awaitable[Sequence[Row]]],
+    ) -> None:
+        self._dialect = dialect
+        self._writing = writing
+        self._read = read
+
+    async def park(self, job_id: str, *, reason: str, pause_s: float) -> None:
+        """Record that a job's commands cannot be decided for now. Raises what keeps the database from being written."""
+        async with self._writing() as connection:
+            now = await self._now(connection)
+            row = {"job_id": job_id, "parked_at": now, "reason": reason, "retry_at": now + timedelta(seconds=pause_s)}
+            await self._upsert(connection, row | {"recovered_at": None})
+
+    async def recover(self, job_ids: Collection[str]) -> None:
+        """Record that commands of these jobs can be decided again."""
+        are_parked = and_(parked_job.c.job_id.in_(sorted(job_ids)), parked_job.c.parked_at.is_not(None))
+        async with self._writing() as connection:
+            now = await self._now(connection)
+            await connection.execute(update(parked_job).where(are_parked).values(parked_at=None, recovered_at=now))
+
+    async def forget_recovered(self, *, older_than_s: float) -> None:
+        """Forget jobs that have recovered so long ago; until then their leases do not lapse."""
+        async with self._writing() as connection:
+            until = await self._now(connection) - timedelta(seconds=older_than_s)
+            await connection.execute(delete(parked_job).where(parked_job.c.recovered_at <= until))
+
+    async def all(self) -> Sequence[ParkedJob]:
+        """Jobs whose commands cannot be decided for now, the longest parked first."""
+        columns = (parked_job.c.job_id, parked_job.c.reason, parked_job.c.parked_at, parked_job.c.retry_at)
+        are_parked = parked_job.c.parked_at.is_not(None)
+        rows = await self._read(select(*columns).where(are_parked).order_by(parked_job.c.parked_at))
+        return [ParkedJob(**row) for row in rows]
+
+    async def try_writing(self) -> None:
+        """Write a row that is no job's, take it back, and find every table."""
+        async with self._writing() as connection:
+            now = await self._now(connection)
+            row = {"job_id": _NO_JOB, "parked_at": None, "recovered_at": now, "retry_at": now, "reason": ""}
+            await self._upsert(connection, row)
+            await connection.execute(delete(parked_job).where(parked_job.c.job_id == _NO_JOB))
+            for table in (job, trial, event, power_profile):
+                await connection.execute(select(literal(1)).select_from(table).where(false()))
+
+    async def _upsert(self, connection: AsyncConnection, row: dict[str, Any]) -> None:
+        await connection.execute(self._dialect.upsert(parked_job, _PARKED_AGAIN), [row])
+
+    async def _now(self, connection: AsyncConnection) -> datetime:
+        return (await connection.execute(select(self._dialect.clock()))).scalar_one()
+
+
+def is_parked(job_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Whether a job is parked, or has recovered a short while ago."""
+    return select(parked_job.c.job_id).where(parked_job.c.job_id == job_id).exists()

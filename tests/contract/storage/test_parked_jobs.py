@@ -1,0 +1,92 @@
+"""Jobs whose commands cannot be decided for now: what is recorded of them, and which of them others wait for."""
+
+from datetime import timedelta
+
+import pytest
+
+from bso.domain.decide import Rules
+from bso.domain.replies import TrialBegun
+from bso.service.answers import Answer, Undecided
+from bso.service.engine import Engine, Patience
+from bso.service.errors import Conflict, JobDamaged
+from bso.service.memory import InMemoryStore
+from bso.service.ports import Store
+from bso.service.records import Changes, JobChange
+from bso.storage import SqlStore
+from tests.contract.storage.conftest import OpenStore
+from tests.contract.storage.training import JOB, ask, assert_log_equals_tables, begin, beginning, registration
+
+LAPSES_AT_ONCE = Rules(lease_s=1e-6)
+
+
+async def test_a_job_is_parked_until_it_recovers(store: Store) -> None:
+    parked = store.parked_jobs
+    assert await parked.all() == []
+    await parked.park(JOB, reason="its row is locked", pause_s=5.0)
+    await parked.park("other", reason="damaged", pause_s=5.0)
+    await parked.park(JOB, reason="its row is still locked", pause_s=60.0)
+    first, other = await parked.all()
+    assert (first.job_id, first.reason, other.job_id) == (JOB, "its row is still locked", "other")
+    assert first.parked_at <= other.parked_at, "the first time counts"
+    assert first.retry_at > other.retry_at
+    await parked.recover([JOB, "never-parked"])
+    assert [one.job_id for one in await parked.all()] == ["other"]
+    await parked.park(JOB, reason="again", pause_s=5.0)
+    assert [one.job_id for one in await parked.all()] == ["other", JOB]
+
+
+async def test_leases_of_a_parked_job_lapse_only_a_lease_after_it_has_recovered(store: Store) -> None:
+    engine = Engine(store, LAPSES_AT_ONCE)
+    for job_id in (JOB, "other"):
+        await ask(engine, registration(job_id), beginning(job_id=job_id))
+    assert {lease.job_id for lease in await store.lapsed_leases()} == {JOB, "other"}
+    await store.parked_jobs.park(JOB, reason="its row is locked", pause_s=5.0)
+    assert {lease.job_id for lease in await store.lapsed_leases()} == {"other"}
+    await store.parked_jobs.recover([JOB])
+    await store.parked_jobs.forget_recovered(older_than_s=3600.0)
+    assert {lease.job_id for lease in await store.lapsed_leases()} == {"other"}
+    await store.parked_jobs.forget_recovered(older_than_s=0.0)
+    assert {lease.job_id for lease in await store.lapsed_leases()} == {JOB, "other"}
+
+
+async def test_a_store_that_can_be_written_says_so_and_keeps_nothing(store: Store) -> None:
+    await store.parked_jobs.try_writing()
+    assert await store.parked_jobs.all() == []
+    assert await store.jobs() == []
+
+
+async def test_nobody_waits_for_a_job_that_another_transaction_holds(open_another: OpenStore) -> None:
+    store, rival = open_another(), open_another()
+    if isinstance(store, InMemoryStore) or store._engine.dialect.name == "sqlite":  # type: ignore[attr-defined]
+        pytest.skip("one transaction at a time: nothing is ever held by another one")
+    await ask(Engine(store), registration(), registration("free"))
+    async with rival.unit_of_work() as uow:
+        await uow.lock([JOB], creating=())
+        asked = [beginning(), beginning(job_id="free"), registration(), registration("new")]
+        answers = await Engine(store).attempt(asked)
+        busy = [answer.request.job_id for answer in answers if isinstance(answer, Undecided)]
+        assert busy == [JOB, JOB]
+        assert all(isinstance(answer.cause, Conflict) for answer in answers if isinstance(answer, Undecided))
+    [begun, _] = await Engine(store).attempt([asked[0], asked[2]])
+    assert isinstance(begun, Answer)
+    assert isinstance(begun.reply, TrialBegun)
+    assert begun.reply.trial_number == 1
+    for job_id in (JOB, "free", "new"):
+        await assert_log_equals_tables(store, job_id)
+
+
+@pytest.mark.parametrize("command", [beginning, registration])
+async def test_a_job_whose_row_is_behind_its_log_is_damaged(store: Store, command: object) -> None:
+    engine = Engine(store, patience=Patience(total_s=5.0))
+    await ask(engine, registration(), registration("healthy"))
+    await begin(engine)
+    async with store.unit_of_work() as uow:
+        stored = (await uow.lock([JOB], creating=()))[JOB]
+        now = (await uow.recollect(())).now
+        await uow.save(Changes(now=now, jobs=(JobChange(job_id=JOB, last_seq=stored.last_seq - 1),)))
+        await uow.commit()
+    if isinstance(store, SqlStore):  # a dictionary has no unique keys
+        with pytest.raises(JobDamaged, match="contradict"):
+            await engine.execute([beginning()])
+    [answer] = await engine.execute([beginning(job_id="healthy")])
+    assert answer.events[0].recorded.recorded_at - now < timedelta(days=1)

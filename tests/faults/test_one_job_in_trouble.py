@@ -1,0 +1,120 @@
+"""One job is locked, damaged or unreadable: its own commands wait, and nobody else's."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from bso.domain.commands import BeginTrial
+from bso.domain.decide import Rules
+from bso.domain.replies import Problem, TrialBegun
+from bso.replay.rebuilding import rebuild
+from bso.storage import SqlStore
+from tests.integration.storage.test_broken_databases import _execute as execute
+from tests.integration.workers.fixtures import StartWorker
+from tests.integration.workers.processes import WorkerProcess
+from tests.integration.workers.training import HARDWARE, Load, Queue, audit, begin, new_job, register, report
+from tests.servers import eventually_async
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """Two workers, a job that is harmed, and one that is not; each has a trial."""
+
+    workers: tuple[WorkerProcess, WorkerProcess]
+    harmed: str
+    trial: TrialBegun
+    healthy: str
+
+    def parked(self) -> float:
+        return sum(worker.metric("bso_parked_jobs") for worker in self.workers)
+
+    def dead_letters(self) -> float:
+        return sum(worker.metric("bso_dead_letters_total") for worker in self.workers)
+
+
+@pytest.fixture
+async def scene(store: SqlStore, ask: Queue, start_worker: StartWorker) -> AsyncIterator[Scene]:
+    workers = (start_worker().ready(), start_worker().ready())
+    harmed, healthy = new_job(), new_job()
+    for job in (harmed, healthy):
+        await register(ask, job)
+    trial = await begin(ask, harmed)
+    yield Scene(workers=workers, harmed=harmed, trial=trial, healthy=healthy)
+    assert all(worker.process.poll() is None for worker in workers), "nothing crashed"
+    assert all(worker.page("readyz")[0] == 200 for worker in workers)
+
+
+async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, ask: Queue) -> None:
+    command_id = str(uuid.uuid4())
+    async with store.unit_of_work() as foreign, Load(ask=ask, job_id=scene.healthy) as load:
+        await foreign.lock([scene.harmed], creating=())
+        kept = await ask(scene.harmed, report(scene.trial, 1), command_id=command_id)
+        declined = await ask(scene.harmed, BeginTrial(hardware=HARDWARE))
+        await load.progress(10)
+    assert isinstance(kept, Problem)
+    assert isinstance(declined, Problem)
+    assert (kept.type, declined.type) == ("kept", "job_in_trouble")
+    assert kept.is_retryable
+    assert declined.is_retryable
+    assert (await store.parked_jobs.all())[0].job_id == scene.harmed
+    await eventually_async(lambda: _reports(store, scene), what="the report that was kept")
+    assert (await begin(ask, scene.harmed)).trial_number == 2
+    await eventually_async(lambda: _nothing_parked(store), what="the job's recovery")
+    assert await audit(store, scene.harmed) == 2
+    assert await audit(store, scene.healthy) == load.trials
+    assert scene.dead_letters() == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE job SET last_seq = last_seq - 1 WHERE job_id = '{job}'",
+        "DELETE FROM job WHERE job_id = '{job}'",
+        "UPDATE job SET state = '[' WHERE job_id = '{job}'",
+    ],
+    ids=["behind its log", "missing", "unreadable"],
+)
+async def test_a_job_whose_row_is_damaged(scene: Scene, store: SqlStore, ask: Queue, damage: str) -> None:
+    await execute(store, damage.format(job=scene.harmed))
+    async with Load(ask=ask, job_id=scene.healthy) as load:
+        # What is missing is unknown, and is registered again.
+        asked = register(ask, scene.harmed) if "DELETE" in damage else begin(ask, scene.harmed)
+        with pytest.raises(AssertionError, match="job_in_trouble"):
+            await asked
+        await load.progress(10)
+    (parked,) = await store.parked_jobs.all()
+    assert parked.job_id == scene.harmed
+    lines = [line for worker in scene.workers for line in worker.lines("job_parked")]
+    assert f"bso replay rebuild {scene.harmed}" in lines[0]["remedy"]
+    await rebuild(store, scene.harmed, rules=Rules())
+    await eventually_async(lambda: _begun(ask, scene.harmed), what="a trial of the job that was mended")
+    await eventually_async(lambda: _nothing_parked(store), what="the job's recovery")
+    assert await audit(store, scene.healthy) == load.trials
+    await audit(store, scene.harmed)
+    assert scene.dead_letters() == 0
+
+
+async def test_a_hot_job_under_three_workers_starves_nobody(
+    scene: Scene, store: SqlStore, ask: Queue, start_worker: StartWorker
+) -> None:
+    start_worker().ready()
+    async with Load(ask=ask, job_id=scene.healthy, at_once=16) as load, Load(ask=ask, job_id=scene.harmed) as other:
+        await asyncio.gather(load.progress(60), other.progress(20))
+    assert await store.parked_jobs.all() == []
+    assert await audit(store, scene.healthy) == load.trials
+    assert await audit(store, scene.harmed) == other.trials + 1
+
+
+async def _reports(store: SqlStore, scene: Scene) -> bool:
+    return (await store.trials(scene.harmed))[0].reports == 1
+
+
+async def _nothing_parked(store: SqlStore) -> bool:
+    return not await store.parked_jobs.all()
+
+
+async def _begun(ask: Queue, job_id: str) -> bool:
+    return isinstance(await ask(job_id, BeginTrial(hardware=HARDWARE)), TrialBegun)

@@ -1,0 +1,154 @@
+"""Lanes: a job whose commands cannot be decided with those of others goes alone, beside the work, until it can."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from bso.domain.errors import BsoError
+from bso.schema.errors import StateTooNew
+from bso.service.answers import Answer, Undecided, poisoned
+from bso.service.errors import Conflict, JobDamaged
+from bso_workers.admission import Admitted
+from bso_workers.deciding import Decider
+from bso_workers.parking import Parking
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+_AT_ONCE_S = 0.1  # so long a job that others hold is tried without waiting for its lock
+_PAUSES_S = (0.002, 0.005, 0.01, 0.02)
+_PATIENCE_S = 5.0  # then the job is parked
+_WAITING = 2  # lanes that may wait for a lock at the same time, each with a connection to the database
+_OF_THE_JOB = (Conflict, JobDamaged, StateTooNew)
+
+Settle = Callable[[Sequence[Admitted], Sequence[Answer]], Awaitable[None]]
+
+
+class Lanes:
+    """At most one lane a job; while there is one, all commands of the job go through it, in their order.
+
+    ``settle`` answers what was decided; ``blame`` says what keeps the database from being written, None: nothing, so
+    that the job is to blame; ``shut`` stops the intake then.
+    """
+
+    def __init__(
+        self,
+        *,
+        decider: Decider,
+        parking: Parking,
+        settle: Settle,
+        blame: Callable[[], Awaitable[BsoError | None]],
+        shut: Callable[[BsoError], Awaitable[None]],
+        batch_limit: int,
+    ) -> None:
+        self._decider = decider
+        self._parking = parking
+        self._settle = settle
+        self._blame = blame
+        self._shut = shut
+        self._batch_limit = batch_limit
+        self._waiting = asyncio.Semaphore(_WAITING)
+        self._items: dict[str, list[Admitted]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __contains__(self, job_id: str) -> bool:
+        """Whether a job has a lane."""
+        return job_id in self._items
+
+    def add(self, items: Mapping[str, Sequence[Admitted]]) -> None:
+        """Let commands go through the lanes of their jobs."""
+        for job_id, own in items.items():
+            if job_id in self._items:
+                self._items[job_id] += own
+                continue
+            self._items[job_id] = list(own)
+            task = asyncio.create_task(self._run(job_id), name=f"lane of {job_id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End all lanes; what they have not settled comes again."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _run(self, job_id: str) -> None:
+        items = self._items[job_id]
+        try:
+            while items:
+                if self._parking.pause_s(job_id):
+                    await self._keep(items)
+                    return
+                some = items[: self._batch_limit]
+                answers = await self._decided(job_id, some)
+                if answers is None:
+                    return  # what is left was kept, or is back with the broker
+                del items[: len(some)]
+                await self._settle(some, answers)
+        except Exception:  # noqa: BLE001  logged; it must not end the worker
+            _log.exception("a lane broke: its commands come again", action="lane_broke", job_id=job_id)
+        finally:
+            del self._items[job_id]
+
+    async def _decided(self, job_id: str, some: Sequence[Admitted]) -> Sequence[Answer] | None:
+        """The answers to some commands of the job, however often that has to be tried; None: it was given up."""
+        loop = asyncio.get_running_loop()
+        began_s, tries = loop.time(), 0
+        is_parked = waits = self._parking.knows(job_id)  # then there is one try, which may take its time
+        while True:
+            try:
+                return await self._tried(some, waits=waits)
+            except BsoError as error:
+                is_held = isinstance(error, Conflict)
+                may_try_again = loop.time() - began_s < _PATIENCE_S if is_held else not waits
+                if is_parked or not may_try_again:
+                    await self._give_up(job_id, error)
+                    return None
+                waits = not is_held or loop.time() - began_s > _AT_ONCE_S
+            except Exception as error:  # noqa: BLE001  unforeseen: it may lie in one of them
+                if len(some) > 1:
+                    return await self._one_by_one(job_id, some)
+                return [poisoned(some[0].request, f"{type(error).__name__}: {error}")]
+            await asyncio.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
+            tries += 1
+
+    async def _one_by_one(self, job_id: str, some: Sequence[Admitted]) -> Sequence[Answer] | None:
+        found: list[Answer] = []
+        for one in some:
+            answers = await self._decided(job_id, [one])
+            if answers is None:
+                return None
+            found += answers
+        return found
+
+    async def _tried(self, some: Sequence[Admitted], *, waits: bool) -> list[Answer]:
+        requests = [one.request for one in some]
+        if waits:
+            async with self._waiting:
+                return await self._decider.execute(requests)
+        found = await self._decider.attempt(requests)
+        for one in found:
+            if isinstance(one, Undecided):
+                raise one.cause
+        return [one for one in found if isinstance(one, Answer)]
+
+    async def _give_up(self, job_id: str, error: BsoError) -> None:
+        """Park the job, unless nothing at all can be recorded: then the intake is shut, and the broker keeps them."""
+        obstacle = None if isinstance(error, _OF_THE_JOB) else await self._blame()
+        if obstacle is None:
+            try:
+                await self._parking.park(job_id, error)
+            except BsoError as unwritable:
+                obstacle = unwritable
+        if obstacle is not None:
+            await self._shut(obstacle)
+            return
+        await self._keep(self._items[job_id])
+
+    async def _keep(self, items: list[Admitted]) -> None:
+        while items:  # more may arrive meanwhile
+            await self._parking.keep([items.pop(0)])

@@ -1,0 +1,145 @@
+"""Jobs in trouble: their commands cannot be decided for now, and wait until they can. All other jobs go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from bso.domain.commands import BeginTrial, Command, DescribeJob, RegisterJob, Request
+from bso.domain.errors import BsoError
+from bso.service.errors import JobDamaged
+from bso.service.ports import ParkedJobs
+from bso_workers.admission import Admitted
+from bso_workers.answering import Answering
+from bso_workers.metrics import Metrics
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+KEPT_BY_SENDER = (RegisterJob, BeginTrial, DescribeJob)
+"""Commands whose sender waits for the answer and does nothing before: it is asked to send them again later."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
+_SOON_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Parked:
+    """A job in trouble. ``kept`` are commands that lie in the broker's parking queues, and until when."""
+
+    pause_s: float
+    retry_at_s: float
+    kept: dict[str, float] = field(default_factory=dict)
+
+
+class Parking:
+    """The jobs in trouble that this worker knows of, and what becomes of their commands. ``clock`` is monotonic [s].
+
+    A job is tried again when its pause is over: 5 s at first, then twice as long each time, 60 s at most. What the
+    database holds of parked jobs is for people, for other workers, and for leases, which do not lapse meanwhile.
+    """
+
+    def __init__(
+        self,
+        *,
+        jobs: ParkedJobs,
+        answering: Answering,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        limit_s: float,
+    ) -> None:
+        self._jobs = jobs
+        self._answering = answering
+        self._metrics = metrics
+        self._clock = clock
+        self._limit_s = limit_s
+        self._parked: dict[str, _Parked] = {}
+        self._harmed: dict[str, set[type[Command]]] = {}
+        metrics.parked_jobs.set_function(lambda: len(self._parked))
+
+    def knows(self, job_id: str) -> bool:
+        """Whether a job is in trouble; with its pause over, it may be tried again."""
+        return job_id in self._parked
+
+    def pause_s(self, job_id: str) -> float:
+        """How long a job must still be left alone [s]; 0: not at all."""
+        parked = self._parked.get(job_id)
+        return 0.0 if parked is None else max(0.0, parked.retry_at_s - self._clock())
+
+    async def refresh(self) -> None:
+        """Learn of jobs that other workers, also such as have ended since, have parked. Raises BsoError."""
+        for job in await self._jobs.all():
+            self._parked.setdefault(job.job_id, _Parked(pause_s=_FIRST_PAUSE_S / 2, retry_at_s=self._clock()))
+
+    async def park(self, job_id: str, error: Exception) -> None:
+        """Leave a job alone for a while. Raises what keeps the database from being written: that is no job's fault."""
+        parked = self._parked.get(job_id)
+        pause_s = _FIRST_PAUSE_S if parked is None else min(_LONGEST_PAUSE_S, 2.0 * parked.pause_s)
+        reason = str(error) if isinstance(error, BsoError) else f"{type(error).__name__}: {error}"
+        await self._jobs.park(job_id, reason=reason, pause_s=pause_s)
+        kept = {} if parked is None else parked.kept
+        self._parked[job_id] = _Parked(pause_s=pause_s, retry_at_s=self._clock() + pause_s, kept=kept)
+        self._metrics.parks.inc()
+        say = _log.warning if parked is None else _log.info
+        say(
+            "a job is in trouble: its commands wait, all other jobs go on",
+            action="job_parked",
+            job_id=job_id,
+            pause_s=pause_s,
+            reason=reason,
+            remedy=remedy(job_id, error),
+        )
+
+    async def works(self, job_ids: Sequence[str]) -> None:
+        """Commands of these jobs have been decided: what was parked is not any more. Raises BsoError."""
+        recovered = sorted(set(job_ids) & self._parked.keys())
+        for job_id in job_ids:
+            self._harmed.pop(job_id, None)
+        if not recovered:
+            return
+        await self._jobs.recover(recovered)
+        for job_id in recovered:
+            self._parked.pop(job_id, None)
+            _log.info("a job has recovered", action="job_recovered", job_id=job_id)
+
+    def harms(self, request: Request) -> bool:
+        """Note that a rule fails over a command; whether it does over commands of another type of the job as well.
+
+        One command is the command's fault, and set aside. Two of different types are the fault of the job.
+        """
+        types = self._harmed.setdefault(request.job_id, set())
+        types.add(type(request.command))
+        return len(types) > 1
+
+    async def keep(self, items: Sequence[Admitted]) -> None:
+        """Settle commands of a parked job: their senders keep them, or the broker does, until they come again."""
+        for one in items:
+            job_id = one.request.job_id
+            pause_s = max(_SOON_S, self.pause_s(job_id))
+            if isinstance(one.request.command, KEPT_BY_SENDER):
+                await self._answering.decline(one, retry_after_s=pause_s)
+            elif one.delivery.parked_s >= self._limit_s:
+                await self._answering.give_up(one, reason=f"park_limit: its job was in trouble for {self._limit_s:g} s")
+            else:
+                await self._keep_at_broker(one, pause_s)
+
+    async def _keep_at_broker(self, one: Admitted, pause_s: float) -> None:
+        kept = self._parked[one.request.job_id].kept if one.request.job_id in self._parked else {}
+        now_s, command_id = self._clock(), one.request.command_id
+        for gone in [known for known, until_s in kept.items() if until_s <= now_s]:
+            del kept[gone]
+        is_copy = command_id in kept
+        while not await self._answering.keep(one, pause_s=pause_s, is_copy=is_copy):  # noqa: ASYNC110
+            await asyncio.sleep(_SOON_S)  # handing it back would count as a failed delivery
+        if not is_copy:
+            kept[command_id] = now_s + pause_s
+            self._metrics.parked_commands.inc()
+
+
+def remedy(job_id: str, error: Exception) -> str:
+    """What an operator can do about a job in trouble."""
+    if isinstance(error, JobDamaged):
+        return f"`bso replay verify {job_id}` says what differs, `bso replay rebuild {job_id}` mends it from the log"
+    return "it is tried again by itself; if that does not help, look for what holds or harms the job's rows"
