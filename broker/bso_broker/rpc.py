@@ -115,6 +115,7 @@ class RpcClient:
         self._where = where
         self._link = Link(lambda: _RpcSession(where), name="broker client")
         self._in_flight: set[str] = set()
+        self._was_answered = False
 
     @property
     def connected(self) -> asyncio.Event:
@@ -133,8 +134,9 @@ class RpcClient:
         """Send a command and return the reply to it.
 
         Raises CallTimeout when no reply came within ``timeout_s`` (it may be carried out all the same: call again
-        with the same message_id), NoCommandQueue when nobody has ever set up the queue, and what is Misconfigured
-        when the first connection shows it. After ``expiration_s`` the broker drops a command no worker has taken.
+        with the same message_id), NoCommandQueue when there is no queue and nobody has answered before, and what is
+        Misconfigured when the first connection shows it. After ``expiration_s`` the broker drops a command that no
+        worker has taken.
         """
         if message_id in self._in_flight:
             raise ValueError(f"a call with message_id {message_id} is under way already")
@@ -154,13 +156,18 @@ class RpcClient:
         while True:
             session = await self._link.session()
             try:
-                return await session.ask(command)
+                reply = await session.ask(command)
+                self._was_answered = True
+                return reply
             except ConnectionLost:
                 logger.debug("sending a command again on the next connection", extra={"action": "command_resent"})
             except PublishFailed:
                 logger.debug("the queue of commands takes no more: waiting", extra={"action": "command_refused"})
                 await asyncio.sleep(_REFUSED_PAUSE_S)
             except TopologyMissing as error:
+                if self._was_answered:  # somebody has deleted the queue: a worker declares it again
+                    await asyncio.sleep(_REFUSED_PAUSE_S)
+                    continue
                 raise NoCommandQueue(
                     "the broker has no queue for commands: no worker has been started there yet (bso worker), "
                     "or the URL names another virtual host than the workers' one"

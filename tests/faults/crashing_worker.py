@@ -1,6 +1,8 @@
 """A worker that dies by SIGKILL at a chosen point of its first batch in which a trial begins. Arguments: the point.
 
-before_commit: decided, not recorded; after_commit: recorded, not answered; after_reply: answered, not acknowledged.
+before_commit_frozen: as before_commit, but by SIGSTOP, with the locks of the transaction in its hands.
+before_commit: decided, not recorded; after_commit: recorded, not answered; after_reply: answered, not acknowledged;
+after_parking: a command of a job in trouble lies in a parking queue, and is not acknowledged.
 """
 
 import os
@@ -17,6 +19,7 @@ from bso_workers import bootstrap
 from bso_workers.__main__ import main
 from bso_workers.admission import Admitted
 from bso_workers.answering import Answering
+from bso_workers.parking import KEPT_BY_SENDER, Parking
 from bso_workers.worker import CommandWorker
 
 
@@ -40,6 +43,22 @@ async def die_at_commit(self: SqlUnitOfWork) -> None:
     die()
 
 
+class FreezesBeforeCommit(CommandWorker):
+    async def _handle_commands(self, admitted: Sequence[Admitted]) -> bool:
+        if begins_a_trial([one.request for one in admitted]):
+            SqlUnitOfWork.commit = freeze_at_commit  # type: ignore[method-assign]  # likewise
+        return await super()._handle_commands(admitted)
+
+
+_commit = SqlUnitOfWork.commit
+
+
+async def freeze_at_commit(self: SqlUnitOfWork) -> None:
+    SqlUnitOfWork.commit = _commit  # type: ignore[method-assign]
+    os.kill(os.getpid(), signal.SIGSTOP)
+    await _commit(self)
+
+
 class DiesAfterCommit(Answering):
     async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         if begins_a_trial([one.request for one in admitted]):
@@ -54,14 +73,23 @@ class DiesAfterReply(Answering):
         await super().answer(admitted, answers)
 
 
+class DiesAfterParking(Parking):
+    async def keep(self, items: Sequence[Admitted]) -> None:
+        if not isinstance(items[0].request.command, KEPT_BY_SENDER):
+            self._answering._consumer.ack = die_at_ack  # type: ignore[method-assign]  # likewise
+        await super().keep(items)
+
+
 async def die_at_ack(deliveries: Sequence[Delivery]) -> None:
     die()
 
 
 DOOM: dict[str, tuple[str, type]] = {
     "before_commit": ("CommandWorker", DiesBeforeCommit),
+    "before_commit_frozen": ("CommandWorker", FreezesBeforeCommit),
     "after_commit": ("Answering", DiesAfterCommit),
     "after_reply": ("Answering", DiesAfterReply),
+    "after_parking": ("Parking", DiesAfterParking),
 }
 setattr(bootstrap, *DOOM[sys.argv[1]])
 sys.exit(main())

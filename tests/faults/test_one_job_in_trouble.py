@@ -1,6 +1,7 @@
 """One job is locked, damaged or unreadable: its own commands wait, and nobody else's."""
 
 import asyncio
+import signal
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ import pytest
 
 from bso.domain.commands import BeginTrial
 from bso.domain.decide import Rules
-from bso.domain.replies import Problem, TrialBegun
+from bso.domain.replies import EpochJudged, Problem, TrialBegun
 from bso.replay.rebuilding import rebuild
 from bso.storage import SqlStore
+from tests.faults.test_worker_killed import CRASHING
 from tests.integration.storage.test_broken_databases import _execute as execute
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
@@ -66,6 +68,27 @@ async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, ask
     assert await audit(store, scene.harmed) == 2
     assert await audit(store, scene.healthy) == load.trials
     assert scene.dead_letters() == 0
+
+
+async def test_a_worker_dies_between_parking_a_command_and_acknowledging_it(
+    store: SqlStore, ask: Queue, start_worker: StartWorker
+) -> None:
+    """The command then lies in a parking queue and comes again as well: it is decided once."""
+    doomed = start_worker(program=(CRASHING, "after_parking")).ready()
+    job = new_job()
+    await register(ask, job)
+    trial = await begin(ask, job)
+    async with store.unit_of_work() as foreign:
+        await foreign.lock([job], creating=())
+        pending = asyncio.create_task(ask(job, report(trial, 1)))
+        assert await asyncio.to_thread(doomed.wait) == -signal.SIGKILL
+    heir = start_worker().ready()
+    assert isinstance(await pending, EpochJudged)
+    await eventually_async(lambda: heir.metric("bso_commands_total", type="report_epoch") == 2, what="the second copy")
+    assert heir.metric("bso_commands_total", type="report_epoch", result="repeated") == 1
+    assert (await store.trials(job))[0].reports == 1
+    assert await audit(store, job) == 1
+    assert heir.metric("bso_dead_letters_total") == 0
 
 
 @pytest.mark.parametrize(

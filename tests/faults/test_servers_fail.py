@@ -11,6 +11,7 @@ from bso.service.errors import StoreUnavailable
 from bso.storage import SqlStore, open_store
 from bso.storage.connections import ConnectionLimits
 from bso_broker.rabbit import RabbitBroker
+from bso_broker.topology import COMMANDS, EVENT_LOG, EVENTS, PARKED
 from bso_migrations import upgrade
 from tests.integration.broker.test_broker_failures import settled_down
 from tests.integration.workers.fixtures import StartWorker
@@ -197,6 +198,21 @@ async def test_the_database_is_read_only_for_a_while(
     store = open_store(database_url)
     assert await audit(store, job) == 1
     await store.close()
+
+
+async def test_somebody_deletes_an_exchange_or_a_queue(stack: Stack) -> None:
+    """Whoever publishes declares what it needs, and answers do not share the fate of events."""
+    management, vhost = stack.rabbitmq.management, stack.amqp_url.rpartition("/")[2]
+
+    async def break_and_mend() -> None:
+        for kind, name in (("exchanges", EVENTS), ("queues", EVENT_LOG), ("exchanges", PARKED), ("queues", COMMANDS)):
+            await asyncio.to_thread(management.request, "DELETE", f"{kind}/{vhost}/{name}")
+            for worker in stack.workers:
+                await answers_more(worker)
+
+    await under_load(stack, break_and_mend)
+    for kind, name in (("exchanges", EVENTS), ("exchanges", PARKED), ("queues", COMMANDS)):
+        assert await asyncio.to_thread(management.request, "GET", f"{kind}/{vhost}/{name}")
 
 
 async def test_a_load_balancer_loses_its_backend(

@@ -1,6 +1,7 @@
 """Workers that die by SIGKILL: their clients get the right answer all the same, once."""
 
 import asyncio
+import os
 import signal
 import uuid
 from pathlib import Path
@@ -47,6 +48,30 @@ async def test_a_worker_that_dies_leaves_the_client_with_the_right_answer_once(
     await eventually_async(lambda: heir.metric("bso_commands_total", type="begin_trial", result=result) >= 1)
     await train(ask, job, trial, lambda: None)
     assert await audit(store, job) == 1
+
+
+@pytest.mark.slow
+async def test_a_worker_that_freezes_with_locks_holds_up_their_jobs_for_a_short_while_and_no_others(
+    store: SqlStore, ask: Queue, start_worker: StartWorker
+) -> None:
+    frozen = start_worker(program=(CRASHING, "before_commit_frozen")).ready()
+    held, other = new_job(), new_job()
+    for job in (held, other):
+        await register(ask, job)
+    pending = asyncio.create_task(begin(ask, held, recurrence_id="monday"))
+    _, status = await asyncio.to_thread(os.waitpid, frozen.process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    heir = start_worker().ready()
+    async with Load(ask=ask, job_id=other) as load:
+        await load.progress(10)
+        trial = await pending  # the database has taken the lock back, and the broker what the frozen one was handed
+        frozen.process.send_signal(signal.SIGCONT)
+        await asyncio.to_thread(frozen.ready)
+        await load.progress(10)
+    await train(ask, held, trial, lambda: None)
+    assert await audit(store, held) == 1
+    assert await audit(store, other) == load.trials
+    assert heir.metric("bso_dead_letters_total") == 0
 
 
 async def test_events_of_a_dead_worker_are_relayed(

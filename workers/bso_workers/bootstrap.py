@@ -16,6 +16,7 @@ from bso.service.engine import Engine, Patience
 from bso.service.ports import Store
 from bso.storage import open_store
 from bso.storage.connections import ConnectionLimits
+from bso_broker.connection import BrokerAddress
 from bso_broker.ports import Broker, CommandSource
 from bso_broker.rabbit import RabbitBroker
 from bso_workers.admission import Admission
@@ -39,6 +40,8 @@ STUCK_AFTER_S = 600.0
 """A batch under way for so long hangs on something that should have had a deadline: the process is not alive."""
 _CONNECTIONS = ConnectionLimits(pool_size=6, lock_wait_s=1.0)
 _ALONE_S = 5.0  # how long a job that goes alone is tried before it is parked
+_HEARTBEAT_S = 6
+"""RabbitMQ takes back what a frozen worker was handed after two to three times as long."""
 _CLOSE_TIMEOUT_S = 3.0
 
 
@@ -63,7 +66,8 @@ async def serve(settings: WorkerSettings, *, until: Callable[[], Awaitable[str]]
     warn_of_unchecked_logins(settings)
     store = open_store(settings.database_url, limits=_CONNECTIONS)
     try:
-        async with RabbitBroker(settings.amqp_url, operators=settings.operators) as broker:
+        address = BrokerAddress(url=settings.amqp_url, heartbeat_s=_HEARTBEAT_S)
+        async with RabbitBroker(address, operators=settings.operators) as broker:
             parts = assemble(settings, broker=broker, store=store)
             pages = parts.health_pages()
             async with serve_health(pages, host=settings.health_host, port=settings.health_port) as port:
