@@ -161,7 +161,7 @@ class Store(UnitsOfWork, Protocol):
         ...
 
     async def unpublished(self, *, older_than_s: float, limit: int = 500) -> Sequence[StoredEvent]:
-        """Events that nobody marked as published, by event_id."""
+        """Events that nobody marked as published, by event_id; without those that cannot be read."""
         ...
 
     async def mark_published(self, event_ids: Collection[int]) -> None:

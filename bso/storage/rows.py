@@ -107,13 +107,17 @@ def profile_row(profile: PowerProfile) -> dict[str, Any]:
 
 
 def profile_from(row: Row) -> PowerProfile:
-    """A power profile from its row."""
-    return PowerProfile(
-        job_id=row["job_id"],
-        batch_size=row["batch_size"],
-        hardware=_hardware(row),
-        measurements=validated(tuple[PowerMeasurement, ...], from_json(row["measurements"]), "power profile"),
-    )
+    """A power profile from its row. Raises StateTooNew where this release cannot read it."""
+    try:
+        return PowerProfile(
+            job_id=row["job_id"],
+            batch_size=row["batch_size"],
+            hardware=_hardware(row),
+            measurements=validated(tuple[PowerMeasurement, ...], from_json(row["measurements"]), "power profile"),
+        )
+    except (ValueError, MalformedMessage) as error:
+        place = f"the power profile of batch size {row['batch_size']} of job {row['job_id']}"
+        raise StateTooNew(f"{place} has a value that this program does not know ({error}): upgrade it") from error
 
 
 def event_row(new: NewEvent) -> dict[str, Any]:

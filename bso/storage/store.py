@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from bso.domain.trial import Trial, TrialState
+from bso.schema.errors import StateTooNew
 from bso.service.errors import SchemaMissing, StoreLost, StoreUnavailable
 from bso.service.event_rows import recorded_from
 from bso.service.records import (
@@ -39,6 +40,7 @@ from bso.storage.tables import event, job, power_profile, trial
 from bso.storage.unit_of_work import SqlUnitOfWork
 
 _CLOSE_S = 2.0
+_ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
 _SUMMARY = tuple(column for column in job.columns if column.name != "state")
 _Found = TypeVar("_Found")
 
@@ -140,7 +142,7 @@ class SqlStore:
     async def lapsed_leases(self, *, job_id: str | None = None, limit: int = 100) -> Sequence[LapsedLease]:
         """Active trials whose lease is over by the database's clock, the oldest first."""
         columns = (trial.c.job_id, trial.c.trial_number, trial.c.trial_id, trial.c.state, trial.c.lease_expires_at)
-        lapsed = and_(trial.c.lease_expires_at <= self._dialect.clock(), trial.c.state != TrialState.ENDED.value)
+        lapsed = and_(trial.c.lease_expires_at <= self._dialect.clock(), trial.c.state.in_(_ACTIVE))
         statement = (
             select(*columns).where(lapsed, ~is_parked(trial.c.job_id)).order_by(trial.c.lease_expires_at).limit(limit)
         )
@@ -149,12 +151,12 @@ class SqlStore:
         return [LapsedLease(**{**row, "state": TrialState(row["state"])}) for row in await self._read(statement)]
 
     async def unpublished(self, *, older_than_s: float, limit: int = 500) -> Sequence[StoredEvent]:
-        """Events that nobody marked as published, by event_id."""
+        """Events that nobody marked as published, by event_id; without those that cannot be read."""
         now = (await self._read(select(self._dialect.clock().label("now"))))[0]["now"]
         until = literal(now - timedelta(seconds=older_than_s), Moment())
         waiting = and_(event.c.published_at.is_(None), event.c.recorded_at <= until)
         rows = await self._read(select(event).where(waiting).order_by(event.c.event_id).limit(limit))
-        return [_stored_event(row) for row in rows]
+        return [found for row in rows if (found := _readable_event(row)) is not None]
 
     async def mark_published(self, event_ids: Collection[int]) -> None:
         """Say that these events have reached the broker."""
@@ -284,6 +286,14 @@ def _jobs_after(job_id: str) -> Select[Any]:
 def _summary(row: Row) -> JobSummary:
     fields = {column.name: row[column.name] for column in _SUMMARY}
     return JobSummary(**{**fields, "owner": row["owner"] or None})
+
+
+def _readable_event(row: Row) -> StoredEvent | None:
+    """None of one that this release cannot read: others are published all the same."""
+    try:
+        return _stored_event(row)
+    except StateTooNew:
+        return None
 
 
 def _stored_event(row: Row) -> StoredEvent:

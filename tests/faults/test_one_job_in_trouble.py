@@ -39,7 +39,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(store: SqlStore, ask: Queue, start_worker: StartWorker) -> AsyncIterator[Scene]:
-    workers = (start_worker().ready(), start_worker().ready())
+    workers = (start_worker(relay_age_s=0.5).ready(), start_worker(relay_age_s=0.5).ready())
     harmed, healthy = new_job(), new_job()
     for job in (harmed, healthy):
         await register(ask, job)
@@ -97,8 +97,9 @@ async def test_a_worker_dies_between_parking_a_command_and_acknowledging_it(
         "UPDATE job SET last_seq = last_seq - 1 WHERE job_id = '{job}'",
         "DELETE FROM job WHERE job_id = '{job}'",
         "UPDATE job SET state = '[' WHERE job_id = '{job}'",
+        "UPDATE trial SET energy_method = 'nonsense', lease_expires_at = '2000-01-01' WHERE job_id = '{job}'",
     ],
-    ids=["behind its log", "missing", "unreadable"],
+    ids=["behind its log", "missing", "unreadable", "a lapsed trial unreadable"],
 )
 async def test_a_job_whose_row_is_damaged(scene: Scene, store: SqlStore, ask: Queue, damage: str) -> None:
     await execute(store, damage.format(job=scene.harmed))
@@ -110,14 +111,27 @@ async def test_a_job_whose_row_is_damaged(scene: Scene, store: SqlStore, ask: Qu
         await load.progress(10)
     (parked,) = await store.parked_jobs.all()
     assert parked.job_id == scene.harmed
+    assert not any(worker.lines("reaper_poison") for worker in scene.workers)
     lines = [line for worker in scene.workers for line in worker.lines("job_parked")]
-    assert f"bso replay rebuild {scene.harmed}" in lines[0]["remedy"]
+    assert f"bso replay rebuild {scene.harmed}" in lines[0]["remedy"] or "upgrade" in lines[0]["reason"]
     await rebuild(store, scene.harmed, rules=Rules())
     await eventually_async(lambda: _begun(ask, scene.harmed), what="a trial of the job that was mended")
     await eventually_async(lambda: _nothing_parked(store), what="the job's recovery")
     assert await audit(store, scene.healthy) == load.trials
     await audit(store, scene.harmed)
     assert scene.dead_letters() == 0
+
+
+async def test_events_that_cannot_be_read_keep_no_others_from_being_relayed(
+    scene: Scene, store: SqlStore, ask: Queue
+) -> None:
+    await execute(store, f"UPDATE event SET payload = '[', published_at = NULL WHERE job_id = '{scene.harmed}'")
+    await execute(store, f"UPDATE event SET published_at = NULL WHERE job_id = '{scene.healthy}'")
+    await eventually_async(lambda: _all_published(store), what="the relay of what can be read")
+
+
+async def _all_published(store: SqlStore) -> bool:
+    return not await store.unpublished(older_than_s=0.0)
 
 
 async def test_a_hot_job_under_three_workers_starves_nobody(
