@@ -16,7 +16,7 @@ from bso_broker.mending import is_mended
 from bso_broker.messages import Delivery
 from bso_broker.parking import parked_for_s
 from bso_broker.session import Session
-from bso_broker.topology import COMMANDS, declare_if_allowed
+from bso_broker.topology import COMMAND_QUEUE, declare_if_allowed
 
 _ANSWER_TIMEOUT_S = 5.0
 
@@ -43,7 +43,7 @@ class ConsumerSession(Session):
         await declare_if_allowed(self._connection)
         self._channel = await self.channel(self._connection, confirms=False)
         await self._channel.basic_qos(prefetch_count=self._prefetch)
-        consuming = await self._channel.basic_consume(COMMANDS, self._on_message)
+        consuming = await self._channel.basic_consume(COMMAND_QUEUE, self._on_message)
         self._consumer_tag = consuming.consumer_tag
 
     async def _on_message(self, message: DeliveredMessage) -> None:
@@ -109,7 +109,7 @@ class ConsumerSession(Session):
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 channel = await self._connection.channel(publisher_confirms=False)
-                answer = await channel.queue_declare(COMMANDS, passive=True)
+                answer = await channel.queue_declare(COMMAND_QUEUE, passive=True)
                 await channel.close()
         except TimeoutError as error:
             raise BrokerUnreachable(f"the broker at {self.address} stopped answering") from error
@@ -140,6 +140,7 @@ def _delivery(message: DeliveredMessage, *, session: int, login: str) -> Deliver
         user_id=properties.user_id,
         headers=headers,
         parked_s=parked_for_s(properties.user_id, headers, login=login),
+        exchange=getattr(message.delivery, "exchange", None) or "",
         is_damaged=is_mended(message.header),
         redelivered=bool(message.redelivered),
         delivery_count=count if isinstance(count, int) else int(bool(message.redelivered)),

@@ -19,7 +19,7 @@ from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost, P
 from bso_broker.messages import DeadLetter, Delivery, Headers, QueueCounts
 from bso_broker.publisher import PublishingLink, field_table
 from bso_broker.session import Session, open_session, publish_confirmed
-from bso_broker.topology import COMMAND_KEY, COMMANDS, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EXPIRED
+from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EXPIRED
 
 REASON_HEADER = "bso-reason"
 SENDER_HEADER = "bso-original-user"
@@ -123,7 +123,7 @@ class DeadLetters:
 
     async def counts(self) -> QueueCounts:
         """Count the waiting commands, the dead letters, and what expired within a day."""
-        commands, dead, expired = [await self._count(queue) for queue in (COMMANDS, DEAD_LETTERS, EXPIRED)]
+        commands, dead, expired = [await self._count(queue) for queue in (COMMAND_QUEUE, DEAD_LETTERS, EXPIRED)]
         return QueueCounts(commands=commands, dead_letters=dead, expired=expired)
 
     async def _count(self, queue: str) -> int:

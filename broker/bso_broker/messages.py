@@ -23,6 +23,7 @@ class Delivery:
     headers: Headers = field(default_factory=dict)
     parked_s: float = 0.0  # how long workers have parked it so far, because its job was in trouble
     redelivered: bool = False
+    exchange: str = ""  # which exchange it came through; "": straight to the queue
     is_damaged: bool = False  # what its AMQP properties said could not be read, and is missing here
     delivery_count: int = 0  # how often it was handed over before
     session: int = 0  # which life of the connection it came on: only there can it be settled

@@ -2,12 +2,12 @@
 
 ::
 
-    bso.commands (direct) --> bso.commands (quorum) --dead--> bso.dead-letter (headers)
-        ^                                                       |
-        '--- after 5 s or 60 s --- bso.parked (direct): two quorum queues for commands of jobs in trouble
-                                                                |
-                                                                |-- expired --> bso.expired (for counting)
-                                                                '-- all else -> bso.dead-letters (fanout, quorum)
+    bso.commands (direct) --> bso.inbox (quorum) --dead--> bso.dead-letter (headers)
+        ^                                                    |
+        '--- after 5 s or 60 s --- two quorum queues         |
+        bso.parked (direct) ------------^                    |
+                                                             |-- expired --> bso.expired (for counting)
+                                                             '-- all else -> bso.dead-letters (fanout, quorum)
     bso.events (topic) -----> bso.event-log (stream), and the queues of subscribers
     bso.replay (topic) -----> the queues of whoever wants recorded events again; live trainings never listen there
 """
@@ -31,6 +31,10 @@ from bso_broker.errors import BrokerUnreachable, NotPermitted, TopologyMismatch
 logger = logging.getLogger(__name__)
 
 COMMANDS = "bso.commands"
+"""The exchange that commands are sent to. Whoever may write to it may not bind the queue, which has another name."""
+COMMAND_QUEUE = "bso.inbox"
+FORMER_COMMAND_QUEUE = "bso.commands"
+"""What the queue was called when it had the name of its exchange."""
 COMMAND_KEY = "command"
 EVENTS = "bso.events"
 REPLAY = "bso.replay"
@@ -114,7 +118,7 @@ TOPOLOGY = Topology(
     ),
     queues=(
         Queue(
-            name=COMMANDS,
+            name=COMMAND_QUEUE,
             arguments={
                 "x-queue-type": "quorum",
                 "x-delivery-limit": DELIVERY_LIMIT,
@@ -135,7 +139,7 @@ TOPOLOGY = Topology(
         ),
     ),
     bindings=(
-        Binding(source=COMMANDS, destination=COMMANDS, routing_key=COMMAND_KEY),
+        Binding(source=COMMANDS, destination=COMMAND_QUEUE, routing_key=COMMAND_KEY),
         *(Binding(source=PARKED, destination=name, routing_key=name) for name in PARKED_FOR_S),
         Binding(source=EVENTS, destination=EVENT_LOG, routing_key="#"),
         Binding(source=DEAD_LETTERS, destination=DEAD_LETTERS),

@@ -41,23 +41,40 @@ async def _check_queues(connection: aiormq.Connection) -> tuple[list[Finding], b
     from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelNotFoundEntity
 
     from bso_broker.connection import explain
-    from bso_broker.topology import COMMANDS
+    from bso_broker.topology import COMMAND_QUEUE
 
     start = "start a worker (`bso worker`): it declares exchanges and queues"
     channel = await connection.channel()
     try:
-        queue = await channel.queue_declare(COMMANDS, passive=True, timeout=ANSWER_TIMEOUT_S)
+        queue = await channel.queue_declare(COMMAND_QUEUE, passive=True, timeout=ANSWER_TIMEOUT_S)
     except ChannelNotFoundEntity:
         return [broken("workers", "no worker has ever been started on this virtual host", start)], False
     except ChannelAccessRefused:
-        return [note("workers", f"this login may not look at the queue {COMMANDS}")], True
+        return [note("workers", f"this login may not look at the queue {COMMAND_QUEUE}")], True
     except AMQPError as error:
         raise explain(error) from error
     waiting, consumers = queue.message_count or 0, queue.consumer_count or 0
     if not consumers:
-        found = f"no worker consumes {COMMANDS}; {waiting} commands wait"
+        found = f"no worker consumes {COMMAND_QUEUE}; {waiting} commands wait"
         return [broken("workers", found, "start one (`bso worker`), or look at /readyz of those that run")], False
-    return [ok("workers", f"{consumers} consume {COMMANDS}; {waiting} commands wait")], True
+    working = ok("workers", f"{consumers} consume {COMMAND_QUEUE}; {waiting} commands wait")
+    return [working, *await _check_leftover(connection)], True
+
+
+async def _check_leftover(connection: aiormq.Connection) -> list[Finding]:
+    """Whether the queue that commands had before is still there."""
+    from aiormq.exceptions import AMQPError
+
+    from bso_broker.topology import FORMER_COMMAND_QUEUE
+
+    try:
+        channel = await connection.channel()
+        queue = await channel.queue_declare(FORMER_COMMAND_QUEUE, passive=True, timeout=ANSWER_TIMEOUT_S)
+    except AMQPError:
+        return []  # it is gone, as it should be, or this login may not look at it
+    found = f"{FORMER_COMMAND_QUEUE} is left over from an earlier release and takes a copy of each command"
+    advice = f"delete it: `rabbitmqctl delete_queue {FORMER_COMMAND_QUEUE}` ({queue.message_count or 0} messages)"
+    return [broken("queues", found, advice)]
 
 
 async def _check_answer(places: Places) -> Finding:

@@ -50,6 +50,14 @@ def worker(
             show_default=False,
         ),
     ] = None,
+    max_batch_sizes: Annotated[
+        int | None,
+        typer.Option(
+            help="How many batch sizes a job may name: choices take longer the more. [64]",
+            rich_help_panel=WORK,
+            show_default=False,
+        ),
+    ] = None,
     operators: Annotated[
         str | None,
         typer.Option(
@@ -110,6 +118,12 @@ def worker(
     check_interval_s: Annotated[float | None, _seconds("How often to look whether the database is there. [5]")] = None,
     database_timeout_s: Annotated[
         float | None, _seconds("How long one transaction may take before the database counts as away. [20]")
+    ] = None,
+    park_limit_s: Annotated[
+        float | None,
+        _seconds(
+            "How long a command may wait for its job to get out of trouble before it becomes a dead letter. [7 days]"
+        ),
     ] = None,
     drain_timeout_s: Annotated[
         float | None, _seconds("How long to go on with commands already taken, after SIGTERM. [25]")

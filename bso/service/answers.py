@@ -23,7 +23,7 @@ class Answer:
 
     ``events`` are those newly recorded, to be published. ``is_repeat``: the command was decided before, this is the
     reply it got then. ``poison``: why the request can never be decided; the reply is then a problem, and the
-    message belongs among the dead letters.
+    message belongs among the dead letters. ``took_s``: how long deciding took.
     """
 
     request: Request
@@ -31,11 +31,12 @@ class Answer:
     events: tuple[StoredEvent, ...] = ()
     is_repeat: bool = False
     poison: str | None = None
+    took_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """A request of which nothing was decided, because of its job: Conflict where another transaction holds it."""
+    """A request of which nothing was decided: Conflict where another transaction holds its job, or OutOfTime."""
 
     request: Request
     cause: Retryable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,12 +28,11 @@ from bso.domain.log import RecordedEvent
 from bso.domain.trial import EpochReport, Trial
 from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided, poisoned, recalled, repeated
-from bso.service.errors import Conflict, JobDamaged, Unstorable
+from bso.service.errors import Conflict, JobDamaged, OutOfTime, Unstorable
 from bso.service.event_rows import report_in, row_of
 from bso.service.ports import UnitOfWork
 from bso.service.records import (
     Changes,
-    JobChange,
     NewEvent,
     PowerProfile,
     Recollection,
@@ -40,8 +40,10 @@ from bso.service.records import (
     StoredJob,
     TrialKey,
 )
-from bso.service.snapshots import SnapshotReader, is_same_state, snapshot_of
+from bso.service.snapshots import SnapshotReader, changed_jobs, changed_trials
 
+_LONG_S = 0.001  # for one decision
+_OUT_OF_TIME = OutOfTime("the commands before have used up the time of the transaction")
 _LARGEST = 2**63 - 1
 """No store can be asked for a larger trial number; decide refuses it as unknown."""
 
@@ -76,7 +78,8 @@ class _Decided:
 class Batch:
     """The working memory of one batch. Commands of one job build on one another, in the order they came.
 
-    ``waits``: for jobs that another transaction holds; else their commands are not decided.
+    ``waits``: for jobs that another transaction holds; else their commands are not decided. After ``budget_s`` of
+    deciding the rest is not, either: the jobs are locked meanwhile.
     """
 
     uow: UnitOfWork
@@ -84,6 +87,8 @@ class Batch:
     rules: Rules
     decide: Decide
     waits: bool = True
+    budget_s: float = math.inf
+    _spent_s: float = 0.0
     _stored: Mapping[str, StoredJob] = field(default_factory=dict)
     _loaded: dict[str, Job] = field(default_factory=dict)
     _jobs: dict[str, Job] = field(default_factory=dict)
@@ -103,13 +108,15 @@ class Batch:
         open_to = [request for request in requests if request.job_id not in self._unusable]
         memory = await self.uow.recollect({request.command_id for request in open_to}, active_of=self._loaded.keys())
         await self._load([request for request in open_to if request.command_id not in memory.replies], memory)
-        decided = [await self._answer(request, memory) for request in open_to]
+        decided: dict[int, _Decided] = {}
+        for request in open_to:
+            if self._spent_s < self.budget_s:
+                decided[id(request)] = await self._answer(request, memory)
         event_ids = await self._save(memory)
-        answers = {id(one.answer.request): _with_events(one, event_ids) for one in decided}
         return [
-            Undecided(request=request, cause=self._unusable[request.job_id])
-            if request.job_id in self._unusable
-            else answers[id(request)]
+            _with_events(decided[id(request)], event_ids)
+            if id(request) in decided
+            else Undecided(request=request, cause=self._unusable.get(request.job_id, _OUT_OF_TIME))
             for request in requests
         ]
 
@@ -187,6 +194,8 @@ class Batch:
     async def _decided(self, request: Request, now: datetime) -> _Decided:
         job = self._jobs.get(request.job_id)
         earlier = await self._earlier_report(job, request) if job is not None else None
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
         try:
             decision = self.decide(
                 job,
@@ -199,6 +208,7 @@ class Batch:
             )
             events = _recorded(request, decision, job.last_seq if job is not None else 0, now)
             rows = [row_of(event, decision.reply) for event in events]
+            took_s = clock() - began_s
         except Exception as error:  # noqa: BLE001 - a bug in a rule must not take the rest of the batch with it
             return _Decided(answer=poisoned(request, f"{type(error).__name__}: {error}"))
         if job is not None or events:
@@ -206,7 +216,10 @@ class Batch:
         self._events.extend(rows)
         for event in events:
             self._note(request.job_id, event.event)
-        return _Decided(answer=Answer(request=request, reply=decision.reply), events=events)
+        self._spent_s += took_s
+        if took_s > _LONG_S:
+            await asyncio.sleep(0)  # let others have their turn
+        return _Decided(answer=Answer(request=request, reply=decision.reply, took_s=took_s), events=events)
 
     def _like(self, request: Request) -> Job | None:
         """The job to inherit from; one of this batch as the commands before have left it."""
@@ -246,33 +259,14 @@ class Batch:
             changes = Changes(
                 now=memory.now,
                 events=tuple(self._events),
-                trials=self._changed_trials(),
-                jobs=tuple(self._changed_jobs()),
+                trials=changed_trials(self._loaded, self._jobs),
+                jobs=tuple(changed_jobs(self._loaded, self._jobs)),
                 unprofiled=tuple(sorted(self._unprofiled)),
                 power_profiles=tuple(self._profiles[key] for key in sorted(self._profiles)),
             )
         except Exception as error:
             raise Unstorable(f"a job's state cannot be encoded: {type(error).__name__}: {error}") from error
         return await self.uow.save(changes)
-
-    def _changed_trials(self) -> dict[TrialKey, Trial]:
-        changed: dict[TrialKey, Trial] = {}
-        for job_id in sorted(self._jobs):
-            before = self._loaded[job_id].trials if job_id in self._loaded else {}
-            for number, trial in sorted(self._jobs[job_id].trials.items()):
-                if trial is not before.get(number) and trial != before.get(number):
-                    changed[job_id, number] = trial
-        return changed
-
-    def _changed_jobs(self) -> list[JobChange]:
-        changes = []
-        for job_id in sorted(self._jobs):
-            job, before = self._jobs[job_id], self._loaded.get(job_id)
-            if before is None or not is_same_state(job, before):
-                changes.append(JobChange(job_id=job_id, last_seq=job.last_seq, snapshot=snapshot_of(job)))
-            elif job.last_seq != before.last_seq:
-                changes.append(JobChange(job_id=job_id, last_seq=job.last_seq))
-        return changes
 
 
 def _recorded(request: Request, decision: Decision, last_seq: int, now: datetime) -> tuple[RecordedEvent, ...]:
@@ -293,5 +287,10 @@ def _with_events(decided: _Decided, event_ids: Mapping[tuple[str, int], int]) ->
     answer = decided.answer
     events = tuple(StoredEvent(event_id=event_ids[event.job_id, event.seq], recorded=event) for event in decided.events)
     return Answer(
-        request=answer.request, reply=answer.reply, events=events, is_repeat=answer.is_repeat, poison=answer.poison
+        request=answer.request,
+        reply=answer.reply,
+        events=events,
+        is_repeat=answer.is_repeat,
+        poison=answer.poison,
+        took_s=answer.took_s,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -35,9 +36,13 @@ _DEFAULT_RULES = Rules()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long the engine tries. ``attempt_s`` bounds one transaction, with all its waits for locks."""
+    """How long the engine tries. ``attempt_s`` bounds one transaction, with all its waits for locks.
+
+    ``deciding_s`` bounds the deciding within one attempt: the jobs are locked meanwhile.
+    """
 
     attempt_s: float = 20.0
+    deciding_s: float = 0.1
     attempts: int = 10
     total_s: float = 30.0
     longest_pause_s: float = 1.0
@@ -80,8 +85,8 @@ class Engine:
     async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         """Decide requests in one transaction, once, without those whose jobs another transaction holds.
 
-        A job that cannot be read leaves its own undecided, too. Whatever else goes wrong is raised, and concerns all of
-        them: nothing has happened, or the outcome is unknown.
+        Those of a job that cannot be read are not decided either, nor those for which the time does not suffice.
+        Whatever else goes wrong is raised, and concerns all of them: nothing has happened, or the outcome is unknown.
         """
         refused = [misaddressed(request) for request in requests]
         sound = [request for request, refusal in zip(requests, refused, strict=True) if refusal is None]
@@ -124,7 +129,14 @@ class Engine:
     async def _once(self, requests: Sequence[Request], *, waits: bool = True) -> list[Answer | Undecided]:
         try:
             async with asyncio.timeout(self._patience.attempt_s), self._store.unit_of_work() as uow:
-                batch = Batch(uow=uow, reader=self._reader, rules=self._rules, decide=self._rule, waits=waits)
+                batch = Batch(
+                    uow=uow,
+                    reader=self._reader,
+                    rules=self._rules,
+                    decide=self._rule,
+                    waits=waits,
+                    budget_s=math.inf if waits else self._patience.deciding_s,
+                )
                 answers = await batch.run(requests)
                 await uow.commit()
                 return answers

@@ -17,6 +17,10 @@ class JobDamaged(Retryable):
     """What is stored of a job contradicts itself, or cannot be read: an operator has to look after it."""
 
 
+class OutOfTime(Retryable):
+    """The commands before it have used up the time of a transaction: it comes in the next one."""
+
+
 class StoreLost(Retryable):
     """The connection to the store broke: if it happened at commit, the outcome is unknown until asked by command_id."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from bso.domain.trial import Trial
 from bso.schema.envelope import dump, validated
 from bso.schema.errors import MalformedMessage
 from bso.schema.state import job_from_state, state_of
-from bso.service.records import JobSnapshot, StoredJob
+from bso.service.records import JobChange, JobSnapshot, StoredJob, TrialKey
 
 _TRIALS = "trials"
 
@@ -68,6 +69,29 @@ def snapshot_of(job: Job) -> JobSnapshot:
 def is_same_state(one: Job, other: Job) -> bool:
     """Whether two jobs have the same snapshot; cheap where decide has kept what it did not change."""
     return replace(one, trials={}, last_seq=0) == replace(other, trials={}, last_seq=0)
+
+
+def changed_jobs(before: Mapping[str, Job], after: Mapping[str, Job]) -> list[JobChange]:
+    """What to save of jobs, in the order of their ids."""
+    changes = []
+    for job_id, job in sorted(after.items()):
+        known = before.get(job_id)
+        if known is None or not is_same_state(job, known):
+            changes.append(JobChange(job_id=job_id, last_seq=job.last_seq, snapshot=snapshot_of(job)))
+        elif job.last_seq != known.last_seq:
+            changes.append(JobChange(job_id=job_id, last_seq=job.last_seq))
+    return changes
+
+
+def changed_trials(before: Mapping[str, Job], after: Mapping[str, Job]) -> dict[TrialKey, Trial]:
+    """The loaded trials of jobs that are new or different, in the order of their keys."""
+    changed: dict[TrialKey, Trial] = {}
+    for job_id, job in sorted(after.items()):
+        known = before[job_id].trials if job_id in before else {}
+        for number, trial in sorted(job.trials.items()):
+            if trial is not known.get(number) and trial != known.get(number):
+                changed[job_id, number] = trial
+    return changed
 
 
 def snapshot_event(job: Job) -> JobSnapshotted:

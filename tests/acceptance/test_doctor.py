@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiormq
 import pytest
 
 from tests.acceptance.conftest import BSO, Command, started_worker
@@ -130,6 +131,20 @@ def test_workers_come_and_go(bso: Command, amqp_url: str, mysql_url: str, tmp_pa
     worker.terminate()
     assert worker.wait() == 0
     assert "no worker consumes" in broken(examined(bso, **settings))["workers"]
+
+
+async def test_a_queue_of_an_earlier_release_is_named_with_the_command_that_removes_it(
+    bso: Command, amqp_url: str, mysql_url: str, tmp_path: Path
+) -> None:
+    settings = {"BSO_URL": amqp_url, "BSO_DATABASE_URL": mysql_url}
+    bso.ok("migrate", **settings)
+    worker = started_worker(tmp_path / "worker.log", amqp_url, mysql_url)
+    connection = await aiormq.connect(amqp_url)
+    channel = await connection.channel()
+    await channel.queue_declare("bso.commands", durable=True, arguments={"x-queue-type": "quorum"})
+    assert "rabbitmqctl delete_queue bso.commands" in broken(examined(bso, **settings))["queues"]
+    await connection.close()
+    worker.stop()
 
 
 def test_a_database_without_schema(bso: Command, amqp_url: str, mysql_url: str) -> None:

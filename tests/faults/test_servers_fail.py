@@ -11,7 +11,7 @@ from bso.service.errors import StoreUnavailable
 from bso.storage import SqlStore, open_store
 from bso.storage.connections import ConnectionLimits
 from bso_broker.rabbit import RabbitBroker
-from bso_broker.topology import COMMANDS, EVENT_LOG, EVENTS, PARKED
+from bso_broker.topology import COMMAND_QUEUE, EVENT_LOG, EVENTS, PARKED
 from bso_migrations import upgrade
 from tests.integration.broker.test_broker_failures import settled_down
 from tests.integration.workers.fixtures import StartWorker
@@ -205,13 +205,18 @@ async def test_somebody_deletes_an_exchange_or_a_queue(stack: Stack) -> None:
     management, vhost = stack.rabbitmq.management, stack.amqp_url.rpartition("/")[2]
 
     async def break_and_mend() -> None:
-        for kind, name in (("exchanges", EVENTS), ("queues", EVENT_LOG), ("exchanges", PARKED), ("queues", COMMANDS)):
+        for kind, name in (
+            ("exchanges", EVENTS),
+            ("queues", EVENT_LOG),
+            ("exchanges", PARKED),
+            ("queues", COMMAND_QUEUE),
+        ):
             await asyncio.to_thread(management.request, "DELETE", f"{kind}/{vhost}/{name}")
             for worker in stack.workers:
                 await answers_more(worker)
 
     await under_load(stack, break_and_mend)
-    for kind, name in (("exchanges", EVENTS), ("exchanges", PARKED), ("queues", COMMANDS)):
+    for kind, name in (("exchanges", EVENTS), ("exchanges", PARKED), ("queues", COMMAND_QUEUE)):
         assert await asyncio.to_thread(management.request, "GET", f"{kind}/{vhost}/{name}")
 
 

@@ -13,6 +13,7 @@ from bso.schema.errors import UnsupportedSchema
 from bso_broker.addresses import is_reply_address
 from bso_broker.dead_letters import sender_of
 from bso_broker.messages import Delivery
+from bso_broker.topology import COMMAND_QUEUE, COMMANDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ class Admission:
         sender = Sender(user=user, reply_to=delivery.reply_to if is_answerable else None)
         if delivery.is_damaged:
             return _damaged(delivery, sender)
+        if delivery.exchange not in (COMMANDS, ""):
+            return _astray(delivery, sender)
         if self.requires_user_id and user is None:
             return _anonymous(delivery, sender)
         if delivery.reply_to and not is_answerable:
@@ -79,6 +82,16 @@ def _damaged(delivery: Delivery, sender: Sender) -> Refused:
     detail = "expected AMQP properties with text in UTF-8 and times before the year 10000, got others"
     problem = Problem(type="malformed", title="The message's properties cannot be read", detail=detail)
     return Refused(delivery=delivery, sender=sender, kind="malformed", reason=f"malformed: {detail}", problem=problem)
+
+
+def _astray(delivery: Delivery, sender: Sender) -> Refused:
+    detail = (
+        f"expected commands from exchange {COMMANDS!r}, got a message from {delivery.exchange!r}: somebody has bound "
+        f"the queue {COMMAND_QUEUE!r} to it; delete that binding (the page of the queue, in RabbitMQ's management)"
+    )
+    problem = Problem(type="foreign_binding", title="The message is no command", detail=detail)
+    reason = f"foreign_binding: {detail}"
+    return Refused(delivery=delivery, sender=sender, kind="foreign_binding", reason=reason, problem=problem)
 
 
 def _anonymous(delivery: Delivery, sender: Sender) -> Refused:

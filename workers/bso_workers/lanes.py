@@ -1,4 +1,4 @@
-"""Lanes: a job whose commands cannot be decided with those of others goes alone, beside the work, until it can."""
+"""Lanes: a job that others should not wait for goes alone, beside the work: it is locked, harmed or costly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 from bso.domain.errors import BsoError
 from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided, poisoned
-from bso.service.errors import Conflict, JobDamaged
+from bso.service.errors import Conflict, JobDamaged, OutOfTime
 from bso_workers.admission import Admitted
 from bso_workers.deciding import Decider
 from bso_workers.parking import Parking
@@ -21,7 +21,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 _AT_ONCE_S = 0.1  # so long a job that others hold is tried without waiting for its lock
 _PAUSES_S = (0.002, 0.005, 0.01, 0.02)
 _PATIENCE_S = 5.0  # then the job is parked
-_WAITING = 2  # lanes that may wait for a lock at the same time, each with a connection to the database
+_WAITING, _RUNNING = 2, 2  # lanes that may wait for a lock, or run, each with a connection to the database
 _OF_THE_JOB = (Conflict, JobDamaged, StateTooNew)
 
 Settle = Callable[[Sequence[Admitted], Sequence[Answer]], Awaitable[None]]
@@ -51,6 +51,7 @@ class Lanes:
         self._shut = shut
         self._batch_limit = batch_limit
         self._waiting = asyncio.Semaphore(_WAITING)
+        self._running = asyncio.Semaphore(_RUNNING)
         self._items: dict[str, list[Admitted]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -69,12 +70,16 @@ class Lanes:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    async def finished(self) -> None:
+        """Wait until everything in the lanes is settled."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def close(self) -> None:
         """End all lanes; what they have not settled comes again."""
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self.finished()
 
     async def _run(self, job_id: str) -> None:
         items = self._items[job_id]
@@ -87,15 +92,15 @@ class Lanes:
                 answers = await self._decided(job_id, some)
                 if answers is None:
                     return  # what is left was kept, or is back with the broker
-                del items[: len(some)]
-                await self._settle(some, answers)
+                del items[: len(answers)]
+                await self._settle(some[: len(answers)], answers)
         except Exception:  # noqa: BLE001  logged; it must not end the worker
             _log.exception("a lane broke: its commands come again", action="lane_broke", job_id=job_id)
         finally:
             del self._items[job_id]
 
     async def _decided(self, job_id: str, some: Sequence[Admitted]) -> Sequence[Answer] | None:
-        """The answers to some commands of the job, however often that has to be tried; None: it was given up."""
+        """Answers to the first commands, one at least, however often that has to be tried; None: it was given up."""
         loop = asyncio.get_running_loop()
         began_s, tries = loop.time(), 0
         is_parked = waits = self._parking.knows(job_id)  # then there is one try, which may take its time
@@ -130,11 +135,12 @@ class Lanes:
         if waits:
             async with self._waiting:
                 return await self._decider.execute(requests)
-        found = await self._decider.attempt(requests)
+        async with self._running:
+            found = await self._decider.attempt(requests)
         for one in found:
-            if isinstance(one, Undecided):
+            if isinstance(one, Undecided) and not isinstance(one.cause, OutOfTime):
                 raise one.cause
-        return [one for one in found if isinstance(one, Answer)]
+        return [one for one in found if isinstance(one, Answer)]  # the first ones, as far as time allowed
 
     async def _give_up(self, job_id: str, error: BsoError) -> None:
         """Park the job, unless nothing at all can be recorded: then the intake is shut, and the broker keeps them."""

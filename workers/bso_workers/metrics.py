@@ -31,8 +31,8 @@ class Metrics:
         )
         self.dead_letters = Counter(
             "bso_dead_letters",
-            "Commands set aside, by reason: malformed, unsupported_schema, no_user_id, forged_reply_address, poison, "
-            "park_limit.",
+            "Commands set aside, by reason: malformed, unsupported_schema, no_user_id, forged_reply_address, "
+            "foreign_binding, poison, park_limit.",
             ["reason"],
             registry=self.registry,
         )

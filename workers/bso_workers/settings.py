@@ -42,6 +42,9 @@ class WorkerSettings(BaseModel):
     resume_window_s: Seconds = Field(
         default=7 * 86400.0, description="How long a suspended trial may come back before it ends as interrupted."
     )
+    max_batch_sizes: int = Field(
+        default=64, ge=1, le=1000, description="How many batch sizes a job may name: choices take longer the more."
+    )
     operators: frozenset[str] = Field(
         default=frozenset(), description="Logins, separated by commas, that may change jobs they do not own."
     )
@@ -87,7 +90,12 @@ class WorkerSettings(BaseModel):
     @property
     def rules(self) -> Rules:
         """The settings of the optimizer itself."""
-        return Rules(lease_s=self.lease_s, resume_window_s=self.resume_window_s, operators=self.operators)
+        return Rules(
+            max_batch_sizes=self.max_batch_sizes,
+            lease_s=self.lease_s,
+            resume_window_s=self.resume_window_s,
+            operators=self.operators,
+        )
 
 
 def read_settings(environ: Mapping[str, str], **options: Any) -> WorkerSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import structlog
@@ -24,6 +25,9 @@ from bso_workers.outbox import Outbox
 from bso_workers.parking import Parking
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+_COSTLY_S = 0.003  # for one decision: then none of the others waits for the job
+_MOST_COSTS = 10_000
 
 
 class CommandWorker:
@@ -65,6 +69,7 @@ class CommandWorker:
             batch_limit=batch_limit,
         )
         self._busy_since_s: float | None = None
+        self._costs_s: OrderedDict[str, float] = OrderedDict()  # what deciding for a job took last
 
     def busy_for_s(self) -> float:
         """How long the batch under way has been so [s]; 0 without one."""
@@ -77,6 +82,7 @@ class CommandWorker:
                 self._busy_since_s = asyncio.get_running_loop().time()
                 await self._handle(batch)
                 self._busy_since_s = None
+            await self._lanes.finished()
         finally:
             await self._lanes.close()
 
@@ -93,9 +99,11 @@ class CommandWorker:
 
     def _sorted(self, admitted: Sequence[Admitted]) -> tuple[list[Admitted], dict[str, list[Admitted]]]:
         """What is decided together, and by job what goes through a lane: the job has one, or is in trouble."""
-        jobs = by_job(admitted)
-        alone = {job_id: own for job_id, own in jobs.items() if job_id in self._lanes or self._parking.knows(job_id)}
+        alone = {job_id: own for job_id, own in by_job(admitted).items() if self._goes_alone(job_id)}
         return [one for one in admitted if one.request.job_id not in alone], alone
+
+    def _goes_alone(self, job_id: str) -> bool:
+        return job_id in self._lanes or self._parking.knows(job_id) or self._costs_s.get(job_id, 0.0) > _COSTLY_S
 
     async def _handle_commands(self, admitted: Sequence[Admitted]) -> bool:
         """Decide and answer; False when the database is away and the intake has been shut."""
@@ -135,10 +143,15 @@ class CommandWorker:
         settled: list[tuple[Admitted, Answer]] = []
         for one, answer in zip(admitted, answers, strict=True):
             self._outbox.put(answer.events)
+            if answer.took_s:
+                self._costs_s[one.request.job_id] = answer.took_s
+                self._costs_s.move_to_end(one.request.job_id)
             if answer.poison is not None and self._parking.harms(one.request):
                 harmed.setdefault(one.request.job_id, []).append(one)
             else:
                 settled.append((one, answer))
+        while len(self._costs_s) > _MOST_COSTS:
+            self._costs_s.popitem(last=False)
         try:
             await self._parking.works([one.request.job_id for one, answer in settled if answer.poison is None])
             for job_id in harmed:

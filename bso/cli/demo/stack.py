@@ -120,7 +120,7 @@ def _wait_until_all_consume(amqp_url: str, crew: list[_Worker]) -> None:
 
 async def _consumers(amqp_url: str) -> int:
     from bso_broker.connection import BrokerAddress, connect
-    from bso_broker.topology import COMMANDS
+    from bso_broker.topology import COMMAND_QUEUE
 
     try:
         connection = await connect(BrokerAddress(url=amqp_url), name="bso demo")
@@ -128,7 +128,7 @@ async def _consumers(amqp_url: str) -> int:
         return 0
     try:
         channel = await connection.channel()
-        queue = await channel.queue_declare(COMMANDS, passive=True, timeout=5)
+        queue = await channel.queue_declare(COMMAND_QUEUE, passive=True, timeout=5)
         return queue.consumer_count or 0
     except Exception:  # noqa: BLE001  # not declared yet, in whatever words the broker has for it
         return 0

@@ -26,8 +26,12 @@ PowerProfiles = Mapping[tuple[int, str], tuple[PowerMeasurement, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Settings of the optimizer itself. ``operators`` are logins that may change jobs they do not own."""
+    """Settings of the optimizer itself. ``operators`` are logins that may change jobs they do not own.
 
+    A job may name ``max_batch_sizes`` at most: a choice takes 5 ms with 64 of them, all tried, and 35 ms with 1000.
+    """
+
+    max_batch_sizes: int = 64
     lease_s: float = 600.0
     resume_window_s: float = 7 * 86400.0
     operators: frozenset[str] = frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -22,8 +23,8 @@ def register_job(job: Job, command: RegisterJob, context: Context) -> Decision:
         return refused_for(job, "invalid_registration", "The job cannot be registered like this", problems)
     try:
         if not job.is_registered:
-            return _first(job, command, resolve_spec(command.spec), context)
-        spec = resolve_spec(command.spec, job.spec)
+            return _first(job, command, _limited(resolve_spec(command.spec), (), context), context)
+        spec = _limited(resolve_spec(command.spec, job.spec), job.spec.batch_sizes, context)
         if spec.identity == job.spec.identity:
             return _respecify(job, job.version, spec)
         if command.on_conflict is OnConflict.RAISE:
@@ -31,6 +32,15 @@ def register_job(job: Job, command: RegisterJob, context: Context) -> Decision:
         return _other_version(job, command, spec, context)
     except InvalidSpec as invalid:
         return refused(job, "invalid_spec", "The job specification is not valid", str(invalid), dict(invalid.problems))
+
+
+def _limited(spec: JobSpec, known: Sequence[int], context: Context) -> JobSpec:
+    """The specification, unless it names more batch sizes than are allowed, and other ones than before."""
+    most = context.rules.max_batch_sizes
+    if len(spec.batch_sizes) <= most or spec.batch_sizes == known:
+        return spec
+    problem = f"must be at most {most}, got {len(spec.batch_sizes)}: each choice takes longer the more there are"
+    raise InvalidSpec({"batch_sizes": problem})
 
 
 def _problems(command: RegisterJob) -> dict[str, str]:

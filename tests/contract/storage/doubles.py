@@ -99,3 +99,16 @@ def rule_that_writes_too_much_on(command_id: str, *, characters: int = 500) -> C
         return replace(decision, job=decision.job.with_trial(replace(trial, recurrence_id="x" * characters)))
 
     return rule
+
+
+def rule_that_takes(seconds: float, *, job_id: str) -> Callable[..., Decision]:
+    """The real rule, but each decision for one job keeps the event loop busy for so long."""
+
+    def rule(job: Job | None, request: Request, *, now: datetime, rules: Rules, **known: Any) -> Decision:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + seconds * (request.job_id == job_id)
+        while loop.time() < until_s:
+            pass
+        return decide(job, request, now=now, rules=rules, **known)
+
+    return rule

@@ -12,7 +12,7 @@ from bso_broker.connection import BrokerAddress
 from bso_broker.errors import BrokerClosed, CallTimeout, PublishFailed
 from bso_broker.ports import Broker, CommandSource
 from bso_broker.rabbit import RabbitBroker
-from bso_broker.topology import COMMANDS
+from bso_broker.topology import COMMAND_QUEUE, COMMANDS
 from tests.contract.broker.stories import answer, batch, started_caller, started_consumer
 from tests.servers import PATIENCE_S, TcpProxy, eventually, eventually_async
 from tools.private_servers import RabbitMQ
@@ -41,7 +41,9 @@ def settled_down(server: RabbitMQ, url: str) -> None:
     """Wait until the quorum queue is on disk: RabbitMQ 3.10 can break one that is killed right after its birth."""
 
     def seen_by_statistics() -> bool:
-        return any(queue["name"] == COMMANDS and "message_bytes" in queue for queue in server.management.queues(url))
+        return any(
+            queue["name"] == COMMAND_QUEUE and "message_bytes" in queue for queue in server.management.queues(url)
+        )
 
     eventually(seen_by_statistics)
 
@@ -152,7 +154,7 @@ async def test_a_consumer_whose_queue_is_deleted_declares_it_and_consumes_again(
     caller = await started_caller(broker, cleaning)
     before = consumer.readiness
     async with working(broker, consumer), aiormq.connect(amqp_url) as connection:
-        await (await connection.channel()).queue_delete(COMMANDS)
+        await (await connection.channel()).queue_delete(COMMAND_QUEUE)
         await eventually_async(lambda: consumer.readiness.since_s > before.since_s and consumer.readiness.ready)
         assert await caller.call(b"body", message_id="1", timeout_s=PATIENCE_S) == b"BODY"
 
@@ -163,24 +165,24 @@ async def test_a_full_queue_makes_calls_wait_and_not_fail(
     caplog.set_level(logging.DEBUG, logger="bso_broker.rpc")
     async with aiormq.connect(amqp_url) as connection:
         channel = await connection.channel()
-        await channel.queue_delete(COMMANDS)
+        await channel.queue_delete(COMMAND_QUEUE)
         await channel.queue_declare(
-            COMMANDS, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+            COMMAND_QUEUE, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
         )
-        await channel.queue_bind(COMMANDS, COMMANDS, "command")
+        await channel.queue_bind(COMMAND_QUEUE, COMMANDS, "command")
         await channel.basic_publish(b"in the way", exchange=COMMANDS, routing_key="command")
         caller = await started_caller(broker, cleaning)
         call = asyncio.create_task(caller.call(b"body", message_id="1", timeout_s=PATIENCE_S))
         await eventually_async(lambda: "command_refused" in [getattr(one, "action", "") for one in caplog.records])
         assert not call.done()
-        await channel.queue_purge(COMMANDS)
+        await channel.queue_purge(COMMAND_QUEUE)
         await eventually_async(lambda: holds_one(channel))
         call.cancel()
         await asyncio.wait([call])
 
 
 async def holds_one(channel: aiormq.abc.AbstractChannel) -> bool:
-    return (await channel.queue_declare(COMMANDS, passive=True)).message_count == 1
+    return (await channel.queue_declare(COMMAND_QUEUE, passive=True)).message_count == 1
 
 
 async def test_connections_closed_by_an_operator_are_made_again(

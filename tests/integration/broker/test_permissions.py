@@ -14,7 +14,16 @@ from bso_broker.addresses import event_pattern, new_reply_queue
 from bso_broker.errors import ForgedReplyAddress
 from bso_broker.messages import Event, Reply
 from bso_broker.rabbit import RabbitBroker
-from bso_broker.topology import COMMAND_KEY, COMMANDS, EVENTS, REPLAY, client_permissions, worker_permissions
+from bso_broker.topology import (
+    COMMAND_KEY,
+    COMMAND_QUEUE,
+    COMMANDS,
+    EVENTS,
+    PARKED,
+    REPLAY,
+    client_permissions,
+    worker_permissions,
+)
 from tests.contract.broker.stories import batch, started_caller, started_consumer, started_subscriber
 from tests.integration.broker.test_broker_failures import working
 from tests.servers import PATIENCE_S, eventually_async
@@ -86,9 +95,12 @@ async def test_a_command_carries_the_login_that_the_broker_has_checked(
 
 
 FORBIDDEN: dict[str, Callable[[aiormq.abc.AbstractChannel], object]] = {
-    "consume commands": lambda channel: channel.basic_get(COMMANDS),
-    "purge commands": lambda channel: channel.queue_purge(COMMANDS),
-    "delete the queue of commands": lambda channel: channel.queue_delete(COMMANDS),
+    "consume commands": lambda channel: channel.basic_get(COMMAND_QUEUE),
+    "purge commands": lambda channel: channel.queue_purge(COMMAND_QUEUE),
+    "delete the queue of commands": lambda channel: channel.queue_delete(COMMAND_QUEUE),
+    "have events sent to the queue of commands": lambda channel: channel.queue_bind(COMMAND_QUEUE, EVENTS, "*.*"),
+    "park a command": lambda channel: channel.basic_publish(b"", exchange=PARKED, routing_key="bso.parked.long"),
+    "take a parked command": lambda channel: channel.basic_get("bso.parked.long"),
     "delete the exchange of events": lambda channel: channel.exchange_delete(EVENTS),
     "publish an event": lambda channel: channel.basic_publish(
         b"", exchange=EVENTS, routing_key="trial_ended.bob%2Ejob"

@@ -11,7 +11,7 @@ from aiormq.abc import DeliveredMessage
 from bso_broker.errors import TopologyMismatch
 from bso_broker.messages import Event
 from bso_broker.rabbit import RabbitBroker
-from bso_broker.topology import COMMANDS, DEAD_LETTERS, EVENT_LOG, TOPOLOGY, definitions, describe
+from bso_broker.topology import COMMAND_QUEUE, DEAD_LETTERS, EVENT_LOG, TOPOLOGY, definitions, describe
 from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import Management
 
@@ -61,7 +61,7 @@ def test_the_description_is_plain_data_and_names_everything() -> None:
 async def test_a_queue_with_other_properties_is_named_with_what_to_do(amqp_url: str) -> None:
     async with aiormq.connect(amqp_url) as connection:
         channel = await connection.channel()
-        await channel.queue_declare(COMMANDS, durable=True, arguments={"x-queue-type": "quorum"})
+        await channel.queue_declare(COMMAND_QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
     with pytest.raises(TopologyMismatch, match=r"queue 'bso\.commands' exists with other properties.*[Dd]elete"):
         await RabbitBroker(amqp_url).declare()
 

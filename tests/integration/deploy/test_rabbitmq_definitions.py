@@ -17,7 +17,7 @@ from aiormq.exceptions import ChannelAccessRefused
 from typing_extensions import override
 
 from bso_broker.rabbit import RabbitBroker
-from bso_broker.topology import COMMANDS, DEAD_LETTER_EXCHANGE
+from bso_broker.topology import COMMAND_QUEUE, COMMANDS, DEAD_LETTER_EXCHANGE
 from tools.private_servers import Management, RabbitMQ, ServerFailed
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -77,7 +77,7 @@ async def test_workers_find_everything_declared_as_they_need_it(rabbitmq: Config
     async with RabbitBroker(rabbitmq.login_url("worker")) as broker:
         await broker.declare()  # TopologyMismatch, if anything differed
     names = {queue["name"] for queue in rabbitmq.management.queues(rabbitmq.login_url("operator"))}
-    assert COMMANDS in names
+    assert COMMAND_QUEUE in names
 
 
 async def test_a_training_may_send_commands_and_not_consume_them(rabbitmq: ConfiguredRabbitMQ) -> None:
@@ -85,7 +85,7 @@ async def test_a_training_may_send_commands_and_not_consume_them(rabbitmq: Confi
         channel = await connection.channel(publisher_confirms=True)
         await channel.basic_publish(b"not for a worker", exchange=COMMANDS, routing_key="command", mandatory=True)
         with pytest.raises(ChannelAccessRefused):
-            await channel.basic_get(COMMANDS)
+            await channel.basic_get(COMMAND_QUEUE)
 
 
 async def test_an_operator_sees_the_dead_letters(rabbitmq: ConfiguredRabbitMQ) -> None:
@@ -118,7 +118,7 @@ def test_the_definitions_can_be_imported_into_a_running_broker(rabbitmq_manageme
         for file in (DEPLOY / "rabbitmq/topology.json", secrets / "rabbitmq_logins.json"):
             rabbitmq_management.request("POST", "definitions", json.loads(file.read_text()))
         queues = rabbitmq_management.request("GET", "queues/bso")
-        assert COMMANDS in {queue["name"] for queue in queues}
+        assert COMMAND_QUEUE in {queue["name"] for queue in queues}
     finally:
         _forget(rabbitmq_management)
 

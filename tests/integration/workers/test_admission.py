@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bso.domain.commands import RegisterJob, Request
+from bso.domain.commands import RegisterJob, ReportEpoch, Request
 from bso.schema.codec import encode_command
 from bso_broker.dead_letters import SENDER_HEADER
 from bso_broker.messages import Delivery
@@ -54,6 +54,23 @@ def test_a_command_without_a_login_is_refused_where_logins_are_separate() -> Non
 def test_a_command_whose_properties_could_not_be_read_is_refused(admission: Admission) -> None:
     verdict = refused(admission, replace(COMMAND, is_damaged=True, user_id=None, reply_to=None))
     assert (verdict.kind, verdict.problem.type, verdict.sender.reply_to) == ("malformed", "malformed", None)
+
+
+def test_what_a_foreign_binding_brings_is_no_command_and_names_the_exchange() -> None:
+    verdict = refused(OPEN, replace(COMMAND, exchange="bso.events"))
+    assert verdict.kind == "foreign_binding"
+    assert "'bso.events'" in verdict.reason
+    for own in ("bso.commands", ""):
+        admitted(OPEN, replace(COMMAND, exchange=own))
+
+
+def test_a_report_that_was_parked_is_recorded_and_not_judged() -> None:
+    command = ReportEpoch(trial_number=1, trial_id="x", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.5)
+    report = replace(COMMAND, body=encode_command(Request(command_id=COMMAND_ID, job_id="a-job", command=command)))
+    assert admitted(OPEN, report).request.command == command
+    parked = replace(report, user_id="worker", headers={SENDER_HEADER: "alice"}, parked_s=5.0)
+    verdict = admitted(SEPARATE, parked)
+    assert (verdict.request.user, verdict.request.command) == ("alice", replace(command, is_journalled=True))
 
 
 def test_an_operator_sends_a_command_again_in_its_senders_name() -> None:

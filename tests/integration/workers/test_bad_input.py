@@ -16,7 +16,7 @@ from bso.schema.codec import encode_command
 from bso.storage import SqlStore
 from bso_broker.messages import DeadLetter
 from bso_broker.rabbit import RabbitBroker
-from bso_broker.topology import COMMANDS, DEAD_LETTERS, EVENT_LOG
+from bso_broker.topology import COMMAND_QUEUE, DEAD_LETTERS, EVENT_LOG
 from bso_workers.bootstrap import WorkerParts
 from tests.integration.workers.fixtures import running_worker
 from tests.integration.workers.raw import RawSender
@@ -329,7 +329,7 @@ async def test_a_reply_address_that_is_no_reply_queue_is_not_answered_and_does_n
     amqp_url: str, sender: RawSender, store: SqlStore
 ) -> None:
     job = new_job()
-    addresses = [COMMANDS, DEAD_LETTERS, EVENT_LOG, "bso.reply.guest.x", "bso.reply..", "elsewhere"]
+    addresses = [COMMAND_QUEUE, DEAD_LETTERS, EVENT_LOG, "bso.reply.guest.x", "bso.reply..", "elsewhere"]
     for address in addresses:
         request = Request(command_id=str(uuid.uuid4()), job_id=job, command=RegisterJob(spec=SPEC))
         await sender.send(encode_command(request), reply_to=address)

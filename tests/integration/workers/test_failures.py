@@ -6,17 +6,21 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
 from bso.domain.commands import BeginTrial, RegisterJob
 from bso.domain.errors import BsoError
 from bso.domain.replies import Problem
+from bso.service.engine import Engine
 from bso.service.errors import SchemaMissing, StoreNotReady, StoreRefused, StoreUnavailable
 from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.records import SchemaState, SchemaStatus, StoredEvent
 from bso_broker.memory import MemoryBroker
+from bso_workers import bootstrap
+from tests.contract.storage.doubles import rule_that_takes
 from tests.integration.workers.fixtures import Clock, RunWorker, running_worker
 from tests.integration.workers.training import (
     HARDWARE,
@@ -314,3 +318,31 @@ async def test_the_same_command_again_gets_the_same_answer_and_no_new_events(
         )
         assert repeated == 1
     assert await audit(memory_store, job) == 1
+
+
+async def test_a_job_whose_decisions_take_long_is_waited_for_by_no_other(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costly, other = "costly", "other"
+    slow = partial(Engine, rule=rule_that_takes(0.01, job_id=costly))
+    monkeypatch.setattr(bootstrap, "Engine", slow)
+    async with running_worker(memory_broker, memory_store, batch_limit=32):
+        for job in (costly, other):
+            await register(ask, job)
+        await begin(ask, costly)  # shows what it costs
+        answered = 0
+
+        async def begin_costly(number: int) -> None:
+            nonlocal answered
+            await begin(ask, costly, recurrence_id=f"row-{number}")
+            answered += 1
+
+        lanes = [asyncio.create_task(begin_costly(number)) for number in range(100)]
+        await eventually_async(lambda: answered > 0, what="a first answer of the costly job")
+        before = answered
+        for number in range(3):
+            await begin(ask, other, recurrence_id=f"row-{number}")
+        assert answered - before <= 64, "three answers of the other job came before most of the costly one's"
+        await asyncio.gather(*lanes)
+    assert await audit(memory_store, costly) == 101
+    assert await audit(memory_store, other) == 3

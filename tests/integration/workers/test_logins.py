@@ -105,7 +105,7 @@ async def test_a_queue_that_is_deleted_under_the_worker_is_made_again(
     job = new_job()
     await register(ask, job)
     vhost = amqp_url.rpartition("/")[2]
-    await asyncio.to_thread(rabbitmq_management.request, "DELETE", f"queues/{vhost}/bso.commands")
+    await asyncio.to_thread(rabbitmq_management.request, "DELETE", f"queues/{vhost}/bso.inbox")
     await eventually_async(lambda: worker.lines("broker_connection_lost"))
     worker.ready()
     await begin(ask, job)

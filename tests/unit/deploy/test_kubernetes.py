@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from bso_broker.topology import COMMANDS
+from bso_broker.topology import COMMAND_QUEUE
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
@@ -71,7 +71,7 @@ def test_every_file_that_is_read_is_a_key_of_the_secret() -> None:
 def test_workers_are_scaled_on_the_queue_of_commands() -> None:
     scaled = objects("scaledobject.yaml")["ScaledObject"]
     assert scaled["spec"]["scaleTargetRef"]["name"] == WORKER["Deployment"]["metadata"]["name"]
-    assert scaled["spec"]["triggers"][0]["metadata"]["queueName"] == COMMANDS
+    assert scaled["spec"]["triggers"][0]["metadata"]["queueName"] == COMMAND_QUEUE
 
 
 def test_everything_that_is_applied_exists() -> None:

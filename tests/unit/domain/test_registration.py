@@ -397,3 +397,17 @@ def test_key_of_equal_kinds_are_equal_and_an_integer_of_watts_is_a_number() -> N
     assert replace(A100, max_power_w=400).key == A100.key
     assert A100.key != V100.key
     assert A100.key == "627597a478e76668", "stored states name their knowledge by it: it must never change"
+
+
+def test_more_batch_sizes_than_are_allowed_are_refused_but_those_of_a_job_that_has_them_stay() -> None:
+    many: dict[str, Any] = {"batch_sizes": list(range(1, 66)), "default_batch_size": 64}
+    life = JobLife()
+    problem = problem_of(life.send(do.RegisterJob(spec={**many, "target_metric": 0.9})))
+    assert problem.fields == {"batch_sizes": "must be at most 64, got 65: each choice takes longer the more there are"}
+    life.rules = Rules(max_batch_sizes=1000)
+    life.register(**many)
+    life.rules = Rules()
+    assert not life.register(**many, beta_knob=3.0).is_new
+    assert set(problem_of(life.send(do.RegisterJob(spec={"batch_sizes": list(range(1, 67))}))).fields) == {
+        "batch_sizes"
+    }

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from bso.domain.errors import Misconfigured, Retryable
+from bso.domain.identifiers import trial_id_for
 from bso.domain.replies import Problem, Registered, TrialBegun
 from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided
@@ -16,6 +17,7 @@ from bso.service.engine import Engine, Patience
 from bso.service.errors import (
     Conflict,
     JobDamaged,
+    OutOfTime,
     SchemaMissing,
     StoreLost,
     StoreRefused,
@@ -26,7 +28,7 @@ from bso.service.memory import InMemoryStore
 from bso.service.ports import UnitOfWork
 from bso.service.records import Changes, JobChange
 from bso.service.snapshots import SnapshotReader, read_snapshot
-from tests.contract.storage.doubles import HeldCommit, Step, SteppedStore, rule_that_breaks_on
+from tests.contract.storage.doubles import HeldCommit, Step, SteppedStore, rule_that_breaks_on, rule_that_takes
 from tests.contract.storage.training import JOB, ask, begin, beginning, registration, report, whole_history
 
 IMPATIENT = Patience(attempts=4, longest_pause_s=0.001)
@@ -214,3 +216,23 @@ class PickyStore:
 
             uow.save = picky  # type: ignore[method-assign]
             yield uow
+
+
+async def test_a_transaction_decides_for_a_short_while_and_leaves_the_rest_for_the_next(store: InMemoryStore) -> None:
+    engine = Engine(store, rule=rule_that_takes(0.01, job_id=JOB), patience=Patience(deciding_s=0.05))
+    await ask(engine, registration())
+    asked = [beginning() for _ in range(20)]
+    left = list(asked)
+    transactions = 0
+    while left:
+        found = await engine.attempt(left)
+        decided = [isinstance(answer, Answer) for answer in found]
+        assert decided == sorted(decided, reverse=True), "those that came first"
+        assert 1 <= sum(decided) <= 6
+        causes = {type(answer.cause) for answer in found if isinstance(answer, Undecided)}
+        assert causes <= {OutOfTime}
+        left = left[sum(decided) :]
+        transactions += 1
+    assert transactions >= 4
+    trials = await store.trials(JOB)
+    assert [trial.trial_id for trial in trials] == [trial_id_for(request.command_id) for request in asked]
