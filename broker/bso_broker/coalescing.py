@@ -71,3 +71,9 @@ class Connection(aiormq.Connection):
     def __init__(self, url: URL) -> None:
         secure = url.scheme == "amqps"
         super().__init__(url, transport_factory=_Coalescing(TLSTransportFactory() if secure else TCPTransportFactory()))
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker takes nothing from it: its memory or its disk is full, and it has said so."""
+        # aiormq has no public name for it; it is this class' attribute too, since both classes have the same name.
+        return self.connected.is_set() and not self.__connection_unblocked.is_set()

@@ -194,6 +194,10 @@ class Broker(Protocol):
         """For workers."""
         ...
 
+    def publishing_obstacle(self) -> str | None:
+        """What keeps events or replies from being sent right now; None: nothing."""
+        ...
+
     def event_subscriber(self, *patterns: str) -> EventSource:
         """For whoever follows events; without patterns, all of them."""
         ...

@@ -77,6 +77,10 @@ class RabbitBroker:
         """For operators."""
         return DeadLetters(self.address, operators=self._operators)
 
+    def publishing_obstacle(self) -> str | None:
+        """What keeps events or replies from being sent."""
+        return self._link.obstacle or self._replying.obstacle
+
     def _publishing(self) -> PublishingLink:
         self._link.start()
         return self._link

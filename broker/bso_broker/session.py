@@ -18,6 +18,7 @@ from pamqp.commands import Basic
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from bso.domain.errors import BsoError, Misconfigured
+from bso_broker.coalescing import Connection
 from bso_broker.connection import BrokerAddress, connect, explain, is_lost
 from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost, MessageTooLarge, TopologyMissing
 from bso_broker.pauses import FIRST_BACKOFF_S, LONGEST_BACKOFF_S, YOUNG_S, Pauses
@@ -37,12 +38,17 @@ class Session(ABC):
         self.address = address
         self.lost = asyncio.Event()
         self.cause: BsoError | None = None
-        self._connections: list[aiormq.Connection] = []
+        self._connections: list[Connection] = []
         self._channels: list[aiormq.Channel] = []
 
     @abstractmethod
     async def open(self) -> None:
         """Connect and declare; raises an error of ours."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker takes nothing from one of its connections, because its memory or its disk is full."""
+        return any(connection.is_blocked for connection in self._connections)
 
     async def connect(self, name: str) -> aiormq.Connection:
         """Open a connection that belongs to this session."""
@@ -129,6 +135,16 @@ class Link(Generic[S]):
         """The session, if there is a living one at the moment."""
         session = self._current
         return session if session is not None and not session.lost.is_set() else None
+
+    @property
+    def obstacle(self) -> str | None:
+        """What keeps messages from being sent; None: nothing, or nobody has wanted to yet."""
+        if self._task is None:
+            return None
+        session = self.current
+        if session is None:
+            return str(self.last_error or "connecting")
+        return "the broker takes no messages: its memory or its disk is full" if session.is_blocked else None
 
     def start(self) -> None:
         """Begin connecting in the background."""

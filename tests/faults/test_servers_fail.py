@@ -220,6 +220,20 @@ async def test_somebody_deletes_an_exchange_or_a_queue(stack: Stack) -> None:
         assert await asyncio.to_thread(management.request, "GET", f"{kind}/{vhost}/{name}")
 
 
+async def test_the_broker_has_no_memory_left(stack: Stack) -> None:
+    """It takes nothing from publishers then: workers cannot answer, and say so."""
+
+    async def break_and_mend() -> None:
+        await asyncio.to_thread(stack.rabbitmq.control, "set_vm_memory_high_watermark", "0.0000001")
+        try:
+            await stack.none_ready()
+            assert any("memory or its disk is full" in reason for reason in stack.reasons())
+        finally:
+            await asyncio.to_thread(stack.rabbitmq.control, "set_vm_memory_high_watermark", "absolute", "2GB")
+
+    await under_load(stack, break_and_mend)
+
+
 async def test_a_load_balancer_loses_its_backend(
     stack: Stack, start_worker: StartWorker, tcp_proxy: Callable[[str], TcpProxy]
 ) -> None:

@@ -153,11 +153,14 @@ class PrivateServer(ABC):
                 start_new_session=True,
             )
 
-    def _run(self, command: Sequence[str | Path], timeout_s: float = 300.0) -> str:
+    def _run(
+        self, command: Sequence[str | Path], timeout_s: float = 300.0, *, env: Mapping[str, str] | None = None
+    ) -> str:
         """Run a program of the server to its end and return what it printed."""
         done = subprocess.run(
             [str(part) for part in command],
             cwd=self.folder,
+            env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -34,6 +34,8 @@ class Answering:
         self._consumer = consumer
         self._replies = replies
         self._metrics = metrics
+        self.obstacle: str | None = None
+        """Why the last replies could not be sent; None: they were."""
 
     async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         """Send all replies, then acknowledge; where they cannot be sent, hand back, to be answered later."""
@@ -114,12 +116,14 @@ class Answering:
             await self._replies.reply_batch(replies)
         except (Retryable, Misconfigured) as error:
             _log.warning("replies could not be sent", action="replies_unsent", replies=len(replies), reason=str(error))
+            self.obstacle = f"replies could not be sent: {error}"
             return False
         except Rejected as error:
             if len(replies) > 1:
                 return all([await self._send([reply]) for reply in replies])
             _log.error("a reply can never be sent", action="reply_impossible", reason=str(error))
             return await self._say_so(replies[0], error)
+        self.obstacle = None
         return True
 
     async def _say_so(self, reply: BrokerReply, error: Rejected) -> bool:

@@ -145,22 +145,28 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
     consumer = broker.command_consumer(batch_limit=settings.batch_limit, prefetch=settings.prefetch)
     events = broker.event_publisher()
     mark_after_s = min(MARK_AFTER_S, settings.relay_age_s / 10)
+    clock = asyncio.get_running_loop().time
+    answering = Answering(consumer=consumer, replies=broker.reply_publisher(), metrics=metrics)
+    parking = Parking(
+        jobs=store.parked_jobs, answering=answering, metrics=metrics, clock=clock, limit_s=settings.park_limit_s
+    )
+    relay = Relay(
+        store=store, sink=events, metrics=metrics, age_s=settings.relay_age_s, interval_s=settings.relay_interval_s
+    )
+    obstacles: dict[str, Callable[[], str | None]] = {
+        "publishing": broker.publishing_obstacle,
+        "replies": lambda: answering.obstacle,
+        "events": lambda: relay.obstacle,
+        "jobs": lambda: parking.obstacle,
+    }
     shared = _Shared(
         settings=settings,
         store=store,
         consumer=consumer,
         engine=_engine(settings, store, metrics),
         outbox=Outbox(sink=events, marks=store, metrics=metrics, mark_after_s=mark_after_s),
-        readiness=WorkerReadiness(broker=lambda: consumer.readiness, clock=asyncio.get_running_loop().time),
+        readiness=WorkerReadiness(broker=lambda: consumer.readiness, clock=clock, others=obstacles),
         metrics=metrics,
-    )
-    answering = Answering(consumer=consumer, replies=broker.reply_publisher(), metrics=metrics)
-    parking = Parking(
-        jobs=store.parked_jobs,
-        answering=answering,
-        metrics=metrics,
-        clock=asyncio.get_running_loop().time,
-        limit_s=settings.park_limit_s,
     )
     intake = _intake(shared, parking)
     return WorkerParts(
@@ -168,9 +174,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
         worker=_command_worker(shared, intake, parking, answering),
         intake=intake,
         outbox=shared.outbox,
-        relay=Relay(
-            store=store, sink=events, metrics=metrics, age_s=settings.relay_age_s, interval_s=settings.relay_interval_s
-        ),
+        relay=relay,
         reaper=_reaper(shared),
         readiness=shared.readiness,
         metrics=metrics,

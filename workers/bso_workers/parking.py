@@ -23,6 +23,7 @@ KEPT_BY_SENDER = (RegisterJob, BeginTrial, DescribeJob)
 """Commands whose sender waits for the answer and does nothing before: it is asked to send them again later."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _SOON_S = 1.0
+_MANY = 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +68,11 @@ class Parking:
         """How long a job must still be left alone [s]; 0: not at all."""
         parked = self._parked.get(job_id)
         return 0.0 if parked is None else max(0.0, parked.retry_at_s - self._clock())
+
+    @property
+    def obstacle(self) -> str | None:
+        """That so many jobs are in trouble that it can hardly be their own; None: few are."""
+        return f"{len(self._parked)} jobs are in trouble" if len(self._parked) >= _MANY else None
 
     async def refresh(self) -> None:
         """Learn of jobs that other workers, also such as have ended since, have parked. Raises BsoError."""

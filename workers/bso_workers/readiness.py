@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from bso_broker.messages import Readiness as BrokerReadiness
 
+_NONE: Mapping[str, Callable[[], str | None]] = MappingProxyType({})
+
 
 class WorkerReadiness:
-    """Gathers the obstacles to work: the broker's as the consumer sees it, and those reported here by name."""
+    """Gathers the obstacles to work: the broker's as the consumer sees it, and those reported here by name.
 
-    def __init__(self, *, broker: Callable[[], BrokerReadiness], clock: Callable[[], float]) -> None:
+    ``others`` are looked at whenever somebody asks; each gives an obstacle, or None, by its name.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker: Callable[[], BrokerReadiness],
+        clock: Callable[[], float],
+        others: Mapping[str, Callable[[], str | None]] = _NONE,
+    ) -> None:
         self._broker = broker
         self._clock = clock
+        self._others = others
         self._obstacles: dict[str, str] = {"worker": "starting"}
         self._clear_since_s = clock()
 
@@ -26,15 +39,21 @@ class WorkerReadiness:
     def reasons(self) -> Mapping[str, str]:
         """Why this worker is not ready, by name; empty: it is."""
         broker = self._broker()
-        known = set(self._obstacles.values())
-        if broker.ready or broker.reason in known:
-            return dict(self._obstacles)
-        return {**self._obstacles, "broker": broker.reason}
+        found = dict(self._obstacles)
+        if not broker.ready and broker.reason not in found.values():
+            found["broker"] = broker.reason
+        for name, look in self._others.items():
+            obstacle = look()
+            if obstacle is not None and obstacle not in found.values():
+                found[name] = obstacle
+        if found:
+            self._clear_since_s = self._clock()
+        return found
 
     @property
     def is_ready(self) -> bool:
-        """Whether commands are taken and can be decided right now."""
-        return not self._obstacles and self._broker().ready
+        """Whether commands are taken, and can be decided and answered right now."""
+        return not self.reasons()
 
     def ready_for_s(self) -> float:
         """How long it has been ready without a break [s]; 0 when it is not."""

@@ -29,6 +29,8 @@ class Relay:
         self._metrics = metrics
         self._age_s = age_s
         self._interval_s = interval_s
+        self.obstacle: str | None = None
+        """Why the last round could not publish what it found; None: it did, or there was nothing."""
 
     async def run(self) -> None:
         """Relay, for ever."""
@@ -43,12 +45,17 @@ class Relay:
         """Publish every event that is older than the age and unpublished, the oldest first; returns their number."""
         relayed = 0
         while events := await self._store.unpublished(older_than_s=self._age_s, limit=_MOST_AT_ONCE):
-            await self._publish(events)
+            try:
+                await self._publish(events)
+            except BsoError as error:
+                self.obstacle = f"events that were recorded cannot be published: {error}"
+                raise
             await self._store.mark_published([event.event_id for event in events])
             relayed += len(events)
             self._metrics.events_relayed.inc(len(events))
             if len(events) < _MOST_AT_ONCE:
                 break
+        self.obstacle = None
         if relayed:
             _log.info("published events that nobody had", action="events_relayed", events=relayed)
         return relayed

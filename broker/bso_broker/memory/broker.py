@@ -54,6 +54,10 @@ class MemoryBroker:
         """For workers."""
         return MemoryReplyPublisher(self._wire)
 
+    def publishing_obstacle(self) -> str | None:
+        """What keeps events or replies from being sent."""
+        return None if self._wire.up.is_set() else "the broker is away"
+
     def event_subscriber(self, *patterns: str) -> MemorySubscriber:
         """For whoever follows events; without patterns, all of them."""
         return MemorySubscriber(self._wire, self._wire.hearers, patterns or (event_pattern(),))
