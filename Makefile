@@ -66,6 +66,7 @@ test-newest: $(DEV) ## the suites marked newest on a real MySQL 9 and RabbitMQ 4
 	PYTHON=$(abspath $(BIN))/python tools/newest-servers run $(PYTEST) -m 'newest and not slow' $(ARGS)
 
 test-slow: servers $(DEV) ## the tests marked slow
+	@tools/install-servers alerts
 	$(PYTEST) -m slow -n 2 $(SPREAD) $(ARGS)
 
 test-training: $(TRAINING) ## the tests with PyTorch, transformers, Lightning and Zeus, which are installed (large)

@@ -5,6 +5,7 @@ import os
 import urllib.error
 import urllib.request
 from base64 import b64encode
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from uuid import uuid4
@@ -127,7 +128,7 @@ class RabbitMQ(PrivateServer):
         path = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmqctl"
         environment = self._environment()
         client = program("rabbitmqctl", path, package="rabbitmq-server")
-        command = [client, "--node", environment["RABBITMQ_NODENAME"], *arguments]
+        command: list[str | Path] = [client, "--node", environment["RABBITMQ_NODENAME"], *arguments]
         return self._run(command, env={**os.environ, **environment})
 
     def _launch(self) -> None:

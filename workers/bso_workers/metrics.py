@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from bso.schema.names import COMMANDS
+
+REASONS = (
+    "malformed",
+    "unsupported_schema",
+    "no_user_id",
+    "forged_reply_address",
+    "foreign_binding",
+    "poison",
+    "park_limit",
+)
+"""Why commands are set aside."""
+RESULTS = ("decided", "repeated", "problem", "poison")
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -31,11 +44,15 @@ class Metrics:
         )
         self.dead_letters = Counter(
             "bso_dead_letters",
-            "Commands set aside, by reason: malformed, unsupported_schema, no_user_id, forged_reply_address, "
-            "foreign_binding, poison, park_limit.",
+            f"Commands set aside, by reason: {', '.join(REASONS)}.",
             ["reason"],
             registry=self.registry,
         )
+        for reason in REASONS:  # an increase is seen only of a series that was there before
+            self.dead_letters.labels(reason)
+        for command_type in COMMANDS:
+            for result in RESULTS:
+                self.commands.labels(command_type, result)
         self.events_published = Counter(
             "bso_events_published", "Events published right after their decision.", registry=self.registry
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bso_workers.metrics import Metrics
+from bso_workers.metrics import REASONS, RESULTS, Metrics
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
@@ -37,8 +37,28 @@ def panels() -> Iterator[str]:
 @pytest.mark.parametrize("expression", [*alerts(), *panels()])
 def test_an_expression_names_metrics_of_workers(expression: str) -> None:
     named = set(re.findall(r"\bbso_\w+", expression))
-    assert named
+    assert named or "rabbitmq_queue_messages_ready" in expression
     assert named <= counted()
+
+
+def test_what_an_alert_waits_for_is_there_from_the_start() -> None:
+    """The increase of a series that begins at 1 is 0: the first dead letter would be missed."""
+    samples = {
+        (sample.name, sample.labels.get("reason") or sample.labels.get("result"))
+        for metric in Metrics().registry.collect()
+        for sample in metric.samples
+    }
+    assert {("bso_dead_letters_total", reason) for reason in REASONS} <= samples
+    assert {("bso_commands_total", result) for result in RESULTS} <= samples
+
+
+def test_every_alarm_of_the_page_has_a_rule() -> None:
+    page = (DEPLOY.parent / "docs/platform-engineer.md").read_text(encoding="utf-8")
+    table = page.partition("| metric | alarm |")[2].partition("\n\n")[0]
+    promised = set(re.findall(r"bso_\w+", table)) | {"bso.inbox", "bso.dead-letters"}
+    expressions = " ".join(alerts())
+    missing = {name for name in promised if name not in expressions}
+    assert missing <= {"bso_job_parks_total", "bso_parked_commands_total", "bso_batch_commands"}, "said by others, too"
 
 
 @pytest.mark.parametrize("expression", [*alerts(), *panels()])
