@@ -62,7 +62,7 @@ async def test_a_queue_with_other_properties_is_named_with_what_to_do(amqp_url: 
     async with aiormq.connect(amqp_url) as connection:
         channel = await connection.channel()
         await channel.queue_declare(COMMAND_QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
-    with pytest.raises(TopologyMismatch, match=r"queue 'bso\.commands' exists with other properties.*[Dd]elete"):
+    with pytest.raises(TopologyMismatch, match=r"queue 'bso\.inbox' exists with other properties.*[Dd]elete"):
         await RabbitBroker(amqp_url).declare()
 
 
