@@ -12,7 +12,8 @@ from bso.domain.commands import BeginTrial
 from bso.domain.decide import Rules
 from bso.domain.replies import EpochJudged, Problem, TrialBegun
 from bso.replay.rebuilding import rebuild
-from bso.storage import SqlStore
+from bso.storage import SqlStore, open_store
+from bso.storage.connections import PATIENT
 from tests.faults.test_worker_killed import CRASHING
 from tests.integration.storage.test_broken_databases import _execute as execute
 from tests.integration.workers.fixtures import StartWorker
@@ -49,9 +50,17 @@ async def scene(store: SqlStore, ask: Queue, start_worker: StartWorker) -> Async
     assert all(worker.page("readyz")[0] == 200 for worker in workers)
 
 
-async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, ask: Queue) -> None:
+@pytest.fixture
+async def others(migrated_url: str) -> AsyncIterator[SqlStore]:
+    """Sessions of somebody else, who may be silent for long."""
+    store = open_store(migrated_url, limits=PATIENT)
+    yield store
+    await store.close()
+
+
+async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, others: SqlStore, ask: Queue) -> None:
     command_id = str(uuid.uuid4())
-    async with store.unit_of_work() as foreign, Load(ask=ask, job_id=scene.healthy) as load:
+    async with others.unit_of_work() as foreign, Load(ask=ask, job_id=scene.healthy) as load:
         await foreign.lock([scene.harmed], creating=())
         kept = await ask(scene.harmed, report(scene.trial, 1), command_id=command_id)
         declined = await ask(scene.harmed, BeginTrial(hardware=HARDWARE))
@@ -71,14 +80,14 @@ async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, ask
 
 
 async def test_a_worker_dies_between_parking_a_command_and_acknowledging_it(
-    store: SqlStore, ask: Queue, start_worker: StartWorker
+    store: SqlStore, others: SqlStore, ask: Queue, start_worker: StartWorker
 ) -> None:
     """The command then lies in a parking queue and comes again as well: it is decided once."""
     doomed = start_worker(program=(CRASHING, "after_parking")).ready()
     job = new_job()
     await register(ask, job)
     trial = await begin(ask, job)
-    async with store.unit_of_work() as foreign:
+    async with others.unit_of_work() as foreign:
         await foreign.lock([job], creating=())
         pending = asyncio.create_task(ask(job, report(trial, 1)))
         assert await asyncio.to_thread(doomed.wait) == -signal.SIGKILL
