@@ -15,7 +15,7 @@ from pamqp.commands import Basic
 from typing_extensions import override
 
 from bso_broker.connection import BrokerAddress, explain, is_lost
-from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost, PublishFailed
+from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost, PublishFailed, TopologyMissing
 from bso_broker.messages import DeadLetter, Delivery, Headers, QueueCounts
 from bso_broker.publisher import PublishingLink, field_table
 from bso_broker.session import Session, open_session, publish_confirmed
@@ -69,6 +69,10 @@ async def set_aside(
                 properties=properties,
                 mandatory=True,
             )
+    except TopologyMissing as error:
+        if (living := link.current) is not None:
+            living.fail(error)  # the next session declares what somebody has deleted
+        raise
     except (TimeoutError, ConnectionLost) as error:
         raise PublishFailed(f"command {delivery.message_id} could not be set aside: {error}") from error
 

@@ -11,7 +11,7 @@ import asyncio
 from pamqp.commands import Basic
 
 from bso_broker.dead_letters import SENDER_HEADER, own_headers
-from bso_broker.errors import ConnectionLost, PublishFailed
+from bso_broker.errors import ConnectionLost, PublishFailed, TopologyMissing
 from bso_broker.messages import Delivery, Headers
 from bso_broker.publisher import PublishingLink, field_table
 from bso_broker.session import publish_confirmed
@@ -54,6 +54,10 @@ async def park(link: PublishingLink, delivery: Delivery, *, sender: str | None, 
                 properties=properties,
                 mandatory=True,
             )
+    except TopologyMissing as error:
+        if (living := link.current) is not None:
+            living.fail(error)  # the next session declares what somebody has deleted
+        raise
     except (TimeoutError, ConnectionLost) as error:
         raise PublishFailed(f"command {delivery.message_id} could not be parked: {error}") from error
 

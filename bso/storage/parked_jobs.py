@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
@@ -16,7 +17,6 @@ from bso.storage.rows import Row
 from bso.storage.tables import event, job, parked_job, power_profile, trial
 
 _PARKED_AGAIN = Updates(replaced=("recovered_at", "retry_at", "reason"), first_stays=("parked_at",))
-_NO_JOB = ""  # no job has such an id
 
 
 class SqlParkedJobs:
@@ -32,6 +32,7 @@ class SqlParkedJobs:
         self._dialect = dialect
         self._writing = writing
         self._read = read
+        self._no_job = f"?{uuid.uuid4()}"  # no job has such an id, and no other process waits for its row
 
     async def park(self, job_id: str, *, reason: str, pause_s: float) -> None:
         """Record that a job's commands cannot be decided for now. Raises what keeps the database from being written."""
@@ -64,9 +65,9 @@ class SqlParkedJobs:
         """Write a row that is no job's, take it back, and find every table."""
         async with self._writing() as connection:
             now = await self._now(connection)
-            row = {"job_id": _NO_JOB, "parked_at": None, "recovered_at": now, "retry_at": now, "reason": ""}
+            row = {"job_id": self._no_job, "parked_at": None, "recovered_at": now, "retry_at": now, "reason": ""}
             await self._upsert(connection, row)
-            await connection.execute(delete(parked_job).where(parked_job.c.job_id == _NO_JOB))
+            await connection.execute(delete(parked_job).where(parked_job.c.job_id == self._no_job))
             for table in (job, trial, event, power_profile):
                 await connection.execute(select(literal(1)).select_from(table).where(false()))
 

@@ -19,7 +19,7 @@ from bso_workers import bootstrap
 from bso_workers.__main__ import main
 from bso_workers.admission import Admitted
 from bso_workers.answering import Answering
-from bso_workers.parking import KEPT_BY_SENDER, Parking
+from bso_workers.parking import KEPT_HERE, Parking
 from bso_workers.worker import CommandWorker
 
 
@@ -75,7 +75,7 @@ class DiesAfterReply(Answering):
 
 class DiesAfterParking(Parking):
     async def keep(self, items: Sequence[Admitted]) -> None:
-        if not isinstance(items[0].request.command, KEPT_BY_SENDER):
+        if isinstance(items[0].request.command, KEPT_HERE):
             self._answering._consumer.ack = die_at_ack  # type: ignore[method-assign]  # likewise
         await super().keep(items)
 

@@ -72,7 +72,7 @@ async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, oth
     assert declined.is_retryable
     assert (await store.parked_jobs.all())[0].job_id == scene.harmed
     await eventually_async(lambda: _reports(store, scene), what="the report that was kept")
-    assert (await begin(ask, scene.harmed)).trial_number == 2
+    await eventually_async(lambda: _begun(ask, scene.harmed), what="a trial of the job that has recovered")
     await eventually_async(lambda: _nothing_parked(store), what="the job's recovery")
     assert await audit(store, scene.harmed) == 2
     assert await audit(store, scene.healthy) == load.trials

@@ -78,7 +78,7 @@ async def answers_more(worker: WorkerProcess) -> None:
 async def under_load(stack: Stack, break_and_mend: Callable[[], Awaitable[None]]) -> None:
     """Break something while trainings run; afterwards they go on, and everything agrees."""
     job = new_job()
-    async with RabbitBroker(stack.amqp_url) as broker, Queue(broker=broker) as ask:
+    async with RabbitBroker(stack.amqp_url) as broker, Queue(broker=broker, is_patient=True) as ask:
         await register(ask, job)
         async with Load(ask=ask, job_id=job) as load:
             await load.progress(10)

@@ -24,6 +24,7 @@ from bso_workers.metrics import Metrics
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _LONGEST_REASON = 1000
+_FAILURE_COUNTS_S = 30.0
 _PAUSE_AFTER_FAILURE_S = 1.0  # before a message that could not be set aside comes again
 
 
@@ -34,8 +35,14 @@ class Answering:
         self._consumer = consumer
         self._replies = replies
         self._metrics = metrics
-        self.obstacle: str | None = None
-        """Why the last replies could not be sent; None: they were."""
+        self._failure: str | None = None
+        self._failed_at_s = 0.0
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why replies could not be sent a short while ago; None: they could."""
+        is_old = asyncio.get_running_loop().time() - self._failed_at_s > _FAILURE_COUNTS_S
+        return None if is_old else self._failure
 
     async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         """Send all replies, then acknowledge; where they cannot be sent, hand back, to be answered later."""
@@ -116,14 +123,15 @@ class Answering:
             await self._replies.reply_batch(replies)
         except (Retryable, Misconfigured) as error:
             _log.warning("replies could not be sent", action="replies_unsent", replies=len(replies), reason=str(error))
-            self.obstacle = f"replies could not be sent: {error}"
+            self._failure = f"replies could not be sent: {error}"
+            self._failed_at_s = asyncio.get_running_loop().time()
             return False
         except Rejected as error:
             if len(replies) > 1:
                 return all([await self._send([reply]) for reply in replies])
             _log.error("a reply can never be sent", action="reply_impossible", reason=str(error))
             return await self._say_so(replies[0], error)
-        self.obstacle = None
+        self._failure = None
         return True
 
     async def _say_so(self, reply: BrokerReply, error: Rejected) -> bool:
@@ -147,6 +155,9 @@ class Answering:
         command_id = delivery.message_id
         try:
             await self._consumer.dead_letter(delivery, reason=reason[:_LONGEST_REASON], sender=sender.user)
+        except Rejected as error:  # too large even for the dead letters: what it was is worth keeping
+            shortened = replace(delivery, body=delivery.body[:_LONGEST_REASON])
+            return await self._set_aside(shortened, sender, kind=kind, reason=f"{error}; shortened. {reason}")
         except (Retryable, Misconfigured) as error:
             _log.error(
                 "a command could not be set aside: it comes again",

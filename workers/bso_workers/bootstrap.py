@@ -28,7 +28,7 @@ from bso_workers.logs import configure_logs
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import MARK_AFTER_S, Outbox
 from bso_workers.parking import Parking
-from bso_workers.readiness import WorkerReadiness
+from bso_workers.readiness import JOBS, WorkerReadiness
 from bso_workers.reaper import Reaper
 from bso_workers.relay import Relay
 from bso_workers.settings import WorkerSettings
@@ -157,7 +157,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
         "publishing": broker.publishing_obstacle,
         "replies": lambda: answering.obstacle,
         "events": lambda: relay.obstacle,
-        "jobs": lambda: parking.obstacle,
+        JOBS: lambda: parking.obstacle,
     }
     shared = _Shared(
         settings=settings,

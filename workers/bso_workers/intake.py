@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -44,6 +44,7 @@ class Intake:
         self._metrics = metrics
         self._check_interval_s = check_interval_s
         self._is_shut = asyncio.Event()
+        self.on_shut: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
         """Keep the intake open while the database is there, for ever."""
@@ -62,6 +63,7 @@ class Intake:
         self._metrics.pauses.inc()
         self._readiness.report(_DATABASE, str(error))
         _log.warning("stopped taking commands", action="intake_shut", reason=str(error))
+        self.on_shut()
         await self._consumer.pause(f"paused: {error}")
 
     async def _open(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import takewhile
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -12,6 +13,7 @@ from bso.domain.errors import BsoError
 from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided, poisoned
 from bso.service.errors import Conflict, JobDamaged, OutOfTime
+from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted
 from bso_workers.deciding import Decider
 from bso_workers.parking import Parking
@@ -20,8 +22,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _AT_ONCE_S = 0.1  # so long a job that others hold is tried without waiting for its lock
 _PAUSES_S = (0.002, 0.005, 0.01, 0.02)
-_PATIENCE_S = 5.0  # then the job is parked
-_WAITING, _RUNNING = 2, 2  # lanes that may wait for a lock, or run, each with a connection to the database
+_WAITING, _PROBING, _RUNNING = 2, 1, 2  # lanes that wait for a lock, try a parked job, run: each with a connection
 _OF_THE_JOB = (Conflict, JobDamaged, StateTooNew)
 
 Settle = Callable[[Sequence[Admitted], Sequence[Answer]], Awaitable[None]]
@@ -31,7 +32,7 @@ class Lanes:
     """At most one lane a job; while there is one, all commands of the job go through it, in their order.
 
     ``settle`` answers what was decided; ``blame`` says what keeps the database from being written, None: nothing, so
-    that the job is to blame; ``shut`` stops the intake then.
+    that the job is to blame; ``shut`` stops the intake then. ``hand_back`` lets deliveries come again.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Lanes:
         settle: Settle,
         blame: Callable[[], Awaitable[BsoError | None]],
         shut: Callable[[BsoError], Awaitable[None]],
+        hand_back: Callable[[Sequence[Delivery]], Awaitable[None]],
         batch_limit: int,
     ) -> None:
         self._decider = decider
@@ -49,8 +51,10 @@ class Lanes:
         self._settle = settle
         self._blame = blame
         self._shut = shut
+        self._hand_back = hand_back
         self._batch_limit = batch_limit
         self._waiting = asyncio.Semaphore(_WAITING)
+        self._probing = asyncio.Semaphore(_PROBING)
         self._running = asyncio.Semaphore(_RUNNING)
         self._items: dict[str, list[Admitted]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -75,6 +79,11 @@ class Lanes:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
+    def abandon(self) -> None:
+        """End all lanes but the one that asks for it: what they have not settled is back with the broker."""
+        for task in self._tasks - {asyncio.current_task()}:
+            task.cancel()
+
     async def close(self) -> None:
         """End all lanes; what they have not settled comes again."""
         for task in self._tasks:
@@ -83,6 +92,7 @@ class Lanes:
 
     async def _run(self, job_id: str) -> None:
         items = self._items[job_id]
+        some: Sequence[Admitted] = ()
         try:
             while items:
                 if self._parking.pause_s(job_id):
@@ -96,6 +106,7 @@ class Lanes:
                 await self._settle(some[: len(answers)], answers)
         except Exception:  # noqa: BLE001  logged; it must not end the worker
             _log.exception("a lane broke: its commands come again", action="lane_broke", job_id=job_id)
+            await self._hand_back([one.delivery for one in (*some, *items)])  # what is settled already stays so
         finally:
             del self._items[job_id]
 
@@ -104,13 +115,15 @@ class Lanes:
         loop = asyncio.get_running_loop()
         began_s, tries = loop.time(), 0
         is_parked = waits = self._parking.knows(job_id)  # then there is one try, which may take its time
+        is_blameless = False  # nothing keeps others from being recorded: what failed may have been over just now
         while True:
             try:
-                return await self._tried(some, waits=waits)
+                return await self._tried(some, waits=waits, is_parked=is_parked)
             except BsoError as error:
                 is_held = isinstance(error, Conflict)
-                may_try_again = loop.time() - began_s < _PATIENCE_S if is_held else not waits
-                if is_parked or not may_try_again:
+                if waits and not is_held and not is_parked and not is_blameless and await self._may_be_over(error):
+                    is_blameless = True
+                elif is_parked or waits:
                     await self._give_up(job_id, error)
                     return None
                 waits = not is_held or loop.time() - began_s > _AT_ONCE_S
@@ -130,17 +143,20 @@ class Lanes:
             found += answers
         return found
 
-    async def _tried(self, some: Sequence[Admitted], *, waits: bool) -> list[Answer]:
+    async def _may_be_over(self, error: BsoError) -> bool:
+        return not isinstance(error, _OF_THE_JOB) and await self._blame() is None
+
+    async def _tried(self, some: Sequence[Admitted], *, waits: bool, is_parked: bool) -> list[Answer]:
         requests = [one.request for one in some]
         if waits:
-            async with self._waiting:
+            async with self._probing if is_parked else self._waiting:
                 return await self._decider.execute(requests)
         async with self._running:
             found = await self._decider.attempt(requests)
         for one in found:
             if isinstance(one, Undecided) and not isinstance(one.cause, OutOfTime):
                 raise one.cause
-        return [one for one in found if isinstance(one, Answer)]  # the first ones, as far as time allowed
+        return [one for one in takewhile(lambda one: isinstance(one, Answer), found) if isinstance(one, Answer)]
 
     async def _give_up(self, job_id: str, error: BsoError) -> None:
         """Park the job, unless nothing at all can be recorded: then the intake is shut, and the broker keeps them."""
@@ -148,8 +164,8 @@ class Lanes:
         if obstacle is None:
             try:
                 await self._parking.park(job_id, error)
-            except BsoError as unwritable:
-                obstacle = unwritable
+            except BsoError:  # somebody may hold that row, too
+                obstacle = await self._blame()
         if obstacle is not None:
             await self._shut(obstacle)
             return

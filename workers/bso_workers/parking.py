@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from bso.domain.commands import BeginTrial, Command, DescribeJob, RegisterJob, Request
+from bso.domain.commands import Command, FinishTrial, ReportEpoch, ReportPowerProfile, Request
 from bso.domain.errors import BsoError
+from bso.schema.errors import StateTooNew
 from bso.service.errors import JobDamaged
 from bso.service.ports import ParkedJobs
 from bso_workers.admission import Admitted
@@ -19,8 +20,9 @@ from bso_workers.metrics import Metrics
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
-KEPT_BY_SENDER = (RegisterJob, BeginTrial, DescribeJob)
-"""Commands whose sender waits for the answer and does nothing before: it is asked to send them again later."""
+KEPT_HERE = (ReportEpoch, FinishTrial, ReportPowerProfile)
+"""Commands that state facts, and whose senders go on: they are true whenever they are decided. Senders of all others
+wait for the answer, and are asked to send them again later: a deletion, say, must not come after what came after it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _SOON_S = 1.0
 _MANY = 10
@@ -75,18 +77,21 @@ class Parking:
         return f"{len(self._parked)} jobs are in trouble" if len(self._parked) >= _MANY else None
 
     async def refresh(self) -> None:
-        """Learn of jobs that other workers, also such as have ended since, have parked. Raises BsoError."""
-        for job in await self._jobs.all():
-            self._parked.setdefault(job.job_id, _Parked(pause_s=_FIRST_PAUSE_S / 2, retry_at_s=self._clock()))
+        """Learn which jobs other workers have parked, and which have recovered there. Raises BsoError."""
+        listed = {job.job_id for job in await self._jobs.all()}
+        for job_id in self._parked.keys() - listed:
+            del self._parked[job_id]
+        for job_id in listed - self._parked.keys():
+            self._parked[job_id] = _Parked(pause_s=_FIRST_PAUSE_S / 2, retry_at_s=self._clock())
 
     async def park(self, job_id: str, error: Exception) -> None:
-        """Leave a job alone for a while. Raises what keeps the database from being written: that is no job's fault."""
+        """Leave a job alone for a while. Raises what keeps that from being recorded: for people, and other workers."""
         parked = self._parked.get(job_id)
         pause_s = _FIRST_PAUSE_S if parked is None else min(_LONGEST_PAUSE_S, 2.0 * parked.pause_s)
         reason = str(error) if isinstance(error, BsoError) else f"{type(error).__name__}: {error}"
-        await self._jobs.park(job_id, reason=reason, pause_s=pause_s)
         kept = {} if parked is None else parked.kept
         self._parked[job_id] = _Parked(pause_s=pause_s, retry_at_s=self._clock() + pause_s, kept=kept)
+        await self._jobs.park(job_id, reason=reason, pause_s=pause_s)
         self._metrics.parks.inc()
         say = _log.warning if parked is None else _log.info
         say(
@@ -124,7 +129,7 @@ class Parking:
         for one in items:
             job_id = one.request.job_id
             pause_s = max(_SOON_S, self.pause_s(job_id))
-            if isinstance(one.request.command, KEPT_BY_SENDER):
+            if not isinstance(one.request.command, KEPT_HERE):
                 await self._answering.decline(one, retry_after_s=pause_s)
             elif one.delivery.parked_s >= self._limit_s:
                 await self._answering.give_up(one, reason=f"park_limit: its job was in trouble for {self._limit_s:g} s")
@@ -136,7 +141,7 @@ class Parking:
         now_s, command_id = self._clock(), one.request.command_id
         for gone in [known for known, until_s in kept.items() if until_s <= now_s]:
             del kept[gone]
-        is_copy = command_id in kept
+        is_copy = command_id in kept and not one.delivery.parked_s
         while not await self._answering.keep(one, pause_s=pause_s, is_copy=is_copy):  # noqa: ASYNC110
             await asyncio.sleep(_SOON_S)  # handing it back would count as a failed delivery
         if not is_copy:
@@ -146,6 +151,11 @@ class Parking:
 
 def remedy(job_id: str, error: Exception) -> str:
     """What an operator can do about a job in trouble."""
+    if isinstance(error, StateTooNew):
+        return (
+            f"upgrade the workers if a newer release has written it; else `bso replay verify {job_id}` says what is "
+            f"damaged, and `bso replay rebuild {job_id}` mends it from the log"
+        )
     if isinstance(error, JobDamaged):
         return f"`bso replay verify {job_id}` says what differs, `bso replay rebuild {job_id}` mends it from the log"
     return "it is tried again by itself; if that does not help, look for what holds or harms the job's rows"

@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 from bso_broker.messages import Readiness as BrokerReadiness
 
+JOBS = "jobs"
+"""The obstacle that many jobs are in trouble: those of all others go on."""
 _NONE: Mapping[str, Callable[[], str | None]] = MappingProxyType({})
 
 
@@ -46,7 +48,7 @@ class WorkerReadiness:
             obstacle = look()
             if obstacle is not None and obstacle not in found.values():
                 found[name] = obstacle
-        if found:
+        if found.keys() - {JOBS}:
             self._clear_since_s = self._clock()
         return found
 
@@ -56,7 +58,7 @@ class WorkerReadiness:
         return not self.reasons()
 
     def ready_for_s(self) -> float:
-        """How long it has been ready without a break [s]; 0 when it is not."""
-        if not self.is_ready:
+        """How long it has been ready without a break [s], but for jobs in trouble; 0 when it is not."""
+        if self.reasons().keys() - {JOBS}:
             return 0.0
         return self._clock() - max(self._clear_since_s, self._broker().since_s)

@@ -66,8 +66,10 @@ class CommandWorker:
             settle=self.settle,
             blame=intake.obstacle,
             shut=intake.shut,
+            hand_back=consumer.requeue,
             batch_limit=batch_limit,
         )
+        intake.on_shut = self._lanes.abandon
         self._busy_since_s: float | None = None
         self._costs_s: OrderedDict[str, float] = OrderedDict()  # what deciding for a job took last
 
@@ -159,8 +161,7 @@ class CommandWorker:
         except BsoError as error:
             _log.warning("parked jobs could not be recorded", action="parking_failed", reason=str(error))
         await self._answering.answer([one for one, _ in settled], [answer for _, answer in settled])
-        for items in harmed.values():
-            await self._parking.keep(items)
+        self._lanes.add(harmed)  # where they are kept, while others go on
 
 
 def by_job(admitted: Sequence[Admitted]) -> dict[str, list[Admitted]]:

@@ -11,7 +11,7 @@ from bso.domain.commands import BeginTrial, Command, DescribeJob, RegisterJob, R
 from bso.domain.events import TrialEnded
 from bso.domain.evolve import fold
 from bso.domain.hardware import EnergyMethod, HardwareKind
-from bso.domain.replies import EpochJudged, JobDescription, Registered, Reply, TrialBegun
+from bso.domain.replies import EpochJudged, JobDescription, Problem, Registered, Reply, TrialBegun
 from bso.domain.trial import Outcome, Trial
 from bso.replay.verifying import verify
 from bso.schema.codec import decode_reply, encode_command
@@ -47,10 +47,14 @@ class Ask(Protocol):
 
 @dataclass(kw_only=True)
 class Queue:
-    """Asks the workers behind a broker, many questions at once; an async context manager."""
+    """Asks the workers behind a broker, many questions at once; an async context manager.
+
+    ``is_patient``: where they ask for patience, it asks again under the same command_id, as often as that takes.
+    """
 
     broker: Broker
     timeout_s: float = PATIENCE_S
+    is_patient: bool = False
     _client: CommandCaller = field(init=False)
 
     async def __aenter__(self) -> Self:
@@ -66,7 +70,11 @@ class Queue:
     async def __call__(self, job_id: str, command: Command, *, command_id: str | None = None) -> Reply:
         command_id = command_id or str(uuid.uuid4())
         body = encode_command(Request(command_id=command_id, job_id=job_id, command=command))
-        return decode_reply(await self._client.call(body, message_id=command_id, timeout_s=self.timeout_s))
+        while True:
+            reply = decode_reply(await self._client.call(body, message_id=command_id, timeout_s=self.timeout_s))
+            if not (self.is_patient and isinstance(reply, Problem) and reply.retry_after_s is not None):
+                return reply
+            await asyncio.sleep(reply.retry_after_s)  # noqa: TID251 - as it was asked to
 
 
 @dataclass(kw_only=True)
