@@ -1,0 +1,175 @@
+"""Jobs that go alone, and jobs in trouble, in all their ends; in memory, with doubles at the edges."""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from bso.domain.commands import BeginTrial, Request
+from bso.domain.errors import BsoError
+from bso.service.answers import Answer, Undecided
+from bso.service.errors import Conflict, StoreUnavailable
+from bso.service.parked_jobs import InMemoryParkedJobs
+from bso_broker.messages import Delivery
+from bso_workers.admission import Admitted, Sender
+from bso_workers.lanes import Lanes
+from bso_workers.metrics import Metrics
+from bso_workers.parking import Parking
+from tests.integration.workers.training import HARDWARE
+from tests.servers import eventually_async
+
+
+class Declining:
+    """In the place of Answering: notes whose commands were declined."""
+
+    def __init__(self) -> None:
+        self.declined: list[str] = []
+
+    async def decline(self, one: Admitted, *, retry_after_s: float) -> None:
+        assert retry_after_s > 0
+        self.declined.append(one.request.command_id)
+
+
+class Failing:
+    """A decider that fails as it is told, each time with the next error; then it answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.waited: list[bool] = []
+
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        return list(self._answers(requests, waits=False))
+
+    async def execute(self, requests: Sequence[Request]) -> list[Answer]:
+        return self._answers(requests, waits=True)
+
+    def _answers(self, requests: Sequence[Request], *, waits: bool) -> list[Answer]:
+        self.waited.append(waits)
+        if self.errors:
+            raise self.errors.pop(0)
+        return [Answer(request=request, reply=None) for request in requests]  # type: ignore[arg-type]
+
+
+def command() -> Admitted:
+    request = Request(command_id=str(uuid.uuid4()), job_id="job", command=BeginTrial(hardware=HARDWARE))
+    delivery = Delivery(body=b"", message_id=request.command_id)
+    return Admitted(delivery=delivery, sender=Sender(user=None, reply_to=None), request=request)
+
+
+class Scene:
+    """Lanes over doubles; ``obstacle`` is what keeps everything from being recorded."""
+
+    def __init__(self, decider: Failing, *, settling: Exception | None = None) -> None:
+        self.jobs = InMemoryParkedJobs(lambda: datetime.now(UTC))
+        self.answering = Declining()
+        self.parking = self.worker()
+        self.settled: list[str] = []
+        self.handed_back: list[str | None] = []
+        self.shut: list[BsoError] = []
+        self.obstacle: BsoError | None = None
+        self.settling = settling
+        self.lanes = Lanes(
+            decider=decider,
+            parking=self.parking,
+            settle=self.settle,
+            blame=self.blame,
+            shut=self.note_shut,
+            hand_back=self.hand_back,
+            batch_limit=10,
+        )
+
+    def worker(self) -> Parking:
+        """What one worker knows of jobs in trouble."""
+        clock = asyncio.get_running_loop().time
+        return Parking(jobs=self.jobs, answering=self.answering, metrics=Metrics(), clock=clock, limit_s=3600.0)  # type: ignore[arg-type]
+
+    async def settle(self, items: Sequence[Admitted], answers: Sequence[Answer]) -> None:
+        if self.settling is not None:
+            raise self.settling
+        self.settled += [one.request.command_id for one in items]
+
+    async def blame(self) -> BsoError | None:
+        return self.obstacle
+
+    async def note_shut(self, error: BsoError) -> None:
+        self.shut.append(error)
+
+    async def hand_back(self, deliveries: Sequence[Delivery]) -> None:
+        self.handed_back += [delivery.message_id for delivery in deliveries]
+
+    async def go(self, *items: Admitted) -> None:
+        self.lanes.add({"job": items})
+        await eventually_async(lambda: "job" not in self.lanes, what="the end of the lane")
+
+
+async def test_a_job_that_others_hold_is_tried_without_waiting_then_waited_for_then_parked() -> None:
+    decider = Failing(*[Conflict("held")] * 1000)
+    scene, one = Scene(decider), command()
+    await scene.go(one)
+    assert decider.waited == sorted(decider.waited)
+    assert sum(decider.waited) == 1, "the engine has a patience of its own"
+    assert scene.answering.declined == [one.request.command_id]
+    assert [job.reason for job in await scene.jobs.all()] == ["held"]
+    assert scene.shut == []
+
+
+async def test_commands_of_a_job_come_out_in_their_order() -> None:
+    scene, items = Scene(Failing(Conflict("held"))), [command() for _ in range(25)]
+    scene.lanes.add({"job": items[:5]})
+    await scene.go(*items[5:])
+    assert scene.settled == [one.request.command_id for one in items]
+
+
+async def test_what_was_over_in_the_meantime_parks_nobody() -> None:
+    decider = Failing(*[StoreUnavailable("did not answer")] * 2)
+    scene, one = Scene(decider), command()
+    await scene.go(one)
+    assert decider.waited == [False, True, True]
+    assert scene.settled == [one.request.command_id]
+    assert await scene.jobs.all() == []
+
+
+async def test_where_nothing_can_be_recorded_the_intake_is_shut_and_nobody_is_parked() -> None:
+    scene = Scene(Failing(*[StoreUnavailable("away")] * 10))
+    scene.obstacle = StoreUnavailable("still away")
+    await scene.go(command())
+    assert scene.shut == [scene.obstacle]
+    assert (await scene.jobs.all(), scene.answering.declined) == ([], [])
+
+
+async def test_a_lane_that_breaks_hands_its_commands_back() -> None:
+    scene, items = Scene(Failing(), settling=ZeroDivisionError("a bug")), [command() for _ in range(12)]
+    await scene.go(*items)
+    assert set(scene.handed_back) == {one.delivery.message_id for one in items}
+
+
+async def test_a_job_that_has_recovered_at_one_worker_is_no_longer_known_at_others() -> None:
+    scene = Scene(Failing())
+    other = scene.worker()
+    await scene.parking.park("job", Conflict("held"))
+    assert not other.knows("job")
+    await other.refresh()
+    assert (other.knows("job"), other.pause_s("job")) == (True, 0.0), "it may be tried at once"
+    await scene.parking.works(["job"])
+    assert other.knows("job")
+    await other.refresh()
+    assert not other.knows("job")
+
+
+async def test_a_job_is_left_alone_for_longer_each_time() -> None:
+    parking = Scene(Failing()).parking
+    pauses = []
+    for _ in range(6):
+        await parking.park("job", Conflict("held"))
+        pauses.append(round(parking.pause_s("job")))
+    assert pauses == [5, 10, 20, 40, 60, 60]
+
+
+@pytest.mark.parametrize("jobs", [1, 10])
+async def test_many_jobs_in_trouble_are_an_obstacle_and_few_are_not(jobs: int) -> None:
+    parking = Scene(Failing()).parking
+    for number in range(jobs):
+        await parking.park(f"job-{number}", Conflict("held"))
+    assert (parking.obstacle is not None) == (jobs == 10)
