@@ -79,6 +79,7 @@ async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, oth
     assert scene.dead_letters() == 0
 
 
+@pytest.mark.slow
 async def test_a_worker_dies_between_parking_a_command_and_acknowledging_it(
     store: SqlStore, others: SqlStore, ask: Queue, start_worker: StartWorker
 ) -> None:
@@ -143,6 +144,7 @@ async def _all_published(store: SqlStore) -> bool:
     return not await store.unpublished(older_than_s=0.0)
 
 
+@pytest.mark.slow
 async def test_a_hot_job_under_three_workers_starves_nobody(
     scene: Scene, store: SqlStore, ask: Queue, start_worker: StartWorker
 ) -> None:

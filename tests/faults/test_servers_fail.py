@@ -200,6 +200,7 @@ async def test_the_database_is_read_only_for_a_while(
     await store.close()
 
 
+@pytest.mark.slow
 async def test_somebody_deletes_an_exchange_or_a_queue(stack: Stack) -> None:
     """Whoever publishes declares what it needs, and answers do not share the fate of events."""
     management, vhost = stack.rabbitmq.management, stack.amqp_url.rpartition("/")[2]
@@ -220,6 +221,7 @@ async def test_somebody_deletes_an_exchange_or_a_queue(stack: Stack) -> None:
         assert await asyncio.to_thread(management.request, "GET", f"{kind}/{vhost}/{name}")
 
 
+@pytest.mark.slow
 async def test_the_broker_has_no_memory_left(stack: Stack) -> None:
     """It takes nothing from publishers then: workers cannot answer, and say so."""
 
@@ -254,6 +256,7 @@ async def test_a_load_balancer_loses_its_backend(
     await under_load(balanced, break_and_mend)
 
 
+@pytest.mark.slow
 async def test_the_database_has_no_connection_left(stack: Stack, start_worker: StartWorker) -> None:
     for worker in stack.workers:
         worker.stop()
