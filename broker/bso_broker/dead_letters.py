@@ -15,7 +15,7 @@ from pamqp.commands import Basic
 from typing_extensions import override
 
 from bso_broker.connection import BrokerAddress, explain, is_lost
-from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost, PublishFailed, TopologyMissing
+from bso_broker.errors import BrokerClosed, BrokerUnreachable
 from bso_broker.messages import DeadLetter, Delivery, Headers, QueueCounts
 from bso_broker.publisher import PublishingLink, field_table
 from bso_broker.session import Session, open_session, publish_confirmed
@@ -23,6 +23,8 @@ from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS, DEAD_LETTE
 
 REASON_HEADER = "bso-reason"
 SENDER_HEADER = "bso-original-user"
+PARKED_HEADER = "bso-parked-s"
+_ADDED = (REASON_HEADER, SENDER_HEADER, PARKED_HEADER)
 _DEATH_HEADER = "x-first-death-reason"
 _PERSISTENT = 2
 _ANSWER_TIMEOUT_S = 30.0
@@ -55,31 +57,14 @@ async def set_aside(
         reply_to=delivery.reply_to,
         delivery_mode=_PERSISTENT,
         timestamp=datetime.now(UTC),
-        headers=field_table(own_headers(delivery.headers) | {REASON_HEADER: reason} | _sender_header(sender)),
+        headers=field_table(own_headers(delivery.headers) | {REASON_HEADER: reason} | sender_header(sender)),
     )
-    try:
-        async with asyncio.timeout(timeout_s):
-            session = await link.session()
-            await publish_confirmed(
-                session,
-                session.confirmed,
-                delivery.body,
-                exchange=DEAD_LETTER_EXCHANGE,
-                routing_key="",
-                properties=properties,
-                mandatory=True,
-            )
-    except TopologyMissing as error:
-        if (living := link.current) is not None:
-            living.fail(error)  # the next session declares what somebody has deleted
-        raise
-    except (TimeoutError, ConnectionLost) as error:
-        raise PublishFailed(f"command {delivery.message_id} could not be set aside: {error}") from error
+    await link.publish_command(delivery, properties, exchange=DEAD_LETTER_EXCHANGE, routing_key="", timeout_s=timeout_s)
 
 
 def own_headers(headers: Headers) -> dict[str, object]:
     """The headers a sender chose: without those the broker and bso add, and in words where they cannot be sent on."""
-    own = {k: v for k, v in headers.items() if not k.startswith("x-") and k not in (REASON_HEADER, SENDER_HEADER)}
+    own = {k: v for k, v in headers.items() if not k.startswith("x-") and k not in _ADDED}
     return {name: value if _can_be_sent(name, value) else repr(value) for name, value in own.items()}
 
 
@@ -92,7 +77,8 @@ def _can_be_sent(name: str, value: object) -> bool:
     return True
 
 
-def _sender_header(sender: str | None) -> dict[str, object]:
+def sender_header(sender: str | None) -> dict[str, object]:
+    """Whose command it is, as a header; none where that is unknown."""
     return {} if sender is None else {SENDER_HEADER: sender}
 
 
@@ -176,7 +162,7 @@ class DeadLetters:
     async def _send_again(self, message: DeliveredMessage) -> None:
         old = message.header.properties
         letter = _dead_letter(message, self._operators)
-        headers = own_headers(letter.headers) | _sender_header(letter.user_id)
+        headers = own_headers(letter.headers) | sender_header(letter.user_id)
         async with self._working() as channel:
             await publish_confirmed(
                 self._living(),

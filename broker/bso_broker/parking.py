@@ -6,18 +6,13 @@ back at once; and kept unsettled they would use up what the broker hands to a wo
 
 from __future__ import annotations
 
-import asyncio
-
 from pamqp.commands import Basic
 
-from bso_broker.dead_letters import SENDER_HEADER, own_headers
-from bso_broker.errors import ConnectionLost, PublishFailed, TopologyMissing
+from bso_broker.dead_letters import PARKED_HEADER, own_headers, sender_header
 from bso_broker.messages import Delivery, Headers
 from bso_broker.publisher import PublishingLink, field_table
-from bso_broker.session import publish_confirmed
 from bso_broker.topology import PARKED, PARKED_FOR_S
 
-PARKED_HEADER = "bso-parked-s"
 _PERSISTENT = 2
 _TIMEOUT_S = 10.0
 
@@ -32,7 +27,6 @@ async def park(link: PublishingLink, delivery: Delivery, *, sender: str | None, 
 
     Raises PublishFailed, and what else keeps the broker from taking it: it may come back all the same.
     """
-    named = {} if sender is None else {SENDER_HEADER: sender}
     parked_s = round(delivery.parked_s) + PARKED_FOR_S[queue]
     properties = Basic.Properties(
         message_id=delivery.message_id,
@@ -40,33 +34,12 @@ async def park(link: PublishingLink, delivery: Delivery, *, sender: str | None, 
         reply_to=delivery.reply_to,
         user_id=login,
         delivery_mode=_PERSISTENT,
-        headers=field_table(_without_mark(own_headers(delivery.headers)) | {PARKED_HEADER: parked_s} | named),
+        headers=field_table(own_headers(delivery.headers) | {PARKED_HEADER: parked_s} | sender_header(sender)),
     )
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            session = await link.session()
-            await publish_confirmed(
-                session,
-                session.confirmed,
-                delivery.body,
-                exchange=PARKED,
-                routing_key=queue,
-                properties=properties,
-                mandatory=True,
-            )
-    except TopologyMissing as error:
-        if (living := link.current) is not None:
-            living.fail(error)  # the next session declares what somebody has deleted
-        raise
-    except (TimeoutError, ConnectionLost) as error:
-        raise PublishFailed(f"command {delivery.message_id} could not be parked: {error}") from error
+    await link.publish_command(delivery, properties, exchange=PARKED, routing_key=queue, timeout_s=_TIMEOUT_S)
 
 
 def parked_for_s(user_id: str | None, headers: Headers, *, login: str) -> float:
     """How long a message has been parked; 0 if never. Only the workers' own login is believed."""
     said = headers.get(PARKED_HEADER)
     return float(said) if user_id == login and isinstance(said, int) and said > 0 else 0.0
-
-
-def _without_mark(headers: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in headers.items() if name != PARKED_HEADER}

@@ -13,9 +13,9 @@ from typing_extensions import override
 from bso_broker.addresses import is_reply_address
 from bso_broker.burst import Outgoing, publish_burst
 from bso_broker.connection import BrokerAddress, explain, is_lost
-from bso_broker.errors import ForgedReplyAddress, PublishFailed
-from bso_broker.messages import Event, Headers, Reply
-from bso_broker.session import Link, Session, check_size
+from bso_broker.errors import ConnectionLost, ForgedReplyAddress, PublishFailed, TopologyMissing
+from bso_broker.messages import Delivery, Event, Headers, Reply
+from bso_broker.session import Link, Session, check_size, publish_confirmed
 from bso_broker.topology import EVENTS, declare_if_allowed
 
 _TRANSIENT = 1
@@ -40,6 +40,32 @@ class PublishingLink(Link[PublishingSession]):
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(lambda: PublishingSession(address), name="publisher")
+
+    async def publish_command(
+        self, delivery: Delivery, properties: Basic.Properties, *, exchange: str, routing_key: str, timeout_s: float
+    ) -> None:
+        """Publish a command that nobody decides now, and wait until the broker has it. It is not acknowledged.
+
+        Raises PublishFailed, and what else keeps the broker from taking it: it may have it all the same.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                session = await self.session()
+                await publish_confirmed(
+                    session,
+                    session.confirmed,
+                    delivery.body,
+                    exchange=exchange,
+                    routing_key=routing_key,
+                    properties=properties,
+                    mandatory=True,
+                )
+        except TopologyMissing as error:
+            if (living := self.current) is not None:
+                living.fail(error)  # the next session declares what was deleted
+            raise
+        except (TimeoutError, ConnectionLost) as error:
+            raise PublishFailed(f"command {delivery.message_id} did not reach {exchange}: {error}") from error
 
 
 class ReplyingSession(Session):

@@ -173,4 +173,5 @@ class Lanes:
 
     async def _keep(self, items: list[Admitted]) -> None:
         while items:  # more may arrive meanwhile
-            await self._parking.keep([items.pop(0)])
+            await self._parking.keep(items[:1])
+            del items[:1]

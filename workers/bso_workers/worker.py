@@ -155,9 +155,9 @@ class CommandWorker:
         while len(self._costs_s) > _MOST_COSTS:
             self._costs_s.popitem(last=False)
         try:
-            await self._parking.works([one.request.job_id for one, answer in settled if answer.poison is None])
             for job_id in harmed:
                 await self._parking.park(job_id, JobDamaged("rules fail over commands of different types of this job"))
+            await self._parking.works([one.request.job_id for one, answer in settled if answer.poison is None])
         except BsoError as error:
             _log.warning("parked jobs could not be recorded", action="parking_failed", reason=str(error))
         await self._answering.answer([one for one, _ in settled], [answer for _, answer in settled])

@@ -72,13 +72,3 @@ async def test_behind_a_wire_that_leads_nowhere_the_lock_is_lost(
     with pytest.raises(StoreLost):
         await go_on_with_the_lock_of_others()
     await assert_log_equals_tables(registered)
-
-
-async def test_a_session_that_rests_between_transactions_is_used_again_or_replaced(
-    registered: SqlStore, database_url: str, open_at: OpenAt
-) -> None:
-    resting = open_at(database_url, replace(LIMITS, silence_s=1.0, rest_s=0.5))
-    for _ in range(2):
-        await resting.ping()
-        await asyncio.sleep(2.0)  # noqa: TID251 - longer than the server lets a silent session live
-    await resting.ping()
