@@ -14,7 +14,7 @@ from bso_broker.consuming import ConsumerSession
 from bso_broker.dead_letters import set_aside
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
 from bso_broker.messages import Delivery, Readiness
-from bso_broker.parking import park, parking_queue
+from bso_broker.parked_commands import park, parking_queue
 from bso_broker.publisher import PublishingLink
 from bso_broker.session import Link
 

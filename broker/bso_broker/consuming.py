@@ -14,7 +14,7 @@ from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.errors import BrokerUnreachable
 from bso_broker.mending import is_mended
 from bso_broker.messages import Delivery
-from bso_broker.parking import parked_for_s
+from bso_broker.parked_commands import parked_for_s
 from bso_broker.session import Session
 from bso_broker.topology import COMMAND_QUEUE, declare_if_allowed
 

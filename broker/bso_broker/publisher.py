@@ -23,7 +23,7 @@ _PERSISTENT = 2
 
 
 class PublishingSession(Session):
-    """A channel whose messages are confirmed; what they need is declared first, whoever has deleted it."""
+    """A channel with publisher confirms; exchanges and queues are declared first, in case one was deleted."""
 
     confirmed: aiormq.Channel
 

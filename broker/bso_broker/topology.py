@@ -31,7 +31,7 @@ from bso_broker.errors import BrokerUnreachable, NotPermitted, TopologyMismatch
 logger = logging.getLogger(__name__)
 
 COMMANDS = "bso.commands"
-"""The exchange that commands are sent to. Whoever may write to it may not bind the queue, which has another name."""
+"""The exchange that commands are sent to. Its queue has another name: a login that may write here may not bind it."""
 COMMAND_QUEUE = "bso.inbox"
 FORMER_COMMAND_QUEUE = "bso.commands"
 """What the queue was called when it had the name of its exchange."""

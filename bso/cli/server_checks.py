@@ -72,8 +72,9 @@ async def _check_leftover(connection: aiormq.Connection) -> list[Finding]:
         queue = await channel.queue_declare(FORMER_COMMAND_QUEUE, passive=True, timeout=ANSWER_TIMEOUT_S)
     except AMQPError:
         return []  # it is gone, as it should be, or this login may not look at it
-    found = f"{FORMER_COMMAND_QUEUE} is left over from an earlier release and takes a copy of each command"
-    advice = f"delete it: `rabbitmqctl delete_queue {FORMER_COMMAND_QUEUE}` ({queue.message_count or 0} messages)"
+    found = f"{FORMER_COMMAND_QUEUE} is left over from an earlier release: it takes a copy of each command"
+    waiting = f"{queue.message_count or 0} messages, commands from before the upgrade among them"
+    advice = f"when none is missed, delete it: `rabbitmqctl delete_queue {FORMER_COMMAND_QUEUE}` ({waiting})"
     return [broken("queues", found, advice)]
 
 

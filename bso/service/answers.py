@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """A request of which nothing was decided: Conflict where another transaction holds its job, or OutOfTime."""
+    """A request that was not decided: Conflict (its job is locked), JobDamaged, StateTooNew (unreadable), OutOfTime."""
 
     request: Request
     cause: Retryable

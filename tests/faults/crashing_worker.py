@@ -19,7 +19,7 @@ from bso_workers import bootstrap
 from bso_workers.__main__ import main
 from bso_workers.admission import Admitted
 from bso_workers.answering import Answering
-from bso_workers.parking import KEPT_HERE, Parking
+from bso_workers.troubled_jobs import KEPT_HERE, TroubledJobs
 from bso_workers.worker import CommandWorker
 
 
@@ -54,7 +54,7 @@ _commit = SqlUnitOfWork.commit
 
 
 async def freeze_at_commit(self: SqlUnitOfWork) -> None:
-    SqlUnitOfWork.commit = _commit  # type: ignore[method-assign]
+    SqlUnitOfWork.commit = _commit  # type: ignore[method-assign]  # thawed, it commits as usual
     os.kill(os.getpid(), signal.SIGSTOP)
     await _commit(self)
 
@@ -73,7 +73,7 @@ class DiesAfterReply(Answering):
         await super().answer(admitted, answers)
 
 
-class DiesAfterParking(Parking):
+class DiesAfterParking(TroubledJobs):
     async def keep(self, items: Sequence[Admitted]) -> None:
         if isinstance(items[0].request.command, KEPT_HERE):
             self._answering._consumer.ack = die_at_ack  # type: ignore[method-assign]  # likewise
@@ -89,7 +89,7 @@ DOOM: dict[str, tuple[str, type]] = {
     "before_commit_frozen": ("CommandWorker", FreezesBeforeCommit),
     "after_commit": ("Answering", DiesAfterCommit),
     "after_reply": ("Answering", DiesAfterReply),
-    "after_parking": ("Parking", DiesAfterParking),
+    "after_parking": ("TroubledJobs", DiesAfterParking),
 }
 setattr(bootstrap, *DOOM[sys.argv[1]])
 sys.exit(main())

@@ -202,7 +202,7 @@ async def test_the_database_is_read_only_for_a_while(
 
 @pytest.mark.slow
 async def test_somebody_deletes_an_exchange_or_a_queue(stack: Stack) -> None:
-    """Whoever publishes declares what it needs, and answers do not share the fate of events."""
+    """Publishers declare what they need, and replies have a connection of their own."""
     management, vhost = stack.rabbitmq.management, stack.amqp_url.rpartition("/")[2]
 
     async def break_and_mend() -> None:

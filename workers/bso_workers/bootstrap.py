@@ -27,11 +27,11 @@ from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_togethe
 from bso_workers.logs import configure_logs
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import MARK_AFTER_S, Outbox
-from bso_workers.parking import Parking
 from bso_workers.readiness import JOBS, WorkerReadiness
 from bso_workers.reaper import Reaper
 from bso_workers.relay import Relay
 from bso_workers.settings import WorkerSettings
+from bso_workers.troubled_jobs import TroubledJobs
 from bso_workers.worker import CommandWorker
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
@@ -147,7 +147,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
     mark_after_s = min(MARK_AFTER_S, settings.relay_age_s / 10)
     clock = asyncio.get_running_loop().time
     answering = Answering(consumer=consumer, replies=broker.reply_publisher(), metrics=metrics)
-    parking = Parking(
+    parking = TroubledJobs(
         jobs=store.parked_jobs, answering=answering, metrics=metrics, clock=clock, limit_s=settings.park_limit_s
     )
     relay = Relay(
@@ -200,7 +200,7 @@ def _engine(settings: WorkerSettings, store: Store, metrics: Metrics) -> Engine:
     return Engine(store, settings.rules, patience=patience, on_retry=metrics.database_retries.inc)
 
 
-def _intake(shared: _Shared, parking: Parking) -> Intake:
+def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:
     return Intake(
         consumer=shared.consumer,
         store=shared.store,
@@ -211,7 +211,7 @@ def _intake(shared: _Shared, parking: Parking) -> Intake:
     )
 
 
-def _command_worker(shared: _Shared, intake: Intake, parking: Parking, answering: Answering) -> CommandWorker:
+def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, answering: Answering) -> CommandWorker:
     settings = shared.settings
     return CommandWorker(
         consumer=shared.consumer,

@@ -14,8 +14,8 @@ from bso.service.ports import Store
 from bso.service.readiness import require_schema
 from bso_broker.ports import CommandSource
 from bso_workers.metrics import Metrics
-from bso_workers.parking import Parking
 from bso_workers.readiness import WorkerReadiness
+from bso_workers.troubled_jobs import TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ class Intake:
         *,
         consumer: CommandSource,
         store: Store,
-        parking: Parking,
+        parking: TroubledJobs,
         readiness: WorkerReadiness,
         metrics: Metrics,
         check_interval_s: float,

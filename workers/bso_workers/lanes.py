@@ -16,7 +16,7 @@ from bso.service.errors import Conflict, JobDamaged, OutOfTime
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted
 from bso_workers.deciding import Decider
-from bso_workers.parking import Parking
+from bso_workers.troubled_jobs import TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ class Lanes:
         self,
         *,
         decider: Decider,
-        parking: Parking,
+        parking: TroubledJobs,
         settle: Settle,
         blame: Callable[[], Awaitable[BsoError | None]],
         shut: Callable[[BsoError], Awaitable[None]],

@@ -22,7 +22,7 @@ from bso_workers.intake import Intake
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import Outbox
-from bso_workers.parking import Parking
+from bso_workers.troubled_jobs import TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class CommandWorker:
         decider: Decider,
         admission: Admission,
         answering: Answering,
-        parking: Parking,
+        parking: TroubledJobs,
         intake: Intake,
         outbox: Outbox,
         metrics: Metrics,

@@ -12,7 +12,7 @@ from typing import Protocol
 from bso_broker.dead_letters import named_sender
 from bso_broker.errors import NoCommandQueue, PublishFailed
 from bso_broker.messages import Event, Headers
-from bso_broker.parking import parking_queue
+from bso_broker.parked_commands import parking_queue
 from bso_broker.topology import DELIVERY_LIMIT, PARKED_FOR_S
 
 

@@ -1,4 +1,4 @@
-"""Whoever holds a job's lock and falls silent loses it: frozen, or behind a wire that leads nowhere."""
+"""A client that holds a job's lock and falls silent loses it: frozen, or behind a half-open connection."""
 
 import asyncio
 import os

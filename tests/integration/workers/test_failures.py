@@ -64,7 +64,7 @@ class FailingStore(InMemoryStore):
         self.tries = 0
 
     def fail(self) -> None:
-        """Raise what it is told."""
+        """Raise the failure that a test has set."""
         self.tries += 1
         if self.failure is not None:
             raise self.failure
@@ -80,7 +80,7 @@ class FailingStore(InMemoryStore):
 
 
 class _Picky:
-    """A unit of work that breaks over one job, whoever asks for its lock."""
+    """A unit of work that breaks over one job, on each way to its lock."""
 
     def __init__(self, uow: InMemoryUnitOfWork, bad_job: str | None) -> None:
         self._uow = uow

@@ -16,7 +16,7 @@ from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted, Sender
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
-from bso_workers.parking import Parking
+from bso_workers.troubled_jobs import TroubledJobs
 from tests.integration.workers.training import HARDWARE
 from tests.servers import eventually_async
 
@@ -33,7 +33,7 @@ class Declining:
 
 
 class Failing:
-    """A decider that fails as it is told, each time with the next error; then it answers."""
+    """A decider that raises the given errors, one a call, and answers after that."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -80,10 +80,10 @@ class Scene:
             batch_limit=10,
         )
 
-    def worker(self) -> Parking:
+    def worker(self) -> TroubledJobs:
         """What one worker knows of jobs in trouble."""
         clock = asyncio.get_running_loop().time
-        return Parking(jobs=self.jobs, answering=self.answering, metrics=Metrics(), clock=clock, limit_s=3600.0)  # type: ignore[arg-type]
+        return TroubledJobs(jobs=self.jobs, answering=self.answering, metrics=Metrics(), clock=clock, limit_s=3600.0)  # type: ignore[arg-type]
 
     async def settle(self, items: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         if self.settling is not None:

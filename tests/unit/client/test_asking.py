@@ -92,7 +92,7 @@ async def test_a_renewal_that_fails_is_tried_again_until_the_trial_has_ended() -
     assert progress.bound == 7.0
 
 
-async def test_whoever_is_asked_for_patience_until_after_the_deadline_says_so_at_once() -> None:
+async def test_a_retry_after_the_deadline_is_refused_at_once() -> None:
     later = Problem(
         type="job_in_trouble", title="The job is in trouble", detail="later", is_retryable=True, retry_after_s=3600.0
     )

@@ -264,12 +264,12 @@ def test_a_journalled_report_after_the_end_is_recorded_once_and_changes_nothing(
     life.give_up(trial)
     before, known = life.row(trial), life.known()
     late = replace(life.reporting(trial, 4.0), epoch=2.0, is_journalled=True)
-    told = expect(EpochJudged, life.send(late))
-    assert (told.should_stop, told.reason) == (False, "recorded before")
+    judged = expect(EpochJudged, life.send(late))
+    assert (judged.should_stop, judged.reason) == (False, "recorded before")
     assert life.happened(EpochReported)[-1].is_fill_in
     assert life.row(trial) == replace(before, reports=2)
     assert life.known() == known
-    assert expect(EpochJudged, life.send(late)) == told
+    assert expect(EpochJudged, life.send(late)) == judged
     assert problem_of(life.send(replace(late, metric=0.123))).type == "conflicting_report"
     assert len(life.happened(EpochReported)) == 2
 

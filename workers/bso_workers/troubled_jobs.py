@@ -37,7 +37,7 @@ class _Parked:
     kept: dict[str, float] = field(default_factory=dict)
 
 
-class Parking:
+class TroubledJobs:
     """The jobs in trouble that this worker knows of, and what becomes of their commands. ``clock`` is monotonic [s].
 
     A job is tried again when its pause is over: 5 s at first, then twice as long each time, 60 s at most. What the

@@ -1,4 +1,4 @@
-"""Parking commands whose job is in trouble: they lie in queues of their own, and come back after a while.
+"""Parked commands: while their job is in trouble they lie in queues of their own, and come back after a while.
 
 Handing them back instead would not do: before RabbitMQ 4.3 each time counts as a failed delivery, from 4.3 on they come
 back at once; and kept unsettled they would use up what the broker hands to a worker ahead.
