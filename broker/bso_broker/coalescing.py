@@ -35,7 +35,8 @@ class CoalescingWriter(asyncio.StreamWriter):
         if self._waiting:
             together = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
             self._waiting.clear()
-            super().write(together)
+            if not self.transport.is_closing():  # who waits for an answer learns of the loss from the reader
+                super().write(together)
 
     @override
     async def drain(self) -> None:

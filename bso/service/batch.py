@@ -105,6 +105,7 @@ class Batch:
         """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded."""
         await self._lock(requests)
         self._read_snapshots()
+        await self._find_orphans(requests)
         open_to = [request for request in requests if request.job_id not in self._unusable]
         memory = await self.uow.recollect({request.command_id for request in open_to}, active_of=self._loaded.keys())
         await self._load([request for request in open_to if request.command_id not in memory.replies], memory)
@@ -122,7 +123,7 @@ class Batch:
 
     async def _lock(self, requests: Sequence[Request]) -> None:
         job_ids = sorted({request.job_id for request in requests})
-        creating = {request.job_id for request in requests if isinstance(request.command, RegisterJob)}
+        creating = _registering(requests)
         if self.waits:
             self._stored = await self.uow.lock(job_ids, creating=creating)
             return
@@ -138,6 +139,13 @@ class Batch:
                 self._unusable[job_id] = error
             except Rejected as error:
                 self._unusable[job_id] = JobDamaged(f"job {job_id} cannot be read: {error}")
+
+    async def _find_orphans(self, requests: Sequence[Request]) -> None:
+        """A job without a row is unknown, unless it has a log; a registration finds that out by itself."""
+        known = {*self._stored, *self._unusable, *_registering(requests)}
+        missing = {request.job_id for request in requests} - known
+        for job_id in await self.uow.orphans(missing) if missing else ():
+            self._unusable[job_id] = JobDamaged(f"job {job_id} has a log, and its row is missing")
 
     async def _load(self, requests: Sequence[Request], memory: Recollection) -> None:
         """Everything that deciding these needs."""
@@ -267,6 +275,10 @@ class Batch:
         except Exception as error:
             raise Unstorable(f"a job's state cannot be encoded: {type(error).__name__}: {error}") from error
         return await self.uow.save(changes)
+
+
+def _registering(requests: Sequence[Request]) -> set[str]:
+    return {request.job_id for request in requests if isinstance(request.command, RegisterJob)}
 
 
 def _recorded(request: Request, decision: Decision, last_seq: int, now: datetime) -> tuple[RecordedEvent, ...]:

@@ -187,6 +187,11 @@ class InMemoryUnitOfWork:
         """Read jobs; no other unit of work holds any."""
         return TriedLocks(jobs=await self.jobs(job_ids))
 
+    async def orphans(self, job_ids: Collection[str]) -> Collection[str]:
+        """Those of these jobs that have a log and no row."""
+        logged = {event.new.job_id for event in self._tables.events.values()}
+        return logged.intersection(job_ids).difference(await self.jobs(job_ids))
+
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
         """What these commands were answered, if they were, and all active trials of the jobs ``active_of``."""
         replies = {one: self._tables.replies[one] for one in command_ids if one in self._tables.replies}

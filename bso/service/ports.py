@@ -39,6 +39,10 @@ class UnitOfWork(Protocol):
         """Lock jobs as ``lock`` does, but wait for none that exists and that another transaction holds."""
         ...
 
+    async def orphans(self, job_ids: Collection[str]) -> Collection[str]:
+        """Those of these jobs that have a log and no row: the row was lost."""
+        ...
+
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
         """What these commands were answered, if they were, and all active trials of the jobs ``active_of``.
 

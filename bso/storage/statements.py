@@ -39,6 +39,14 @@ EVENT_IDS = select(event.c.event_id, event.c.job_id, event.c.seq).where(
 )
 """The event_ids that the events of ``command_ids`` were given."""
 
+ORPHANS = (
+    select(event.c.job_id)
+    .select_from(event.outerjoin(job, and_(job.c.job_id == event.c.job_id, job.c.last_seq > 0)))
+    .where(event.c.job_id.in_(_several("job_ids", event.c.job_id)), job.c.job_id.is_(None))
+    .group_by(event.c.job_id)
+)
+"""Those of ``job_ids`` that have events and no row. One query, so that a job registered meanwhile is none of them."""
+
 
 @cache
 def jobs(dialect: Dialect) -> Select[Any]:

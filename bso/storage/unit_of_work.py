@@ -80,6 +80,10 @@ class SqlUnitOfWork:
             found |= {row["job_id"]: _stored(row) for row in await self._locked(places)}
         return TriedLocks(jobs=self._without_placeholders(found), busy=busy)
 
+    async def orphans(self, job_ids: Collection[str]) -> Collection[str]:
+        """Those of these jobs that have a log and no row: the row was lost."""
+        return {row["job_id"] for row in await self._rows(statements.ORPHANS, {"job_ids": sorted(job_ids)})}
+
     def _without_placeholders(self, found: Mapping[str, StoredJob]) -> Mapping[str, StoredJob]:
         self._placeholders = {job_id for job_id, stored in found.items() if not stored.last_seq}
         return {job_id: stored for job_id, stored in found.items() if job_id not in self._placeholders}

@@ -17,7 +17,7 @@ breakable_rabbitmq    the same server, for a test that breaks it: kill() (SIGKIL
 breakable_mariadb     SIGCONT), stop() (in order), start() (same port, same data); afterwards it is mended. RabbitMQ
 breakable_postgresql  takes 4 s to start, the others less than one
 tcp_proxy             a function url -> TcpProxy in front of that server: proxy.url, drop(), cut(), stall(),
-                      stall_requests(), stall_replies(), restore(), connections, is_holding
+                      stall_requests(), stall_replies(), delay(), restore(), connections, is_holding
 
 Helpers: eventually(condition, what=) and eventually_async(condition or coroutine function, ...), which give up after
 PATIENCE_S: the deadline of whatever else would hang for ever.

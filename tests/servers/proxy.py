@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -33,6 +34,7 @@ class TcpProxy:
         self._requests_flow = asyncio.Event()
         self._replies_flow = asyncio.Event()
         self._held = 0
+        self._delay_s = 0.0
         self.port = 0
 
     @property
@@ -88,9 +90,14 @@ class TcpProxy:
         """Hold what the server sends while requests reach it, until restore(): a lost confirm, an unknown outcome."""
         self._in_loop(self._set_flow(requests=True, replies=False))
 
+    def delay(self, seconds: float) -> None:
+        """Let everything take so long in each direction, until restore()."""
+        self._delay_s = seconds
+
     def restore(self) -> None:
         """Serve again: what was held flows on, in order."""
         self._refuses = False
+        self._delay_s = 0.0
         self._in_loop(self._set_flow(requests=True, replies=True))
 
     def __enter__(self) -> Self:
@@ -148,6 +155,8 @@ class TcpProxy:
             pipe.closed.set()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flow: asyncio.Event) -> None:
+        late: deque[tuple[float, bytes]] = deque()  # what is on its way, and when it arrives
+        pouring: asyncio.Task[None] | None = None
         with contextlib.suppress(OSError):
             while chunk := await reader.read(65536):
                 self._held += 1
@@ -155,8 +164,25 @@ class TcpProxy:
                     await flow.wait()
                 finally:
                     self._held -= 1
+                if self._delay_s or late:
+                    late.append((self._loop.time() + self._delay_s, chunk))
+                    if pouring is None or pouring.done():
+                        pouring = asyncio.ensure_future(self._pour(late, writer))
+                    continue
                 writer.write(chunk)
                 await writer.drain()
+        await flow.wait()  # a network that swallows also swallows that one end has gone
+        if pouring is not None:
+            await pouring
+
+    async def _pour(self, late: deque[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while late:
+                arrives_s, chunk = late[0]
+                await asyncio.sleep(max(0.0, arrives_s - self._loop.time()))  # noqa: TID251  a long way
+                writer.write(chunk)
+                await writer.drain()
+                late.popleft()
 
 
 class _Pipe:

@@ -19,6 +19,8 @@ class MariaDB(PrivateServer):
     def __init__(self) -> None:
         super().__init__()
         [self.port] = self.ports
+        self.environ: dict[str, str] = {}
+        """Further variables of the server's process."""
 
     @property
     def url(self) -> str:
@@ -67,6 +69,7 @@ class MariaDB(PrivateServer):
                 "--skip-name-resolve",
                 "--max-connections=600",
             ],
+            env={**os.environ, **self.environ},
         )
 
     def _answers(self) -> bool:

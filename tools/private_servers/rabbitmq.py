@@ -1,5 +1,7 @@
 """A RabbitMQ of one's own, with the management interface on."""
 
+from __future__ import annotations
+
 import json
 import os
 import urllib.error
@@ -109,9 +111,11 @@ class RabbitMQ(PrivateServer):
     name: ClassVar[str] = "rabbitmq"
     port_count: ClassVar[int] = 4
 
-    def __init__(self) -> None:
+    def __init__(self, *, leader: RabbitMQ | None = None) -> None:
+        """``leader``: a node that runs when this one is started for the first time, and whose cluster it joins."""
         super().__init__()
-        self.port, self._distribution_port, self._epmd_port, management_port = self.ports
+        self.port, self._distribution_port, self.epmd_port, management_port = self.ports
+        self._leader = leader
         self.management = Management(f"http://guest:guest@127.0.0.1:{management_port}", self.url)
         self._management_port = management_port
 
@@ -131,19 +135,33 @@ class RabbitMQ(PrivateServer):
         command: list[str | Path] = [client, "--node", environment["RABBITMQ_NODENAME"], *arguments]
         return self._run(command, env={**os.environ, **environment})
 
+    @property
+    def node(self) -> str:
+        """The name of the node."""
+        return f"bso{self.port}@localhost"
+
     def _launch(self) -> None:
         epmd = program("epmd", package="rabbitmq-server")
         server = program(
             "rabbitmq-server", "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server", package="rabbitmq-server"
         )
         self._write_configuration()
-        # In the foreground and as our child: a daemon started by the node would outlive it.
-        self._spawn("epmd", [epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1"])
+        if self._leader is not None:  # nodes of a cluster find each other by one epmd, and trust each other by a cookie
+            self.epmd_port = self._leader.epmd_port
+            cookie = self.folder / ".erlang.cookie"
+            cookie.write_text((self._leader.folder / ".erlang.cookie").read_text())
+            cookie.chmod(0o400)
+        if self._leader is None:  # in the foreground and as our child: a daemon started by the node would outlive it
+            self._spawn("epmd", [epmd, "-port", str(self.epmd_port), "-address", "127.0.0.1"])
         self._spawn(self.name, [server, "-noinput"], env={**os.environ, **self._environment()})
 
     def _write_configuration(self) -> None:
+        peers = [] if self._leader is None else [self._leader.node, self.node]
+        discovery = "".join(
+            f"cluster_formation.classic_config.nodes.{number} = {name}\n" for number, name in enumerate(peers, start=1)
+        )
         (self.folder / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+            f"{discovery}listeners.tcp.1 = 127.0.0.1:{self.port}\n"
             f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self._management_port}\n"
             "log.console = false\nlog.file.level = warning\n"
             # Small machines: never refuse messages for want of disk or memory.
@@ -155,7 +173,7 @@ class RabbitMQ(PrivateServer):
     def _environment(self) -> dict[str, str]:
         return {
             "HOME": str(self.folder),
-            "RABBITMQ_NODENAME": f"bso{self.port}@localhost",
+            "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_DIST_PORT": str(self._distribution_port),
@@ -167,7 +185,7 @@ class RabbitMQ(PrivateServer):
             "RABBITMQ_CONF_ENV_FILE": str(self.folder / "env.conf"),
             # The script becomes the node instead of starting it as a grandchild.
             "RABBITMQ_ALLOW_INPUT": "1",
-            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_PORT": str(self.epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
 

@@ -4,19 +4,24 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 
 from bso.domain.commands import DeleteJob, RenewLease
 from bso.domain.decide import Rules
 from bso.domain.events import JobSnapshotted, TrialSuspended
 from bso.domain.replies import LeaseExpired, Problem, Registered, TrialBegun
 from bso.domain.trial import Outcome, TrialState
+from bso.service.answers import Undecided
 from bso.service.engine import Engine
+from bso.service.errors import JobDamaged
 from bso.service.leases import expiry_of
+from bso.service.memory import InMemoryStore
 from bso.service.ports import Store
 from bso.service.readiness import require_schema
 from bso.service.records import SchemaStatus, StoredEvent
 from bso.service.retention import prune_events, purge_jobs
 from bso.service.snapshots import read_snapshot
+from bso.storage import SqlStore
 from tests.contract.storage.conftest import OpenStore
 from tests.contract.storage.doubles import HeldCommit, SteppedStore, plain_commit, rule_that_breaks_on
 from tests.contract.storage.training import (
@@ -281,3 +286,25 @@ async def test_a_store_that_is_up_to_date_is_ready(store: Store) -> None:
 
 async def _publish_everything(store: Store) -> None:
     await store.mark_published([stored.event_id for stored in await store.unpublished(older_than_s=0.0, limit=10_000)])
+
+
+async def test_a_job_that_has_a_log_and_no_row_is_an_orphan(open_another: OpenStore) -> None:
+    store = open_another()
+    await ask(Engine(store), registration())
+    async with store.unit_of_work() as uow:
+        assert not await uow.orphans([JOB, "unknown"])
+    await _lose_the_row(store)
+    async with store.unit_of_work() as uow:
+        assert set(await uow.orphans([JOB, "unknown"])) == {JOB}
+    [undecided] = await Engine(store).attempt([beginning()])
+    assert isinstance(undecided, Undecided)
+    assert isinstance(undecided.cause, JobDamaged)
+
+
+async def _lose_the_row(store: Store) -> None:
+    if isinstance(store, InMemoryStore):
+        del store._tables.jobs[JOB]
+        return
+    assert isinstance(store, SqlStore)
+    async with store._engine.begin() as connection:
+        await connection.execute(text(f"DELETE FROM job WHERE job_id = '{JOB}'"))

@@ -1,0 +1,111 @@
+"""``python -m tests.faults.matrix``: play scenarios, print what came of them, and write it all to a file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.faults.matrix.pair import Pair, running_pair
+from tests.faults.matrix.scenario import SCENARIOS, Result, Scenario, played
+from tests.integration.workers.processes import MODULE
+
+for _rooms in ("of_workers", "of_jobs", "of_databases", "of_brokers", "of_clients", "mixed"):
+    importlib.import_module(f"tests.faults.matrix.{_rooms}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play, print, write; 1: something was lost, doubled, contradicted or unexpected."""
+    options = _parser().parse_args(arguments)
+    if options.list:
+        sys.stdout.write("".join(f"{one.name:28} {one.words}\n" for one in SCENARIOS.values()))
+        return 0
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
+    _say(f"seed {seed}: --seed {seed} repeats the order of what happens")
+    chosen = _chosen(options)
+    with running_pair(options.database) as pair:
+        _say(f"{pair.broker_name}, {pair.database_name}")
+        results = [_play(one, pair, seed, options.worker_program or MODULE) for one in chosen]
+    _write(options.out, results, is_added=options.add)
+    failed = [result.scenario for result in results if not result.is_sound]
+    slow = [result.scenario for result in results if result.broken_promises]
+    left_out = [result.scenario for result in results if result.not_run]
+    _say(
+        f"{len(results) - len(left_out)} scenarios, {len(failed)} failed {failed or ''}, {len(slow)} slower than "
+        f"promised {slow or ''}, {len(left_out)} not run {left_out or ''}; {options.out}"
+    )
+    return 1 if failed or (slow and options.strict) else 0
+
+
+def _play(one: Scenario, pair: Pair, seed: int, program: Sequence[str]) -> Result:
+    began_s = time.monotonic()
+    result = asyncio.run(played(one, pair, seed, worker_program=program))
+    if result.not_run:
+        _say(f"{one.name:28} not run: {result.not_run}")
+        return result
+    verdict = "ok" if result.is_sound else "FAILED"
+    _say(
+        f"{one.name:28} {verdict:6} {result.attempted} attempted, {result.acknowledged} acknowledged, "
+        f"{result.lost} lost, {result.duplicated} doubled, {result.contradicted} contradicted, "
+        f"{result.unreported} unreported; others stall {result.others_stall_s:.1f} s, slowest "
+        f"{result.others_slowest_s:.1f} s; recovery {result.recovery_s:.1f} s, of the job "
+        f"{result.recovery_of_harmed_s:.1f} s {result.figures or ''} ({time.monotonic() - began_s:.0f} s)"
+    )
+    for words in result.unexpected:
+        _say(f"    unexpected: {words}")
+    for words in result.broken_promises:
+        _say(f"    slower than promised: {words}")
+    return result
+
+
+def _chosen(options: argparse.Namespace) -> list[Scenario]:
+    if options.scenario:
+        return [SCENARIOS[name] for name in options.scenario]
+    return [one for one in SCENARIOS.values() if one.is_smoke or not options.smoke]
+
+
+def _write(path: Path, results: Sequence[Result], *, is_added: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = json.loads(path.read_text()) if is_added and path.exists() else []
+    path.write_text(json.dumps([*before, *(result.as_dict() for result in results)], indent=1) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.matrix",
+        description="Let faults strike while many jobs go through several workers, and audit what came of it.",
+        epilog="A seed fixes what is chosen at random; when processes reach which line, it cannot fix.",
+    )
+    parser.add_argument("--seed", type=int, help="what is chosen at random (default: a new one, which is printed)")
+    parser.add_argument(
+        "--scenario", action="append", choices=sorted(SCENARIOS), metavar="NAME", help="play this one; repeatable"
+    )
+    parser.add_argument("--smoke", action="store_true", help="play a few, in about 90 s")
+    parser.add_argument("--list", action="store_true", help="say which scenarios there are, and end")
+    parser.add_argument(
+        "--database",
+        choices=("mariadb", "postgresql", "given"),
+        default="mariadb",
+        help="private servers of this kind, or those that BSO_TEST_AMQP_URL and BSO_TEST_DATABASE_URL name",
+    )
+    parser.add_argument("--out", type=Path, default=Path("build/faults.json"), help="the file (build/faults.json)")
+    parser.add_argument("--add", action="store_true", help="add to the file instead of replacing it")
+    parser.add_argument("--strict", action="store_true", help="fail where something is slower than promised, too")
+    parser.add_argument(
+        "--worker-program", nargs="+", metavar="ARG", help="what Python runs as a worker: a build that must fail"
+    )
+    return parser
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"{words}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

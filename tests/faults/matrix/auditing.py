@@ -1,0 +1,283 @@
+"""The audit: log, tables, stream of events, answers, and what trainings believe, held against each other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import aio_pika
+
+from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch
+from bso.domain.events import EpochReported, TrialEnded, TrialStarted
+from bso.domain.log import RecordedEvent
+from bso.domain.trial import Trial
+from bso.replay.verifying import verify
+from bso.schema.codec import decode_event, reply_payload
+from bso.service.records import StoredEvent
+from bso_broker.topology import DEAD_LETTERS, EVENT_LOG
+from tests.faults.matrix.ledger import Asked
+from tests.faults.matrix.stage import Stage, Training
+from tests.servers import eventually_async
+
+_ASKED_AGAIN = 150
+_STREAM_IDLE_S = 2.0
+_SETTLES_S = 90.0
+
+
+@dataclass(kw_only=True)
+class Audit:
+    """What was found. Numbers are of commands; ``unreported`` of evaluations that trainings could not deliver."""
+
+    attempted: int = 0
+    acknowledged: int = 0
+    applied: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    contradicted: int = 0
+    unreported: int = 0
+    unexpected: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class _Log:
+    """The whole log of a scenario."""
+
+    events: Sequence[StoredEvent]
+    trials: dict[tuple[str, int], Trial]
+
+    @property
+    def recorded(self) -> list[RecordedEvent]:
+        return [stored.recorded for stored in self.events]
+
+    @property
+    def command_ids(self) -> set[str]:
+        return {event.command_id for event in self.recorded}
+
+    @property
+    def reported(self) -> set[tuple[str, int, float]]:
+        return {
+            (event.job_id, event.event.trial_number, event.event.epoch)
+            for event in self.recorded
+            if isinstance(event.event, EpochReported)
+        }
+
+
+async def audited(stage: Stage, *, dead_letters: int = 0, forgets_events: bool = False) -> Audit:
+    """Hold everything against everything. ``forgets_events``: what should have passed them on was deleted."""
+    audit = Audit()
+    await _settled(stage, audit)
+    await _asked_again(stage, audit)
+    log = await _read(stage)
+    _count(stage, log, audit)
+    _duplicates(log, audit)
+    _beliefs(stage, log, audit)
+    await _tables(stage, audit)
+    await _outside(stage, log, audit, dead_letters=dead_letters, forgets_events=forgets_events)
+    _processes(stage, audit)
+    audit.unexpected += stage.surprises + stage.ledger.surprises
+    return audit
+
+
+async def _settled(stage: Stage, audit: Audit) -> None:
+    """Wait until nothing is parked, what was kept is decided, and all events are published."""
+
+    async def is_settled() -> bool:
+        if await stage.store.unpublished(older_than_s=0.0) or await stage.store.parked_jobs.all():
+            return False
+        kept = [one for one in stage.ledger.changing if one.was_kept]
+        return not _lost(kept, await _read(stage)) if kept else True
+
+    try:
+        await eventually_async(is_settled, timeout_s=_SETTLES_S, what="an end of what was parked or unpublished")
+    except AssertionError:
+        parked = [job.job_id for job in await stage.store.parked_jobs.all()]
+        unpublished = len(await stage.store.unpublished(older_than_s=0.0))
+        audit.unexpected.append(
+            f"not settled after {_SETTLES_S:g} s: {parked} parked, {unpublished} events unpublished"
+        )
+
+
+async def _asked_again(stage: Stage, audit: Audit) -> None:
+    """Send some decided commands once more: the answer must be the same."""
+    decided = [one for one in stage.ledger.asked if one.is_decided and not one.was_kept]
+    some = stage.rng.sample(decided, min(_ASKED_AGAIN, len(decided)))
+    try:
+        async with asyncio.timeout(_SETTLES_S):
+            await asyncio.gather(*(stage.sender.ask_again(one) for one in some))
+    except TimeoutError:
+        audit.unexpected.append("commands that were decided are not answered again")
+
+
+async def _read(stage: Stage) -> _Log:
+    events = await _events(stage)
+    job_ids = {stored.recorded.job_id for stored in events}
+    trials = {(job_id, trial.trial_number): trial for job_id in job_ids for trial in await stage.store.trials(job_id)}
+    return _Log(events=events, trials=trials)
+
+
+async def _events(stage: Stage) -> list[StoredEvent]:
+    events: list[StoredEvent] = []
+    for job_id in await stage.store.job_ids():
+        after = 0
+        while page := await stage.store.history(job_id, after=after):
+            events += page
+            after = page[-1].event_id
+    return events
+
+
+def _count(stage: Stage, log: _Log, audit: Audit) -> None:
+    known = log.command_ids
+    changing = stage.ledger.changing
+    audit.attempted = len(changing)
+    audit.acknowledged = sum(one.is_acknowledged for one in changing)
+    audit.applied = sum(one.request.command_id in known for one in changing)
+    lost = _lost(changing, log)
+    audit.lost = len(lost)
+    audit.unexpected += [f"lost: {one.request}, answered {one.reply}"[:300] for one in lost[:5]]
+    for one in changing:
+        if one.asked_again is not None and one.reply is not None and one.request.command_id in known:
+            first, second = (reply_payload(reply) for reply in (one.reply, one.asked_again))
+            if first != second:
+                audit.contradicted += 1
+                audit.unexpected.append(f"two answers to one command: {first!r} and {second!r}"[:500])
+
+
+def _lost(asked: Sequence[Asked], log: _Log) -> list[Asked]:
+    """Commands that are acknowledged and not recorded."""
+    known, reported = log.command_ids, log.reported
+    return [
+        one
+        for one in asked
+        if one.is_acknowledged and one.request.command_id not in known and not _is_elsewhere(one, log, reported)
+    ]
+
+
+def _is_elsewhere(one: Asked, log: _Log, reported: set[tuple[str, int, float]]) -> bool:
+    """Whether what the command says is recorded by another one: it changed nothing then."""
+    job_id, command = one.request.job_id, one.command
+    if isinstance(command, RegisterJob):
+        return any(event.job_id == job_id for event in log.recorded)
+    if isinstance(command, ReportEpoch):
+        return (job_id, command.trial_number, command.epoch) in reported
+    if isinstance(command, FinishTrial):
+        trial = log.trials.get((job_id, command.trial_number))
+        return trial is not None and not trial.is_active
+    return False
+
+
+def _duplicates(log: _Log, audit: Audit) -> None:
+    """What one command, one epoch, or one trial may have left once only."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    for recorded in log.recorded:
+        event = recorded.event
+        counts["part", recorded.command_id, recorded.part] += 1
+        if isinstance(event, TrialStarted):
+            counts["a trial of one command", recorded.command_id] += 1
+        elif isinstance(event, EpochReported):
+            counts["an epoch", recorded.job_id, event.trial_number, event.epoch] += 1
+        elif isinstance(event, TrialEnded):
+            counts["an end", recorded.job_id, event.trial_number] += 1
+    twice = [what for what, count in counts.items() if count > 1]
+    audit.duplicated = len(twice)
+    audit.unexpected += [f"recorded twice: {what}" for what in twice[:5]]
+
+
+def _beliefs(stage: Stage, log: _Log, audit: Audit) -> None:
+    """What trials have begun, and what trainings believe of theirs."""
+    asked = {one.request.command_id for one in stage.ledger.asked if isinstance(one.command, BeginTrial)}
+    own = {stage.harmed, *stage.others}
+    foreign = [
+        event
+        for event in log.recorded
+        if isinstance(event.event, TrialStarted) and event.job_id in own and event.command_id not in asked
+    ]
+    if foreign:
+        audit.duplicated += len(foreign)
+        audit.unexpected.append(f"{len(foreign)} trials that nobody asked for")
+    for training in stage.trainings:
+        for fact in _journal(training):
+            _compare(training, fact, log, audit)
+
+
+def _compare(training: Training, fact: dict[str, object], log: _Log, audit: Audit) -> None:
+    if fact["did"] == "raised":
+        audit.unexpected.append(f"a training raised {fact['error']}")
+    number = fact.get("trial_number")
+    trial = log.trials.get((training.job_id, number)) if isinstance(number, int) else None
+    if fact["did"] != "trial_ended":
+        return
+    if trial is None or trial.outcome is None:
+        audit.unreported += 1
+    elif fact["outcome"] != (trial.late_outcome or trial.outcome).value:
+        audit.contradicted += 1
+        audit.unexpected.append(
+            f"trial {number} of {training.job_id}: the training believes {fact['outcome']} ({fact['reason']}), "
+            f"recorded is {trial.outcome} ({trial.outcome_reason}), late {trial.late_outcome}"
+        )
+
+
+def _journal(training: Training) -> list[dict[str, object]]:
+    if not training.journal.exists():
+        return []
+    lines = training.journal.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.endswith("}")]  # the last one may be cut off
+
+
+async def _tables(stage: Stage, audit: Audit) -> None:
+    for job_id in await stage.store.job_ids():
+        verdict = await verify(stage.store, job_id)
+        if not verdict.is_sound:
+            sentences = [difference.sentence for difference in verdict.differences]
+            audit.unexpected.append(f"log and tables of {job_id} differ: {verdict.problem} {sentences}"[:500])
+
+
+async def _outside(stage: Stage, log: _Log, audit: Audit, *, dead_letters: int, forgets_events: bool) -> None:
+    """What the broker holds: dead letters, and every event at least once."""
+    connection = await aio_pika.connect(stage.amqp_url)
+    async with connection:
+        channel = await connection.channel()
+        found = (await channel.declare_queue(DEAD_LETTERS, passive=True)).declaration_result.message_count or 0
+        if found > dead_letters:
+            audit.unexpected.append(f"{found} dead letters, expected {dead_letters}")
+        if forgets_events:
+            return
+        wanted = {(event.job_id, event.seq) for event in log.recorded}
+        missing = wanted - await _streamed(connection, wanted)
+        if missing:
+            audit.unexpected.append(f"{len(missing)} of {len(wanted)} events never reached the stream")
+
+
+async def _streamed(connection: aio_pika.abc.AbstractConnection, wanted: set[tuple[str, int]]) -> set[tuple[str, int]]:
+    channel = await connection.channel()
+    await channel.set_qos(prefetch_count=500)
+    queue = await channel.get_queue(EVENT_LOG, ensure=False)
+    seen: set[tuple[str, int]] = set()
+    try:
+        async with queue.iterator(arguments={"x-stream-offset": "first"}, timeout=_STREAM_IDLE_S) as messages:
+            async for message in messages:
+                await message.ack()
+                event = decode_event(message.body)
+                seen.add((event.job_id, event.seq))
+                if wanted <= seen:
+                    break
+    except TimeoutError:
+        pass  # nothing comes any more
+    return seen
+
+
+def _processes(stage: Stage, audit: Audit) -> None:
+    for worker in stage.workers:
+        code = worker.process.poll()
+        if code is not None and worker not in stage.ended_on_purpose:
+            audit.unexpected.append(f"{worker.log.name} ended with {code}: {worker.text()[-500:]}")
+        text = worker.log.read_text(encoding="utf-8", errors="replace")
+        if "Traceback" in text:
+            where = text.index("Traceback")
+            audit.unexpected.append(f"{worker.log.name} has a traceback: {text[max(0, where - 300) : where + 1200]}")
+    for training in stage.trainings:
+        log = training.journal.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
+        if "Traceback" in log:
+            audit.unexpected.append(f"a training has a traceback: {log[log.index('Traceback') :][:800]}")

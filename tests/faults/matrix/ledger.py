@@ -1,0 +1,100 @@
+"""The ledger: each command that was sent, and each answer that came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bso.domain.commands import (
+    BeginTrial,
+    Command,
+    FinishTrial,
+    RegisterJob,
+    ReportEpoch,
+    ReportPowerProfile,
+    Request,
+)
+from bso.domain.replies import EpochJudged, PowerProfileRecorded, Registered, Reply, TrialBegun, TrialFinished
+
+CHANGING = (RegisterJob, BeginTrial, ReportEpoch, FinishTrial, ReportPowerProfile)
+"""Commands that leave events."""
+_DECIDED = (Registered, TrialBegun, EpochJudged, TrialFinished, PowerProfileRecorded)
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """A command, when it was sent [s], and what was answered. ``was_kept``: the optimizer has taken it over."""
+
+    request: Request
+    sent_s: float
+    is_others: bool
+    answered_s: float | None = None
+    reply: Reply | None = None
+    was_kept: bool = False
+    asked_again: Reply | None = None
+
+    @property
+    def command(self) -> Command:
+        """What was asked."""
+        return self.request.command
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is answered with a decision that the optimizer has recorded."""
+        return isinstance(self.command, CHANGING) and isinstance(self.reply, _DECIDED)
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether its sender was told that it is recorded, or will be."""
+        return self.is_decided or (self.was_kept and isinstance(self.command, CHANGING))
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """All commands of a scenario, and what senders found that must not happen."""
+
+    asked: list[Asked] = field(default_factory=list)
+    surprises: list[str] = field(default_factory=list)
+
+    @property
+    def changing(self) -> list[Asked]:
+        """The commands that leave events."""
+        return [one for one in self.asked if isinstance(one.command, CHANGING)]
+
+    def others_stall_s(self, *, since_s: float, until_s: float) -> float:
+        """The longest time [s] in which commands of a job without a fault waited, and none of that job was answered."""
+        by_job: dict[str, list[Asked]] = {}
+        for one in self.asked:
+            if one.is_others:
+                by_job.setdefault(one.request.job_id, []).append(one)
+        return max((_longest_stall(own, since_s, until_s) for own in by_job.values()), default=0.0)
+
+    def slowest_s(self, *, since_s: float, is_others: bool) -> float:
+        """The longest time [s] that a command waited for its answer, of those sent or waiting since then."""
+        return max(
+            (
+                one.answered_s - one.sent_s
+                for one in self.asked
+                if one.answered_s is not None and one.answered_s >= since_s and one.is_others is is_others
+            ),
+            default=0.0,
+        )
+
+
+def _longest_stall(asked: Iterable[Asked], since_s: float, until_s: float) -> float:
+    """A stall begins with an answer, or where a command is sent while none waits, and ends with the next answer."""
+    moments: list[tuple[float, int]] = []
+    for one in asked:
+        moments.append((one.sent_s, 1))
+        moments.append((one.answered_s if one.answered_s is not None else until_s, -1))
+    longest, waiting, began_s = 0.0, 0, since_s
+    for moment_s, change in sorted(moments):
+        if change > 0:
+            if not waiting:
+                began_s = max(moment_s, since_s)
+            waiting += 1
+        else:
+            waiting -= 1
+            longest = max(longest, moment_s - began_s)
+            began_s = max(moment_s, since_s)
+    return longest

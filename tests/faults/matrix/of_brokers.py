@@ -1,0 +1,209 @@
+"""Faults of the broker: killed, frozen, out of memory, far away, with queues and rights that somebody takes away."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+from bso_broker.rabbit import RabbitBroker
+from bso_broker.topology import COMMAND_QUEUE, COMMANDS, EVENT_LOG, EVENTS, PARKED, PARKED_FOR_S
+from tests.faults.matrix.pair import of_three_nodes
+from tests.faults.matrix.scenario import scenario
+from tests.faults.matrix.stage import Stage
+from tests.integration.broker.test_broker_failures import settled_down
+from tools.private_servers import RabbitMQ
+
+
+@scenario("SIGKILL of the broker, which is away for 3 s", needs_private=True)
+async def broker_killed(stage: Stage) -> None:
+    server = _server(stage)
+    await stage.begin()
+    await asyncio.to_thread(settled_down, server, stage.amqp_url)
+    async with stage.fault():
+        server.kill()
+        await stage.pause(3.0)
+        await asyncio.to_thread(server.start)
+
+
+@scenario("the broker is stopped in order and started again", needs_private=True)
+async def broker_restarted(stage: Stage) -> None:
+    server = _server(stage)
+    await stage.begin()
+    await asyncio.to_thread(settled_down, server, stage.amqp_url)
+    async with stage.fault():
+        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(server.start)
+
+
+@scenario("the broker is away for 40 s", needs_private=True)
+async def broker_away(stage: Stage) -> None:
+    server = _server(stage)
+    await stage.begin()
+    await asyncio.to_thread(settled_down, server, stage.amqp_url)
+    async with stage.fault():
+        server.kill()
+        await stage.pause(40.0)
+        await asyncio.to_thread(server.start)
+
+
+@scenario("the node that leads the command queue is killed, of three", needs_private=True, variant=of_three_nodes)
+async def queue_leader_killed(stage: Stage) -> None:
+    leader = stage.pair.cluster[0]
+    async with RabbitBroker(stage.amqp_url.replace(f":{_server(stage).port}/", f":{leader.port}/")) as broker:
+        await broker.declare()  # a queue is led where it was declared
+    await stage.begin()
+    await asyncio.to_thread(settled_down, leader, stage.amqp_url)
+    async with stage.fault():
+        leader.kill()
+        await stage.pause(10.0)
+        await asyncio.to_thread(leader.start)
+
+
+@scenario("SIGSTOP of the broker for 20 s", needs_private=True)
+async def broker_frozen(stage: Stage) -> None:
+    server = _server(stage)
+    await stage.begin()
+    async with stage.fault():
+        server.freeze()
+        await stage.pause(20.0)
+        server.thaw()
+
+
+@scenario("the broker has no memory left for 15 s", needs_private=True)
+async def broker_out_of_memory(stage: Stage) -> None:
+    server = _server(stage)
+    await stage.begin()
+    async with stage.fault():
+        await asyncio.to_thread(server.control, "set_vm_memory_high_watermark", "0.0000001")
+        await stage.pause(15.0)
+        await asyncio.to_thread(server.control, "set_vm_memory_high_watermark", "absolute", "2GB")
+
+
+@scenario("connections to the broker are closed by it, eight times")
+async def broker_connections_killed(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        for _ in range(8):
+            await stage.pause(0.3, 2.0)
+            await asyncio.to_thread(stage.pair.management.close_connections, stage.amqp_url)
+
+
+@scenario("the command queue is deleted three times")
+async def command_queue_deleted(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        for _ in range(3):
+            await _delete(stage, "queues", COMMAND_QUEUE)
+            await stage.progress(30)
+
+
+@scenario("the command queue is purged ten times")
+async def command_queue_purged(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        for _ in range(10):
+            await stage.pause(0.2, 0.8)
+            await _request(stage, "DELETE", f"queues/{_vhost(stage)}/{COMMAND_QUEUE}/contents")
+
+
+@scenario("the event exchange and the event log are deleted", forgets_events=True)
+async def event_exchange_deleted(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        await _delete(stage, "exchanges", EVENTS)
+        await stage.progress(50)
+        await _delete(stage, "queues", EVENT_LOG)
+        await stage.progress(50)
+
+
+@scenario("the command exchange is deleted, then its binding")
+async def command_exchange_deleted(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        await _delete(stage, "exchanges", COMMANDS)
+        await stage.progress(30)
+        path = f"bindings/{_vhost(stage)}/e/{COMMANDS}/q/{COMMAND_QUEUE}"
+        for binding in await _request(stage, "GET", path):
+            await _request(stage, "DELETE", f"{path}/{binding['properties_key']}")
+        await stage.progress(30)
+
+
+@scenario("a job is locked while commands may not be parked: the exchange is deleted, then the queues are full")
+async def parking_unavailable(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault(), stage.store.unit_of_work() as foreign:
+        await foreign.lock([stage.harmed], creating=())
+        await stage.pause(3.0)
+        await _delete(stage, "exchanges", PARKED)
+        await stage.pause(6.0)
+        await _policy(stage, {"max-length": 0})
+        await stage.pause(8.0)
+        await _request(stage, "DELETE", f"policies/{_vhost(stage)}/parked")
+
+
+@scenario("a job is locked while its commands are parked again and again, five times a second")
+async def parked_thirty_times(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        await _policy(stage, {"message-ttl": 200})
+        async with stage.store.unit_of_work() as foreign:
+            await foreign.lock([stage.harmed], creating=())
+            await stage.pause(20.0)
+        await _request(stage, "DELETE", f"policies/{_vhost(stage)}/parked")
+
+
+@scenario("rights of the workers' login are taken away, then the login itself, each for 5 s")
+async def broker_login_removed(stage: Stage) -> None:
+    management = stage.pair.management
+    rights = {"configure": ".*", "write": ".*", "read": ".*"}
+    name = f"worker-{stage.rng.getrandbits(32):08x}"
+    url = await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, "secret", **rights))
+    await stage.begin(amqp_url=url)
+    async with stage.fault():
+        await _request(stage, "DELETE", f"permissions/{_vhost(stage)}/{name}")
+        await asyncio.to_thread(management.close_connections, url)
+        await stage.pause(5.0)
+        await asyncio.to_thread(lambda: management.permit(name, stage.amqp_url))
+        await stage.progress(50)
+        await asyncio.to_thread(lambda: management.permit(name, stage.amqp_url, write="^$"))
+        await stage.pause(5.0)
+        await asyncio.to_thread(lambda: management.permit(name, stage.amqp_url))
+        await stage.progress(50)
+        await _request(stage, "DELETE", f"users/{name}")
+        await stage.pause(5.0)
+        await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, "secret", **rights))
+
+
+@scenario("300 ms to the broker and back, for 20 s")
+async def broker_far(stage: Stage) -> None:
+    proxy = await stage.proxied(stage.amqp_url)
+    await stage.begin(amqp_url=proxy.url)
+    async with stage.fault():
+        proxy.delay(0.15)
+        await stage.pause(20.0)
+        proxy.restore()
+
+
+def _server(stage: Stage) -> RabbitMQ:
+    assert stage.pair.rabbitmq is not None
+    return stage.pair.rabbitmq
+
+
+def _vhost(stage: Stage) -> str:
+    return quote(stage.amqp_url.rpartition("/")[2], safe="")
+
+
+async def _request(stage: Stage, method: str, path: str, body: object = None) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = await asyncio.to_thread(stage.pair.management.request, method, path, body)
+    return found
+
+
+async def _delete(stage: Stage, kind: str, name: str) -> None:
+    await _request(stage, "DELETE", f"{kind}/{_vhost(stage)}/{name}")
+
+
+async def _policy(stage: Stage, definition: dict[str, int]) -> None:
+    """A policy for the parking queues: the smaller one of its limits and theirs holds."""
+    pattern = "|".join(name.replace(".", "\\.") for name in PARKED_FOR_S)
+    body = {"pattern": f"^({pattern})$", "definition": definition, "apply-to": "queues", "priority": 1}
+    await _request(stage, "PUT", f"policies/{_vhost(stage)}/parked", body)

@@ -1,0 +1,139 @@
+"""Faults of those who train: killed, frozen, two at once, and one who wants too much."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import statistics
+import uuid
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+from bso.domain.commands import BeginTrial, RegisterJob, ReportEpoch, Request
+from bso.domain.replies import EpochJudged, Problem, TrialBegun
+from bso.schema.codec import decode_reply, encode_command
+from bso_broker.rabbit import RabbitBroker
+from tests.faults.matrix.lanes import Sender, lanes_of
+from tests.faults.matrix.ledger import Asked, Ledger
+from tests.faults.matrix.scenario import scenario
+from tests.faults.matrix.stage import Stage
+from tests.integration.workers.training import HARDWARE, SPEC, report
+
+_AT_ONCE = 40
+
+
+@scenario("SIGKILL of trainings, six times; others take their place")
+async def trainings_killed(stage: Stage) -> None:
+    await stage.begin(trainings=3)
+    async with stage.fault():
+        for _ in range(6):
+            await stage.pause(0.5, 2.0)
+            victim = stage.rng.choice([one for one in stage.trainings if one.process.poll() is None])
+            victim.process.kill()
+            stage.train()
+
+
+@scenario("SIGSTOP of a training for 15 s")
+async def training_frozen(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        stage.trainings[0].process.send_signal(signal.SIGSTOP)
+        await stage.pause(15.0)
+        stage.trainings[0].process.send_signal(signal.SIGCONT)
+
+
+@scenario("one command from forty connections at once", is_smoke=True)
+async def one_command_at_once(stage: Stage) -> None:
+    await stage.begin()
+    request = Request(command_id=str(uuid.uuid4()), job_id=stage.others[0], command=BeginTrial(hardware=HARDWARE))
+    stage.ledger.asked.append(Asked(request=request, sent_s=stage.now_s(), is_others=True))
+    async with stage.fault(), AsyncExitStack() as cleaning:
+        broker = await cleaning.enter_async_context(RabbitBroker(stage.amqp_url))
+        callers = [broker.rpc_client() for _ in range(_AT_ONCE)]
+        for caller in callers:
+            await caller.start()
+            cleaning.push_async_callback(caller.close)
+        body = encode_command(request)
+        replies = await asyncio.gather(
+            *(caller.call(body, message_id=request.command_id, timeout_s=60.0) for caller in callers)
+        )
+    answers = {str(decode_reply(reply)) for reply in replies}
+    if len(answers) != 1:
+        stage.surprises.append(f"one command got {len(answers)} answers")
+
+
+@scenario("two trainings report one trial, each with its own numbers")
+async def two_trainings_one_trial(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        job_id = stage.others[0]
+        begun = await stage.sender.ask(job_id, BeginTrial(hardware=HARDWARE), is_others=True)
+        assert isinstance(begun, TrialBegun)
+        first = await stage.sender.ask(job_id, report(begun, 1), is_others=True)
+        rival = Sender(caller=stage.sender.caller, ledger=Ledger(), rng=stage.rng)  # a refusal is no surprise there
+        second = await rival.ask(job_id, report(begun, 1, metric=0.1), is_others=True)
+        assert isinstance(first, EpochJudged)
+        if not isinstance(second, Problem) or second.type != "conflicting_report":
+            stage.surprises.append(f"a second report of an epoch with other numbers was answered {second}")
+
+
+@scenario(
+    "120 lanes of one login on a job of 64 batch sizes, all of them tried",
+    promises={"others_median_ratio": 3.0},
+)
+async def costly_job(stage: Stage) -> None:
+    await _costly(stage, batch_sizes=64)
+
+
+@scenario(
+    "120 lanes of one login on a job of 1000 batch sizes, all of them tried, the limit lifted",
+    promises={"others_median_ratio": 3.0},
+)
+async def costliest_job(stage: Stage) -> None:
+    await _costly(stage, batch_sizes=1000, max_batch_sizes=1000)
+
+
+async def _costly(stage: Stage, *, batch_sizes: int, **settings: int) -> None:
+    await stage.begin(trainings=0, **settings)
+    spec = {**SPEC, "batch_sizes": [8 * (1 + number) for number in range(batch_sizes)], "default_batch_size": 8}
+    job_id = "costly"
+    quiet = await _median_s(stage)
+    await stage.sender.ask(job_id, RegisterJob(spec=spec), is_others=False)
+    await asyncio.gather(*(_tried(stage, job_id, size) for size in spec["batch_sizes"]))
+    lanes = [
+        replace(lane, spec=spec, pause_s=0.0) for lane in lanes_of(job_id, stage.sender, at_once=120, is_others=False)
+    ]
+    async with stage.fault():
+        stage.run(lanes)
+        await stage.pause(5.0)
+        loud = await _median_s(stage)
+    stage.figures |= {"others_median_alone_s": quiet, "others_median_s": loud, "others_median_ratio": loud / quiet}
+
+
+async def _tried(stage: Stage, job_id: str, batch_size: int) -> None:
+    """A trial with a batch size that converges after one evaluation."""
+    begin = BeginTrial(hardware=HARDWARE, batch_size=batch_size, recurrence_id=f"try-{batch_size}")
+    begun = await stage.sender.ask(job_id, begin, is_others=False)
+    assert isinstance(begun, TrialBegun), begun
+    epochs = 1 + stage.rng.randrange(5)
+    told = ReportEpoch(
+        trial_number=begun.trial_number,
+        trial_id=begun.trial_id,
+        epoch=float(epochs),
+        time_s=4.0 * epochs,
+        energy_j=900.0 * epochs,
+        metric=0.95,
+    )
+    await stage.sender.ask(job_id, told, is_others=False)
+
+
+async def _median_s(stage: Stage) -> float:
+    """The median time of an answer to lanes of other jobs, for ten seconds [s]."""
+    since_s = stage.now_s()
+    await stage.pause(10.0)
+    waits = [
+        (one.answered_s or stage.now_s()) - one.sent_s
+        for one in stage.ledger.asked
+        if one.is_others and one.sent_s >= since_s
+    ]
+    return statistics.median(waits)

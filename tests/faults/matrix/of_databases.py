@@ -1,0 +1,268 @@
+"""Faults of the database: killed, frozen, full, far away, refusing, slow, with another clock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from tests.faults.matrix.pair import on_a_small_disk, with_another_clock
+from tests.faults.matrix.scenario import scenario
+from tests.faults.matrix.stage import Stage
+from tests.servers import eventually_async
+from tools.private_servers import MariaDB, PrivateServer
+
+
+@scenario("SIGKILL of the database, which is away for 4 s", needs_private=True, is_smoke=True)
+async def database_killed(stage: Stage) -> None:
+    server = _server(stage)
+    await stage.begin()
+    async with stage.fault():
+        server.kill()
+        await stage.pause(4.0)
+        await asyncio.to_thread(server.start)
+
+
+@scenario("the database is stopped in order and started again, three times", needs_private=True)
+async def database_restarted(stage: Stage) -> None:
+    server = _server(stage)
+    await stage.begin()
+    async with stage.fault():
+        for _ in range(3):
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
+            await stage.progress(20)
+
+
+@scenario("SIGSTOP of the database for 15 s", needs_private=True)
+async def database_frozen(stage: Stage) -> None:
+    server = _server(stage)
+    await stage.begin()
+    async with stage.fault():
+        server.freeze()
+        await stage.pause(15.0)
+        server.thaw()
+
+
+@scenario("the database is read-only for 10 s", needs_private=True, databases=["MariaDB"])
+async def database_read_only(stage: Stage) -> None:
+    server = _mariadb(stage)
+    await stage.begin(database_url=server.create_login(stage.database_url))
+    async with stage.fault():
+        server.execute("SET GLOBAL read_only = 1")
+        await stage.pause(10.0)
+        server.execute("SET GLOBAL read_only = 0")
+
+
+@scenario(
+    "the database has no connection left for 15 s; the workers' are cut",
+    needs_private=True,
+    databases=["MariaDB"],
+    promises={"recovery_s": 5.0},
+)
+async def max_connections(stage: Stage) -> None:
+    server = _mariadb(stage)
+    url = server.create_login(stage.database_url)
+    await stage.begin(database_url=url)
+    async with stage.fault(), _crowd(server, stage.database_url):
+        server.execute(f"KILL USER {_login(url)}")
+        newcomer = stage.worker(database_url=url)
+        await stage.pause(15.0)
+        assert newcomer.process.poll() is None, newcomer.text()
+
+
+@scenario("a load balancer in front of the database loses its backend for 10 s", promises={"recovery_s": 5.0})
+async def load_balancer_without_backend(stage: Stage) -> None:
+    proxy = await stage.proxied(stage.database_url)
+    await stage.begin(database_url=proxy.url)
+    async with stage.fault():
+        proxy.cut()
+        stage.worker(database_url=proxy.url)
+        await stage.pause(10.0)
+        proxy.restore()
+
+
+@scenario("sessions of the database are ended at random, forty times")
+async def database_connections_killed(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        for _ in range(40):
+            await stage.pause(0.1, 0.4)
+            await _end_a_session(stage)
+
+
+@scenario(
+    "the workers' login of the database is locked, then dropped, each for 5 s",
+    needs_private=True,
+    databases=["MariaDB"],
+)
+async def database_login_removed(stage: Stage) -> None:
+    server = _mariadb(stage)
+    url = server.create_login(stage.database_url)
+    name, database = _login(url), stage.database_url.rpartition("/")[2]
+    await stage.begin(database_url=url)
+    async with stage.fault():
+        server.execute(f"ALTER USER {name} ACCOUNT LOCK; KILL USER {name}")
+        await stage.pause(5.0)
+        server.execute(f"ALTER USER {name} ACCOUNT UNLOCK")
+        await stage.progress(50)
+        server.execute(f"REVOKE ALL ON {database}.* FROM {name}; KILL USER {name}")
+        await stage.pause(5.0)
+        server.execute(f"GRANT ALL ON {database}.* TO {name}")
+        await stage.progress(50)
+        server.execute(f"DROP USER {name}; KILL USER {name}")
+        await stage.pause(5.0)
+        server.execute(f"CREATE USER {name} IDENTIFIED BY 'secret'; GRANT ALL ON {database}.* TO {name}")
+
+
+@scenario("each write to disk of the database takes 0.3 s more, for 15 s", needs_private=True)
+async def slow_disk(stage: Stage) -> None:
+    server = _server(stage)
+    await stage.begin()
+    async with stage.fault():
+        with _slow_writes(server):
+            await stage.pause(15.0)
+
+
+@scenario(
+    "the disk of the database is full for 15 s", needs_private=True, variant=on_a_small_disk, databases=["MariaDB"]
+)
+async def disk_full(stage: Stage) -> None:
+    server = _mariadb(stage)
+    await stage.begin()
+    filling = server.folder / "filling"
+    async with stage.fault():
+        with filling.open("wb") as file, suppress(OSError):
+            while True:
+                os.write(file.fileno(), bytes(4096))
+        await stage.pause(15.0)
+        filling.unlink()
+
+
+@scenario(
+    "the clock of the database goes 2 h ahead, 2 h behind, and back",
+    needs_private=True,
+    variant=with_another_clock,
+    databases=["MariaDB"],
+)
+async def clock_of_the_database(stage: Stage) -> None:
+    server = _mariadb(stage)
+    await stage.begin()
+    async with stage.fault():
+        for shift in ("+2h", "-2h", "+0"):
+            (server.folder / "clock").write_text(shift)
+            await stage.progress(150)
+
+
+@scenario("300 ms to the database and back, for 20 s")
+async def database_far(stage: Stage) -> None:
+    proxy = await stage.proxied(stage.database_url)
+    await stage.begin(database_url=proxy.url)
+    async with stage.fault():
+        proxy.delay(0.15)
+        await stage.pause(20.0)
+        proxy.restore()
+
+
+def _server(stage: Stage) -> PrivateServer:
+    assert stage.pair.database is not None
+    return stage.pair.database
+
+
+def _mariadb(stage: Stage) -> MariaDB:
+    assert isinstance(stage.pair.database, MariaDB)
+    return stage.pair.database
+
+
+def _login(url: str) -> str:
+    return url.partition("//")[2].partition(":")[0]
+
+
+@asynccontextmanager
+async def _crowd(server: MariaDB, url: str) -> AsyncIterator[None]:
+    """Sessions of somebody else, as many as the server takes."""
+    server.execute("SET GLOBAL max_connections = 10")
+    engine = create_async_engine(url, pool_size=30, isolation_level="AUTOCOMMIT")
+    held: list[AsyncConnection] = []
+
+    async def crowd() -> None:
+        while True:
+            try:
+                held.append(await engine.connect())
+            except DBAPIError:
+                await asyncio.sleep(0.05)
+
+    crowding = asyncio.create_task(crowd())
+    try:
+        await eventually_async(lambda: len(held) >= 2, what="other sessions")
+        yield
+    finally:
+        crowding.cancel()
+        server.execute("SET GLOBAL max_connections = 600")
+        for connection in held:
+            await connection.close()
+        await engine.dispose()
+
+
+async def _end_a_session(stage: Stage) -> None:
+    """End one session of the database, whosever it is."""
+    engine = stage.store._engine  # the tests' own way in
+    name = stage.database_url.rpartition("/")[2]
+    is_postgresql = engine.dialect.name == "postgresql"
+    listing = (
+        f"SELECT pid FROM pg_stat_activity WHERE datname = '{name}' AND pid <> pg_backend_pid()"
+        if is_postgresql
+        else f"SELECT id FROM information_schema.processlist WHERE db = '{name}' AND id <> CONNECTION_ID()"
+    )
+    async with engine.connect() as connection:
+        found = sorted((await connection.execute(sa.text(listing))).scalars())
+        if not found:
+            return
+        victim = stage.rng.choice(found)
+        ending = f"SELECT pg_terminate_backend({victim})" if is_postgresql else f"KILL {victim}"
+        try:
+            await connection.execute(sa.text(ending))
+        except DBAPIError:
+            return  # it has gone meanwhile
+
+
+@contextmanager
+def _slow_writes(server: PrivateServer) -> Iterator[None]:
+    """Let strace hold up every fsync of the server."""
+    strace = shutil.which("strace")
+    assert strace is not None, "strace is not installed; Debian has it in the package strace"
+    tree = [server._main.pid, *_children(server._main.pid)]
+    calls = "fsync,fdatasync,sync_file_range"
+    targets = [word for pid in tree for word in ("-p", str(pid))]
+    command = [
+        strace,
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        f"trace={calls}",
+        "-e",
+        f"inject={calls}:delay_enter=300000",
+    ]
+    tracer = subprocess.Popen([*command, *targets])
+    try:
+        yield
+        assert tracer.poll() is None, f"strace ended with {tracer.returncode}"
+    finally:
+        tracer.send_signal(signal.SIGINT)  # it lets go of what it traces
+        tracer.wait()
+
+
+def _children(pid: int) -> list[int]:
+    from tools.private_servers.server import _descendants
+
+    return list(_descendants(pid))

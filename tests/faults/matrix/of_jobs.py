@@ -1,0 +1,47 @@
+"""Faults of one job: its row is locked or damaged, or deciding on it takes long. All others go on."""
+
+from __future__ import annotations
+
+from bso.domain.decide import Rules
+from bso.replay.rebuilding import rebuild
+from tests.faults.matrix.scenario import scenario
+from tests.faults.matrix.stage import Stage
+from tests.servers import eventually_async
+
+_AT_ONCE = {"others_stall_s": 1.0, "others_slowest_s": 1.0}
+
+
+@scenario("somebody else's session holds the row of one job for 20 s", is_smoke=True, promises=_AT_ONCE)
+async def row_locked(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault(), stage.store.unit_of_work() as foreign:
+        await foreign.lock([stage.harmed], creating=())
+        await stage.pause(20.0)
+
+
+@scenario("the row of one job says less than its log", promises=_AT_ONCE)
+async def row_behind_its_log(stage: Stage) -> None:
+    await _damaged(stage, "UPDATE job SET last_seq = last_seq - 1 WHERE job_id = '{job}'")
+
+
+@scenario("the row of one job is missing", promises=_AT_ONCE)
+async def row_missing(stage: Stage) -> None:
+    await _damaged(stage, "DELETE FROM job WHERE job_id = '{job}'")
+
+
+@scenario("the state of one job cannot be read", promises=_AT_ONCE)
+async def row_unreadable(stage: Stage) -> None:
+    await _damaged(stage, "UPDATE job SET state = '[' WHERE job_id = '{job}'")
+
+
+async def _damaged(stage: Stage, damage: str) -> None:
+    await stage.begin()
+    async with stage.fault():
+        await stage.execute(damage.format(job=stage.harmed))
+
+        async def is_parked() -> bool:
+            return any(job.job_id == stage.harmed for job in await stage.store.parked_jobs.all())
+
+        await eventually_async(is_parked, what="a parked job")
+        await stage.pause(10.0)
+        await rebuild(stage.store, stage.harmed, rules=Rules())

@@ -1,0 +1,131 @@
+"""Faults of workers: killed, frozen, cut off, without files, with wrong clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+from pathlib import Path
+
+from tests.faults.matrix.pair import faked_clock
+from tests.faults.matrix.scenario import scenario
+from tests.faults.matrix.stage import Stage
+from tests.integration.workers.processes import WorkerProcess
+from tests.servers import eventually_async
+
+CRASHING = str(Path(__file__).parents[1] / "crashing_worker.py")
+
+
+@scenario("nothing: the same load without a fault", is_smoke=True, promises={"others_stall_s": 2.0})
+async def calm(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        await stage.progress(500)
+
+
+@scenario("twelve SIGKILLs among three workers; each is replaced", is_smoke=True)
+async def workers_killed(stage: Stage) -> None:
+    await stage.begin(workers=3)
+    async with stage.fault():
+        for _ in range(12):
+            await stage.progress(stage.rng.randrange(1, 60))
+            stage.kill(stage.rng.choice(stage.living))
+            stage.worker()
+
+
+@scenario("workers killed at a chosen line: before and after the commit, after the reply, after parking")
+async def workers_killed_at_a_line(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        for moment in ("before_commit", "after_commit", "after_reply"):
+            doomed = stage.worker(program=(CRASHING, moment))
+            stage.ended_on_purpose.append(doomed)
+            await asyncio.to_thread(doomed.wait)
+
+
+@scenario("all workers away for 15 s")
+async def workers_away(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        for worker in stage.living:
+            stage.kill(worker)
+        await stage.pause(15.0)
+        for _ in range(2):
+            stage.worker()
+
+
+@scenario(
+    "SIGSTOP of a worker for 25 s, at a random moment",
+    promises={"others_stall_s": 12.0, "others_slowest_s": 20.0},
+)
+async def worker_frozen(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        await stage.pause(0.0, 0.5)
+        victim = stage.rng.choice(stage.living)
+        victim.process.send_signal(signal.SIGSTOP)
+        await stage.pause(25.0)
+        victim.process.send_signal(signal.SIGCONT)
+
+
+@scenario(
+    "SIGSTOP of a worker inside its transaction, for 25 s",
+    promises={"others_stall_s": 12.0, "others_slowest_s": 20.0},
+)
+async def worker_frozen_in_transaction(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        victim = stage.worker(program=(CRASHING, "before_commit_frozen"))
+        await eventually_async(lambda: _is_stopped(victim), what="a worker that has stopped in its transaction")
+        await stage.pause(25.0)
+        victim.process.send_signal(signal.SIGCONT)
+
+
+@scenario(
+    "a worker's machine vanishes inside a transaction: its connections to both servers stay half-open",
+    promises={"others_stall_s": 12.0, "others_slowest_s": 20.0},
+)
+async def worker_vanished(stage: Stage) -> None:
+    await stage.begin()
+    amqp, database = await stage.proxied(stage.amqp_url), await stage.proxied(stage.database_url)
+    async with stage.fault():
+        victim = stage.worker(amqp_url=amqp.url, database_url=database.url, program=(CRASHING, "before_commit_frozen"))
+        await eventually_async(lambda: _is_stopped(victim), what="a worker inside a transaction")
+        database.stall()
+        amqp.stall()
+        stage.kill(victim)
+        await stage.pause(25.0)
+
+
+@scenario("the clocks of two workers go 7 h ahead and 7 h behind; leases of 8 s")
+async def clocks_of_workers(stage: Stage) -> None:
+    clocks = [stage.folder / "clock-1", stage.folder / "clock-2"]
+    workers = [stage.worker(environ=faked_clock(clock), lease_s=8.0) for clock in clocks]
+    await stage.begin(workers=0)
+    async with stage.fault():
+        for clock, shift in zip(clocks, ("+7h", "-7h"), strict=True):
+            clock.write_text(shift)
+        await stage.progress(300)
+        await stage.pause(10.0)
+    assert len(workers) == len(stage.living)
+
+
+@scenario("a worker is left without file descriptors, and its connections are cut, for 10 s")
+async def file_descriptors_exhausted(stage: Stage) -> None:
+    await stage.begin()
+    amqp, database = await stage.proxied(stage.amqp_url), await stage.proxied(stage.database_url)
+    victim = stage.worker(amqp_url=amqp.url, database_url=database.url)
+    await asyncio.to_thread(victim.ready)
+    async with stage.fault():
+        limits = resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        amqp.drop()
+        database.drop()
+        await stage.pause(10.0)
+        resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE, limits)
+
+
+def _is_stopped(worker: WorkerProcess) -> bool:
+    assert worker.process.poll() is None, f"the worker ended: {worker.text()}"
+    state = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "T"

@@ -1,0 +1,275 @@
+"""The stage of one scenario: a virtual host, a database, workers, lanes and trainings, and a clock for the fault."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from bso.storage import SqlStore, open_store
+from bso.storage.connections import PATIENT
+from bso_broker.rabbit import RabbitBroker
+from bso_migrations import upgrade
+from tests.faults.matrix.lanes import Lane, Pulse, Sender, lanes_of, new_jobs
+from tests.faults.matrix.ledger import Ledger
+from tests.faults.matrix.pair import Pair
+from tests.integration.workers.processes import MODULE, WorkerProcess
+from tests.servers import TcpProxy, eventually_async
+
+_SCRIPT = Path(__file__).with_name("training_script.py")
+_RECOVERY_S = 150.0
+"""So long a scenario waits for everything to go on: longer than the longest pause of a parked job."""
+_QUICK = {"relay_interval_s": 1.0, "relay_age_s": 2.0}
+"""Only what the audit waits for is quicker than usual."""
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """What a scenario plays on. ``harmed`` is the job that it may harm; all others are others."""
+
+    pair: Pair
+    rng: random.Random
+    folder: Path
+    worker_program: Sequence[str] = MODULE
+    amqp_url: str = ""
+    database_url: str = ""
+    workers: list[WorkerProcess] = field(default_factory=list)
+    ended_on_purpose: list[WorkerProcess] = field(default_factory=list)
+    trainings: list[Training] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    harmed: str = ""
+    others: Sequence[str] = ()
+    lanes: list[Lane] = field(default_factory=list)
+    struck_s: float = 0.0
+    mended_s: float = 0.0
+    recovered_s: float = 0.0
+    harmed_recovered_s: float = 0.0
+    figures: dict[str, float] = field(default_factory=dict)
+    surprises: list[str] = field(default_factory=list)
+    _cleaning: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _running: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def __aenter__(self) -> Self:
+        self.amqp_url = await asyncio.to_thread(self.pair.management.create_vhost)
+        self.database_url = await asyncio.to_thread(self.pair.create_database)
+        await upgrade(self.database_url)
+        self.store = open_store(self.database_url, limits=PATIENT)
+        self._cleaning.push_async_callback(self.store.close)
+        broker = await self._cleaning.enter_async_context(RabbitBroker(self.amqp_url))
+        caller = broker.rpc_client()
+        await caller.start()
+        self._cleaning.push_async_callback(caller.close)
+        self.sender = Sender(caller=caller, ledger=self.ledger, rng=self.rng)
+        self.harmed, *others = new_jobs(self.rng, 4)
+        self.others = others
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.sender.is_over.set()
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        processes = [worker.process for worker in self.workers] + [training.process for training in self.trainings]
+        for process in processes:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+        await asyncio.to_thread(self.pair.mend)
+        await self._cleaning.aclose()
+        with suppress(Exception):  # what is left behind is no finding
+            await asyncio.to_thread(self.pair.management.delete_vhost, self.amqp_url)
+            await asyncio.to_thread(self.pair.drop_database, self.database_url)
+
+    def worker(
+        self,
+        *,
+        amqp_url: str | None = None,
+        database_url: str | None = None,
+        program: Sequence[str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> WorkerProcess:
+        """Start a worker. ``environ`` holds further variables; other arguments are settings."""
+        variables = {
+            "BSO_AMQP_URL": amqp_url or self.amqp_url,
+            "BSO_DATABASE_URL": database_url or self.database_url,
+            "BSO_HEALTH_PORT": "0",
+            "BSO_LOG_FORMAT": "json",
+        } | {f"BSO_{name.upper()}": str(value) for name, value in (_QUICK | settings).items()}
+        log = self.folder / f"worker-{len(self.workers) + 1}.log"
+        self.workers.append(
+            WorkerProcess(log, {**variables, **(environ or {})}, program=program or self.worker_program)
+        )
+        return self.workers[-1]
+
+    @property
+    def living(self) -> list[WorkerProcess]:
+        """The workers that run."""
+        return [worker for worker in self.workers if worker.process.poll() is None]
+
+    def kill(self, worker: WorkerProcess) -> None:
+        """SIGKILL a worker."""
+        self.ended_on_purpose.append(worker)
+        worker.process.send_signal(signal.SIGKILL)
+        worker.process.wait()
+
+    async def begin(self, *, workers: int = 2, lanes: int = 2, trainings: int = 2, **settings: Any) -> None:
+        """Start workers, lanes and trainings, and wait until all of them get on."""
+        for _ in range(workers):
+            self.worker(**settings)
+        for job_id in (self.harmed, *self.others):
+            own = list(lanes_of(job_id, self.sender, at_once=lanes, is_others=job_id != self.harmed))
+            await own[0].register()
+            self.lanes += own
+        for _ in range(trainings):
+            self.train()
+        pulses = [Pulse(job_id=job_id, sender=self.sender) for job_id in self.others[:2]]
+        self.run(self.lanes)
+        self._running += [asyncio.create_task(pulse.run()) for pulse in pulses]
+        await self.all_go_on()
+
+    def train(self) -> None:
+        """Start a training of a job of its own."""
+        number = len(self.trainings)
+        job_id = f"training-{self.rng.getrandbits(32):08x}"
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("BSO_")}
+        environ |= {"BSO_URL": self.amqp_url, "BSO_STATE_DIR": str(self.folder / f"state-{number}")}
+        environ["BSO_ENERGY"] = "assumed"
+        journal = self.folder / f"training-{number}.jsonl"
+        with (self.folder / f"training-{number}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(_SCRIPT), str(journal), job_id, str(self.rng.getrandbits(32))],
+                stdout=log,
+                stderr=log,
+                env=environ,
+            )
+        self.trainings.append(Training(job_id=job_id, journal=journal, process=process))
+
+    def run(self, lanes: Sequence[Lane]) -> None:
+        """Start lanes."""
+        self._running += [asyncio.create_task(lane.run()) for lane in lanes]
+
+    @asynccontextmanager
+    async def fault(self) -> AsyncIterator[None]:
+        """The time of the fault: from its beginning until it is mended."""
+        self.struck_s = self.struck_s or self.now_s()
+        try:
+            yield
+        finally:
+            self.mended_s = self.now_s()
+
+    def now_s(self) -> float:
+        """The clock of the ledger [s]."""
+        return asyncio.get_running_loop().time()
+
+    async def progress(self, answers: int, *, is_others: bool | None = None) -> None:
+        """Wait until so many more commands are answered."""
+        before = self._answered(is_others)
+
+        def is_there() -> bool:
+            return self._answered(is_others) >= before + answers
+
+        await eventually_async(is_there, timeout_s=_RECOVERY_S, what=f"{answers} more answers")
+
+    def _answered(self, is_others: bool | None) -> int:
+        return sum(
+            one.answered_s is not None for one in self.ledger.asked if is_others is None or one.is_others is is_others
+        )
+
+    async def pause(self, least_s: float, most_s: float | None = None) -> None:
+        """Let a random time pass under load."""
+        await asyncio.sleep(self.rng.uniform(least_s, most_s or least_s))
+
+    async def all_go_on(self) -> None:
+        """Wait until each lane has a decision on a command sent from now on, and all workers are ready."""
+        since_s = self.now_s()
+
+        def going(is_others: bool) -> Callable[[], bool]:
+            wanted = {lane.job_id for lane in self.lanes if lane.is_others is is_others}
+            return lambda: (
+                wanted
+                <= {
+                    one.request.job_id
+                    for one in reversed(self.ledger.asked)
+                    if one.sent_s >= since_s and one.is_decided
+                }
+            )
+
+        async def all_ready() -> bool:
+            return all([(await asyncio.to_thread(worker.page, "readyz"))[0] == 200 for worker in self.living])
+
+        await self._within_reason(going(True), "answers for jobs without a fault")
+        await self._within_reason(all_ready, "ready workers")
+        self.recovered_s = self.now_s()
+        await self._within_reason(going(False), "answers for the job with the fault")
+        self.harmed_recovered_s = self.now_s()
+
+    async def _within_reason(self, condition: Callable[[], bool] | Callable[[], Awaitable[bool]], what: str) -> None:
+        try:
+            await eventually_async(condition, timeout_s=_RECOVERY_S, what=what)
+        except AssertionError as error:
+            reasons = [worker.reasons() for worker in self.living]
+            self.surprises.append(f"no recovery: {error}; not ready because {reasons}"[:500])
+
+    async def end(self) -> None:
+        """Let trainings end their recurrence and lanes stop; what is not answered then is no longer waited for."""
+        for training in self.trainings:
+            if training.process.poll() is None:
+                training.process.send_signal(signal.SIGUSR1)
+        for training in self.trainings:
+            try:
+                await asyncio.to_thread(training.process.wait, 60)
+            except subprocess.TimeoutExpired:
+                self.surprises.append(f"{training.job_id}: the training did not come to its end")
+        self.sender.is_over.set()
+        await asyncio.wait(self._running, timeout=60)
+
+    async def proxied(self, url: str) -> TcpProxy:
+        """A proxy in front of a server, which can be cut, stalled, and made slow."""
+        port = 5672 if url.startswith("amqp:") else None
+        proxy = TcpProxy(url, default_port=port)
+        await asyncio.to_thread(proxy.start)
+        self._cleaning.push_async_callback(asyncio.to_thread, proxy.close)
+        return proxy
+
+    async def execute(self, *statements: str) -> None:
+        """Run SQL as the owner of the database, in one transaction."""
+        await execute(self.store, *statements)
+
+
+@dataclass(kw_only=True)
+class Training:
+    """A training process, and the file in which it writes what it sees."""
+
+    job_id: str
+    journal: Path
+    process: subprocess.Popen[bytes]
+
+
+async def execute(store: SqlStore, *statements: str) -> None:
+    """Run SQL in one transaction."""
+    import sqlalchemy as sa
+
+    async with store._engine.begin() as connection:  # the tests' own way in
+        for statement in statements:
+            await connection.execute(sa.text(statement))
+
+
+@asynccontextmanager
+async def new_stage(pair: Pair, seed: int, *, worker_program: Sequence[str] = MODULE) -> AsyncIterator[Stage]:
+    """A stage with a folder for its logs, which is kept where something went wrong."""
+    with tempfile.TemporaryDirectory(prefix="bso-faults-") as folder:
+        async with Stage(
+            pair=pair, rng=random.Random(seed), folder=Path(folder), worker_program=worker_program
+        ) as stage:
+            yield stage
