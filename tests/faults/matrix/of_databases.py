@@ -72,7 +72,7 @@ async def max_connections(stage: Stage) -> None:
     server = _mariadb(stage)
     url = server.create_login(stage.database_url)
     await stage.begin(database_url=url)
-    async with stage.fault(), _crowd(server, stage.database_url):
+    async with stage.fault(), _crowd(server, server.create_login(stage.database_url)):
         server.execute(f"KILL USER {_login(url)}")
         newcomer = stage.worker(database_url=url)
         await stage.pause(15.0)

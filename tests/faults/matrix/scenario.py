@@ -18,6 +18,7 @@ from tests.integration.workers.processes import MODULE
 Play = Callable[[Stage], Awaitable[None]]
 
 _LONGEST_S = 420.0
+_MORE = 200  # answers after everything has recovered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,7 @@ async def played(scenario: Scenario, pair: Pair, seed: int, *, worker_program: S
             stage = await cleaning.enter_async_context(new_stage(own, seed, worker_program=worker_program))
             await scenario.play(stage)
             await stage.all_go_on()
+            await stage.progress(_MORE)
             await stage.end()
             _measure(stage, scenario, result)
             audit = await audited(stage, dead_letters=scenario.dead_letters, forgets_events=scenario.forgets_events)

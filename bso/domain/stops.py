@@ -1,0 +1,68 @@
+"""Stops that their trainings may not know of, and how one that never arrived is taken back.
+
+The reply to a report may be lost. A training that goes on without it and says later how it ended was never stopped:
+what its stop has taught is unlearnt before its result is learnt.
+"""
+
+from __future__ import annotations
+
+from bso.domain.curve.records import EpochKnowledge
+from bso.domain.job import Job, UnacknowledgedStop
+from bso.domain.recurrence import Recurrence
+from bso.domain.replacing import replace
+from bso.domain.trial import Trial
+
+_MOST = 16
+"""So many stops are remembered; a training says that it knows of its stop at once."""
+
+
+def with_stop(before: Job, after: Job, trial: Trial) -> Job:
+    """The job ``after`` a training was stopped, with what was known ``before``."""
+    number = trial.version_number
+    stop = UnacknowledgedStop(
+        version_number=number, knowledge=before.knowledge_of(trial), epochs=before.versions[number].epochs
+    )
+    stops = {**after.unacknowledged_stops, trial.trial_number: stop}
+    return replace(after, unacknowledged_stops={kept: stops[kept] for kept in sorted(stops)[-_MOST:]})
+
+
+def without_stop(job: Job, trial_number: int) -> Job:
+    """The job when a training is known to have been stopped, or not to have been."""
+    left = {number: stop for number, stop in job.unacknowledged_stops.items() if number != trial_number}
+    return replace(job, unacknowledged_stops=left)
+
+
+def with_other_result(job: Job, version_number: int) -> Job:
+    """The job when something else is learnt of a version: what its stops have taught cannot be taken out any more."""
+    stops = job.unacknowledged_stops
+    if all(stop.version_number != version_number or stop.knowledge is None for stop in stops.values()):
+        return job
+    kept = {
+        number: replace(stop, knowledge=None, epochs=None) if stop.version_number == version_number else stop
+        for number, stop in stops.items()
+    }
+    return replace(job, unacknowledged_stops=kept)
+
+
+def withdrawn(job: Job, trial: Trial) -> Job:
+    """The job without what the stop of a trial has taught, and without the failed attempt of its recurrence."""
+    stop = job.unacknowledged_stops[trial.trial_number]
+    job = without_stop(job, trial.trial_number)
+    recurrence = job.recurrences.get(trial.recurrence_id)
+    if recurrence is not None:
+        job = replace(job, recurrences={**job.recurrences, trial.recurrence_id: _unfailed(recurrence, trial)})
+    if stop.knowledge is None or stop.epochs is None:
+        return job
+    version = job.versions[stop.version_number]
+    epochs = _unlearnt(version.epochs, stop.epochs, trial.trial_number)
+    return job.with_version(replace(version, epochs=epochs)).with_knowledge(stop.version_number, stop.knowledge)
+
+
+def _unfailed(recurrence: Recurrence, trial: Trial) -> Recurrence:
+    return replace(recurrence, aborts=recurrence.aborts - 1, failed=recurrence.failed - {trial.batch_size})
+
+
+def _unlearnt(now: EpochKnowledge, before: EpochKnowledge, trial_number: int) -> EpochKnowledge:
+    """What was known before; how near running trials have come to their target, and this one had, goes on."""
+    own = {trial_number: before.approaches[trial_number]} if trial_number in before.approaches else {}
+    return replace(before, second_looks=now.second_looks, approaches={**now.approaches, **own})
