@@ -20,6 +20,7 @@ from bso.domain.events import (
     RecurrenceOpened,
     RoundEnded,
     StageEntered,
+    StopWithdrawn,
     TrialEnded,
     TrialStarted,
 )
@@ -31,6 +32,7 @@ _DECISIONS = (
     TrialStarted,
     TrialEnded,
     LateResult,
+    StopWithdrawn,
     RoundEnded,
     StageEntered,
     ChangePoint,

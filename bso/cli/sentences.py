@@ -19,6 +19,8 @@ from bso.domain.events import (
     RecurrenceOpened,
     RoundEnded,
     StageEntered,
+    StopAcknowledged,
+    StopWithdrawn,
     TrialEnded,
     TrialResumed,
     TrialStarted,
@@ -27,6 +29,7 @@ from bso.domain.events import (
 from bso.domain.hardware import EnergyMethod
 from bso.domain.job_spec import JobSpec
 from bso.domain.quantities import joules, seconds
+from bso.domain.trial import Outcome
 
 ENERGY_ASSUMED = " (energy assumed, not measured)"
 
@@ -36,6 +39,10 @@ def sentence(event: Event) -> str:
     match event:
         case TrialStarted() | EpochReported() | TrialSuspended() | TrialResumed() | TrialEnded() | LateResult():
             return _of_trial(event)
+        case StopAcknowledged():
+            return f"trial {event.trial_number} knows that it was stopped"
+        case StopWithdrawn():
+            return f"trial {event.trial_number} never knew that it was stopped, and went on: its stop is forgotten"
         case RecurrenceOpened() | RecurrenceEnded():
             return _of_recurrence(event)
         case JobRegistered() | JobRespecified() | JobDeleted() | JobSnapshotted():
@@ -66,7 +73,8 @@ def _of_trial(
         case TrialEnded():
             return f"{trial} ended as {_words(event.outcome.value)}: {event.reason} (cost {joules(event.cost)})"
         case LateResult():
-            return f"{trial} was given up, but came back as {_words(event.outcome.value)}: {event.reason}"
+            had_ended = "was given up" if event.recorded_outcome in (None, Outcome.INTERRUPTED) else "was stopped"
+            return f"{trial} {had_ended}, but went on and ended as {_words(event.outcome.value)}: {event.reason}"
 
 
 def _of_recurrence(event: RecurrenceOpened | RecurrenceEnded) -> str:

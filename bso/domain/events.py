@@ -111,7 +111,8 @@ class TrialEnded:
 
     ``learnt_curve`` is what the policy ``curve`` has fitted; other policies learn none.
 
-    ``is_failure``: its batch size failed by it; in Pruning a convergence above the bound is one too.
+    ``is_failure``: its batch size failed by it; in Pruning a convergence above the bound is one too. ``is_stop``: a
+    judgement has ended it as failed, and its training has not acknowledged that yet.
     """
 
     trial_number: int
@@ -126,11 +127,15 @@ class TrialEnded:
     learnt_cost: float | None
     ended_at: datetime
     learnt_curve: LearntCurve | None = None
+    is_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateResult:
-    """A trial that was given up as interrupted has reported its result after all: it is learnt."""
+    """A trial has a result after all: it was given up, or its training never knew that it was stopped. It is learnt.
+
+    ``recorded_outcome`` is what its trial had ended as.
+    """
 
     trial_number: int
     outcome: Outcome
@@ -143,6 +148,21 @@ class LateResult:
     is_failure: bool
     learnt_cost: float | None
     learnt_curve: LearntCurve | None = None
+    recorded_outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAcknowledged:
+    """A training knows that it was stopped: what it says of its end from now on changes nothing."""
+
+    trial_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopWithdrawn:
+    """A training never knew that it was stopped, and went on: what the stop has taught is forgotten."""
+
+    trial_number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +260,8 @@ Event = (
     | TrialResumed
     | TrialEnded
     | LateResult
+    | StopAcknowledged
+    | StopWithdrawn
     | ChangePoint
     | RoundEnded
     | StageEntered

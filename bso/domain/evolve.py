@@ -16,6 +16,7 @@ from bso.domain.learning import with_end_of_trial
 from bso.domain.profiling import Totals
 from bso.domain.recurrence import Recurrence
 from bso.domain.replacing import replace
+from bso.domain.stops import with_other_result, with_stop, withdrawn, without_stop
 from bso.domain.trial import FAILURES, OUT_OF_MEMORY, Outcome, Trial, TrialState, reason_code
 from bso.domain.within_run import squares_after
 
@@ -140,7 +141,8 @@ def _trial_ended(job: Job, event: happened.TrialEnded) -> Job:
         is_over_bound=event.is_over_bound,
         ended_at=event.ended_at,
     )
-    return _with_result(job.with_trial(ended), trial, event)
+    after = _with_result(job.with_trial(ended), trial, event)
+    return with_stop(job, after, trial) if event.is_stop else after
 
 
 def _late_result(job: Job, event: happened.LateResult) -> Job:
@@ -157,7 +159,16 @@ def _late_result(job: Job, event: happened.LateResult) -> Job:
     return _with_result(job.with_trial(ended), trial, event)
 
 
+def _stop_acknowledged(job: Job, event: happened.StopAcknowledged) -> Job:
+    return without_stop(job, event.trial_number)
+
+
+def _stop_withdrawn(job: Job, event: happened.StopWithdrawn) -> Job:
+    return withdrawn(job, job.trials[event.trial_number])
+
+
 def _with_result(job: Job, trial: Trial, event: happened.TrialEnded | happened.LateResult) -> Job:
+    job = with_other_result(job, trial.version_number)
     knowledge = with_end_of_trial(job.knowledge_of(trial), job.spec_of(trial), trial, event)
     job = with_learnt_curve(job.with_knowledge(trial.version_number, knowledge), trial, event.learnt_curve)
     recurrence = job.recurrences.get(trial.recurrence_id)
@@ -211,6 +222,7 @@ def _recurrence_ended(job: Job, event: happened.RecurrenceEnded) -> Job:
 
 
 def _batch_size_allowed(job: Job, event: happened.BatchSizeAllowed) -> Job:
+    job = with_other_result(job, job.current_version)
     for key in event.hardware_keys:
         knowledge = job.version.knowledge[key]
         job = job.with_knowledge(job.current_version, after_allowing(knowledge, event.batch_size))
@@ -229,7 +241,9 @@ def _batch_size_allowed(job: Job, event: happened.BatchSizeAllowed) -> Job:
 
 
 def _deleted(job: Job, _: happened.JobDeleted) -> Job:
-    return replace(job, is_deleted=True, current_version=max(job.versions), versions={}, recurrences={})
+    return replace(
+        job, is_deleted=True, current_version=max(job.versions), versions={}, recurrences={}, unacknowledged_stops={}
+    )
 
 
 def _unchanged(job: Job, _: Event) -> Job:
@@ -252,6 +266,8 @@ _EVOLUTIONS: dict[type, Callable[[Job, Any], Job]] = {
     happened.TrialResumed: _resumed,
     happened.TrialEnded: _trial_ended,
     happened.LateResult: _late_result,
+    happened.StopAcknowledged: _stop_acknowledged,
+    happened.StopWithdrawn: _stop_withdrawn,
     happened.ChangePoint: _change_point,
     happened.RoundEnded: _round_ended,
     happened.StageEntered: _stage_entered,

@@ -45,11 +45,24 @@ class JobVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnacknowledgedStop:
+    """A stop that its training may not know of: the reply to its report may be lost.
+
+    ``knowledge`` and ``epochs`` are what was known before it; None: other results of the version have come since.
+    """
+
+    version_number: int
+    knowledge: Knowledge | None
+    epochs: EpochKnowledge | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The whole state of a job. ``last_seq`` numbers its events, ``trials`` holds those that are loaded.
 
     Active trials are always loaded; ended ones only where a command asked for one, or where a log was folded from
     its beginning. A deleted job is a tombstone: its numbers go on when it is registered again.
+    ``unacknowledged_stops``, by trial number, are the last stops that trainings have not acknowledged.
     """
 
     job_id: str
@@ -62,6 +75,7 @@ class Job:
     versions: Mapping[int, JobVersion] = field(default_factory=dict)
     recurrences: Mapping[str, Recurrence] = field(default_factory=dict)
     trials: Mapping[int, Trial] = field(default_factory=dict)
+    unacknowledged_stops: Mapping[int, UnacknowledgedStop] = field(default_factory=dict)
 
     @property
     def version(self) -> JobVersion:
@@ -77,6 +91,10 @@ class Job:
     def is_registered(self) -> bool:
         """Whether trials may begin."""
         return bool(self.versions) and not self.is_deleted
+
+    def awaits_result(self, trial: Trial) -> bool:
+        """Whether what a training says of its end may still change what is recorded of its trial."""
+        return trial.is_active or trial.may_report_late or trial.trial_number in self.unacknowledged_stops
 
     def active_trials(self) -> tuple[Trial, ...]:
         """The trials that have not ended, in order of their numbers."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from bso.domain.job import Job, JobVersion
+from bso.domain.job import Job, JobVersion, UnacknowledgedStop
 from bso.domain.recurrence import Recurrence
 from bso.schema.envelope import dump, validated
 from bso.schema.errors import StateTooNew
@@ -28,6 +28,7 @@ class JobState:
     current_version: int
     versions: Mapping[int, JobVersion]
     recurrences: Mapping[str, Recurrence]
+    unacknowledged_stops: Mapping[int, UnacknowledgedStop] = field(default_factory=dict)
 
 
 def state_of(job: Job) -> str:
@@ -42,6 +43,7 @@ def state_of(job: Job) -> str:
             current_version=job.current_version,
             versions=job.versions,
             recurrences=job.recurrences,
+            unacknowledged_stops=job.unacknowledged_stops,
         )
     )
     return dump(state).decode()
@@ -65,6 +67,7 @@ def job_from_state(job_id: str, last_seq: int, state: Mapping[str, Any]) -> Job:
         current_version=stored.current_version,
         versions=stored.versions,
         recurrences=stored.recurrences,
+        unacknowledged_stops=stored.unacknowledged_stops,
     )
 
 

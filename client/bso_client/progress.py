@@ -107,6 +107,10 @@ class Progress:
         if not self.has_ended:
             self.outcome, self.outcome_reason, self.should_retry = outcome, reason, should_retry
 
+    def go_on(self) -> None:
+        """Forget an end that came too late to be one."""
+        self.outcome, self.outcome_reason, self.should_retry = None, "", False
+
     def may_retry_alone(self, outcome: Outcome) -> bool:
         """Whether another attempt is due, as far as can be known without asking."""
         return outcome in FAILURES and self.attempt < self.spec.max_attempts

@@ -46,6 +46,7 @@ class TrialRun(Training):
         self._on_end = on_end
         self._report_timeout_s = report_timeout_s
         self._is_end_announced = False
+        self._owes_acknowledgement = False  # of a stop
 
     def measure(
         self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None
@@ -56,7 +57,8 @@ class TrialRun(Training):
         """
         number, progress_epochs = self.checked(metric, epoch=epoch, samples=samples)
         consumed = self.meter.stop()
-        if self.progress.has_ended:
+        is_model = self.progress.spec.reached_target(number)
+        if self.progress.has_ended and not (self._owes_acknowledgement and is_model):
             self._heed_end(number)
             return None
         return EpochReport(
@@ -68,17 +70,37 @@ class TrialRun(Training):
         )
 
     async def report(self, report: EpochReport, /) -> None:
-        """Report an evaluation and heed the verdict, the optimizer's or, without it, the client's own."""
+        """Report an evaluation and heed the verdict, the optimizer's or, without it, the client's own.
+
+        Where a stop has come after its time, a model overrules it, and what is reported is for the record.
+        """
+        is_overruling = self._owes_acknowledgement and self.progress.spec.reached_target(report.metric)
+        if self._owes_acknowledgement and not is_overruling:
+            self.acknowledge_stop()
+            return
+        if is_overruling:
+            self._owes_acknowledgement = False
+            self.progress.go_on()
         is_known = self.progress.is_known(report.epoch)
         is_told = not (self.progress.is_refused or is_known)
         report = replace(report, is_profiling=report.is_profiling or self.progress.is_profiling)
         self.progress.is_profiling = report.is_profiling and not (is_told or is_known)
         report = self._counted(report)
         self.progress.take(report)
-        reply = await self._deliver_report(report) if is_told else None
+        reply = await self._deliver_report(report, is_late=is_overruling) if is_told else None
         if not isinstance(reply, EpochJudged):
             self._decide_alone()
+        self.acknowledge_stop()
         self._announce_end()
+
+    def acknowledge_stop(self) -> None:
+        """Say that the training stops as it was told to, if it has not said so: a stop that never arrives is unlearnt.
+
+        A stop that came late waits for the next evaluation: a model that is good by then is kept.
+        """
+        if self._owes_acknowledgement:
+            self._owes_acknowledgement = False
+            self._outbox.post(self._letter(self._finish_command(), lambda _reply: None))
 
     async def report_power_profile(self, measurements: Sequence[PowerMeasurement]) -> None:
         """Keep what was measured under several power limits for the next trial with this batch size; some time."""
@@ -95,6 +117,7 @@ class TrialRun(Training):
         self.has_left = True
         self.meter.stop()
         if self.progress.has_ended:
+            self.acknowledge_stop()
             return isinstance(error, TrainFailed)
         if error is None:
             await self.finish(Outcome.NOT_CONVERGED, self._left_early())
@@ -112,6 +135,7 @@ class TrialRun(Training):
     async def finish(self, outcome: Outcome, reason: str, *, timeout_s: float | None = None) -> None:
         """Say how the training ended; without effect if it has ended before."""
         if self.progress.has_ended:
+            self.acknowledge_stop()
             return
         consumed = self.meter.stop()
         self.progress.end(outcome, reason, should_retry=self.progress.may_retry_alone(outcome))
@@ -121,7 +145,7 @@ class TrialRun(Training):
             self._warn_of_memory()
         self._announce_end()
 
-    async def _deliver_report(self, report: EpochReport) -> Reply | None:
+    async def _deliver_report(self, report: EpochReport, *, is_late: bool) -> Reply | None:
         def command(letter: Letter) -> Command | None:
             identity = self._identity()
             if identity is None:
@@ -137,7 +161,10 @@ class TrialRun(Training):
                 is_profiling=report.is_profiling,
             )
 
-        letter = self._letter(command, self._heed_report)
+        letter = self._letter(command, self._heed_report, is_late=is_late)
+        if is_late:
+            self._outbox.post(letter)
+            return None
         return await self._outbox.deliver(letter, timeout_s=self._report_timeout_s)
 
     def _counted(self, report: EpochReport) -> EpochReport:
@@ -195,7 +222,9 @@ class TrialRun(Training):
 
     def _heed_report(self, reply: Reply) -> None:
         if isinstance(reply, EpochJudged):
+            had_ended = self.progress.has_ended
             self.progress.judged(reply)
+            self._owes_acknowledgement |= self.progress.has_failed and not had_ended
         elif isinstance(reply, Problem):
             self.progress.is_refused = reply.type not in _ONE_REPORT
             extra = {"action": "report_refused", "problem": reply.type}

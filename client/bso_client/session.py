@@ -82,6 +82,8 @@ class Session:
     async def begin(self) -> TrialRun:
         """Begin the next trial: ask for its batch size, or choose it alone when nobody answers in time."""
         self._check_free()
+        if self.run is not None:
+            self.run.acknowledge_stop()
         self._occasion.next_trial()
         command_id = new_command_id()
         try:

@@ -10,7 +10,15 @@ from functools import partial
 from bso.domain.commands import FinishTrial
 from bso.domain.cost import cost_of
 from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, unchanged, with_lease
-from bso.domain.events import Event, LateResult, RecurrenceEnded, TrialEnded, TrialSuspended
+from bso.domain.events import (
+    Event,
+    LateResult,
+    RecurrenceEnded,
+    StopAcknowledged,
+    StopWithdrawn,
+    TrialEnded,
+    TrialSuspended,
+)
 from bso.domain.job import Job
 from bso.domain.profiling import undistorted
 from bso.domain.replacing import replace
@@ -47,10 +55,21 @@ class Ending:
         )
 
 
-def end_trial(job: Job, trial: Trial, ending: Ending, now: datetime) -> tuple[Event, ...]:
-    """The events of a trial's end, or of a result that comes after it was given up."""
+def end_trial(
+    job: Job, trial: Trial, ending: Ending, now: datetime, *, is_judgement: bool = False
+) -> tuple[Event, ...]:
+    """The events of a trial's end, or of a result that comes after it."""
+    before: tuple[Event, ...] = ()
+    if trial.trial_number in job.unacknowledged_stops:
+        before = (StopWithdrawn(trial_number=trial.trial_number),)
+        job = apply(job, before)
+    is_stop = is_judgement and ending.outcome in FAILURES
     over = ending.outcome is Outcome.CONVERGED and is_over_bound(job, trial, ending.cost)
-    told = partial(TrialEnded, ended_at=now) if trial.is_active else LateResult
+    told = (
+        partial(TrialEnded, ended_at=now, is_stop=is_stop)
+        if trial.is_active
+        else partial(LateResult, recorded_outcome=trial.outcome)
+    )
     ended = told(
         trial_number=trial.trial_number,
         outcome=ending.outcome,
@@ -64,7 +83,7 @@ def end_trial(job: Job, trial: Trial, ending: Ending, now: datetime) -> tuple[Ev
         learnt_cost=None,
     )
     events = policy_of(job, trial).learn(job, trial, ended)
-    return events + _end_of_recurrence(apply(job, events), trial, ending.outcome)
+    return (*before, *events, *_end_of_recurrence(apply(job, events), trial, ending.outcome))
 
 
 def should_retry(job: Job, trial: Trial) -> bool:
@@ -74,7 +93,13 @@ def should_retry(job: Job, trial: Trial) -> bool:
 
 def finish_trial(job: Job, trial: Trial, command: FinishTrial, context: Context) -> Decision:
     """End a trial as the training says, or suspend it if the training has a checkpoint to resume from."""
-    if not (trial.is_active or trial.may_report_late):
+    if trial.trial_number in job.unacknowledged_stops:
+        if command.outcome is trial.outcome:
+            known = StopAcknowledged(trial_number=trial.trial_number)
+            return Decision(job=apply(job, [known]), events=(known,), reply=finished(job, trial))
+        if not command.is_journalled:
+            return unchanged(job, finished(job, trial))
+    if not job.awaits_result(trial):
         return unchanged(job, finished(job, trial))
     problems = _problems(trial, command)
     if problems:

@@ -18,7 +18,7 @@ def report_epoch(
     job: Job, trial: Trial, command: ReportEpoch, context: Context, earlier: EpochReport | None
 ) -> Decision:
     """Record a report and say whether to go on. ``earlier``: what the log holds for exactly this epoch."""
-    is_awaited = trial.is_active or trial.may_report_late
+    is_awaited = trial.is_active or trial.may_report_late or (command.is_journalled and job.awaits_result(trial))
     if not (is_awaited or command.is_journalled):
         return _after_the_end(job, trial)
     problems = _problems(command)
@@ -56,7 +56,9 @@ def _record(job: Job, trial: Trial, command: ReportEpoch, context: Context) -> D
     if verdict.outcome is None:
         reply = EpochJudged(should_stop=False, reason=verdict.reason, cost=reported.cost, bound=reported.bound)
         return Decision(job=after, events=events, reply=reply)
-    ended = end_trial(after, reporting, Ending.of(reporting, verdict.outcome, verdict.reason), context.now)
+    ended = end_trial(
+        after, reporting, Ending.of(reporting, verdict.outcome, verdict.reason), context.now, is_judgement=True
+    )
     after = apply(after, ended)
     reply = EpochJudged(
         should_stop=True,

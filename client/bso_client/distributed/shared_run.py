@@ -113,6 +113,8 @@ class SharedRun(Training):
         self.has_left = True
         self._pool.stop()
         if self.progress.has_ended:
+            if self._led is not None:
+                self._led.acknowledge_stop()
             return isinstance(error, TrainFailed)
         if error is None:
             await self._leave_together(Outcome.NOT_CONVERGED, self._left_early())

@@ -148,6 +148,8 @@ EVENTS: tuple[e.Event, ...] = (
         is_failure=False,
         learnt_cost=14.0,
     ),
+    e.StopAcknowledged(trial_number=1),
+    e.StopWithdrawn(trial_number=1),
     e.ChangePoint(version_number=1, hardware_key="k", trial_number=1, cost=20.0, old_reference=5.0),
     e.RoundEnded(
         version_number=1,

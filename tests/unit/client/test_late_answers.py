@@ -95,10 +95,30 @@ async def test_a_stop_that_comes_late_ends_the_training_at_its_next_evaluation(t
     with pytest.raises(TrainFailed, match="too costly"):
         run.measure(0.2)
     assert len(transport.came) == 1
+    await run.leave(run.failure())
+    await eventually_async(lambda: len(transport.came) == 2)
+    known = transport.came[-1].command
+    assert isinstance(known, FinishTrial)
+    assert known.outcome is Outcome.COST_EXCEEDED
+
+
+async def test_a_stop_that_comes_in_time_is_acknowledged_once(transport: SlowTransport) -> None:
+    run, outbox = run_over(transport, report_timeout_s=PATIENCE_S)
+    for answer in (STOP, FINISHED):
+        await transport.answers.put(answer)
+    await evaluate(run, 0.1)
+    await run.leave(None)
+    await run.finish(Outcome.INTERRUPTED, "the process ended")
+    assert await outbox.drained(timeout_s=PATIENCE_S)
+
+    commands = [request.command for request in transport.came]
+    assert [type(command) for command in commands] == [ReportEpoch, FinishTrial]
+    assert isinstance(commands[1], FinishTrial)
+    assert (commands[1].outcome, commands[1].is_journalled) == (Outcome.COST_EXCEEDED, False)
 
 
 async def test_a_model_that_is_there_when_the_stop_comes_is_kept(transport: SlowTransport) -> None:
-    run, _outbox = run_over(transport)
+    run, outbox = run_over(transport)
     await evaluate(run, 0.1)
     await transport.answers.put(STOP)
     await eventually_async(lambda: run.progress.has_ended)
@@ -106,6 +126,13 @@ async def test_a_model_that_is_there_when_the_stop_comes_is_kept(transport: Slow
 
     assert run.progress.outcome is Outcome.CONVERGED
     assert not run.progress.should_retry
+    for answer in (GO_ON, FINISHED):
+        await transport.answers.put(answer)
+    assert await outbox.drained(timeout_s=PATIENCE_S)
+    report, finish = (request.command for request in transport.came[1:])
+    assert isinstance(report, ReportEpoch)
+    assert isinstance(finish, FinishTrial)
+    assert (report.is_journalled, finish.is_journalled, finish.outcome) == (True, True, Outcome.CONVERGED)
 
 
 async def test_a_verdict_after_the_clients_own_changes_nothing(transport: SlowTransport) -> None:
