@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tenacity import (
     AsyncRetrying,
@@ -22,6 +22,7 @@ from bso.service.batch import Batch, Decide
 from bso.service.errors import (
     Conflict,
     JobDamaged,
+    OutOfTime,
     SequenceTaken,
     StoreLost,
     StoreRefused,
@@ -38,7 +39,7 @@ _DEFAULT_RULES = Rules()
 class Patience:
     """How long the engine tries. ``attempt_s`` bounds one transaction, with all its waits for locks.
 
-    ``deciding_s`` bounds the deciding within one attempt: the jobs are locked meanwhile.
+    ``deciding_s`` bounds the deciding within one transaction, in which the jobs are locked; the rest goes into another.
     """
 
     attempt_s: float = 20.0
@@ -71,7 +72,7 @@ class Engine:
         self._reader = SnapshotReader()
 
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
-        """Decide requests in one transaction; the answers come in the order of the requests.
+        """Decide requests, in one transaction if they take no longer; the answers come in the order of the requests.
 
         A request that was decided before, here or elsewhere, gets the reply it got then. One that can never be
         decided becomes an answer with ``poison``, and the others are unharmed. Raises Retryable or Misconfigured when
@@ -114,17 +115,25 @@ class Engine:
             reraise=True,
             before_sleep=lambda _: self._on_retry(),
         )
+        found: list[Answer] = []
         taken = 0
         async for attempt in retrying:
             with attempt:
                 try:
-                    return [_decided(answer) for answer in await self._once(requests)]
+                    while len(found) < len(requests):
+                        found += await self._some(requests[len(found) :])
+                    return found
                 except SequenceTaken as error:
                     taken += 1
                     if taken > 1:  # and that under the lock of the job, so no rival can have done it
                         raise JobDamaged(f"the log and the row of a job contradict each other: {error}") from error
                     raise
         raise AssertionError("tenacity returns or raises")
+
+    async def _some(self, requests: Sequence[Request]) -> list[Answer]:
+        """Those of the requests, the first one at least, whose deciding takes no longer than a transaction may."""
+        answers = await self._once(requests)
+        return [_decided(one) for one in takewhile(lambda one: not _is_late(one), answers)]
 
     async def _once(self, requests: Sequence[Request], *, waits: bool = True) -> list[Answer | Undecided]:
         try:
@@ -135,13 +144,17 @@ class Engine:
                     rules=self._rules,
                     decide=self._rule,
                     waits=waits,
-                    budget_s=math.inf if waits else self._patience.deciding_s,
+                    budget_s=self._patience.deciding_s,
                 )
                 answers = await batch.run(requests)
                 await uow.commit()
                 return answers
         except TimeoutError as error:
             raise StoreUnavailable(f"the store did not answer within {self._patience.attempt_s:g} s") from error
+
+
+def _is_late(answer: Answer | Undecided) -> bool:
+    return isinstance(answer, Undecided) and isinstance(answer.cause, OutOfTime)
 
 
 def _decided(answer: Answer | Undecided) -> Answer:

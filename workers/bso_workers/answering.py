@@ -25,6 +25,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _LONGEST_REASON = 1000
 _FAILURE_COUNTS_S = 30.0
+_BUSY_S = 0.5  # after this a command of a job that had its share may be sent again
 _PAUSE_AFTER_FAILURE_S = 1.0  # before a message that could not be set aside comes again
 
 
@@ -79,10 +80,18 @@ class Answering:
             is_retryable=True,
             retry_after_s=retry_after_s,
         )
-        if await self._send(_replies(one.delivery, one.sender, problem, one.request.job_id)):
-            await self._consumer.ack([one.delivery])
-        else:
-            await self._consumer.requeue([one.delivery])
+        await self._tell(one, problem)
+
+    async def decline_busy(self, one: Admitted) -> None:
+        """Ask the sender of a command, whose job has its share of this worker, to send it again; it is done here."""
+        problem = Problem(
+            type="job_busy",
+            title="The job has too many commands under way",
+            detail=f"job {one.request.job_id} holds half of what a worker takes at once. Send the command again later",
+            is_retryable=True,
+            retry_after_s=_BUSY_S,
+        )
+        await self._tell(one, problem)
 
     async def keep(self, one: Admitted, *, pause_s: float, is_copy: bool) -> bool:
         """Have the broker keep a command whose job is in trouble, and tell its sender; False: it could not.
@@ -115,6 +124,12 @@ class Answering:
     async def give_up(self, one: Admitted, *, reason: str) -> None:
         """Set a command aside that has waited for its job for too long."""
         await self._set_aside(one.delivery, one.sender, kind="park_limit", reason=reason)
+
+    async def _tell(self, one: Admitted, problem: Problem) -> None:
+        if await self._send(_replies(one.delivery, one.sender, problem, one.request.job_id)):
+            await self._consumer.ack([one.delivery])
+        else:
+            await self._consumer.requeue([one.delivery])
 
     async def _send(self, replies: Sequence[BrokerReply]) -> bool:
         if not replies:

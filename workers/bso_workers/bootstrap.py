@@ -38,7 +38,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 STUCK_AFTER_S = 600.0
 """A batch under way for so long hangs on something that should have had a deadline: the process is not alive."""
-_CONNECTIONS = ConnectionLimits(pool_size=8, lock_wait_s=1.0)
+_CONNECTIONS = ConnectionLimits(pool_size=16, lock_wait_s=1.0)
 _ALONE_S = 5.0  # how long a job that goes alone is tried before it is parked
 _HEARTBEAT_S = 6
 """RabbitMQ takes back what a frozen worker was handed after two to three times as long."""
@@ -223,6 +223,7 @@ def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, answ
         outbox=shared.outbox,
         metrics=shared.metrics,
         batch_limit=settings.batch_limit,
+        most_of_a_job=max(settings.batch_limit, settings.prefetch // 2),
     )
 
 

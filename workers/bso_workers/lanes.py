@@ -63,6 +63,10 @@ class Lanes:
         """Whether a job has a lane."""
         return job_id in self._items
 
+    def waiting(self, job_id: str) -> int:
+        """How many commands are in the lane of a job."""
+        return len(self._items.get(job_id, ()))
+
     def add(self, items: Mapping[str, Sequence[Admitted]]) -> None:
         """Let commands go through the lanes of their jobs."""
         for job_id, own in items.items():

@@ -12,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from bso.domain.commands import Command, FinishTrial, ReportEpoch, ReportPowerProfile, Request
 from bso.domain.errors import BsoError
 from bso.schema.errors import StateTooNew
-from bso.service.errors import JobDamaged
+from bso.service.errors import Conflict, JobDamaged
 from bso.service.ports import ParkedJobs
 from bso_workers.admission import Admitted
 from bso_workers.answering import Answering
@@ -25,6 +25,8 @@ KEPT_HERE = (ReportEpoch, FinishTrial, ReportPowerProfile)
 wait for the answer, and are asked to send them again later: a deletion, say, must not come after what came after it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _SOON_S = 1.0
+_HELD_S = 15.0
+"""Longer than a frozen session holds a lock: until then a job that somebody holds is tried again soon each time."""
 _MANY = 10
 
 
@@ -32,6 +34,7 @@ _MANY = 10
 class _Parked:
     """A job in trouble. ``kept`` are commands that lie in the broker's parking queues, and until when."""
 
+    since_s: float
     pause_s: float
     retry_at_s: float
     kept: dict[str, float] = field(default_factory=dict)
@@ -40,7 +43,8 @@ class _Parked:
 class TroubledJobs:
     """The jobs in trouble that this worker knows of, and what becomes of their commands. ``clock`` is monotonic [s].
 
-    A job is tried again when its pause is over: 5 s at first, then twice as long each time, 60 s at most. What the
+    A job is tried again when its pause is over: 5 s at first, then twice as long each time, 60 s at most; one that
+    somebody holds after 1 s, as long as that may be a frozen session whose locks the database soon releases. What the
     database holds of parked jobs is for people, for other workers, and for leases, which do not lapse meanwhile.
     """
 
@@ -82,15 +86,20 @@ class TroubledJobs:
         for job_id in self._parked.keys() - listed:
             del self._parked[job_id]
         for job_id in listed - self._parked.keys():
-            self._parked[job_id] = _Parked(pause_s=_FIRST_PAUSE_S / 2, retry_at_s=self._clock())
+            now_s = self._clock()
+            self._parked[job_id] = _Parked(since_s=now_s, pause_s=_FIRST_PAUSE_S / 2, retry_at_s=now_s)
 
     async def park(self, job_id: str, error: Exception) -> None:
         """Leave a job alone for a while. Raises what keeps that from being recorded: for people, and other workers."""
         parked = self._parked.get(job_id)
+        now_s = self._clock()
+        since_s = now_s if parked is None else parked.since_s
         pause_s = _FIRST_PAUSE_S if parked is None else min(_LONGEST_PAUSE_S, 2.0 * parked.pause_s)
+        if isinstance(error, Conflict) and now_s - since_s < _HELD_S:
+            pause_s = _SOON_S
         reason = str(error) if isinstance(error, BsoError) else f"{type(error).__name__}: {error}"
         kept = {} if parked is None else parked.kept
-        self._parked[job_id] = _Parked(pause_s=pause_s, retry_at_s=self._clock() + pause_s, kept=kept)
+        self._parked[job_id] = _Parked(since_s=since_s, pause_s=pause_s, retry_at_s=now_s + pause_s, kept=kept)
         await self._jobs.park(job_id, reason=reason, pause_s=pause_s)
         self._metrics.parks.inc()
         say = _log.warning if parked is None else _log.info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -27,13 +27,18 @@ from bso_workers.troubled_jobs import TroubledJobs
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _COSTLY_S = 0.003  # for one decision: then none of the others waits for the job
+_QUICK_S = 0.02  # a batch that takes longer waits for the database
+_MOST_BATCHES = 8
+"""Under way at once, each with a connection to the database: with 300 ms to it, 256 commands."""
 _MOST_COSTS = 10_000
 
 
 class CommandWorker:
-    """One batch at a time: decide, answer, acknowledge; the events are published beside it.
+    """Batches of disjoint jobs: decide, answer, acknowledge; the events are published beside it.
 
-    A job that cannot go with the others goes through a lane of its own, and none of the others waits for it.
+    One batch at a time, as long as the database is quick: what arrives meanwhile makes the next one larger. While one
+    waits for the database, others begin. A job that cannot go with the others goes through a lane of its own, and none
+    of the others waits for it.
 
     A delivery is acknowledged only after its decision is recorded and its answer is on its way, so whatever breaks in
     between, it comes again, and gets the answer that is recorded.
@@ -51,6 +56,7 @@ class CommandWorker:
         outbox: Outbox,
         metrics: Metrics,
         batch_limit: int,
+        most_of_a_job: int,
     ) -> None:
         self._consumer = consumer
         self._decider = decider
@@ -60,6 +66,8 @@ class CommandWorker:
         self._intake = intake
         self._outbox = outbox
         self._metrics = metrics
+        self._batch_limit = batch_limit
+        self._most_of_a_job = most_of_a_job
         self._lanes = Lanes(
             decider=decider,
             parking=parking,
@@ -70,39 +78,87 @@ class CommandWorker:
             batch_limit=batch_limit,
         )
         intake.on_shut = self._lanes.abandon
-        self._busy_since_s: float | None = None
+        self._batches: dict[asyncio.Task[None], float] = {}  # under way, each with when it began
+        self._queues: dict[str, list[Admitted]] = {}  # by job under way: what has come for it since
         self._costs_s: OrderedDict[str, float] = OrderedDict()  # what deciding for a job took last
 
     def busy_for_s(self) -> float:
-        """How long the batch under way has been so [s]; 0 without one."""
-        return 0.0 if self._busy_since_s is None else asyncio.get_running_loop().time() - self._busy_since_s
+        """How long the oldest batch under way has been so [s]; 0 without one."""
+        began_s = min(self._batches.values(), default=None)
+        return 0.0 if began_s is None else asyncio.get_running_loop().time() - began_s
 
     async def run(self) -> None:
         """Work until the consumer is drained or closed."""
         try:
             while batch := await self._consumer.next_batch():
-                self._busy_since_s = asyncio.get_running_loop().time()
-                await self._handle(batch)
-                self._busy_since_s = None
+                await self._begin(batch)
+                await self._until_another_may_begin()
+            while self._batches:
+                await self._some_end(timeout_s=None)
             await self._lanes.finished()
         finally:
+            for task in self._batches:
+                task.cancel()
             await self._lanes.close()
 
-    async def _handle(self, batch: Sequence[Delivery]) -> None:
-        verdicts = [self._admission.admit(delivery) for delivery in batch]
-        together, alone = self._sorted([verdict for verdict in verdicts if isinstance(verdict, Admitted)])
-        self._lanes.add(alone)
-        for part in _parts(together):
-            if not await self._handle_commands(part):
-                return  # the refused ones were handed back, too
-        for verdict in verdicts:
-            if isinstance(verdict, Refused):
-                await self._answering.refuse(verdict)
+    async def _until_another_may_begin(self) -> None:
+        """Until a batch has ended, or all take so long that they wait for the database, and there is room for more."""
+        is_full = len(self._batches) >= _MOST_BATCHES
+        if self._batches:
+            await self._some_end(timeout_s=None if is_full else _QUICK_S)
 
-    def _sorted(self, admitted: Sequence[Admitted]) -> tuple[list[Admitted], dict[str, list[Admitted]]]:
-        """What is decided together, and by job what goes through a lane: the job has one, or is in trouble."""
-        alone = {job_id: own for job_id, own in by_job(admitted).items() if self._goes_alone(job_id)}
-        return [one for one in admitted if one.request.job_id not in alone], alone
+    async def _some_end(self, *, timeout_s: float | None) -> None:
+        done, _ = await asyncio.wait(self._batches, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            del self._batches[task]
+            task.result()
+
+    async def _begin(self, batch: Sequence[Delivery]) -> None:
+        verdicts = [self._admission.admit(delivery) for delivery in batch]
+        refused = [verdict for verdict in verdicts if isinstance(verdict, Refused)]
+        together: list[Admitted] = []
+        for one in (verdict for verdict in verdicts if isinstance(verdict, Admitted)):
+            job_id = one.request.job_id
+            if len(self._queues.get(job_id, ())) + self._lanes.waiting(job_id) >= self._most_of_a_job:
+                await self._answering.decline_busy(one)
+            elif job_id in self._queues:
+                self._queues[job_id].append(one)
+            elif self._goes_alone(job_id):
+                self._lanes.add({job_id: [one]})
+            else:
+                together.append(one)
+        if not (together or refused):
+            return
+        self._queues |= {job_id: [] for job_id in by_job(together)}
+        task = asyncio.create_task(self._handle(together, refused), name="batch")
+        self._batches[task] = asyncio.get_running_loop().time()
+
+    async def _handle(self, admitted: Sequence[Admitted], refused: Sequence[Refused]) -> None:
+        job_ids = by_job(admitted).keys()
+        try:
+            while admitted:
+                for part in _parts(admitted):
+                    if not await self._handle_commands(part):
+                        return  # what has come since was handed back, and so were the refused ones
+                admitted = self._what_has_come(job_ids)
+            for one in refused:
+                await self._answering.refuse(one)
+        finally:
+            for job_id in job_ids:
+                del self._queues[job_id]
+
+    def _what_has_come(self, job_ids: Collection[str]) -> list[Admitted]:
+        """Commands that have come for these jobs since their batch began, but for those that go alone now."""
+        found: list[Admitted] = []
+        for job_id in job_ids:
+            queue = self._queues[job_id]
+            if queue and self._goes_alone(job_id):
+                self._lanes.add({job_id: queue[:]})
+                queue.clear()
+            share = max(1, self._batch_limit - len(found))
+            found += queue[:share]
+            del queue[:share]
+        return found
 
     def _goes_alone(self, job_id: str) -> bool:
         return job_id in self._lanes or self._parking.knows(job_id) or self._costs_s.get(job_id, 0.0) > _COSTLY_S

@@ -10,9 +10,10 @@ from functools import partial
 
 import pytest
 
-from bso.domain.commands import BeginTrial, RegisterJob
+from bso.domain.commands import BeginTrial, RegisterJob, Request
 from bso.domain.errors import BsoError
 from bso.domain.replies import Problem
+from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
 from bso.service.errors import SchemaMissing, StoreNotReady, StoreRefused, StoreUnavailable
 from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
@@ -320,13 +321,41 @@ async def test_the_same_command_again_gets_the_same_answer_and_no_new_events(
     assert await audit(memory_store, job) == 1
 
 
-async def test_a_job_whose_decisions_take_long_is_waited_for_by_no_other(
+async def test_while_a_batch_waits_for_the_database_others_are_decided(
     memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+
+    class Waiting(Engine):
+        async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+            if any(request.job_id == "far" for request in requests):
+                await gate.wait()
+            return await super().attempt(requests)
+
+    monkeypatch.setattr(bootstrap, "Engine", Waiting)
+    async with running_worker(memory_broker, memory_store, batch_limit=4, prefetch=16):
+        waiting = [asyncio.create_task(register(ask, "far")) for _ in range(20)]
+        await asyncio.sleep(0)  # noqa: TID251  all are sent first
+        await register(ask, "near")
+        declined = [task for task in waiting if task.done()]
+        gate.set()
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+    busy = [end for end in ends if isinstance(end, AssertionError)]
+    assert all("job_busy" in str(end) for end in busy)
+    assert len(declined) == len(busy) >= 20 - 4 - 8, "but for a batch, and half of what is prefetched"
+    assert await audit(memory_store, "far") == 0
+
+
+async def test_a_job_whose_decisions_take_long_is_waited_for_by_no_other(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costly, other = "costly", "other"
     slow = partial(Engine, rule=rule_that_takes(0.01, job_id=costly))
     monkeypatch.setattr(bootstrap, "Engine", slow)
-    async with running_worker(memory_broker, memory_store, batch_limit=32):
+    async with (
+        running_worker(memory_broker, memory_store, batch_limit=32),
+        Queue(broker=memory_broker, is_patient=True) as ask,
+    ):
         for job in (costly, other):
             await register(ask, job)
         await begin(ask, costly)  # shows what it costs

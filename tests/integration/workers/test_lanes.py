@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from bso.domain.commands import BeginTrial, Request
 from bso.domain.errors import BsoError
 from bso.service.answers import Answer, Undecided
-from bso.service.errors import Conflict, StoreUnavailable
+from bso.service.errors import Conflict, JobDamaged, StoreUnavailable
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted, Sender
@@ -80,9 +80,9 @@ class Scene:
             batch_limit=10,
         )
 
-    def worker(self) -> TroubledJobs:
+    def worker(self, clock: Callable[[], float] | None = None) -> TroubledJobs:
         """What one worker knows of jobs in trouble."""
-        clock = asyncio.get_running_loop().time
+        clock = clock or asyncio.get_running_loop().time
         return TroubledJobs(jobs=self.jobs, answering=self.answering, metrics=Metrics(), clock=clock, limit_s=3600.0)  # type: ignore[arg-type]
 
     async def settle(self, items: Sequence[Admitted], answers: Sequence[Answer]) -> None:
@@ -162,9 +162,20 @@ async def test_a_job_is_left_alone_for_longer_each_time() -> None:
     parking = Scene(Failing()).parking
     pauses = []
     for _ in range(6):
-        await parking.park("job", Conflict("held"))
+        await parking.park("job", JobDamaged("behind its log"))
         pauses.append(round(parking.pause_s("job")))
     assert pauses == [5, 10, 20, 40, 60, 60]
+
+
+async def test_a_job_that_somebody_holds_is_tried_again_soon_while_that_may_be_a_frozen_session() -> None:
+    scene = Scene(Failing())
+    now_s, pauses = 0.0, []
+    parking = scene.worker(clock=lambda: now_s)
+    for _ in range(5):
+        await parking.park("job", Conflict("held"))
+        pauses.append(parking.pause_s("job"))
+        now_s += 4.0
+    assert pauses == [1.0, 1.0, 1.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("jobs", [1, 10])
