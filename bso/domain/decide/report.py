@@ -6,7 +6,7 @@ import math
 
 from bso.domain.commands import ReportEpoch
 from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused, refused_for, unchanged, with_lease
-from bso.domain.decide.ending import MOST, Ending, end_trial, should_retry, trial_cost
+from bso.domain.decide.ending import MOST, Ending, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.events import EpochReported, Event, TrialResumed
 from bso.domain.job import Job
 from bso.domain.profiling import Totals, undistorted
@@ -65,6 +65,7 @@ def _record(job: Job, trial: Trial, command: ReportEpoch, context: Context) -> D
         bound=reported.bound,
         outcome=verdict.outcome,
         should_retry=should_retry(after, trial),
+        warnings=attention_warnings(after, ended),
     )
     return Decision(job=after, events=(*events, *ended), reply=reply)
 
