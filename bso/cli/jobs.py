@@ -97,6 +97,8 @@ def show(
             return
         for line in printed.job_lines(job):
             print_result(styled(line))
+        if (doubt := printed.target_doubt(job, recorded or ())) is not None:
+            print_result(styled(f"[bold yellow]{doubt}[/]"))
         print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
         if job.kinds:
             print_result(printed.explained(job.spec.policy, has_means=recorded is not None))

@@ -7,10 +7,10 @@ import pytest
 
 from bso.domain import commands as do
 from bso.domain.events import AttentionNeeded, RecurrenceEnded
-from bso.domain.job_spec import POLICIES, PRUNING_THOMPSON
+from bso.domain.job_spec import CURVE, POLICIES, PRUNING_THOMPSON
 from bso.domain.replies import JobDescription, KindDescription, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome
-from tests.unit.domain.builders import SIZES, V100, JobLife, expect, without_leases
+from tests.unit.domain.builders import A100, SIZES, V100, JobLife, expect, without_leases
 
 COSTS = {16: 40.0, 32: 25.0, 64: 20.0, 128: 15.0, 256: 30.0}
 
@@ -220,3 +220,39 @@ def test_failures_here_and_there_never_lead_to_it(policy: str, rate: float) -> N
             life.converge(trial, COSTS[trial.batch_size])
     assert not life.happened(AttentionNeeded)
     assert sum(row.outcome is Outcome.NOT_CONVERGED for row in life.rows.values()) > 0
+
+
+# The other way to be wrong about a target: it is reached at once.
+
+
+def test_a_target_that_the_first_evaluation_reaches_is_doubted_once() -> None:
+    life = job(CURVE)
+    told = life.report(life.begin("a"), cost=5.0, metric=2.3)
+    assert told.outcome is Outcome.CONVERGED
+    assert told.reason == (
+        "the metric 2.3 reached the target 0.5 after 1 epoch, with the first evaluation: is higher_is_better_metric "
+        "(True) right, and the target not too easy?"
+    )
+    assert told.warnings == (f"trial 1 of job job: {told.reason}",)
+    assert life.rows[1].outcome_reason == told.reason
+    again = life.report(life.begin("b"), cost=5.0, metric=2.3)
+    assert (again.warnings, "right" in again.reason) == ((), False)
+    life.register(higher_is_better_metric=False)
+    assert life.report(life.begin("c"), cost=5.0, metric=0.1).warnings, "another version is doubted anew"
+
+
+def test_a_target_that_takes_longer_is_not_doubted() -> None:
+    life = job(CURVE)
+    assert life.report(life.begin("a"), cost=5.0, metric=2.3, epoch=3.0).warnings == ()
+    life = job(CURVE)
+    trial = life.begin("a")
+    life.report(trial, cost=1.0, epoch=0.5)
+    assert life.report(trial, cost=5.0, metric=2.3, epoch=1.0).warnings == ()
+
+
+def test_on_another_hardware_kind_it_is_not_doubted_again() -> None:
+    life = job(CURVE)
+    trial = life.begin("a", hardware=A100)
+    life.report(trial, cost=1.0)
+    life.converge(trial, 5.0)
+    assert life.converge(life.begin("b", hardware=V100), 5.0).warnings == ()
