@@ -70,6 +70,8 @@ def list_jobs(
             _print_list(jobs)
         for one in parked.values():
             print_notice(Text(listed_jobs.trouble_of(one)))
+        for sentence in filter(None, map(listed_jobs.attention_of, jobs)):
+            print_notice(Text(sentence))
 
     asyncio.run(read())
 
