@@ -50,21 +50,25 @@ def attention_in_words(spec: JobSpec, knowledge: Knowledge) -> str:
 
 
 def choose_with_attention(version: JobVersion, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
-    """The default or a batch size that has converged before: in turn, the cheapest first, and without a bound.
+    """The default or a batch size that has converged before, or, where none has, one that was never tried: in turn.
 
-    So a target that can be reached again is found, whichever of them reaches it.
+    So a target that can be reached is found, whichever of them reaches it. The trial has no bound.
     """
     spec, knowledge = version.spec, version.knowledge_on(hardware)
     offered = _offered(spec, knowledge, recurrence)
     default = pruning.nearest(spec.default_batch_size, offered)
     converged = {size for size in offered if _has_converged(version, knowledge, size)}
+    others = converged or {size for size in offered if _is_untried(knowledge, size)}
 
-    def turn(size: int) -> tuple[int, float, int]:
+    def turn(size: int) -> tuple[int, float, float]:
         costs = costs_of(knowledge, spec, size)
-        return knowledge.arm(size).not_converged_in_a_row, costs.mean if costs.count else math.inf, size
+        distance = abs(math.log(size / spec.default_batch_size))
+        return knowledge.arm(size).not_converged_in_a_row, costs.mean if costs.count else math.inf, distance
 
-    size = min({default, *converged}, key=turn)
-    what = "has converged before" if size in converged else "is nearest to the default"
+    size = min(sorted({default, *others}), key=turn)
+    what = "has converged before" if converged else "was never tried"
+    if size not in others:
+        what = "is nearest to the default"
     if size == spec.default_batch_size:
         what = "is the default"
     return Choice(batch_size=size, reason=f"{_without_model(knowledge)}; {size} {what}", is_unbounded=True)
@@ -85,5 +89,11 @@ def _offered(spec: JobSpec, knowledge: Knowledge, recurrence: Recurrence) -> fro
 
 
 def _has_converged(version: JobVersion, knowledge: Knowledge, batch_size: int) -> bool:
-    """Whether a batch size has converged, also before a change point as far as the policy remembers that."""
-    return knowledge.arm(batch_size).convergences > 0 or version.epochs.record(batch_size).has_converged
+    """Whether a batch size has converged in this version, also before a change point if the policy remembers that."""
+    is_remembered = version.epochs.record(batch_size).has_converged and not version.epochs.is_unproven
+    return knowledge.arm(batch_size).convergences > 0 or is_remembered
+
+
+def _is_untried(knowledge: Knowledge, batch_size: int) -> bool:
+    arm = knowledge.arm(batch_size)
+    return not (arm.convergences or arm.not_converged_in_a_row or arm.costs.count)

@@ -126,6 +126,45 @@ def test_whichever_batch_size_that_used_to_converge_does_so_again_is_found(polic
     raise AssertionError("never tried")
 
 
+MANY = [2**power for power in range(3, 15)]
+
+
+@policies
+@pytest.mark.parametrize("only", MANY)
+@pytest.mark.parametrize("default", [8, 256, 16384])
+def test_where_nothing_has_ever_converged_each_batch_size_that_was_never_tried_gets_a_turn(
+    policy: str, only: int, default: int
+) -> None:
+    life = job(policy, batch_sizes=MANY, default_batch_size=default)
+    for number in range(3 + len(MANY)):
+        while True:
+            trial = life.begin(f"r{number}")
+            if trial.batch_size == only:
+                return
+            if not life.give_up(trial).should_retry:
+                break
+    raise AssertionError("never tried")
+
+
+@policies
+def test_once_all_have_been_tried_the_default_remains(policy: str) -> None:
+    life = job(policy, batch_sizes=MANY, default_batch_size=256)
+    for number in range(3 + len(MANY)):
+        fruitless(life, f"r{number}")
+    assert {row.batch_size for row in life.rows.values()} == set(MANY)
+    assert [fruitless(life, f"later-{number}")[0].batch_size for number in range(5)] == [256] * 5
+
+
+def test_what_another_version_has_converged_with_is_not_taken_for_its_own() -> None:
+    life = converging(CURVE)
+    life.register(target_metric=0.9)
+    for number in range(3):
+        fruitless(life, f"harder-{number}")
+    sizes = [fruitless(life, f"night-{number}")[0].batch_size for number in range(6)]
+    assert {row.batch_size for row in life.rows.values() if row.version_number == 2} == set(SIZES)
+    assert sizes[-1] == 64
+
+
 @policies
 def test_a_batch_size_that_does_not_fit_is_followed_by_another(policy: str) -> None:
     """It has cost nothing, and the next one may have a model."""
