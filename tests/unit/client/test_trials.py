@@ -487,6 +487,6 @@ def test_a_target_that_the_first_evaluation_reaches_is_doubted_once(
         for trial in make_bso().trials():
             with trial:
                 trial.on_evaluate(2.3)
-        assert trial.converged
+            assert trial.converged
     [warning] = warnings_in(caplog)
     assert "reached the target 0.9 after 1 epoch, with the first evaluation: is higher_is_better_metric" in warning
