@@ -21,8 +21,7 @@ RECURRENCES_BEFORE_ATTENTION = 3
 def attention_needed(job: Job, trial: Trial) -> tuple[Event, ...]:
     """What follows when the recurrence of a trial has ended without a model: from the third in a row on, a notice."""
     knowledge = job.knowledge_of(trial)
-    is_new = knowledge.recurrences_without_model >= RECURRENCES_BEFORE_ATTENTION
-    if not (is_new or knowledge.needs_attention):
+    if knowledge.recurrences_without_model < RECURRENCES_BEFORE_ATTENTION and not knowledge.needs_attention:
         return ()
     return (
         AttentionNeeded(

@@ -205,9 +205,9 @@ def _end_of_recurrence(job: Job, trial: Trial, outcome: Outcome) -> tuple[Event,
 
 
 def _is_last_attempt(job: Job, trial: Trial, recurrence: Recurrence, outcome: Outcome) -> bool:
-    """Whether no other follows a trial that failed: while the job needs attention, none does that has trained enough.
+    """Whether no other trial follows this one: while the job needs attention, after one that did not converge.
 
-    What cannot run, out of memory above all, has hardly cost anything, and a smaller batch size may fit.
+    A batch size that cannot run, out of memory above all, has hardly cost anything, and a smaller one may fit.
     """
     if job.knowledge_of(trial).needs_attention and outcome is Outcome.NOT_CONVERGED:
         return True
