@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bso.cli.energy_checks import check_energy
 from bso.cli.findings import Finding, Health, broken, note, ok, schema_finding
-from bso.cli.job_checks import check_noise
+from bso.cli.job_checks import check_jobs
 from bso.cli.refusals import sentence_of
 from bso.cli.server_checks import DATABASE_ADVICE, check_broker, check_database
 from bso.cli.settings import Places
@@ -120,7 +120,7 @@ async def check_embedded(places: Places) -> list[Finding]:
     try:
         await store.ping()
         schema = schema_finding("embedded optimizer", str(path), await store.schema_state())
-        return [schema, *(await check_noise(store) if schema.health is Health.OK else ())]
+        return [schema, *(await check_jobs(store) if schema.health is Health.OK else ())]
     except StoreUnusable as error:
         advice = "mend or remove the file, or let BSO_URL or BSO_STATE_DIR name another place"
         return [broken("embedded optimizer", f"{path}: {error}", advice)]

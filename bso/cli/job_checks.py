@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bso.cli.findings import Finding, broken, note, ok
-from bso.cli.jobs_listed import listed_job, trouble_of
+from bso.cli.jobs_listed import ListedJob, attention_of, listed_job, trouble_of
 from bso.cli.terminal import counted
 from bso.domain.errors import Rejected
 from bso.domain.quantities import percent
@@ -29,19 +31,32 @@ async def check_parked(store: Store) -> list[Finding]:
     return [broken("jobs in trouble", found, "all other jobs go on; workers try again by themselves")]
 
 
-async def check_noise(store: Store) -> list[Finding]:
-    """By how much the cost of an epoch varies from run to run, as far as jobs have shown it."""
-    found: dict[str, float] = {}
+async def check_jobs(store: Store) -> list[Finding]:
+    """Which jobs need attention, and by how much costs vary, as far as jobs have shown it."""
+    jobs = []
     for overview in await store.overviews(limit=MOST_JOBS):
-        try:
-            description = listed_job(overview).description
-        except Rejected:  # a damaged snapshot: `bso replay verify` looks for these
-            continue
-        kinds = () if description is None else description.kinds
+        with contextlib.suppress(Rejected):  # a damaged snapshot: `bso replay verify` looks for these
+            jobs.append(listed_job(overview))
+    return [*_attention(jobs), *_noise(jobs)]
+
+
+def _attention(jobs: Sequence[ListedJob]) -> list[Finding]:
+    """Which jobs end one recurrence after the other without a model."""
+    found = [sentence for sentence in map(attention_of, jobs) if sentence]
+    others = f"; and {counted(len(found) - 1, 'more job')} (`bso jobs list`)" if len(found) > 1 else ""
+    advice = "a recurrence is one training there, until one reaches the target"
+    return [note("jobs", f"{found[0]}{others}", advice)] if found else []
+
+
+def _noise(jobs: Sequence[ListedJob]) -> list[Finding]:
+    """By how much the cost of an epoch varies from run to run."""
+    found: dict[str, float] = {}
+    for job in jobs:
+        kinds = () if job.description is None else job.description.kinds
         noises = [kind.confidence.cost_noise for kind in kinds if kind.confidence is not None]
         known = [noise for noise in noises if noise is not None]
         if known:
-            found[overview.summary.job_id] = max(known)
+            found[job.overview.summary.job_id] = max(known)
     if not found:
         return []
     noisy = sorted((job_id for job_id in found if found[job_id] > _NOISY), key=lambda job_id: -found[job_id])

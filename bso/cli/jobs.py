@@ -70,6 +70,8 @@ def list_jobs(
             _print_list(jobs)
         for one in parked.values():
             print_notice(Text(listed_jobs.trouble_of(one)))
+        for sentence in filter(None, map(listed_jobs.attention_of, jobs)):
+            print_notice(Text(sentence))
 
     asyncio.run(read())
 
@@ -97,6 +99,8 @@ def show(
             return
         for line in printed.job_lines(job):
             print_result(styled(line))
+        if (doubt := printed.target_doubt(job, recorded or ())) is not None:
+            print_result(styled(f"[bold yellow]{doubt}[/]"))
         print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
         if job.kinds:
             print_result(printed.explained(job.spec.policy, has_means=recorded is not None))

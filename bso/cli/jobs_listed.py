@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from bso.cli.jobs_printed import ATTENTION, outcome
 from bso.cli.tables import Table, table
-from bso.cli.terminal import HANG, counted, moment, number
+from bso.cli.terminal import HANG, counted, listed, moment, number
 from bso.domain.quantities import NOTHING, seconds
 
 if TYPE_CHECKING:
@@ -45,13 +45,7 @@ class ListedJob:
     @property
     def attention(self) -> str:
         """Why somebody should look at it, in a word or two; empty: nobody need."""
-        return IN_TROUBLE if self.parked is not None else ATTENTION if self.needs_attention else ""
-
-    @property
-    def needs_attention(self) -> tuple[str, ...]:
-        """The hardware kinds on which somebody should look at it."""
-        kinds = self.description.kinds if self.description is not None else ()
-        return tuple(kind.hardware for kind in kinds if kind.needs_attention)
+        return IN_TROUBLE if self.parked is not None else ATTENTION if attention_of(self) else ""
 
 
 def listed_job(overview: JobOverview, parked: ParkedJob | None = None) -> ListedJob:
@@ -78,6 +72,16 @@ def trouble_of(parked: ParkedJob) -> str:
     )
 
 
+def attention_of(job: ListedJob) -> str:
+    """Why somebody should look at a job, and what to do, in a sentence; empty: nobody need."""
+    kinds = job.description.kinds if job.description is not None else ()
+    needing = [kind for kind in kinds if kind.needs_attention]
+    if not needing:
+        return ""
+    where = f" on {listed([kind.hardware for kind in needing])}" if len(kinds) > 1 else ""
+    return f"job {job.overview.summary.job_id} {ATTENTION}{where}: {needing[-1].attention}"
+
+
 def fields_of(job: ListedJob) -> dict[str, Any]:
     """A job as a JSON object, its specification unpacked."""
     summary, last = job.overview.summary, job.overview.last_trial
@@ -97,6 +101,7 @@ def fields_of(job: ListedJob) -> dict[str, Any]:
                 "hardware_key": kind.hardware_key,
                 "best_batch_size": kind.best_batch_size,
                 "needs_attention": kind.needs_attention,
+                "attention": kind.attention,
             }
             for kind in kinds
         ],

@@ -51,6 +51,19 @@ def job_lines(job: JobDescription) -> Iterator[str]:
     yield from map(_running, job.active_trials)
 
 
+def target_doubt(job: JobDescription, trials: Iterable[Trial]) -> str | None:
+    """What to ask where each training of the version that reached the target did so at once; None: nothing."""
+    converged = [trial for trial in trials if trial.outcome is Outcome.CONVERGED]
+    found = [trial.is_evaluated_once for trial in converged if trial.version_number == job.version_number]
+    if not found or not all(found):
+        return None
+    which = "The training" if len(found) == 1 else f"All {len(found)} trainings"
+    return (
+        f"{which} that reached the target did so with the first evaluation: is higher_is_better_metric "
+        f"({job.spec.higher_is_better_metric}) right, and the target not too easy?"
+    )
+
+
 def _running(trial: ActiveTrialDescription) -> str:
     return (
         f"trial {trial.trial_number} is {trial.state.value}: batch size {trial.batch_size}, "
@@ -69,7 +82,8 @@ def kind_table(kind: KindDescription, job: JobDescription, trials: Sequence[Tria
     title = f"On {kind.hardware}: policy {job.spec.policy}{stage}, {best}"
     made = costs_table(title, kind, counts, marked=size)
     if kind.needs_attention:
-        made.notes.insert(0, f"[bold yellow]This job {ATTENTION}: nothing converged for three rounds.[/]")
+        why = kind.attention or "recurrences in a row ended without a model"  # an older optimizer does not say
+        made.notes.insert(0, f"[bold yellow]This job {ATTENTION}: {escape(why)}.[/]")
     return made
 
 

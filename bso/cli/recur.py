@@ -232,6 +232,7 @@ def _show(run: Run, recurrences: list[Recurrence], *, as_json: bool) -> None:
         summary_fields,
         summary_table,
         total_in_words,
+        warnings_of_last,
     )
 
     if (warning := several_jobs_in_words(recurrences)) is not None:
@@ -247,3 +248,5 @@ def _show(run: Run, recurrences: list[Recurrence], *, as_json: bool) -> None:
     print_result(total_in_words(run, recurrences))
     if (found := saving(recurrences)) is not None:
         print_result(saving_in_words(found))
+    for sentence in warnings_of_last(recurrences):
+        print_result(styled(f"[yellow]{escape(sentence)}[/]"))

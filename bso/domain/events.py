@@ -204,7 +204,10 @@ class StageEntered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionNeeded:
-    """Three rounds in a row found nothing that converges: somebody should look at the job."""
+    """A recurrence has ended without a model, at least the third in a row: somebody should look at the job.
+
+    Until a training reaches the target a recurrence is now one training.
+    """
 
     version_number: int
     hardware_key: str
@@ -213,12 +216,18 @@ class AttentionNeeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrenceEnded:
-    """A recurrence is over, with a model or without one."""
+    """A recurrence is over, with a model or without one.
+
+    ``version_number`` and ``hardware_key`` are those of its last trial where no attempt was left; None: it ended with a
+    model, was abandoned, or was recorded before these were.
+    """
 
     recurrence_id: str
     has_model: bool
     trial_number: int | None
     reason: str
+    version_number: int | None = None
+    hardware_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,12 +199,11 @@ def _round_ended(job: Job, event: happened.RoundEnded) -> Job:
             round_number=event.round_number + 1,
             default_batch_size=event.next_default_batch_size,
             pruned=state.pruned | set(event.pruned),
-            barren_rounds=0,
             paused_in=None,
             verdicts={},
         )
     else:
-        state = replace(state, barren_rounds=state.barren_rounds + 1, paused_in=event.recurrence_id, verdicts={})
+        state = replace(state, paused_in=event.recurrence_id, verdicts={})
     return job.with_knowledge(event.version_number, replace(knowledge, pruning=state))
 
 
@@ -218,7 +217,12 @@ def _attention_needed(job: Job, event: happened.AttentionNeeded) -> Job:
 
 def _recurrence_ended(job: Job, event: happened.RecurrenceEnded) -> Job:
     left = {name: open_ for name, open_ in job.recurrences.items() if name != event.recurrence_id}
-    return replace(job, recurrences=left)
+    job = replace(job, recurrences=left)
+    if event.version_number is None or event.hardware_key is None:
+        return job
+    knowledge = job.versions[event.version_number].knowledge[event.hardware_key]
+    count = knowledge.recurrences_without_model + 1
+    return job.with_knowledge(event.version_number, replace(knowledge, recurrences_without_model=count))
 
 
 def _batch_size_allowed(job: Job, event: happened.BatchSizeAllowed) -> Job:

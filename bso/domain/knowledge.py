@@ -69,27 +69,29 @@ class RoundVerdict:
 class PruningState:
     """Where the exploration stands. ``default_batch_size`` is the round's; ``pruned`` stay out of the bandit, too.
 
-    ``barren_rounds`` counts rounds in a row in which nothing converged; the exploration then begins again, but
-    not within the recurrence ``paused_in``.
+    After a round in which nothing converged the exploration begins again, but not within the recurrence ``paused_in``.
     """
 
     default_batch_size: int
     round_number: int = 1
     verdicts: Mapping[int, RoundVerdict] = field(default_factory=dict)
     pruned: frozenset[int] = frozenset()
-    barren_rounds: int = 0
     paused_in: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """All that was learnt on one hardware kind. ``epoch_costs`` is the policy ``curve``'s."""
+    """All that was learnt on one hardware kind. ``epoch_costs`` is the policy ``curve``'s.
+
+    ``recurrences_without_model`` counts those in a row that ended here with no attempt left; see attention.
+    """
 
     hardware: HardwareKind
     stage: Stage
     pruning: PruningState
     arms: Mapping[int, ArmRecord] = field(default_factory=dict)
     window: tuple[Observation, ...] = ()
+    recurrences_without_model: int = 0
     needs_attention: bool = False
     change_points: int = 0
     epoch_costs: EpochCostKnowledge = EpochCostKnowledge()

@@ -29,8 +29,9 @@ def with_end_of_trial(knowledge: Knowledge, spec: JobSpec, trial: Trial, ended: 
     knowledge = replace(
         knowledge,
         arms=_lifted(_awake(knowledge, trial.batch_size), knowledge, spec, trial, ended),
-        needs_attention=knowledge.needs_attention and ended.outcome is not Outcome.CONVERGED,
     )
+    if ended.outcome is Outcome.CONVERGED:
+        knowledge = replace(knowledge, recurrences_without_model=0, needs_attention=False)
     if not (trial.batch_size in spec.batch_sizes or trial.batch_size in knowledge.arms):
         return knowledge
     arm = _arm_after(knowledge.arm(trial.batch_size), ended)

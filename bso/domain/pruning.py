@@ -12,8 +12,6 @@ from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import PruningState, RoundVerdict
 from bso.domain.replacing import replace
 
-BARREN_ROUNDS_BEFORE_ATTENTION = 3
-
 
 def candidates(state: PruningState, spec: JobSpec, feasible: frozenset[int]) -> tuple[int, ...]:
     """The batch sizes that the stage has not pruned, ascending; if none of them is feasible, all feasible ones."""

@@ -69,8 +69,6 @@ class PruningThompson:
         """The batch size for the next trial of a recurrence, of the job's current version."""
         now = _situation(job, recurrence, hardware)
         is_last = recurrence.aborts + 1 >= now.spec.max_attempts
-        if now.knowledge.needs_attention:
-            return replace(_known_or_default(now, "three rounds found nothing that converges"), is_unbounded=True)
         if is_last and recurrence.aborts:
             reason = (
                 f"attempt {recurrence.aborts + 1} of {now.spec.max_attempts} is the last, without a bound on its cost"
@@ -170,8 +168,8 @@ def _known_or_default(now: _Situation, why: str, *, tolerated: int = NOT_CONVERG
 
     One that failed to converge more often in a row than ``tolerated`` yields to any other.
     """
-    among = now.offered if now.knowledge.needs_attention else _safest(now, tolerated)
-    known = None if now.knowledge.needs_attention else cheapest_known(now.knowledge, now.spec, among)
+    among = _safest(now, tolerated)
+    known = cheapest_known(now.knowledge, now.spec, among)
     if known is not None:
         return Choice(batch_size=known, reason=f"{why}; {known} is the cheapest batch size known")
     default = now.spec.default_batch_size

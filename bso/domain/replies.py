@@ -52,7 +52,7 @@ class TrialBegun:
 class EpochJudged:
     """Whether to stop; if so the trial has ended with ``outcome``. ``cost`` and ``bound`` in J.
 
-    ``should_retry``: the recurrence still wants a model, so begin another trial.
+    ``should_retry``: the recurrence still wants a model, so begin another trial. ``warnings`` are for the user.
     """
 
     should_stop: bool
@@ -61,16 +61,18 @@ class EpochJudged:
     bound: float | None
     outcome: Outcome | None = None
     should_retry: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFinished:
-    """The trial has ended, now or before; ``outcome`` is what was recorded first."""
+    """The trial has ended, now or before; ``outcome`` is what was recorded first. ``warnings`` are for the user."""
 
     outcome: Outcome
     reason: str
     cost: float
     should_retry: bool
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,10 @@ class Confidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindDescription:
-    """What is known on one hardware kind. ``reference`` [J] is the cheapest converged cost of the window."""
+    """What is known on one hardware kind. ``reference`` [J] is the cheapest converged cost of the window.
+
+    ``attention`` says why the job needs attention, and what to do; empty: it does not.
+    """
 
     hardware: str
     hardware_key: str
@@ -164,6 +169,7 @@ class KindDescription:
     change_points: int
     arms: tuple[ArmDescription, ...]
     confidence: Confidence | None = None
+    attention: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bso.domain import pruning
-from bso.domain.events import AttentionNeeded, Event, RoundEnded, StageEntered
+from bso.domain.events import Event, RoundEnded, StageEntered
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import PruningState, Stage, feasible
@@ -19,10 +19,6 @@ def end_of_round(job: Job, trial: Trial) -> tuple[Event, ...]:
     ended = _round_ended(trial, spec, knowledge.pruning, usable)
     if ended.survivors and ended.round_number >= spec.num_pruning_rounds:
         return (ended, _stage_entered(trial, ended.survivors))
-    barren = knowledge.pruning.barren_rounds + 1
-    is_new = not knowledge.needs_attention
-    if not ended.survivors and is_new and barren >= pruning.BARREN_ROUNDS_BEFORE_ATTENTION:
-        return (ended, _attention_needed(trial, barren, knowledge.pruning))
     return (ended,)
 
 
@@ -47,15 +43,4 @@ def _stage_entered(trial: Trial, surviving: tuple[int, ...]) -> StageEntered:
         hardware_key=trial.hardware.key,
         stage=Stage.MAB,
         batch_sizes=surviving,
-    )
-
-
-def _attention_needed(trial: Trial, rounds: int, state: PruningState) -> AttentionNeeded:
-    fits_nothing = all(verdict.is_infeasible for verdict in state.verdicts.values())
-    memory = "no batch size fits: add smaller ones, or lift what is known of them (bso jobs allow) once they do"
-    return AttentionNeeded(
-        version_number=trial.version_number,
-        hardware_key=trial.hardware.key,
-        reason=f"nothing converged in {rounds} rounds: "
-        + (memory if fits_nothing else "check target_metric, max_epochs and the training itself"),
     )

@@ -131,6 +131,11 @@ class Trial:
         return Totals(epoch=self.epoch, time_s=self.time_s, energy_j=self.energy_j)
 
     @property
+    def is_evaluated_once(self) -> bool:
+        """Whether its only evaluation so far came with its first epoch."""
+        return self.reports == 1 and self.epoch <= 1.0
+
+    @property
     def may_report_late(self) -> bool:
         """Whether a result is still accepted although the trial has ended: it was only given up as unheard of."""
         was_given_up = self.outcome is Outcome.INTERRUPTED and reason_code(self.outcome_reason) == LEASE_LAPSED

@@ -113,7 +113,7 @@ class Progress:
 
     def may_retry_alone(self, outcome: Outcome) -> bool:
         """Whether another attempt is due, as far as can be known without asking."""
-        return outcome in FAILURES and self.attempt < self.spec.max_attempts
+        return outcome in FAILURES and not self.is_last_attempt
 
 
 def progress_of(reply: TrialBegun, hardware: HardwareKind) -> Progress:

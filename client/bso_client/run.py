@@ -225,6 +225,7 @@ class TrialRun(Training):
             had_ended = self.progress.has_ended
             self.progress.judged(reply)
             self._owes_acknowledgement |= self.progress.has_failed and not had_ended
+            self._warn(reply.warnings)
         elif isinstance(reply, Problem):
             self.progress.is_refused = reply.type not in _ONE_REPORT
             extra = {"action": "report_refused", "problem": reply.type}
@@ -241,6 +242,7 @@ class TrialRun(Training):
         if isinstance(reply, TrialFinished):
             self.progress.should_retry = reply.should_retry
             self.progress.cost = reply.cost
+            self._warn(reply.warnings)
         elif isinstance(reply, Problem):
             extra = {"action": "finish_refused", "problem": reply.type}
             logger.warning("%s: its end was refused: %s: %s", self._name, reply.title, reply.detail, extra=extra)
@@ -254,6 +256,10 @@ class TrialRun(Training):
         may_retry = self.progress.may_retry_alone(verdict.outcome)
         self.progress.end(verdict.outcome, verdict.reason, should_retry=may_retry)
         self._outbox.post(self._letter(self._finish_command(), self._heed_finish, is_late=True))
+
+    def _warn(self, sentences: Sequence[str]) -> None:
+        for words in sentences:
+            logger.warning("%s", words, extra={"action": "optimizer_warning", "job_id": self.job_id})
 
     def _warn_of_memory(self) -> None:
         what_next = "going on with a smaller one" if self.progress.should_retry else "no attempt is left"

@@ -64,7 +64,10 @@ class TrialFacts:
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether no other follows: this one is not stopped for its cost."""
+        """Whether no other follows: this one is not stopped for its cost.
+
+        So is the first one of a job that needs attention; there another follows only if the batch size does not fit.
+        """
         return self._progress.is_last_attempt
 
     @property

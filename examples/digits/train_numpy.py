@@ -73,7 +73,7 @@ def main() -> None:
             max_epochs=60,
         )
     )
-    for trial in bso.trials():  # the last one leaves a usable model
+    for trial in bso.trials():  # until one has reached the target
         model = Perceptron(hidden=128, learning_rate=0.2, generator=generator)
         with trial:
             while not trial.finished:

@@ -55,6 +55,47 @@ for trial in bso.trials():
 """
 
 
+def test_a_target_out_of_reach_takes_one_training_a_night_and_all_commands_say_so(bso: Command, tmp_path: Path) -> None:
+    script = tmp_path / "out_of_reach.py"
+    script.write_text(OUT_OF_REACH)
+    train = (sys.executable, script)
+    done = bso("recur", 5, "--json", "--", *train)
+    assert done.returncode == 1, done.stderr
+    nights = json.loads(done.stdout)["recurrences"]
+    assert [[trial["batch_size"] for trial in night["trials"]] for night in nights[3:]] == [[16], [16]]
+    assert [len(night["trials"]) for night in nights] == [3, 3, 3, 1, 1]
+    assert "needs attention: 5 recurrences in a row" in nights[-1]["trials"][-1]["warnings"][0]
+
+    done = bso("recur", 1, "--", *train)
+    for printed in (done.stdout, done.stderr, bso("jobs", "list").stderr, bso.ok("jobs", "show", "toy")):
+        said = " ".join(printed.split())
+        assert "6 recurrences in a row ended without a model: no training reached a metric of at least 5" in said
+        assert "Set an easier target_metric, raise max_epochs, or check higher_is_better_metric (True)" in said
+    assert "needs attention" in bso.ok("jobs", "list")
+    [job] = bso.json("jobs", "list")
+    assert [(kind["needs_attention"], kind["attention"][:13]) for kind in job["kinds"]] == [(True, "6 recurrences")]
+    assert "somebody should look at this job: 6 recurrences in a row" in bso.ok("jobs", "why", "toy")
+    [finding] = [one for one in bso.json("doctor")["findings"] if one["topic"] == "jobs"]
+    assert "job toy needs attention: 6 recurrences in a row" in finding["found"]
+
+    bso.ok("recur", 1, "--", *train, REACHED="5")
+    assert "needs attention" not in bso.ok("jobs", "list") + bso.ok("jobs", "show", "toy")
+    assert len(bso.json("jobs", "show", "toy")["trials"]) == 3 * 3 + 3 + 1
+
+
+OUT_OF_REACH = """
+import os
+from bso_client import BatchSizeOptimizer, JobSpec
+
+bso = BatchSizeOptimizer(JobSpec(job_id="toy", batch_sizes=[8, 16, 32], default_batch_size=16, target_metric=5,
+                                 max_epochs=2))
+for trial in bso.trials():
+    with trial:
+        while not trial.finished:
+            trial.on_evaluate(float(os.environ.get("REACHED", "0.9")) if trial.epoch else 0.5)
+"""
+
+
 def test_launches_of_one_recurrence_are_limited(bso: Command, training: list[str]) -> None:
     done = bso("recur", 1, "--launches", 1, "--", *training, "fails")
     assert done.returncode == 75

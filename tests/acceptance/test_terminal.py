@@ -132,8 +132,9 @@ def test_grep_finds_whole_records(recorded: Reader) -> None:
     [line] = [line for line in recorded.piped("jobs", "list").splitlines() if LONG in line]
     for part in (" 2 ", " 256 ", "converged", " h ", "4 x NVIDIA H100 80GB HBM3"):
         assert part in line
-    [line] = [line for line in recorded.piped("jobs", "list").splitlines() if "needs attention" in line]
-    assert line.startswith("hopeless ")
+    listed, why = [line for line in recorded.piped("jobs", "list").splitlines() if "needs attention" in line]
+    assert listed.startswith("hopeless ")
+    assert why.startswith("job hopeless needs attention: 4 recurrences in a row ended without a model")
     said = recorded.piped("jobs", "why", LONG)
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [•▸] ", line) for line in said.splitlines())
 

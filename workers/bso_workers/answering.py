@@ -10,7 +10,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from bso.domain.errors import Misconfigured, Rejected, Retryable
-from bso.domain.events import EpochReported
+from bso.domain.events import AttentionNeeded, EpochReported
 from bso.domain.replies import KEPT, Problem, Reply
 from bso.schema.codec import encode_reply
 from bso.schema.names import wire_name
@@ -202,8 +202,10 @@ class Answering:
         if isinstance(answer.reply, Problem) and not answer.is_repeat:
             _log.info("refused a command", action="refused", problem=answer.reply.type, **facts)
         for stored in answer.events:
+            needs_attention = isinstance(stored.recorded.event, AttentionNeeded)
+            self._metrics.attention_needed.inc(needs_attention)
             if not isinstance(stored.recorded.event, EpochReported):
-                _log.info(
+                (_log.warning if needs_attention else _log.info)(
                     "decided",
                     action=wire_name(type(stored.recorded.event)),
                     job_id=stored.recorded.job_id,

@@ -73,6 +73,11 @@ class Metrics:
         self.pauses = Counter(
             "bso_pauses", "How often consuming stopped because the database was away.", registry=self.registry
         )
+        self.attention_needed = Counter(
+            "bso_attention_needed",
+            "Recurrences that ended without a model, at least the third in a row of their job.",
+            registry=self.registry,
+        )
         self.parked_jobs = Gauge(
             "bso_parked_jobs",
             "Jobs in trouble, as far as this worker knows: their commands wait, all other jobs go on.",

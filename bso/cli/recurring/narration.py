@@ -17,7 +17,8 @@ from bso.domain.trial import Outcome
 class SeenTrial:
     """A trial of a launched training, as far as is known from outside. ``cost`` in J.
 
-    ``time_s`` and ``energy_j`` are those of its last report; ``energy_j`` None: none was measured.
+    ``time_s`` and ``energy_j`` are those of its last report; ``energy_j`` None: none was measured. ``warnings`` are the
+    optimizer's, at its end or, while it runs, at its beginning.
     """
 
     job_id: str
@@ -38,6 +39,7 @@ class SeenTrial:
     outcome: Outcome | None = None
     outcome_reason: str = ""
     should_retry: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_energy_assumed(self) -> bool:
@@ -142,7 +144,13 @@ class Narration:
 
     def _ended(self, trial: SeenTrial, reply: EpochJudged | TrialFinished) -> SeenTrial:
         return self._note(
-            replace(trial, outcome=reply.outcome, outcome_reason=reply.reason, should_retry=reply.should_retry)
+            replace(
+                trial,
+                outcome=reply.outcome,
+                outcome_reason=reply.reason,
+                should_retry=reply.should_retry,
+                warnings=reply.warnings,
+            )
         )
 
     def _note(self, trial: SeenTrial) -> SeenTrial:
@@ -177,6 +185,7 @@ def _begun(line: Mapping[str, Any], reply: TrialBegun) -> SeenTrial:
         attempt=reply.attempt,
         default_batch_size=reply.spec.default_batch_size,
         energy_method=line.get("energy_method"),
+        warnings=reply.warnings,
     )
 
 

@@ -153,6 +153,12 @@ def called_off_in_words(recurrences: Sequence[Recurrence]) -> list[str]:
     return [f"recurrence {no} was called off: {trial.outcome_reason}" for no, trial in found if trial is not None]
 
 
+def warnings_of_last(recurrences: Sequence[Recurrence]) -> tuple[str, ...]:
+    """What the optimizer has warned of in the last trial."""
+    trials = [trial for one in recurrences for trial in one.trials]
+    return trials[-1].warnings if trials else ()
+
+
 def several_jobs_in_words(recurrences: Sequence[Recurrence]) -> str | None:
     """That recurrences trained different jobs, which is seldom meant; None: they did not."""
     trained = [one.job_ids for one in recurrences if one.job_ids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bso.domain.attention import attention_in_words, choose_with_attention
 from bso.domain.commands import BeginTrial
 from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, with_lease
 from bso.domain.decide.ending import Ending, end_trial
@@ -9,7 +10,7 @@ from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialSta
 from bso.domain.hardware import hardware_problems
 from bso.domain.identifiers import identifier_problem, trial_id_for
 from bso.domain.job import Job
-from bso.domain.job_spec import MAX_BATCH_SIZE, PRUNING_THOMPSON
+from bso.domain.job_spec import MAX_BATCH_SIZE
 from bso.domain.knowledge import Knowledge
 from bso.domain.learning_rate import learning_rate_problems
 from bso.domain.policy import Choice
@@ -39,8 +40,7 @@ def begin_trial(job: Job, command: BeginTrial, context: Context) -> Decision:
     started = _start(job_now, recurrence, choice, command, context)
     job_now = with_lease(apply(job_now, [started]), started.trial_number, context.lease_ends())
     events = (*replaced, *given_up, *opened, started)
-    warnings = _warnings(job, job_now.knowledge_of(job_now.trials[started.trial_number]), started)
-    return Decision(job=job_now, events=events, reply=_begun(job_now, started, context, warnings))
+    return Decision(job=job_now, events=events, reply=_begun(job, job_now, started, context))
 
 
 def _problems(command: BeginTrial) -> dict[str, str]:
@@ -124,12 +124,15 @@ def _is_running(trial: Trial) -> bool:
 
 
 def _choice(job: Job, recurrence: Recurrence, command: BeginTrial) -> Choice:
+    needs_attention = job.version.knowledge_on(command.hardware).needs_attention
     if command.batch_size is not None:
         return Choice(
             batch_size=command.batch_size,
             reason="chosen by the client itself while the optimizer was out of reach",
-            is_unbounded=recurrence.aborts + 1 >= job.spec.max_attempts,
+            is_unbounded=needs_attention or recurrence.aborts + 1 >= job.spec.max_attempts,
         )
+    if needs_attention:
+        return choose_with_attention(job.version, recurrence, command.hardware)
     return policy_of(job).choose(job, recurrence, command.hardware)
 
 
@@ -164,7 +167,8 @@ def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial
     )
 
 
-def _begun(job: Job, started: TrialStarted, context: Context, warnings: tuple[str, ...]) -> TrialBegun:
+def _begun(before: Job, job: Job, started: TrialStarted, context: Context) -> TrialBegun:
+    knowledge = job.knowledge_of(job.trials[started.trial_number])
     return TrialBegun(
         trial_number=started.trial_number,
         trial_id=started.trial_id,
@@ -172,25 +176,23 @@ def _begun(job: Job, started: TrialStarted, context: Context, warnings: tuple[st
         attempt=started.attempt,
         batch_size=started.batch_size,
         reason=started.reason,
-        is_last_attempt=started.attempt >= job.spec.max_attempts,
+        is_last_attempt=started.attempt >= job.spec.max_attempts or knowledge.needs_attention,
         bound=started.bound,
         lease_s=context.rules.lease_s,
-        stage=job.knowledge_of(job.trials[started.trial_number]).stage,
+        stage=knowledge.stage,
         spec=job.spec,
-        warnings=warnings,
+        warnings=_warnings(before, knowledge, started),
         power_profile=context.power_profile(started.batch_size, started.hardware),
     )
 
 
 def _warnings(before: Job, knowledge: Knowledge, started: TrialStarted) -> tuple[str, ...]:
-    """What the user should hear at the beginning of a trial; ``before``: the job as it was."""
-    fits_nothing = all(arm.out_of_memories for arm in knowledge.arms.values())
-    found = "no batch size that fits in memory: add smaller ones" if fits_nothing else "nothing that converges"
-    attention = (
-        f"job {before.job_id} needs attention: three rounds of exploration found {found}; "
-        f"batch size {started.batch_size} runs without early stopping"
-    )
-    warnings = (attention,) if knowledge.needs_attention and before.spec.policy == PRUNING_THOMPSON else ()
+    """What the user should know at the beginning of a trial; ``before``: the job as it was."""
+    warnings: tuple[str, ...] = ()
+    if knowledge.needs_attention:
+        why = attention_in_words(before.spec, knowledge)
+        this = f"Batch size {started.batch_size} runs without early stopping; if it misses the target, no other follows"
+        warnings = (f"job {before.job_id} needs attention: {why}. {this}",)
     known, now = before.version.learning_rate, started.learning_rate
     if known is None or now is None or now == known:
         return warnings

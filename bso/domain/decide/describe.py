@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bso.domain.attention import attention_in_words
 from bso.domain.decide.decision import POLICIES
 from bso.domain.hardware import EnergyMethod
 from bso.domain.job import Job, JobVersion
@@ -80,7 +81,8 @@ def _kind(job: Job, version: JobVersion, knowledge: Knowledge) -> KindDescriptio
         round_number=knowledge.pruning.round_number,
         reference=reference_of(knowledge, spec),
         best_batch_size=best,
-        needs_attention=knowledge.needs_attention and spec.policy == PRUNING_THOMPSON,
+        needs_attention=knowledge.needs_attention,
+        attention=attention_in_words(spec, knowledge) if knowledge.needs_attention else "",
         change_points=knowledge.change_points,
         confidence=None if best is None else policy.confidence(version, knowledge, best),
         arms=tuple(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from bso.domain.attention import attention_needed
 from bso.domain.commands import FinishTrial
 from bso.domain.cost import cost_of
 from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, unchanged, with_lease
 from bso.domain.events import (
+    AttentionNeeded,
     Event,
     LateResult,
     RecurrenceEnded,
@@ -21,6 +24,7 @@ from bso.domain.events import (
 )
 from bso.domain.job import Job
 from bso.domain.profiling import undistorted
+from bso.domain.recurrence import Recurrence
 from bso.domain.replacing import replace
 from bso.domain.replies import TrialFinished
 from bso.domain.stopping import is_over_bound
@@ -91,6 +95,12 @@ def should_retry(job: Job, trial: Trial) -> bool:
     return trial.recurrence_id in job.recurrences
 
 
+def attention_warnings(job: Job, events: Iterable[Event]) -> tuple[str, ...]:
+    """What the user should know at the end of a trial, of a job that needs attention."""
+    needed = [event for event in events if isinstance(event, AttentionNeeded)]
+    return tuple(f"job {job.job_id} needs attention: {event.reason}" for event in needed)
+
+
 def finish_trial(job: Job, trial: Trial, command: FinishTrial, context: Context) -> Decision:
     """End a trial as the training says, or suspend it if the training has a checkpoint to resume from."""
     if trial.trial_number in job.unacknowledged_stops:
@@ -110,7 +120,8 @@ def finish_trial(job: Job, trial: Trial, command: FinishTrial, context: Context)
         return _suspend(job, trial, context)
     events = end_trial(job, _as_measured(trial, command), _ending(job, trial, command), context.now)
     after = apply(job, events)
-    return Decision(job=after, events=events, reply=finished(after, after.trials[trial.trial_number]))
+    reply = replace(finished(after, after.trials[trial.trial_number]), warnings=attention_warnings(after, events))
+    return Decision(job=after, events=events, reply=reply)
 
 
 def _as_measured(trial: Trial, command: FinishTrial) -> Trial:
@@ -197,17 +208,33 @@ def trial_cost(job: Job, trial: Trial, *, time_s: float, energy_j: float) -> flo
 
 
 def _end_of_recurrence(job: Job, trial: Trial, outcome: Outcome) -> tuple[Event, ...]:
-    recurrence = job.recurrences.get(trial.recurrence_id)
+    recurrence, number = job.recurrences.get(trial.recurrence_id), trial.trial_number
     if recurrence is None:
         return ()
     if outcome is Outcome.CONVERGED:
-        reason = f"trial {trial.trial_number} converged"
-    elif outcome in FAILURES and recurrence.aborts >= job.spec_of(trial).max_attempts:
-        reason = f"none of {recurrence.aborts} attempts converged"
-    else:
+        reason = f"trial {number} converged"
+        name = recurrence.recurrence_id
+        return (RecurrenceEnded(recurrence_id=name, has_model=True, trial_number=number, reason=reason),)
+    if not _is_last_attempt(job, trial, recurrence, outcome):
         return ()
-    has_model = outcome is Outcome.CONVERGED
-    number = trial.trial_number if has_model else None
-    return (
-        RecurrenceEnded(recurrence_id=trial.recurrence_id, has_model=has_model, trial_number=number, reason=reason),
+    ended = RecurrenceEnded(
+        recurrence_id=recurrence.recurrence_id,
+        has_model=False,
+        trial_number=None,
+        reason=f"none of {recurrence.aborts} attempts converged"
+        if recurrence.aborts > 1
+        else f"its only trial, {number}, did not converge",
+        version_number=trial.version_number,
+        hardware_key=trial.hardware.key,
     )
+    return (ended, *attention_needed(apply(job, [ended]), trial))
+
+
+def _is_last_attempt(job: Job, trial: Trial, recurrence: Recurrence, outcome: Outcome) -> bool:
+    """Whether no other trial follows this one: while the job needs attention, after one that did not converge.
+
+    A batch size that cannot run, out of memory above all, has hardly cost anything, and a smaller one may fit.
+    """
+    if job.knowledge_of(trial).needs_attention and outcome is Outcome.NOT_CONVERGED:
+        return True
+    return outcome in FAILURES and recurrence.aborts >= job.spec_of(trial).max_attempts

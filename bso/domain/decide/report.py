@@ -6,12 +6,13 @@ import math
 
 from bso.domain.commands import ReportEpoch
 from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused, refused_for, unchanged, with_lease
-from bso.domain.decide.ending import MOST, Ending, end_trial, should_retry, trial_cost
+from bso.domain.decide.ending import MOST, Ending, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.events import EpochReported, Event, TrialResumed
 from bso.domain.job import Job
+from bso.domain.policy import Verdict
 from bso.domain.profiling import Totals, undistorted
 from bso.domain.replies import EpochJudged
-from bso.domain.trial import EpochReport, Trial, TrialState
+from bso.domain.trial import EpochReport, Outcome, Trial, TrialState
 
 
 def report_epoch(
@@ -56,19 +57,39 @@ def _record(job: Job, trial: Trial, command: ReportEpoch, context: Context) -> D
     if verdict.outcome is None:
         reply = EpochJudged(should_stop=False, reason=verdict.reason, cost=reported.cost, bound=reported.bound)
         return Decision(job=after, events=events, reply=reply)
-    ended = end_trial(
-        after, reporting, Ending.of(reporting, verdict.outcome, verdict.reason), context.now, is_judgement=True
-    )
+    doubt = _doubt(after, reporting, verdict)
+    reason = f"{verdict.reason}{doubt}"
+    ending = Ending.of(reporting, verdict.outcome, reason)
+    ended = end_trial(after, reporting, ending, context.now, is_judgement=True)
     after = apply(after, ended)
+    warnings = attention_warnings(after, ended)
+    if doubt:
+        warnings = (f"trial {trial.trial_number} of job {job.job_id}: {reason}",)
     reply = EpochJudged(
         should_stop=True,
-        reason=verdict.reason,
+        reason=reason,
         cost=reported.cost,
         bound=reported.bound,
         outcome=verdict.outcome,
         should_retry=should_retry(after, trial),
+        warnings=warnings,
     )
     return Decision(job=after, events=(*events, *ended), reply=reply)
+
+
+def _doubt(job: Job, trial: Trial, verdict: Verdict) -> str:
+    """What to ask where the first trial that reaches the target does so at once, as by mistake any model does."""
+    if verdict.outcome is not Outcome.CONVERGED or not trial.is_evaluated_once:
+        return ""
+    version = job.versions[trial.version_number]
+    known = version.knowledge.values()
+    if any(one.change_points or any(arm.convergences for arm in one.arms.values()) for one in known):
+        return ""
+    spec = version.spec
+    return (
+        f", with the first evaluation: is higher_is_better_metric ({spec.higher_is_better_metric}) right, and the "
+        "target not too easy?"
+    )
 
 
 def _earlier_epoch(

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from bso.cli.jobs_power import profile_tables
-from bso.cli.jobs_printed import explained, is_energy_assumed, job_lines, kind_table, trials_tables
+from bso.cli.jobs_printed import explained, is_energy_assumed, job_lines, kind_table, target_doubt, trials_tables
 from bso.domain.commands import DescribeJob, PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.learning_rate import LearningRate
@@ -194,3 +194,19 @@ def test_running_trials_are_listed_and_known_to_have_assumed_energy() -> None:
     assert first.startswith("trial 1 is running")
     assert second.startswith("trial 2 is running")
     assert is_energy_assumed(described, ())
+
+
+def test_a_target_that_every_training_reaches_at_once_is_doubted() -> None:
+    job = description()
+    first, second = (replace(trial(number), reports=1, epoch=1.0) for number in (1, 2))
+    failed = replace(trial(3, outcome=Outcome.NOT_CONVERGED), reports=9)
+    other = replace(trial(4), version_number=2)
+    doubt = target_doubt(job, [first, failed, other])
+    assert doubt is not None
+    assert doubt.startswith(
+        "The training that reached the target did so with the first evaluation: is higher_is_better"
+    )
+    assert (target_doubt(job, [first, second]) or "").startswith("All 2 trainings that reached the target")
+    assert target_doubt(job, [first, trial(2)]) is None, "one took longer: not every model is good enough"
+    assert target_doubt(job, [failed]) is None
+    assert target_doubt(job, []) is None

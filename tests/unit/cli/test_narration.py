@@ -1,6 +1,7 @@
 """Following a training through the file that its client appends to."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,14 @@ def test_what_comes_after_any_other_end_changes_nothing(log: Path) -> None:
     said(log, TrialFinished(outcome=Outcome.INTERRUPTED, reason="late", cost=9.0, should_retry=True), GOING_ON)
     narration.listen()
     assert [(trial.outcome, trial.cost) for trial in narration.trials] == [(Outcome.COST_EXCEEDED, 5.0)]
+
+
+def test_warnings_are_those_of_the_last_word(log: Path) -> None:
+    ended = EpochJudged(should_stop=True, reason="", cost=1.0, bound=None, outcome=Outcome.CONVERGED)
+    said(log, replace(BEGUN, warnings=("look at it",)), GOING_ON)
+    narration = Narration(log)
+    narration.listen()
+    assert [trial.warnings for trial in narration.trials] == [("look at it",)]
+    said(log, ended)
+    narration.listen()
+    assert [trial.warnings for trial in narration.trials] == [()]

@@ -15,6 +15,7 @@ from bso.cli.recurring.summary import (
     several_jobs_in_words,
     summary_table,
     total_in_words,
+    warnings_of_last,
 )
 from bso.domain.trial import Outcome
 
@@ -127,3 +128,11 @@ def test_where_one_recurrence_has_a_trial_costs_are_shown() -> None:
     assert "cost" in shown(*recurrences).splitlines()[1].split()
     total = total_in_words(Run(command=("train",), began_at=NOW, count=2), recurrences)
     assert total.endswith("0 without a model, total cost 123 kJ")
+
+
+def test_warnings_are_those_of_the_last_trial() -> None:
+    warned = replace(TRIAL, warnings=("job nightly needs attention",))
+    assert warnings_of_last([ended(1, TRIAL), ended(2, TRIAL, warned)]) == ("job nightly needs attention",)
+    assert warnings_of_last([ended(1, TRIAL), ended(2, warned), ended(3, TRIAL)]) == ()
+    assert warnings_of_last([ended(1, warned), ended(2)]) == warned.warnings, "the last one that began"
+    assert warnings_of_last([]) == ()

@@ -23,7 +23,7 @@ class OutOfMemoryError(RuntimeError):
 def one_converged_recurrence(bso: BatchSizeOptimizer) -> None:
     for trial in bso.trials():
         with trial:
-            trial.on_evaluate(0.95)
+            trial.on_evaluate(0.95, epoch=2.0)
 
 
 def test_a_first_registration_needs_an_answer(bso: BatchSizeOptimizer, optimizer: ReachableOptimizer) -> None:

@@ -192,7 +192,7 @@ def test_a_gpu_out_of_memory_goes_on_with_a_smaller_batch_size(
         with trial:
             if trial.batch_size > 32:
                 raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
-            trial.on_evaluate(0.95)
+            trial.on_evaluate(0.95, epoch=2.0)
 
     assert sizes == [64, 32]
     first = optimizer.trials()[0]
@@ -478,3 +478,15 @@ def test_a_job_without_a_name_is_the_same_job_after_closing(make_bso: MakeOptimi
     assert bso.job_id == name
     bso.get_batch_size()
     assert bso.job_id == name
+
+
+def test_a_target_that_the_first_evaluation_reaches_is_doubted_once(
+    make_bso: MakeOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        for trial in make_bso().trials():
+            with trial:
+                trial.on_evaluate(2.3)
+            assert trial.converged
+    [warning] = warnings_in(caplog)
+    assert "reached the target 0.9 after 1 epoch, with the first evaluation: is higher_is_better_metric" in warning

@@ -50,6 +50,7 @@ def test_what_an_alert_waits_for_is_there_from_the_start() -> None:
     }
     assert {("bso_dead_letters_total", reason) for reason in REASONS} <= samples
     assert {("bso_commands_total", result) for result in RESULTS} <= samples
+    assert ("bso_attention_needed_total", None) in samples
 
 
 def test_every_alarm_of_the_page_has_a_rule() -> None:

@@ -116,9 +116,14 @@ def test_every_python_block_is_python() -> None:
             compile(body, page.name, "exec")
 
 
-def test_the_first_example_is_short_and_runs_without_any_service(tmp_path: Path) -> None:
+HOPELESS = "target_metric=5, max_epochs=1, max_attempts=1"
+
+
+@pytest.mark.parametrize(("target", "result"), [("target_metric=0.9", "a model: "), (HOPELESS, "no model: ")])
+def test_the_first_example_is_short_and_says_whether_there_is_a_model(tmp_path: Path, target: str, result: str) -> None:
     example = next(blocks(ROOT / "README.md", "python"))
     assert len([line for line in example.splitlines() if line.strip()]) <= 15
+    example = example.replace("target_metric=0.9", target)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BSO_")}
     done = subprocess.run(
         [sys.executable, "-c", example],
@@ -131,7 +136,8 @@ def test_the_first_example_is_short_and_runs_without_any_service(tmp_path: Path)
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "reached the target" in done.stdout
+    assert done.stdout.startswith(result)
+    assert ("reached the target" in done.stdout) is (result == "a model: ")
 
 
 def test_the_permissions_in_the_pages_are_those_that_a_client_needs() -> None:

@@ -1,6 +1,6 @@
 """The exploration with pruning, sentence by sentence."""
 
-from bso.domain.events import AttentionNeeded, RoundEnded, StageEntered
+from bso.domain.events import RoundEnded, StageEntered
 from bso.domain.knowledge import Stage
 from bso.domain.trial import Outcome
 from tests.unit.domain.builders import A100, V100, JobLife
@@ -109,33 +109,6 @@ def test_a_round_in_which_nothing_converges_starts_again_at_the_default_in_the_n
     assert "begins again next time" in third.reason
     life.finish(third, Outcome.INTERRUPTED)
     assert life.begin("c").reason == "exploring 64 in round 1 of the pruning stage"
-
-
-def barren(life: JobLife, rounds: int) -> None:
-    for number in range(rounds):
-        while True:
-            trial = life.begin(f"barren-{number}")
-            if not life.give_up(trial).should_retry:
-                break
-
-
-def test_three_barren_rounds_in_a_row_need_attention() -> None:
-    life = job(batch_sizes=[32, 64], default_batch_size=64, max_attempts=2, cost_budget=5.0)
-    barren(life, 2)
-    assert not life.known().needs_attention
-    barren(life, 3)
-    assert len(life.happened(AttentionNeeded)) == 1
-    trial = life.begin("after")
-    assert (trial.batch_size, trial.bound) == (64, None), "default batch size, no early stopping"
-    assert "needs attention" in trial.warnings[0]
-
-
-def test_a_convergence_ends_the_need_for_attention() -> None:
-    life = job(batch_sizes=[32, 64], default_batch_size=64, max_attempts=2)
-    barren(life, 5)
-    life.converge(life.begin("after"), 10.0)
-    assert not life.known().needs_attention
-    assert life.begin("later").warnings == ()
 
 
 def test_while_the_size_under_exploration_runs_elsewhere_others_get_the_cheapest_known() -> None:

@@ -10,7 +10,7 @@ from bso.domain.commands import BeginTrial, DescribeJob
 from bso.domain.curve.records import EpochKnowledge
 from bso.domain.errors import Retryable
 from bso.domain.events import Event, JobRegistered, JobRespecified
-from bso.domain.evolve import fold
+from bso.domain.evolve import evolve, fold
 from bso.domain.job import Job
 from bso.domain.learning_rate import LearningRate
 from bso.schema.codec import event_from, event_payload
@@ -168,6 +168,34 @@ def test_an_event_with_an_inheritance_gives_the_state_that_was_decided() -> None
     assert respecified.inherited is not None
     assert event_from(*_parsed(respecified)) == respecified
     assert fold("job", [event_from(*_parsed(event)) for event in life.history]) == without_leases(life.folded())
+
+
+def test_a_state_of_an_older_release_has_counted_no_recurrences_without_a_model() -> None:
+    life = JobLife()
+    life.register(policy="pruning_thompson")
+    for night in range(3):
+        while life.give_up(life.begin(f"r{night}")).should_retry:
+            pass
+    assert life.job is not None
+    old = stored(life.job)
+    for version in old["versions"].values():
+        for known in version["knowledge"].values():
+            assert known.pop("recurrences_without_model") == 3
+            known["pruning"]["barren_rounds"] = 3
+    life.job = job_from_state("job", life.job.last_seq, old)
+    trial = life.begin("after")
+    assert "needs attention: 3 recurrences in a row" in trial.warnings[0]
+    assert not life.give_up(trial).should_retry, "what needed attention there needs it here"
+    life.converge(life.begin("good"), 10.0)
+    assert life.begin("later").warnings == ()
+
+
+def test_a_recurrence_recorded_without_its_version_ended_as_it_did_there() -> None:
+    body = {"recurrence_id": "a", "has_model": False, "trial_number": None, "reason": "none of 3 attempts converged"}
+    event = event_from("recurrence_ended", body)
+    job = inheriting().job
+    assert job is not None
+    assert evolve(job, event).versions == job.versions
 
 
 def test_a_specification_recorded_without_a_policy_is_one_of_pruning_thompson_for_ever() -> None:

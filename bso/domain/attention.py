@@ -1,0 +1,98 @@
+"""A job that needs attention: one recurrence after the other has ended without a model."""
+
+from __future__ import annotations
+
+import math
+
+from bso.domain import pruning
+from bso.domain.events import AttentionNeeded, Event
+from bso.domain.hardware import HardwareKind
+from bso.domain.job import Job, JobVersion
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Knowledge, costs_of, feasible
+from bso.domain.policy import Choice
+from bso.domain.recurrence import Recurrence
+from bso.domain.trial import Trial
+
+RECURRENCES_BEFORE_ATTENTION = 3
+"""In a row, without a model. From then on a recurrence is one training, until one reaches the target."""
+
+
+def attention_needed(job: Job, trial: Trial) -> tuple[Event, ...]:
+    """What follows when the recurrence of a trial has ended without a model: from the third in a row on, a notice."""
+    knowledge = job.knowledge_of(trial)
+    if knowledge.recurrences_without_model < RECURRENCES_BEFORE_ATTENTION and not knowledge.needs_attention:
+        return ()
+    return (
+        AttentionNeeded(
+            version_number=trial.version_number,
+            hardware_key=trial.hardware.key,
+            reason=attention_in_words(job.spec_of(trial), knowledge),
+        ),
+    )
+
+
+def attention_in_words(spec: JobSpec, knowledge: Knowledge) -> str:
+    """Why a job needs attention, and what its user can do."""
+    tried = knowledge.arms.values()
+    if tried and all(arm.out_of_memories and not arm.not_converged_in_a_row for arm in tried):
+        return (
+            f"{_without_model(knowledge)}, since no batch size fits in memory: add smaller ones, or lift what is known "
+            "of them (bso jobs allow) once they do"
+        )
+    direction = "at least" if spec.higher_is_better_metric else "at most"
+    return (
+        f"{_without_model(knowledge)}: no training reached a metric of {direction} {spec.target_metric:g} within "
+        f"max_epochs ({spec.max_epochs}). Set an easier target_metric, raise max_epochs, or check "
+        f"higher_is_better_metric ({spec.higher_is_better_metric}) and the training itself"
+    )
+
+
+def choose_with_attention(version: JobVersion, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
+    """The default or a batch size that has converged before, or, where none has, one that was never tried: in turn.
+
+    So a target that can be reached is found, whichever of them reaches it. The trial has no bound.
+    """
+    spec, knowledge = version.spec, version.knowledge_on(hardware)
+    offered = _offered(spec, knowledge, recurrence)
+    default = pruning.nearest(spec.default_batch_size, offered)
+    converged = {size for size in offered if _has_converged(version, knowledge, size)}
+    others = converged or {size for size in offered if _is_untried(knowledge, size)}
+
+    def turn(size: int) -> tuple[int, float, float]:
+        costs = costs_of(knowledge, spec, size)
+        distance = abs(math.log(size / spec.default_batch_size))
+        return knowledge.arm(size).not_converged_in_a_row, costs.mean if costs.count else math.inf, distance
+
+    size = min(sorted({default, *others}), key=turn)
+    what = "has converged before" if converged else "was never tried"
+    if size not in others:
+        what = "is nearest to the default"
+    if size == spec.default_batch_size:
+        what = "is the default"
+    return Choice(batch_size=size, reason=f"{_without_model(knowledge)}; {size} {what}", is_unbounded=True)
+
+
+def _without_model(knowledge: Knowledge) -> str:
+    """How many recurrences; a state of an older release has not counted them."""
+    count = max(knowledge.recurrences_without_model, RECURRENCES_BEFORE_ATTENTION)
+    return f"{count} recurrences in a row ended without a model"
+
+
+def _offered(spec: JobSpec, knowledge: Knowledge, recurrence: Recurrence) -> frozenset[int]:
+    """What can run, as far as possible without what has failed in the recurrence, or rests."""
+    usable, key = feasible(knowledge, spec), knowledge.hardware.key
+    fitting = frozenset(size for size in usable if recurrence.may_fit(size, key)) or frozenset({min(usable)})
+    fresh = frozenset(size for size in fitting if not recurrence.excludes(size, key)) or fitting
+    return frozenset(size for size in fresh if not knowledge.arm(size).is_resting) or fresh
+
+
+def _has_converged(version: JobVersion, knowledge: Knowledge, batch_size: int) -> bool:
+    """Whether a batch size has converged in this version, also before a change point if the policy remembers that."""
+    is_remembered = version.epochs.record(batch_size).has_converged and not version.epochs.is_unproven
+    return knowledge.arm(batch_size).convergences > 0 or is_remembered
+
+
+def _is_untried(knowledge: Knowledge, batch_size: int) -> bool:
+    arm = knowledge.arm(batch_size)
+    return not (arm.convergences or arm.not_converged_in_a_row or arm.costs.count)
