@@ -10,6 +10,9 @@ import aiormq
 from aiormq.abc import DeliveredMessage
 from typing_extensions import override
 
+from bso.schema.envelope import MAX_MESSAGE_BYTES
+from bso_broker.channel import discarded_bytes
+from bso_broker.coalescing import Connection
 from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.errors import BrokerUnreachable
 from bso_broker.mending import is_mended
@@ -25,7 +28,7 @@ class ConsumerSession(Session):
     """A consuming channel; deliveries can be settled on it only while it lives."""
 
     _channel: aiormq.Channel
-    _connection: aiormq.Connection
+    _connection: Connection
 
     def __init__(self, address: BrokerAddress, *, number: int, prefetch: int, wake: Callable[[], None]) -> None:
         super().__init__(address)
@@ -41,7 +44,7 @@ class ConsumerSession(Session):
     async def open(self) -> None:
         self._connection = await self.connect("bso worker: commands")
         await declare_if_allowed(self._connection)
-        self._channel = await self.channel(self._connection, confirms=False)
+        self._channel = await self.channel(self._connection, confirms=False, largest_body=MAX_MESSAGE_BYTES)
         await self._channel.basic_qos(prefetch_count=self._prefetch)
         consuming = await self._channel.basic_consume(COMMAND_QUEUE, self._on_message)
         self._consumer_tag = consuming.consumer_tag
@@ -142,6 +145,7 @@ def _delivery(message: DeliveredMessage, *, session: int, login: str) -> Deliver
         parked_s=parked_for_s(properties.user_id, headers, login=login),
         exchange=getattr(message.delivery, "exchange", None) or "",
         is_damaged=is_mended(message.header),
+        discarded_bytes=discarded_bytes(message),
         redelivered=bool(message.redelivered),
         delivery_count=count if isinstance(count, int) else int(bool(message.redelivered)),
         session=session,

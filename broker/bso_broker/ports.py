@@ -151,7 +151,10 @@ class DeadLetterBox(Protocol):
         ...
 
     async def requeue(self, message_ids: Container[str | None] | None = None) -> int:
-        """Send dead letters to the workers again, all or those with these ids; returns how many."""
+        """Send dead letters to the workers again, all or those with these ids; returns how many.
+
+        What was too large to be read has no body that could be sent: it stays.
+        """
         ...
 
     async def purge(self) -> int:

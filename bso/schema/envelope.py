@@ -24,7 +24,7 @@ SCHEMA_MINOR = 2
 new version of a job inherits."""
 SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_MESSAGE_BYTES = 1_048_576
-MAX_ANSWER_BYTES = 16 * 1_048_576
+MAX_ANSWER_BYTES = 4 * 1_048_576
 """Replies and events come from our own workers and may be larger: a description of a thousand batch sizes is."""
 
 
