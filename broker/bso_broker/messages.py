@@ -53,7 +53,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether commands are being consumed, why (not), and since when."""
+    """Whether commands are being consumed and find what they need on the broker, why (not), and since when."""
 
     ready: bool
     reason: str

@@ -35,7 +35,7 @@ class CommandSource(Protocol):
 
     @property
     def readiness(self) -> Readiness:
-        """Whether commands are being consumed right now, and if not, why."""
+        """Whether commands are being consumed and find what they need on the broker, and if not, why."""
         ...
 
     async def start(self) -> None:

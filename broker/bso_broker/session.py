@@ -163,7 +163,7 @@ class Link(Generic[S]):
             return
         task.cancel()
         await asyncio.wait([task])
-        await self._announce()
+        await self.announce()
 
     async def session(self) -> S:
         """Wait for a living session, without a deadline of its own.
@@ -197,7 +197,7 @@ class Link(Generic[S]):
             finally:
                 self._current = None
                 self.connected.clear()
-                await self._announce()
+                await self.announce()
                 await session.close()
             await asyncio.sleep(pauses.after(clock() - born_s))
 
@@ -225,7 +225,7 @@ class Link(Generic[S]):
         self.times_connected += 1
         self.last_error = None
         self.connected.set()
-        await self._announce()
+        await self.announce()
         logger.info("the %s is connected", self.name, extra={"action": "broker_connected", "link": self.name})
         return session
 
@@ -240,9 +240,10 @@ class Link(Generic[S]):
         else:
             self.last_error = BrokerUnreachable(f"cannot connect: {error!r}")
             logger.error("the %s cannot connect", self.name, exc_info=error, extra={"action": "connecting_failed"})
-        await self._announce()
+        await self.announce()
 
-    async def _announce(self) -> None:
+    async def announce(self) -> None:
+        """Something has happened to this link, or to its session: let those look who wait for it."""
         self.on_change()
         async with self._news:
             self._news.notify_all()
