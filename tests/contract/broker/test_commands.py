@@ -339,6 +339,18 @@ async def test_a_message_larger_than_brokers_take_is_refused_before_it_is_sent(
         await broker.reply_publisher().reply_batch([too_large])
 
 
+async def test_commands_parked_together_come_back_in_their_order(
+    broker: Broker, consumer: CommandSource, ask: Ask
+) -> None:
+    for number in range(50):
+        ask(b"later", message_id=str(number))
+    deliveries = await several(consumer, 50)
+    await asyncio.gather(*(consumer.park(delivery, sender="ann", pause_s=1.0) for delivery in deliveries))
+    again = await several(consumer, 50)
+    assert [delivery.message_id for delivery in again] == [str(number) for number in range(50)]
+    assert {delivery.parked_s for delivery in again} == {5.0}
+
+
 async def test_a_parked_command_comes_back_as_its_senders(broker: Broker, consumer: CommandSource, ask: Ask) -> None:
     asked = ask(b"later", message_id="1")
     first = await one(consumer)
