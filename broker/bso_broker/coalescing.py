@@ -6,6 +6,7 @@ aiormq hands each frame to the socket by itself; for small messages these calls 
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any
 
 import aiormq
@@ -13,6 +14,7 @@ from aiormq.connection import TCPTransportFactory, TLSTransportFactory, Transpor
 from typing_extensions import override
 from yarl import URL
 
+from bso_broker.channel import Channel
 from bso_broker.mending import MendingReader
 
 
@@ -65,13 +67,32 @@ class _Coalescing(TransportFactory):
 
 
 class Connection(aiormq.Connection):
-    """A connection whose frames go out together and that odd properties do not end; its publishers rarely wait."""
+    """A connection whose frames go out together, whose publishers rarely wait, and that no odd message harms."""
 
-    FRAME_BUFFER_SIZE = 1000
+    FRAME_BUFFER_SIZE = 1000  # aiormq's 10 make its reader hand over few frames at a time
 
     def __init__(self, url: URL) -> None:
         secure = url.scheme == "amqps"
         super().__init__(url, transport_factory=_Coalescing(TLSTransportFactory() if secure else TCPTransportFactory()))
+
+    @override
+    async def channel(
+        self,
+        channel_number: int | None = None,
+        publisher_confirms: bool = True,
+        frame_buffer_size: int = FRAME_BUFFER_SIZE,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Channel:
+        """Open a channel of ours; aiormq has no other way to name its class."""
+        await self.connected.wait()
+        if self.is_closed:
+            raise RuntimeError(f"{self!r} closed")
+        number = channel_number or next(free for free in count(1) if free not in self.channels)
+        channel = Channel(self, number, publisher_confirms=publisher_confirms, frame_buffer=frame_buffer_size, **kwargs)
+        self.channels[number] = channel
+        await channel.open(timeout=timeout)
+        return channel
 
     @property
     def is_blocked(self) -> bool:

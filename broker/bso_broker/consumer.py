@@ -50,14 +50,20 @@ class CommandConsumer:
 
         def new_session() -> ConsumerSession:
             self._sessions += 1
-            return ConsumerSession(address, number=self._sessions, prefetch=prefetch, wake=self._arrived.set)
+            return ConsumerSession(
+                address,
+                number=self._sessions,
+                prefetch=prefetch,
+                wake=self._arrived.set,
+                announce=self._link.announce,
+            )
 
         self._link = Link(new_session, name="command consumer")
         self._link.on_change = self._observe
 
     @property
     def readiness(self) -> Readiness:
-        """Whether commands are being consumed right now, and if not, why."""
+        """Whether commands are being consumed and find what they need on the broker, and if not, why."""
         return self._readiness
 
     async def wait_until_ready(self) -> None:
@@ -66,8 +72,10 @@ class CommandConsumer:
             await self._link.changed()
 
     def _observe(self) -> None:
-        ready = self._halt is None and self._link.current is not None
-        reason = self._halt or ("consuming" if ready else str(self._link.last_error or "connecting"))
+        session = self._link.current
+        obstacle = session.obstacle if session is not None else self._link.last_error or "connecting"
+        ready = self._halt is None and obstacle is None
+        reason = self._halt or str(obstacle or "consuming")
         before = self._readiness
         if (ready, reason) != (before.ready, before.reason):
             since_s = before.since_s if ready == before.ready else asyncio.get_running_loop().time()

@@ -3,33 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import aiormq
 from aiormq.abc import DeliveredMessage
 from typing_extensions import override
 
+from bso.domain.errors import BsoError
+from bso.schema.envelope import MAX_MESSAGE_BYTES
+from bso_broker.channel import discarded_bytes
+from bso_broker.coalescing import Connection
 from bso_broker.connection import BrokerAddress, explain, is_lost
-from bso_broker.errors import BrokerUnreachable
+from bso_broker.declaration import declare_if_allowed
+from bso_broker.errors import BrokerUnreachable, ConnectionLost
 from bso_broker.mending import is_mended
 from bso_broker.messages import Delivery
 from bso_broker.parked_commands import parked_for_s
 from bso_broker.session import Session
-from bso_broker.topology import COMMAND_QUEUE, declare_if_allowed
+from bso_broker.topology import COMMAND_QUEUE
+
+logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 5.0
 
 
 class ConsumerSession(Session):
-    """A consuming channel; deliveries can be settled on it only while it lives."""
+    """A consuming channel; deliveries can be settled on it only while it lives.
+
+    While it does, exchanges, queues and bindings are declared again and again: nothing else shows that a binding is
+    gone. ``obstacle`` is what keeps them from being as they must be; None: nothing.
+    """
 
     _channel: aiormq.Channel
-    _connection: aiormq.Connection
+    _connection: Connection
 
-    def __init__(self, address: BrokerAddress, *, number: int, prefetch: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        address: BrokerAddress,
+        *,
+        number: int,
+        prefetch: int,
+        wake: Callable[[], None],
+        announce: Callable[[], Awaitable[None]],
+    ) -> None:
         super().__init__(address)
         self.number = number
+        self.obstacle: BsoError | None = None
+        self._announce = announce
+        self._declaring: asyncio.Task[None] | None = None
         self.settled = asyncio.Event()
         self._prefetch = prefetch
         self._wake = wake
@@ -40,11 +63,34 @@ class ConsumerSession(Session):
     @override
     async def open(self) -> None:
         self._connection = await self.connect("bso worker: commands")
-        await declare_if_allowed(self._connection)
-        self._channel = await self.channel(self._connection, confirms=False)
+        is_declared = await declare_if_allowed(self._connection)
+        self._channel = await self.channel(self._connection, confirms=False, largest_body=MAX_MESSAGE_BYTES)
         await self._channel.basic_qos(prefetch_count=self._prefetch)
         consuming = await self._channel.basic_consume(COMMAND_QUEUE, self._on_message)
         self._consumer_tag = consuming.consumer_tag
+        if is_declared:
+            self._declaring = asyncio.create_task(self._keep_declared(), name="bso-topology")
+
+    async def _keep_declared(self) -> None:
+        while not self.lost.is_set():
+            await asyncio.sleep(self.address.declare_every_s)
+            try:
+                if not await declare_if_allowed(self._connection):
+                    return
+            except ConnectionLost:
+                continue  # then this session ends, too
+            except BsoError as error:
+                await self._found(error)
+            else:
+                await self._found(None)
+
+    async def _found(self, obstacle: BsoError | None) -> None:
+        is_news = str(obstacle) != str(self.obstacle)
+        self.obstacle = obstacle
+        if is_news and not self.lost.is_set():
+            if obstacle is not None:
+                logger.warning("the broker lacks what is needed: %s", obstacle, extra={"action": "topology_differs"})
+            await self._announce()
 
     async def _on_message(self, message: DeliveredMessage) -> None:
         delivery = _delivery(message, session=self.number, login=self.address.login)
@@ -122,6 +168,8 @@ class ConsumerSession(Session):
     @override
     def fail(self, cause: BaseException | None) -> None:
         super().fail(cause)
+        if self._declaring is not None:
+            self._declaring.cancel()
         self._arrived.clear()
         self._unsettled.clear()
         self.settled.set()
@@ -142,6 +190,7 @@ def _delivery(message: DeliveredMessage, *, session: int, login: str) -> Deliver
         parked_s=parked_for_s(properties.user_id, headers, login=login),
         exchange=getattr(message.delivery, "exchange", None) or "",
         is_damaged=is_mended(message.header),
+        discarded_bytes=discarded_bytes(message),
         redelivered=bool(message.redelivered),
         delivery_count=count if isinstance(count, int) else int(bool(message.redelivered)),
         session=session,

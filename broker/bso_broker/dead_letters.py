@@ -14,6 +14,8 @@ from pamqp import encode
 from pamqp.commands import Basic
 from typing_extensions import override
 
+from bso.schema.envelope import MAX_MESSAGE_BYTES
+from bso_broker.channel import discarded_bytes
 from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.errors import BrokerClosed, BrokerUnreachable
 from bso_broker.messages import DeadLetter, Delivery, Headers, QueueCounts
@@ -24,7 +26,8 @@ from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS, DEAD_LETTE
 REASON_HEADER = "bso-reason"
 SENDER_HEADER = "bso-original-user"
 PARKED_HEADER = "bso-parked-s"
-_ADDED = (REASON_HEADER, SENDER_HEADER, PARKED_HEADER)
+DISCARDED_HEADER = "bso-discarded-bytes"
+_ADDED = (REASON_HEADER, SENDER_HEADER, PARKED_HEADER, DISCARDED_HEADER)
 _DEATH_HEADER = "x-first-death-reason"
 _PERSISTENT = 2
 _ANSWER_TIMEOUT_S = 30.0
@@ -57,7 +60,12 @@ async def set_aside(
         reply_to=delivery.reply_to,
         delivery_mode=_PERSISTENT,
         timestamp=datetime.now(UTC),
-        headers=field_table(own_headers(delivery.headers) | {REASON_HEADER: reason} | sender_header(sender)),
+        headers=field_table(
+            own_headers(delivery.headers)
+            | {REASON_HEADER: reason}
+            | sender_header(sender)
+            | ({DISCARDED_HEADER: delivery.discarded_bytes} if delivery.discarded_bytes else {})
+        ),
     )
     await link.publish_command(delivery, properties, exchange=DEAD_LETTER_EXCHANGE, routing_key="", timeout_s=timeout_s)
 
@@ -87,7 +95,8 @@ class _OperatorSession(Session):
 
     @override
     async def open(self) -> None:
-        self.working = await self.channel(await self.connect("bso operator"), confirms=True)
+        connection = await self.connect("bso operator")
+        self.working = await self.channel(connection, confirms=True, largest_body=MAX_MESSAGE_BYTES)
 
 
 class DeadLetters:
@@ -130,10 +139,16 @@ class DeadLetters:
         """Send dead letters to the workers again, all or those with these ids; returns how many.
 
         Each carries in a header whose command it was. A command is deleted here after the broker has confirmed it
-        there: interrupted, it may exist twice, which its message_id makes harmless.
+        there: interrupted, it may exist twice, which its message_id makes harmless. What was too large to be read has
+        no body that could be sent: it stays.
         """
         taken = await self._take(None)  # until the queue is empty: its count lags behind what peek() has put back
-        wanted = [m for m in taken if message_ids is None or m.header.properties.message_id in message_ids]
+        wanted = [
+            message
+            for message in taken
+            if (message_ids is None or message.header.properties.message_id in message_ids)
+            and not _discarded_bytes(message)
+        ]
         for message in wanted:
             await self._send_again(message)
         await self._put_back([message for message in taken if message not in wanted])
@@ -214,7 +229,15 @@ def _dead_letter(message: DeliveredMessage, operators: Container[str]) -> DeadLe
         reason=str(death or headers.get(REASON_HEADER) or "unknown"),
         died_at=_died_at(headers) if death else properties.timestamp,
         headers=headers,
+        discarded_bytes=_discarded_bytes(message),
     )
+
+
+def _discarded_bytes(message: DeliveredMessage) -> int:
+    """How large a body was that is thrown away here, or was by the worker that set the command aside; else 0."""
+    headers = message.header.properties.headers or {}
+    said = None if _DEATH_HEADER in headers else headers.get(DISCARDED_HEADER)  # what the broker moved, a sender wrote
+    return discarded_bytes(message) or (said if isinstance(said, int) else 0)
 
 
 def _died_at(headers: Headers) -> datetime | None:

@@ -25,6 +25,7 @@ class Delivery:
     redelivered: bool = False
     exchange: str = ""  # which exchange it came through; "": straight to the queue
     is_damaged: bool = False  # what its AMQP properties said could not be read, and is missing here
+    discarded_bytes: int = 0  # how large its body was, if it was too large to be read, and is missing here
     delivery_count: int = 0  # how often it was handed over before
     session: int = 0  # which life of the connection it came on: only there can it be settled
     tag: int = 0
@@ -52,7 +53,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether commands are being consumed, why (not), and since when."""
+    """Whether commands are being consumed and find what they need on the broker, why (not), and since when."""
 
     ready: bool
     reason: str
@@ -69,6 +70,7 @@ class DeadLetter:
     reason: str
     died_at: datetime | None
     headers: Headers = field(default_factory=dict)
+    discarded_bytes: int = 0  # how large its body was, if it was too large to be read, and is missing here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

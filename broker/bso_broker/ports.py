@@ -35,7 +35,7 @@ class CommandSource(Protocol):
 
     @property
     def readiness(self) -> Readiness:
-        """Whether commands are being consumed right now, and if not, why."""
+        """Whether commands are being consumed and find what they need on the broker, and if not, why."""
         ...
 
     async def start(self) -> None:
@@ -151,7 +151,10 @@ class DeadLetterBox(Protocol):
         ...
 
     async def requeue(self, message_ids: Container[str | None] | None = None) -> int:
-        """Send dead letters to the workers again, all or those with these ids; returns how many."""
+        """Send dead letters to the workers again, all or those with these ids; returns how many.
+
+        What was too large to be read has no body that could be sent: it stays.
+        """
         ...
 
     async def purge(self) -> int:

@@ -12,11 +12,13 @@ from typing_extensions import override
 
 from bso_broker.addresses import is_reply_address
 from bso_broker.burst import Outgoing, publish_burst
+from bso_broker.channel import check_size
 from bso_broker.connection import BrokerAddress, explain, is_lost
+from bso_broker.declaration import declare_if_allowed
 from bso_broker.errors import ConnectionLost, ForgedReplyAddress, PublishFailed, TopologyMissing
 from bso_broker.messages import Delivery, Event, Headers, Reply
-from bso_broker.session import Link, Session, check_size, publish_confirmed
-from bso_broker.topology import EVENTS, declare_if_allowed
+from bso_broker.session import Link, Session, publish_confirmed
+from bso_broker.topology import EVENTS
 
 _TRANSIENT = 1
 _PERSISTENT = 2

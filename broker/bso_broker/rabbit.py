@@ -8,10 +8,11 @@ from typing import Self
 from bso_broker.connection import BrokerAddress, connect
 from bso_broker.consumer import CommandConsumer
 from bso_broker.dead_letters import DeadLetters
+from bso_broker.declaration import declare
 from bso_broker.publisher import EventPublisher, PublishingLink, ReplyingLink, ReplyPublisher
 from bso_broker.rpc import RpcClient
 from bso_broker.subscriber import EventSubscriber
-from bso_broker.topology import REPLAY, declare
+from bso_broker.topology import REPLAY
 
 _CLOSE_TIMEOUT_S = 3.0
 

@@ -11,9 +11,18 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 from typing_extensions import override
 
+from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.addresses import new_reply_queue
+from bso_broker.channel import discarded_bytes
 from bso_broker.connection import BrokerAddress
-from bso_broker.errors import CallTimeout, ConnectionLost, NoCommandQueue, PublishFailed, TopologyMissing
+from bso_broker.errors import (
+    CallTimeout,
+    ConnectionLost,
+    MessageTooLarge,
+    NoCommandQueue,
+    PublishFailed,
+    TopologyMissing,
+)
 from bso_broker.session import Link, Session, publish_confirmed
 from bso_broker.topology import COMMAND_KEY, COMMANDS
 
@@ -92,7 +101,10 @@ class _RpcSession(Session):
         if reply is None or reply.done():
             logger.debug("a reply nobody waits for", extra={"action": "reply_ignored"})
             return
-        reply.set_result(message.body)
+        if size := discarded_bytes(message):
+            reply.set_exception(MessageTooLarge(f"the reply has {size} bytes, at most {MAX_ANSWER_BYTES} are read"))
+        else:
+            reply.set_result(message.body)
 
     @override
     def fail(self, cause: BaseException | None) -> None:

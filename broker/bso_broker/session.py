@@ -18,17 +18,17 @@ from pamqp.commands import Basic
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from bso.domain.errors import BsoError, Misconfigured
+from bso.schema.envelope import MAX_ANSWER_BYTES
+from bso_broker.channel import check_size
 from bso_broker.coalescing import Connection
 from bso_broker.connection import BrokerAddress, connect, explain, is_lost
-from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost, MessageTooLarge, TopologyMissing
+from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost, TopologyMissing
 from bso_broker.pauses import FIRST_BACKOFF_S, LONGEST_BACKOFF_S, YOUNG_S, Pauses
 
 logger = logging.getLogger(__name__)
 
-LARGEST_BODY = 16_000_000  # bytes; RabbitMQ 4 takes 16 MiB by default
 _FLUSH_TIMEOUT_S = 2.0
 _CLOSE_TIMEOUT_S = 1.0
-_FRAME_BUFFER = 1000  # aiormq's 10 make the reader hand over few frames at a time
 
 
 class Session(ABC):
@@ -50,17 +50,21 @@ class Session(ABC):
         """Whether the broker takes nothing from one of its connections, because its memory or its disk is full."""
         return any(connection.is_blocked for connection in self._connections)
 
-    async def connect(self, name: str) -> aiormq.Connection:
+    async def connect(self, name: str) -> Connection:
         """Open a connection that belongs to this session."""
         connection = await connect(self.address, name=name)
         self._connections.append(connection)
         self._watch(connection.closing)
         return connection
 
-    async def channel(self, connection: aiormq.Connection, *, confirms: bool) -> aiormq.Channel:
-        """Open a channel that belongs to this session, which ends when the channel does."""
-        channel = await connection.channel(publisher_confirms=confirms, frame_buffer_size=_FRAME_BUFFER)
-        assert isinstance(channel, aiormq.Channel)
+    async def channel(
+        self, connection: Connection, *, confirms: bool, largest_body: int = MAX_ANSWER_BYTES
+    ) -> aiormq.Channel:
+        """Open a channel that belongs to this session, which ends when the channel does.
+
+        What is larger than ``largest_body`` arrives on it without its body.
+        """
+        channel = await connection.channel(publisher_confirms=confirms, largest_body=largest_body)
         self._channels.append(channel)
         self._watch(channel.closing)
         channel.on_consumer_cancel_callbacks.add(self._consumer_cancelled)
@@ -159,7 +163,7 @@ class Link(Generic[S]):
             return
         task.cancel()
         await asyncio.wait([task])
-        await self._announce()
+        await self.announce()
 
     async def session(self) -> S:
         """Wait for a living session, without a deadline of its own.
@@ -193,7 +197,7 @@ class Link(Generic[S]):
             finally:
                 self._current = None
                 self.connected.clear()
-                await self._announce()
+                await self.announce()
                 await session.close()
             await asyncio.sleep(pauses.after(clock() - born_s))
 
@@ -221,7 +225,7 @@ class Link(Generic[S]):
         self.times_connected += 1
         self.last_error = None
         self.connected.set()
-        await self._announce()
+        await self.announce()
         logger.info("the %s is connected", self.name, extra={"action": "broker_connected", "link": self.name})
         return session
 
@@ -236,9 +240,10 @@ class Link(Generic[S]):
         else:
             self.last_error = BrokerUnreachable(f"cannot connect: {error!r}")
             logger.error("the %s cannot connect", self.name, exc_info=error, extra={"action": "connecting_failed"})
-        await self._announce()
+        await self.announce()
 
-    async def _announce(self) -> None:
+    async def announce(self) -> None:
+        """Something has happened to this link, or to its session: let those look who wait for it."""
         self.on_change()
         async with self._news:
             self._news.notify_all()
@@ -252,12 +257,6 @@ def _heed_cancellation() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
-
-
-def check_size(body: bytes) -> None:
-    """Raise MessageTooLarge for what a broker would answer by closing the channel, and everybody's calls with it."""
-    if len(body) > LARGEST_BODY:
-        raise MessageTooLarge(f"a message may have at most {LARGEST_BODY} bytes, got {len(body)}")
 
 
 async def publish_confirmed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -11,10 +12,13 @@ from aiormq.abc import DeliveredMessage
 from typing_extensions import override
 
 from bso_broker.addresses import event_pattern, new_event_queue
+from bso_broker.channel import discarded_bytes
 from bso_broker.connection import BrokerAddress, is_lost
 from bso_broker.messages import Event
 from bso_broker.session import Link, Session
 from bso_broker.topology import EVENTS
+
+logger = logging.getLogger(__name__)
 
 _PREFETCH = 500
 
@@ -41,6 +45,11 @@ class _SubscriberSession(Session):
         await self._channel.basic_consume(queue, self._on_event)
 
     async def _on_event(self, message: DeliveredMessage) -> None:
+        if size := discarded_bytes(message):
+            extra = {"action": "event_too_large"}
+            logger.warning("skipped an event of %d bytes: %s", size, message.routing_key, extra=extra)
+            await self.told(message.delivery_tag or 0)
+            return
         properties = message.header.properties
         event = Event(
             routing_key=message.routing_key or "",

@@ -14,21 +14,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import aiormq
-from aiormq.exceptions import ChannelPreconditionFailed
-from pamqp.common import FieldTable
-
 from bso_broker.addresses import REPLY_PREFIX, encode_word
-from bso_broker.connection import explain, is_lost
-from bso_broker.errors import BrokerUnreachable, NotPermitted, TopologyMismatch
-
-logger = logging.getLogger(__name__)
 
 COMMANDS = "bso.commands"
 """The exchange that commands are sent to. Its queue has another name: a login that may write here may not bind it."""
@@ -150,54 +140,6 @@ TOPOLOGY = Topology(
         ),
     ),
 )
-
-
-async def declare_if_allowed(connection: aiormq.Connection) -> None:
-    """Create what is missing, unless this login may not: then others do."""
-    try:
-        await declare(connection)
-    except NotPermitted as error:
-        logger.info("exchanges and queues are declared by others: %s", error, extra={"action": "topology_not_declared"})
-
-
-async def declare(connection: aiormq.Connection, *, timeout_s: float = 30.0) -> None:
-    """Create what is missing; what exists is left alone if it agrees, else TopologyMismatch says what to do."""
-    doing = "the channel"
-    try:
-        async with asyncio.timeout(timeout_s):
-            channel = await connection.channel()
-            for exchange in TOPOLOGY.exchanges:
-                doing = f"exchange {exchange.name!r}"
-                await channel.exchange_declare(
-                    exchange.name, exchange_type=exchange.type, durable=True, arguments=_table(exchange.arguments)
-                )
-            for queue in TOPOLOGY.queues:
-                doing = f"queue {queue.name!r}"
-                await channel.queue_declare(queue.name, durable=True, arguments=_table(queue.arguments))
-            for b in TOPOLOGY.bindings:
-                doing = f"binding of {b.destination!r}"
-                await channel.queue_bind(b.destination, b.source, b.routing_key, arguments=_table(b.arguments))
-            await channel.close()
-    except ChannelPreconditionFailed as error:
-        raise _mismatch(doing, error) from error
-    except TimeoutError as error:
-        raise BrokerUnreachable(f"the broker did not answer within {timeout_s:g} s when declaring {doing}") from error
-    except BaseException as error:
-        if is_lost(error):
-            raise explain(error) from error
-        raise
-
-
-def _mismatch(what: str, error: Exception) -> TopologyMismatch:
-    return TopologyMismatch(
-        f"the {what} exists with other properties than this release needs ({error}). Drain it, delete it "
-        "(rabbitmqctl delete_queue, or the management page), and start a worker, which declares it again; "
-        "or use another virtual host"
-    )
-
-
-def _table(arguments: Arguments) -> FieldTable:
-    return dict(arguments)
 
 
 def describe() -> dict[str, list[dict[str, object]]]:

@@ -41,6 +41,7 @@ def list_letters(
                     "user_id": letter.user_id,
                     "reason": letter.reason,
                     "body": letter.body.decode(errors="replace"),
+                    "discarded_bytes": letter.discarded_bytes,
                 }
                 for letter in letters
             ]
@@ -68,7 +69,7 @@ def requeue(
     wanted = None if all_ else frozenset(message_ids or ())
     sent = _with_letters(url, lambda box: box.requeue(wanted))
     if wanted and sent < len(wanted):
-        missed = f"{len(wanted) - sent} of {counted(len(wanted), 'id')} named no dead letter"
+        missed = f"{len(wanted) - sent} of {counted(len(wanted), 'id')} named no dead letter with a body"
         raise Refused(f"{missed}, {sent} sent again; `bso dead-letters list` shows those that are there")
     if as_json:
         print_json({"requeued": sent})

@@ -24,7 +24,7 @@ SCHEMA_MINOR = 3
 new version of a job inherits, 1.3 warnings at the end of a trial and recurrences that end without a model."""
 SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_MESSAGE_BYTES = 1_048_576
-MAX_ANSWER_BYTES = 16 * 1_048_576
+MAX_ANSWER_BYTES = 4 * 1_048_576
 """Replies and events come from our own workers and may be larger: a description of a thousand batch sizes is."""
 
 

@@ -30,6 +30,7 @@ from bso.service.records import (
     StoredJob,
     TrialKey,
     TriedLocks,
+    UnpublishedPage,
 )
 
 IN_MEMORY_SCHEMA = "memory"
@@ -128,7 +129,9 @@ class InMemoryStore:
         ids = (event_id for event_id, event in self._tables.events.items() if job_id in (None, event.new.job_id))
         return max(ids, default=0)
 
-    async def lapsed_leases(self, *, job_id: str | None = None, limit: int = 100) -> Sequence[LapsedLease]:
+    async def lapsed_leases(
+        self, *, job_id: str | None = None, without: Collection[str] = (), limit: int = 100
+    ) -> Sequence[LapsedLease]:
         """Active trials whose lease is over by the clock, the oldest first."""
         now = self._clock()
         lapsed = [
@@ -141,17 +144,19 @@ class InMemoryStore:
             )
             for key, trial in sorted(self._tables.trials.items())
             if trial.is_active and trial.lease_expires_at is not None and trial.lease_expires_at <= now
-            if not self.parked_jobs.is_known(key[0])
+            if key[0] not in without and not self.parked_jobs.is_known(key[0])
             if job_id is None or key[0] == job_id
         ]
         return sorted(lapsed, key=lambda lease: lease.lease_expires_at)[:limit]
 
-    async def unpublished(self, *, older_than_s: float, limit: int = 500) -> Sequence[StoredEvent]:
-        """Events that nobody marked as published, by event_id."""
+    async def unpublished(self, *, older_than_s: float, after: int = 0, limit: int = 500) -> UnpublishedPage:
+        """A page of the events that nobody marked as published, by event_id. All can be read."""
         until = self._clock() - timedelta(seconds=older_than_s)
-        events = (event for _, event in sorted(self._tables.events.items()))
+        events = (event for event_id, event in sorted(self._tables.events.items()) if event_id > after)
         chosen = (event for event in events if not event.is_published and event.recorded_at <= until)
-        return [_read(event) for _, event in zip(range(limit), chosen, strict=False)]
+        found = [_read(event) for _, event in zip(range(limit), chosen, strict=False)]
+        next_after = found[-1].event_id if len(found) == limit else None
+        return UnpublishedPage(events=found, unreadable=0, next_after=next_after)
 
     async def mark_published(self, event_ids: Collection[int]) -> None:
         """Say that these events have reached the broker."""

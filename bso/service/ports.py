@@ -22,6 +22,7 @@ from bso.service.records import (
     StoredJob,
     TrialKey,
     TriedLocks,
+    UnpublishedPage,
 )
 
 
@@ -157,15 +158,17 @@ class Store(UnitsOfWork, Protocol):
         """The highest event_id in the log of a job or of all; 0 if there is none."""
         ...
 
-    async def lapsed_leases(self, *, job_id: str | None = None, limit: int = 100) -> Sequence[LapsedLease]:
+    async def lapsed_leases(
+        self, *, job_id: str | None = None, without: Collection[str] = (), limit: int = 100
+    ) -> Sequence[LapsedLease]:
         """Active trials whose lease is over by the store's clock, the oldest first.
 
-        Without those of parked jobs, and of jobs that have just recovered.
+        Without those of the jobs ``without``, of parked jobs, and of jobs that have just recovered.
         """
         ...
 
-    async def unpublished(self, *, older_than_s: float, limit: int = 500) -> Sequence[StoredEvent]:
-        """Events that nobody marked as published, by event_id; without those that cannot be read."""
+    async def unpublished(self, *, older_than_s: float, after: int = 0, limit: int = 500) -> UnpublishedPage:
+        """A page of the events that nobody marked as published, by event_id: those after event_id ``after``."""
         ...
 
     async def mark_published(self, event_ids: Collection[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -125,6 +125,15 @@ class StoredEvent:
 
     event_id: int
     recorded: RecordedEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpublishedPage:
+    """Some events that nobody marked as published, and how many beside them this release cannot read."""
+
+    events: Sequence[StoredEvent]
+    unreadable: int
+    next_after: int | None  # the event_id after which the next page begins; None: this is the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from bso.domain.trial import Outcome, Trial, TrialState
 from bso.schema.envelope import dump, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.errors import Unstorable
-from bso.service.records import LoggedEvent, NewEvent, PowerProfile
+from bso.service.event_rows import recorded_from
+from bso.service.records import LoggedEvent, NewEvent, PowerProfile, StoredEvent
 
 Row = Mapping[str, Any]
 
@@ -123,6 +124,19 @@ def profile_from(row: Row) -> PowerProfile:
 def event_row(new: NewEvent) -> dict[str, Any]:
     """An event as a row, without its id and without the moments at which it was recorded and published."""
     return {name: getattr(new, name) for name in EVENT_COLUMNS}
+
+
+def readable_event(row: Row) -> StoredEvent | None:
+    """An event as it stands in its table; None of one that this release cannot read."""
+    try:
+        return stored_event(row)
+    except StateTooNew:
+        return None
+
+
+def stored_event(row: Row) -> StoredEvent:
+    """An event as it stands in its table. Raises StateTooNew."""
+    return StoredEvent(event_id=row["event_id"], recorded=recorded_from(logged_from(row)))
 
 
 def logged_from(row: Row) -> LoggedEvent:

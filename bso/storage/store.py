@@ -14,9 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from bso.domain.trial import Trial, TrialState
-from bso.schema.errors import StateTooNew
 from bso.service.errors import SchemaMissing, StoreLost, StoreUnavailable
-from bso.service.event_rows import recorded_from
 from bso.service.records import (
     JobOverview,
     JobSummary,
@@ -26,6 +24,7 @@ from bso.service.records import (
     SchemaState,
     StoredEvent,
     StoredJob,
+    UnpublishedPage,
 )
 from bso.storage.column_types import Moment
 from bso.storage.connections import READS_ONLY
@@ -33,7 +32,7 @@ from bso.storage.dialects import dialect_named
 from bso.storage.faults import connecting, translated
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
 from bso.storage.parked_jobs import SqlParkedJobs, is_parked
-from bso.storage.rows import Row, logged_from, profile_from, trial_from
+from bso.storage.rows import Row, profile_from, readable_event, stored_event, trial_from
 from bso.storage.schema import schema_state, state_of_revision
 from bso.storage.statements import published
 from bso.storage.tables import event, job, power_profile, trial
@@ -130,7 +129,7 @@ class SqlStore:
             statement = statement.where(or_(previous.is_not(None), event.c.event_id > after))
         if before is not None:
             statement = statement.where(event.c.recorded_at < before)
-        return [_stored_event(row) for row in await self._read(statement)]
+        return [stored_event(row) for row in await self._read(statement)]
 
     async def last_event_id(self, job_id: str | None = None) -> int:
         """The highest event_id in the log of a job or of all; 0 if there is none."""
@@ -139,24 +138,27 @@ class SqlStore:
         rows = await self._read(statement if job_id is None else statement.where(event.c.job_id == job_id))
         return int(rows[0]["event_id"]) if rows else 0
 
-    async def lapsed_leases(self, *, job_id: str | None = None, limit: int = 100) -> Sequence[LapsedLease]:
+    async def lapsed_leases(
+        self, *, job_id: str | None = None, without: Collection[str] = (), limit: int = 100
+    ) -> Sequence[LapsedLease]:
         """Active trials whose lease is over by the database's clock, the oldest first."""
         columns = (trial.c.job_id, trial.c.trial_number, trial.c.trial_id, trial.c.state, trial.c.lease_expires_at)
         lapsed = and_(trial.c.lease_expires_at <= self._dialect.clock(), trial.c.state.in_(_ACTIVE))
-        statement = (
-            select(*columns).where(lapsed, ~is_parked(trial.c.job_id)).order_by(trial.c.lease_expires_at).limit(limit)
-        )
+        wanted = and_(lapsed, ~is_parked(trial.c.job_id), trial.c.job_id.not_in(sorted(without)))
+        statement = select(*columns).where(wanted).order_by(trial.c.lease_expires_at).limit(limit)
         if job_id is not None:
             statement = statement.where(trial.c.job_id == job_id)
         return [LapsedLease(**{**row, "state": TrialState(row["state"])}) for row in await self._read(statement)]
 
-    async def unpublished(self, *, older_than_s: float, limit: int = 500) -> Sequence[StoredEvent]:
-        """Events that nobody marked as published, by event_id; without those that cannot be read."""
+    async def unpublished(self, *, older_than_s: float, after: int = 0, limit: int = 500) -> UnpublishedPage:
+        """A page of the events that nobody marked as published, by event_id: those after event_id ``after``."""
         now = (await self._read(select(self._dialect.clock().label("now"))))[0]["now"]
         until = literal(now - timedelta(seconds=older_than_s), Moment())
-        waiting = and_(event.c.published_at.is_(None), event.c.recorded_at <= until)
+        waiting = and_(event.c.published_at.is_(None), event.c.recorded_at <= until, event.c.event_id > after)
         rows = await self._read(select(event).where(waiting).order_by(event.c.event_id).limit(limit))
-        return [found for row in rows if (found := _readable_event(row)) is not None]
+        events = [found for row in rows if (found := readable_event(row)) is not None]
+        next_after = rows[-1]["event_id"] if len(rows) == limit else None
+        return UnpublishedPage(events=events, unreadable=len(rows) - len(events), next_after=next_after)
 
     async def mark_published(self, event_ids: Collection[int]) -> None:
         """Say that these events have reached the broker."""
@@ -286,15 +288,3 @@ def _jobs_after(job_id: str) -> Select[Any]:
 def _summary(row: Row) -> JobSummary:
     fields = {column.name: row[column.name] for column in _SUMMARY}
     return JobSummary(**{**fields, "owner": row["owner"] or None})
-
-
-def _readable_event(row: Row) -> StoredEvent | None:
-    """None of one that this release cannot read: others are published all the same."""
-    try:
-        return _stored_event(row)
-    except StateTooNew:
-        return None
-
-
-def _stored_event(row: Row) -> StoredEvent:
-    return StoredEvent(event_id=row["event_id"], recorded=recorded_from(logged_from(row)))

@@ -99,7 +99,7 @@ class Journeys:
 
     async def _is_settled(self) -> bool:
         assert self.store is not None
-        return not await self.store.unpublished(older_than_s=0.0, limit=1)
+        return not (await self.store.unpublished(older_than_s=0.0, limit=1)).events
 
     async def _one_lane(self, messages: Sequence[Message]) -> list[tuple[float, bytes]]:
         timed = []

@@ -86,7 +86,7 @@ async def test_events_of_a_dead_worker_are_relayed(
     await eventually_async(subscriber.connected.is_set)
     pending = asyncio.create_task(begin(ask, job))
     assert await asyncio.to_thread(doomed.wait) == -signal.SIGKILL
-    waiting = await store.unpublished(older_than_s=0.0)
+    waiting = (await store.unpublished(older_than_s=0.0)).events
     assert "TrialStarted" in {type(stored.recorded.event).__name__ for stored in waiting}
     heirs = [start_worker(relay_age_s=1.0) for _ in range(2)]
     async with asyncio.timeout(PATIENCE_S):
@@ -99,7 +99,7 @@ async def test_events_of_a_dead_worker_are_relayed(
 
 
 async def _all_published(store: SqlStore) -> bool:
-    return not await store.unpublished(older_than_s=0.0)
+    return not (await store.unpublished(older_than_s=0.0)).events
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from bso.domain.commands import ReportEpoch, Request
 from bso.domain.errors import Rejected
 from bso.domain.replies import Problem
 from bso.schema.codec import decode_command
+from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso.schema.errors import UnsupportedSchema
 from bso_broker.addresses import is_reply_address
 from bso_broker.dead_letters import sender_of
@@ -58,6 +59,8 @@ class Admission:
         sender = Sender(user=user, reply_to=delivery.reply_to if is_answerable else None)
         if delivery.is_damaged:
             return _damaged(delivery, sender)
+        if delivery.discarded_bytes:
+            return _too_large(delivery, sender)
         if delivery.exchange not in (COMMANDS, ""):
             return _astray(delivery, sender)
         if self.requires_user_id and user is None:
@@ -82,6 +85,12 @@ def _damaged(delivery: Delivery, sender: Sender) -> Refused:
     detail = "expected AMQP properties with text in UTF-8 and times before the year 10000, got others"
     problem = Problem(type="malformed", title="The message's properties cannot be read", detail=detail)
     return Refused(delivery=delivery, sender=sender, kind="malformed", reason=f"malformed: {detail}", problem=problem)
+
+
+def _too_large(delivery: Delivery, sender: Sender) -> Refused:
+    detail = f"expected at most {MAX_MESSAGE_BYTES} bytes, got {delivery.discarded_bytes}; the body is thrown away"
+    problem = Problem(type="too_large", title="The message is too large for a command", detail=detail)
+    return Refused(delivery=delivery, sender=sender, kind="too_large", reason=f"too_large: {detail}", problem=problem)
 
 
 def _astray(delivery: Delivery, sender: Sender) -> Refused:

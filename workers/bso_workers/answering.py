@@ -174,7 +174,7 @@ class Answering:
             shortened = replace(delivery, body=delivery.body[:_LONGEST_REASON])
             return await self._set_aside(shortened, sender, kind=kind, reason=f"{error}; shortened. {reason}")
         except (Retryable, Misconfigured) as error:
-            _log.error(
+            _log.warning(
                 "a command could not be set aside: it comes again",
                 action="dead_letter_failed",
                 command_id=command_id,

@@ -113,6 +113,7 @@ class WorkerParts:
             "outbox": self.outbox.run,
             "relay": self.relay.run,
             "reaper": self.reaper.run,
+            "readiness": self.readiness.watch,
         }
 
     async def drain(self, tasks: Tasks) -> None:

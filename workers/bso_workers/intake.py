@@ -71,7 +71,7 @@ class Intake:
         self._readiness.report(_DATABASE, None)
         self._readiness.report("worker", None)
         await self._consumer.resume()
-        _log.info("taking commands", action="intake_open")
+        _log.info("the database is there: commands may come", action="intake_open")
 
     async def _something_is_wrong(self) -> None:
         """Look after the database while commands are taken; return when the intake has been shut."""

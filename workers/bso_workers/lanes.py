@@ -177,5 +177,6 @@ class Lanes:
 
     async def _keep(self, items: list[Admitted]) -> None:
         while items:  # more may arrive meanwhile
-            await self._parking.keep(items[:1])
-            del items[:1]
+            some = items[: self._batch_limit]
+            await self._parking.keep(some)
+            del items[: len(some)]

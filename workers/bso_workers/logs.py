@@ -6,56 +6,70 @@ import logging
 from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from bso_workers.settings import LogFormat, LogLevel
 
 _NOISY = {"aiormq": logging.ERROR, "aiohttp": logging.WARNING, "asyncio": logging.WARNING}
 _FAILED_ATTEMPT = "error when creating transport"  # aiormq says so at every attempt, bso_broker once and in words
+_CLOSED_BY_BROKER = "Unexpected connection close from remote"
+_CONNECTION_FORCED = 320  # AMQP's code where a broker is shut down, or an operator closes a connection
+_FIRST = ("timestamp", "level", "logger", "action", "message")
 _FACTS: tuple[Processor, ...] = (
     structlog.contextvars.merge_contextvars,
-    structlog.processors.add_log_level,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
 
 
 def configure_logs(*, level: LogLevel, style: LogFormat, stream: TextIO) -> None:
-    """Send what this program and its libraries log to one stream, in one form, with time and level on each line."""
+    """Send what this program and its libraries log to one stream, in one form: each line has the same first keys."""
     number = logging.getLevelNamesMapping()[level.upper()]
     is_json = style == "json" or (style == "auto" and not stream.isatty())
-    rendering = _as_json() if is_json else _for_people(has_colors=stream.isatty())
     structlog.configure(
-        processors=[*_FACTS, *rendering],
+        processors=[*_FACTS, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    _lead_libraries_to(stream, number, rendering)
-
-
-def _lead_libraries_to(stream: TextIO, level: int, rendering: tuple[Processor, ...]) -> None:
-    """What is logged with the standard library, by the broker's part among others, looks the same."""
     handler = logging.StreamHandler(stream)
-    handler.addFilter(lambda record: _FAILED_ATTEMPT not in record.getMessage())
+    handler.addFilter(_is_news)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*_FACTS, structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder()],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+            foreign_pre_chain=[*_FACTS, structlog.stdlib.ExtraAdder()],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *(_as_json() if is_json else _for_people(has_colors=stream.isatty())),
+            ],
         )
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    root.setLevel(number)
     for name, least in _NOISY.items():
-        logging.getLogger(name).setLevel(max(level, least))
+        logging.getLogger(name).setLevel(max(number, least))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether nobody else says it better. That a broker shuts down is made a warning: nobody has to do anything."""
+    if str(record.msg).startswith(_CLOSED_BY_BROKER) and record.args and _CONNECTION_FORCED in record.args:
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return _FAILED_ATTEMPT not in record.getMessage()
 
 
 def _as_json() -> tuple[Processor, ...]:
     return (
         structlog.processors.ExceptionRenderer(),
         structlog.processors.EventRenamer("message"),
+        _in_order,
         structlog.processors.JSONRenderer(),
     )
+
+
+def _in_order(_logger: WrappedLogger, _name: str, facts: EventDict) -> EventDict:
+    """The same keys first on each line, in the same order; a line of a library has no action."""
+    return {name: facts.get(name) for name in _FIRST} | dict(facts)
 
 
 def _for_people(*, has_colors: bool) -> tuple[Processor, ...]:

@@ -12,6 +12,7 @@ REASONS = (
     "no_user_id",
     "forged_reply_address",
     "foreign_binding",
+    "too_large",
     "poison",
     "park_limit",
 )

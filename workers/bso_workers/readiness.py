@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import structlog
+from structlog.typing import FilteringBoundLogger
+
 from bso_broker.messages import Readiness as BrokerReadiness
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 JOBS = "jobs"
 """The obstacle that many jobs are in trouble: those of all others go on."""
+_LOOK_EVERY_S = 1.0
 _NONE: Mapping[str, Callable[[], str | None]] = MappingProxyType({})
 
 
 class WorkerReadiness:
     """Gathers the obstacles to work: the broker's as the consumer sees it, and those reported here by name.
 
-    ``others`` are looked at whenever somebody asks; each gives an obstacle, or None, by its name.
+    ``others`` are looked at whenever somebody asks; each gives an obstacle, or None, by its name. Whoever sees that
+    this worker has become ready, or has stopped being so, has it logged.
     """
 
     def __init__(
@@ -30,6 +38,13 @@ class WorkerReadiness:
         self._others = others
         self._obstacles: dict[str, str] = {"worker": "starting"}
         self._clear_since_s = clock()
+        self._was_ready = False
+
+    async def watch(self) -> None:
+        """Look again and again, for ever."""
+        while True:
+            self.reasons()
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     def report(self, name: str, obstacle: str | None) -> None:
         """Say what stands in the way under this name; None: nothing any more."""
@@ -50,6 +65,9 @@ class WorkerReadiness:
                 found[name] = obstacle
         if found.keys() - {JOBS}:
             self._clear_since_s = self._clock()
+        if self._was_ready != (not found):
+            self._was_ready = not found
+            _log_turn(found)
         return found
 
     @property
@@ -62,3 +80,12 @@ class WorkerReadiness:
         if self.reasons().keys() - {JOBS}:
             return 0.0
         return self._clock() - max(self._clear_since_s, self._broker().since_s)
+
+
+def _log_turn(found: Mapping[str, str]) -> None:
+    if not found:
+        _log.info("ready: commands are taken and decided", action="ready")
+    elif "worker" in found:
+        _log.info("not ready any more", action="not_ready", reasons=dict(found))
+    else:
+        _log.warning("not ready any more", action="not_ready", reasons=dict(found))

@@ -65,14 +65,22 @@ class Reaper:
         if self._ready_for_s() < self._lease_s or await self._waiting_commands():
             return 0
         await self._store.parked_jobs.forget_recovered(older_than_s=self._lease_s)
-        lapsed = await self._store.lapsed_leases(limit=_MOST_AT_ONCE)
         reaped = 0
-        for job_id in dict.fromkeys(lease.job_id for lease in lapsed):
-            reaped += await self._reap_of(job_id, [lease for lease in lapsed if lease.job_id == job_id])
-        return reaped
+        failed: set[str] = set()  # their leases would fill the page again and again
+        while True:
+            lapsed = await self._store.lapsed_leases(without=failed, limit=_MOST_AT_ONCE)
+            had_failed = len(failed)
+            for job_id in dict.fromkeys(lease.job_id for lease in lapsed):
+                own = [lease for lease in lapsed if lease.job_id == job_id]
+                expired = await self._reap_of(job_id, own)
+                reaped += expired
+                if not expired:
+                    failed.add(job_id)
+            if len(lapsed) < _MOST_AT_ONCE or len(failed) == had_failed:
+                return reaped
 
     async def _reap_of(self, job_id: str, lapsed: Sequence[LapsedLease]) -> int:
-        """Expire leases of one job, whose trouble is not that of others."""
+        """Expire leases of one job, whose trouble is not that of others; returns how many this worker expired."""
         try:
             answers = await self._decider.execute([expiry_of(lease) for lease in lapsed])
         except BsoError as error:

@@ -134,28 +134,43 @@ class TroubledJobs:
         return len(types) > 1
 
     async def keep(self, items: Sequence[Admitted]) -> None:
-        """Settle commands of a parked job: their senders keep them, or the broker does, until they come again."""
-        for one in items:
-            job_id = one.request.job_id
-            pause_s = max(_SOON_S, self.pause_s(job_id))
-            if not isinstance(one.request.command, KEPT_HERE):
-                await self._answering.decline(one, retry_after_s=pause_s)
-            elif one.delivery.parked_s >= self._limit_s:
-                await self._answering.give_up(one, reason=f"park_limit: its job was in trouble for {self._limit_s:g} s")
-            else:
-                await self._keep_at_broker(one, pause_s)
+        """Settle commands of a parked job: their senders keep them, or the broker does, until they come again.
 
-    async def _keep_at_broker(self, one: Admitted, pause_s: float) -> None:
+        They go to the broker in their order, and its confirmations are waited for together.
+        """
+        waiting = list(items)
+        while waiting:
+            turn = list({one.request.command_id: one for one in waiting}.values())  # copies wait for one another
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._keep_one(one)) for one in turn]
+            settled = {id(one) for one, task in zip(turn, tasks, strict=True) if task.result()}
+            waiting = [one for one in waiting if id(one) not in settled]
+            if len(settled) < len(turn):
+                await asyncio.sleep(_SOON_S)  # handing them back would count as a failed delivery
+
+    async def _keep_one(self, one: Admitted) -> bool:
+        """Whether a command is settled now."""
+        pause_s = max(_SOON_S, self.pause_s(one.request.job_id))
+        if not isinstance(one.request.command, KEPT_HERE):
+            await self._answering.decline(one, retry_after_s=pause_s)
+        elif one.delivery.parked_s >= self._limit_s:
+            await self._answering.give_up(one, reason=f"park_limit: its job was in trouble for {self._limit_s:g} s")
+        else:
+            return await self._keep_at_broker(one, pause_s)
+        return True
+
+    async def _keep_at_broker(self, one: Admitted, pause_s: float) -> bool:
         kept = self._parked[one.request.job_id].kept if one.request.job_id in self._parked else {}
         now_s, command_id = self._clock(), one.request.command_id
         for gone in [known for known, until_s in kept.items() if until_s <= now_s]:
             del kept[gone]
         is_copy = command_id in kept and not one.delivery.parked_s
-        while not await self._answering.keep(one, pause_s=pause_s, is_copy=is_copy):  # noqa: ASYNC110
-            await asyncio.sleep(_SOON_S)  # handing it back would count as a failed delivery
+        if not await self._answering.keep(one, pause_s=pause_s, is_copy=is_copy):
+            return False
         if not is_copy:
             kept[command_id] = now_s + pause_s
             self._metrics.parked_commands.inc()
+        return True
 
 
 def remedy(job_id: str, error: Exception) -> str:

@@ -81,6 +81,7 @@ class MemoryConsumer:
             parked_s=command.parked_s,
             redelivered=command.delivery_count > 0,
             delivery_count=command.delivery_count,
+            discarded_bytes=command.discarded_bytes,
             session=self._session,
             tag=self._tag,
         )

@@ -36,7 +36,11 @@ class MemoryDeadLetters:
 
     async def requeue(self, message_ids: Container[str | None] | None = None) -> int:
         """Send dead letters to the workers again, all or those with these ids."""
-        wanted = [d for d in self._wire.dead if message_ids is None or d.command.message_id in message_ids]
+        wanted = [
+            dead
+            for dead in self._wire.dead
+            if (message_ids is None or dead.command.message_id in message_ids) and not dead.command.discarded_bytes
+        ]
         self._wire.dead = [d for d in self._wire.dead if d not in wanted]
         for dead in wanted:
             self._wire.take_over(self._again(dead))
@@ -63,4 +67,5 @@ def _dead_letter(dead: Dead) -> DeadLetter:
         reason=dead.reason,
         died_at=dead.died_at,
         headers=dead.command.headers,
+        discarded_bytes=dead.command.discarded_bytes,
     )

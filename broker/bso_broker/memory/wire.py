@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
+from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_broker.dead_letters import named_sender
 from bso_broker.errors import NoCommandQueue, PublishFailed
 from bso_broker.messages import Event, Headers
@@ -28,6 +29,7 @@ class Command:
     headers: Headers = field(default_factory=dict)
     delivery_count: int = 0
     parked_s: float = 0.0
+    discarded_bytes: int = 0  # how large its body was, if workers do not read it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,9 @@ class Wire:
         """Accept a command."""
         if not self.declared:
             raise NoCommandQueue("nothing takes commands yet: start a consumer, or declare()")
-        self.waiting.append(command)
+        size = len(command.body)
+        is_readable = size <= MAX_MESSAGE_BYTES
+        self.waiting.append(command if is_readable else replace(command, body=b"", discarded_bytes=size))
         self.wake_consumers()
 
     def hand_out(self, limit: int) -> list[Command]:

@@ -76,17 +76,18 @@ async def one(consumer: CommandSource) -> Delivery:
 
 async def answer(broker: Broker, consumer: CommandSource, deliveries: Sequence[Delivery]) -> None:
     """Reply with the body in capitals, then acknowledge."""
-    replies = [
-        Reply(
-            reply_to=delivery.reply_to or "",
-            body=delivery.body.upper(),
-            correlation_id=delivery.correlation_id or "",
-            user_id=delivery.user_id,
-        )
-        for delivery in deliveries
-    ]
+    replies = [reply_to(delivery, delivery.body.upper()) for delivery in deliveries]
     await broker.reply_publisher().reply_batch(replies, timeout_s=DEADLINE_S)
     await consumer.ack(deliveries)
+
+
+def reply_to(delivery: Delivery, body: bytes) -> Reply:
+    return Reply(
+        reply_to=delivery.reply_to or "",
+        body=body,
+        correlation_id=delivery.correlation_id or "",
+        user_id=delivery.user_id,
+    )
 
 
 async def dead_letter_count(box: DeadLetterBox) -> int:

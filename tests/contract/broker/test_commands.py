@@ -6,12 +6,22 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from bso_broker.addresses import is_reply_address
+from bso.schema.envelope import MAX_ANSWER_BYTES, MAX_MESSAGE_BYTES
+from bso_broker.addresses import is_reply_address, new_reply_queue
 from bso_broker.dead_letters import sender_of
 from bso_broker.errors import BrokerClosed, CallTimeout, ForgedReplyAddress, MessageTooLarge, NoCommandQueue
 from bso_broker.messages import Delivery, Reply
 from bso_broker.ports import Broker, CommandCaller, CommandSource, DeadLetterBox
-from tests.contract.broker.stories import DEADLINE_S, answer, batch, dead_letter_count, one, several, started_consumer
+from tests.contract.broker.stories import (
+    DEADLINE_S,
+    answer,
+    batch,
+    dead_letter_count,
+    one,
+    reply_to,
+    several,
+    started_consumer,
+)
 from tests.servers import eventually_async
 
 Ask = Callable[..., asyncio.Task[bytes]]
@@ -297,15 +307,48 @@ async def test_a_reply_to_a_client_that_is_gone_is_no_error(broker: Broker) -> N
     await broker.reply_publisher().reply_batch([reply])
 
 
-async def test_ten_megabytes_go_there_and_back(broker: Broker, consumer: CommandSource, ask: Ask) -> None:
-    call = ask(b"x" * 10_000_000, message_id="1")
-    await answer(broker, consumer, await batch(consumer))
-    assert await call == b"X" * 10_000_000
+async def test_the_largest_command_gets_the_largest_reply(broker: Broker, consumer: CommandSource, ask: Ask) -> None:
+    command, reply = b"x" * MAX_MESSAGE_BYTES, b"y" * MAX_ANSWER_BYTES
+    call = ask(command, message_id="1")
+    delivery = await one(consumer)
+    assert (delivery.body, delivery.discarded_bytes) == (command, 0)
+    await broker.reply_publisher().reply_batch([reply_to(delivery, reply)], timeout_s=DEADLINE_S)
+    assert await call == reply
 
 
-async def test_a_message_larger_than_brokers_take_is_refused_before_it_is_sent(caller: CommandCaller) -> None:
-    with pytest.raises(MessageTooLarge, match="16000000"):
-        await caller.call(b"x" * 16_000_001, message_id="1", timeout_s=DEADLINE_S)
+async def test_a_body_too_large_for_a_command_is_not_read_and_those_beside_it_are(
+    broker: Broker, consumer: CommandSource, ask: Ask
+) -> None:
+    calls = [ask(body, message_id=str(n)) for n, body in enumerate([b"a", b"x" * (MAX_MESSAGE_BYTES + 1), b"b"])]
+    first, large, last = await several(consumer, 3)
+    assert (large.message_id, large.body, large.discarded_bytes) == ("1", b"", MAX_MESSAGE_BYTES + 1)
+    assert is_reply_address(large.reply_to, large.user_id)
+    await answer(broker, consumer, [first, large, last])
+    assert [await call for call in calls] == [b"A", b"", b"B"]
+
+
+async def test_a_message_larger_than_brokers_take_is_refused_before_it_is_sent(
+    broker: Broker, caller: CommandCaller
+) -> None:
+    with pytest.raises(MessageTooLarge, match="4194304"):
+        await caller.call(b"x" * (MAX_ANSWER_BYTES + 1), message_id="1", timeout_s=DEADLINE_S)
+    too_large = Reply(
+        reply_to=new_reply_queue("guest"), body=b"x" * (MAX_ANSWER_BYTES + 1), correlation_id="1", user_id="guest"
+    )
+    with pytest.raises(MessageTooLarge, match="4194304"):
+        await broker.reply_publisher().reply_batch([too_large])
+
+
+async def test_commands_parked_together_come_back_in_their_order(
+    broker: Broker, consumer: CommandSource, ask: Ask
+) -> None:
+    for number in range(50):
+        ask(b"later", message_id=str(number))
+    deliveries = await several(consumer, 50)
+    await asyncio.gather(*(consumer.park(delivery, sender="ann", pause_s=1.0) for delivery in deliveries))
+    again = await several(consumer, 50)
+    assert [delivery.message_id for delivery in again] == [str(number) for number in range(50)]
+    assert {delivery.parked_s for delivery in again} == {5.0}
 
 
 async def test_a_parked_command_comes_back_as_its_senders(broker: Broker, consumer: CommandSource, ask: Ask) -> None:

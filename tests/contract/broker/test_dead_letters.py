@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_broker.dead_letters import sender_of
 from bso_broker.ports import Broker, CommandSource, DeadLetterBox
 from bso_broker.topology import DELIVERY_LIMIT
@@ -114,3 +115,36 @@ async def test_setting_aside_one_of_a_batch_leaves_the_others_unsettled(
     await answer(broker, consumer, deliveries[:1])
     assert await good == b"GOOD"
     assert not poison.done()
+
+
+async def test_a_command_too_large_to_be_read_lies_there_without_its_body_and_is_not_sent_again(
+    broker: Broker, consumer: CommandSource, ask: Ask
+) -> None:
+    too_large = MAX_MESSAGE_BYTES + 1
+    ask(b"x" * too_large, message_id="large")
+    await consumer.dead_letter(await one(consumer), reason="too large", sender="alice")
+    await set_one_aside(consumer, ask)
+    async with broker.dead_letters() as box:
+        await holds(box, 2)
+        assert await box.requeue() == 1
+        assert (await one(consumer)).message_id == "1"
+        (letter,) = await box.peek()
+        assert (letter.message_id, letter.user_id, letter.reason) == ("large", "alice", "too large")
+        assert (letter.body, letter.discarded_bytes) == (b"", too_large)
+
+
+async def test_a_body_that_is_too_large_is_not_read_from_the_dead_letters_either(
+    broker: Broker, ask: Ask, cleaning: AsyncExitStack
+) -> None:
+    too_large = MAX_MESSAGE_BYTES + 1
+    ask(b"x" * too_large, message_id="1")
+    for _ in range(DELIVERY_LIMIT + 1):
+        consumer = await started_consumer(broker, cleaning)
+        await one(consumer)
+        await consumer.close()
+    async with broker.dead_letters() as box:
+        await holds(box, 1)
+        (letter,) = await box.peek()
+        assert (letter.reason, letter.body, letter.discarded_bytes) == ("delivery_limit", b"", too_large)
+        assert await box.requeue() == 0
+        assert await dead_letter_count(box) == 1

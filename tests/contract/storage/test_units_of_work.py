@@ -149,6 +149,8 @@ async def test_lapsed_leases_are_found_and_expired_once(open_another: OpenStore)
     assert [(lease.job_id, lease.trial_number) for lease in lapsed] == [(JOB, 1), ("another", 1)]
     assert await store.lapsed_leases(job_id="another") == lapsed[1:]
     assert await store.lapsed_leases(limit=1) == lapsed[:1]
+    assert await store.lapsed_leases(without={JOB}) == lapsed[1:]
+    assert await store.lapsed_leases(without={JOB, "another"}) == []
     rivals = [Engine(open_another(), Rules(resume_window_s=3600.0)) for _ in range(2)]
     told = await asyncio.gather(*(rival.execute([expiry_of(lease) for lease in lapsed]) for rival in rivals))
     assert [answer.reply for answers in told for answer in answers] == [LeaseExpired(state=TrialState.SUSPENDED)] * 4
@@ -178,16 +180,19 @@ async def test_events_are_unpublished_until_they_are_marked(store: Store) -> Non
     engine = Engine(store)
     [registered] = await ask(engine, registration())
     [begun] = await ask(engine, beginning())
-    waiting = await store.unpublished(older_than_s=0.0)
+    waiting = (await store.unpublished(older_than_s=0.0)).events
     assert [stored.event_id for stored in waiting] == [event.event_id for event in (*registered.events, *begun.events)]
     assert waiting[0].recorded == registered.events[0].recorded
-    assert await store.unpublished(older_than_s=3600.0) == []
+    assert (await store.unpublished(older_than_s=3600.0)).events == []
     await store.mark_published([event.event_id for event in begun.events])
     await store.mark_published([event.event_id for event in begun.events])
     await store.mark_published([])
-    assert list(await store.unpublished(older_than_s=0.0, limit=1)) == list(registered.events)
+    page = await store.unpublished(older_than_s=0.0, limit=1)
+    assert (list(page.events), page.next_after) == (list(registered.events), registered.events[0].event_id)
+    rest = await store.unpublished(older_than_s=0.0, after=registered.events[0].event_id)
+    assert (list(rest.events), rest.unreadable, rest.next_after) == ([], 0, None)
     await store.mark_published([10**9, *(event.event_id for event in registered.events)])
-    assert await store.unpublished(older_than_s=0.0) == []
+    assert (await store.unpublished(older_than_s=0.0)).events == []
 
 
 async def test_history_is_read_in_pages(store: Store) -> None:
@@ -285,7 +290,9 @@ async def test_a_store_that_is_up_to_date_is_ready(store: Store) -> None:
 
 
 async def _publish_everything(store: Store) -> None:
-    await store.mark_published([stored.event_id for stored in await store.unpublished(older_than_s=0.0, limit=10_000)])
+    await store.mark_published(
+        [stored.event_id for stored in (await store.unpublished(older_than_s=0.0, limit=10_000)).events]
+    )
 
 
 async def test_a_job_that_has_a_log_and_no_row_is_an_orphan(open_another: OpenStore) -> None:

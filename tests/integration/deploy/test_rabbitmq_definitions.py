@@ -13,9 +13,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiormq
 import pytest
-from aiormq.exceptions import ChannelAccessRefused
+from aiormq.exceptions import ChannelAccessRefused, ChannelPreconditionFailed
 from typing_extensions import override
 
+from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, DEAD_LETTER_EXCHANGE
 from tools.private_servers import Management, RabbitMQ, ServerFailed
@@ -86,6 +87,14 @@ async def test_a_training_may_send_commands_and_not_consume_them(rabbitmq: Confi
         await channel.basic_publish(b"not for a worker", exchange=COMMANDS, routing_key="command", mandatory=True)
         with pytest.raises(ChannelAccessRefused):
             await channel.basic_get(COMMAND_QUEUE)
+
+
+async def test_a_message_larger_than_any_of_bso_is_refused_when_it_is_published(rabbitmq: ConfiguredRabbitMQ) -> None:
+    async with aiormq.connect(rabbitmq.login_url("training")) as connection:
+        channel = await connection.channel(publisher_confirms=True)
+        await channel.basic_publish(b"x" * MAX_ANSWER_BYTES, exchange=COMMANDS, routing_key="command", mandatory=True)
+        with pytest.raises(ChannelPreconditionFailed, match="larger than"):
+            await channel.basic_publish(b"x" * (MAX_ANSWER_BYTES + 1), exchange=COMMANDS, routing_key="command")
 
 
 async def test_an_operator_sees_the_dead_letters(rabbitmq: ConfiguredRabbitMQ) -> None:

@@ -94,7 +94,7 @@ async def test_beginning_a_trial_expires_lapsed_leases_first(tmp_path: Path) -> 
 async def test_there_is_no_outbox(tmp_path: Path) -> None:
     handle = await open_embedded(tmp_path / "bso.sqlite", upgrade=upgrade)
     await ask(handle.engine, registration(), beginning())
-    assert await handle.store.unpublished(older_than_s=0.0) == []
+    assert (await handle.store.unpublished(older_than_s=0.0)).events == []
     await handle.close()
 
 

@@ -56,6 +56,13 @@ def test_a_command_whose_properties_could_not_be_read_is_refused(admission: Admi
     assert (verdict.kind, verdict.problem.type, verdict.sender.reply_to) == ("malformed", "malformed", None)
 
 
+def test_a_command_whose_body_was_too_large_to_be_read_is_refused_and_its_sender_learns_the_sizes() -> None:
+    verdict = refused(OPEN, replace(COMMAND, body=b"", discarded_bytes=16_000_000))
+    assert (verdict.kind, verdict.problem.type, verdict.sender.reply_to) == ("too_large", "too_large", COMMAND.reply_to)
+    assert "16000000" in verdict.reason
+    assert "1048576" in verdict.problem.detail
+
+
 def test_what_a_foreign_binding_brings_is_no_command_and_names_the_exchange() -> None:
     verdict = refused(OPEN, replace(COMMAND, exchange="bso.events"))
     assert verdict.kind == "foreign_binding"

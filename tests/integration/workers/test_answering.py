@@ -135,12 +135,12 @@ async def test_events_that_could_not_be_published_are_left_to_the_relay(
         await register(ask, job)
         await recur(ask, job, "monday")
         await parts.outbox.flushed()
-        left = await store_by_clock.unpublished(older_than_s=0.0)
+        left = (await store_by_clock.unpublished(older_than_s=0.0)).events
         assert left
         clock.forward(61.0)
 
         async def all_published() -> bool:
-            return not await store_by_clock.unpublished(older_than_s=0.0)
+            return not (await store_by_clock.unpublished(older_than_s=0.0)).events
 
         await eventually_async(all_published)
         assert parts.metrics.registry.get_sample_value("bso_events_relayed_total") == len(left)
@@ -153,7 +153,7 @@ async def test_an_event_that_is_too_large_for_the_broker_stops_no_others(memory_
         await asyncio.gather(register(ask, "small-job"), ask("large-job", RegisterJob(spec=SPEC)))
 
         async def all_published() -> bool:
-            return not await memory_store.unpublished(older_than_s=0.0)
+            return not (await memory_store.unpublished(older_than_s=0.0)).events
 
         await eventually_async(all_published)
         assert parts.readiness.is_ready

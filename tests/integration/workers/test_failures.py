@@ -274,7 +274,7 @@ async def test_events_are_published_and_marked(
         if len(heard) == len(expected):
             break
     assert heard == expected
-    assert list(await memory_store.unpublished(older_than_s=0.0)) == []
+    assert list((await memory_store.unpublished(older_than_s=0.0)).events) == []
 
 
 async def test_what_was_not_published_is_relayed_once_it_is_old(
@@ -303,7 +303,7 @@ def _forget_that_they_were_published(store: InMemoryStore, events: Sequence[Stor
 
 
 async def _all_published(store: InMemoryStore) -> bool:
-    return not await store.unpublished(older_than_s=0.0)
+    return not (await store.unpublished(older_than_s=0.0)).events
 
 
 async def test_the_same_command_again_gets_the_same_answer_and_no_new_events(

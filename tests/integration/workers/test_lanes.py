@@ -3,12 +3,14 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from bso.domain.commands import BeginTrial, Request
+from bso.domain.commands import BeginTrial, FinishTrial, Request
 from bso.domain.errors import BsoError
+from bso.domain.trial import Outcome
 from bso.service.answers import Answer, Undecided
 from bso.service.errors import Conflict, JobDamaged, StoreUnavailable
 from bso.service.parked_jobs import InMemoryParkedJobs
@@ -21,15 +23,25 @@ from tests.integration.workers.training import HARDWARE
 from tests.servers import eventually_async
 
 
-class Declining:
-    """In the place of Answering: notes whose commands were declined."""
+class Keeping:
+    """In the place of Answering: notes whose commands were declined, and which were kept, but the first tries."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, not_yet: int = 0) -> None:
+        self.not_yet = not_yet
         self.declined: list[str] = []
+        self.kept: list[tuple[str, bool]] = []
 
     async def decline(self, one: Admitted, *, retry_after_s: float) -> None:
         assert retry_after_s > 0
         self.declined.append(one.request.command_id)
+
+    async def keep(self, one: Admitted, *, pause_s: float, is_copy: bool) -> bool:
+        assert pause_s > 0
+        self.not_yet -= 1
+        if self.not_yet >= 0:
+            return False
+        self.kept.append((one.request.command_id, is_copy))
+        return True
 
 
 class Failing:
@@ -52,8 +64,16 @@ class Failing:
         return [Answer(request=request, reply=None) for request in requests]  # type: ignore[arg-type]
 
 
+def finish() -> Admitted:
+    command = FinishTrial(trial_number=1, trial_id="a-trial", outcome=Outcome.INTERRUPTED)
+    return admitted(Request(command_id=str(uuid.uuid4()), job_id="job", command=command))
+
+
 def command() -> Admitted:
-    request = Request(command_id=str(uuid.uuid4()), job_id="job", command=BeginTrial(hardware=HARDWARE))
+    return admitted(Request(command_id=str(uuid.uuid4()), job_id="job", command=BeginTrial(hardware=HARDWARE)))
+
+
+def admitted(request: Request) -> Admitted:
     delivery = Delivery(body=b"", message_id=request.command_id)
     return Admitted(delivery=delivery, sender=Sender(user=None, reply_to=None), request=request)
 
@@ -61,9 +81,11 @@ def command() -> Admitted:
 class Scene:
     """Lanes over doubles; ``obstacle`` is what keeps everything from being recorded."""
 
-    def __init__(self, decider: Failing, *, settling: Exception | None = None) -> None:
+    def __init__(
+        self, decider: Failing, *, settling: Exception | None = None, answering: Keeping | None = None
+    ) -> None:
         self.jobs = InMemoryParkedJobs(lambda: datetime.now(UTC))
-        self.answering = Declining()
+        self.answering = answering or Keeping()
         self.parking = self.worker()
         self.settled: list[str] = []
         self.handed_back: list[str | None] = []
@@ -143,6 +165,21 @@ async def test_a_lane_that_breaks_hands_its_commands_back() -> None:
     scene, items = Scene(Failing(), settling=ZeroDivisionError("a bug")), [command() for _ in range(12)]
     await scene.go(*items)
     assert set(scene.handed_back) == {one.delivery.message_id for one in items}
+
+
+async def test_commands_of_a_parked_job_are_kept_together_in_their_order_and_copies_once() -> None:
+    scene, items = Scene(Failing(*[Conflict("held")] * 1000), answering=Keeping()), [finish() for _ in range(25)]
+    copy = replace(items[3], delivery=replace(items[3].delivery, tag=99))
+    await scene.go(*items[:5], copy, *items[5:])
+    kept = scene.answering.kept
+    assert [command_id for command_id, is_copy in kept if not is_copy] == [one.request.command_id for one in items]
+    assert [command_id for command_id, is_copy in kept if is_copy] == [copy.request.command_id]
+
+
+async def test_what_could_not_be_kept_is_tried_again() -> None:
+    scene, items = Scene(Failing(*[Conflict("held")] * 1000), answering=Keeping(not_yet=3)), [finish(), finish()]
+    await scene.go(*items)
+    assert {command_id for command_id, _ in scene.answering.kept} == {one.request.command_id for one in items}
 
 
 async def test_a_job_that_has_recovered_at_one_worker_is_no_longer_known_at_others() -> None:

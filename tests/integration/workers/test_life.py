@@ -38,6 +38,15 @@ async def test_a_worker_waits_for_the_migration(mysql_url: str, ask: Queue, star
     await register(ask, new_job())
 
 
+async def test_a_worker_whose_login_the_broker_refuses_does_not_say_that_it_is_ready(
+    amqp_url: str, migrated_url: str, start_worker: StartWorker
+) -> None:
+    worker = start_worker(amqp_url=amqp_url.replace("guest:guest", "guest:wrong")).started()
+    worker.until(lambda: "refuses user" in worker.reasons().get("broker", ""))
+    worker.logged("intake_open")
+    assert "ready" not in {line["action"] for line in worker.lines()}
+
+
 @pytest.mark.slow
 async def test_a_worker_waits_for_the_broker_and_the_database(
     breakable_rabbitmq: RabbitMQ, breakable_mariadb: MariaDB, start_worker: StartWorker

@@ -47,6 +47,32 @@ def test_json_lines_carry_action_level_and_time() -> None:
     assert ours["timestamp"].endswith("Z")
 
 
+def test_each_json_line_begins_with_the_same_keys_whoever_logs_it() -> None:
+    stream = io.StringIO()
+    configure_logs(level="info", style="json", stream=stream)
+    structlog.get_logger("ours").info("decided", job_id="a-job", action="trial_started")
+    logging.getLogger("bso_broker.session").warning("broke", extra={"link": "publisher", "action": "broker_lost"})
+    logging.getLogger("asyncio").error("a library's own")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert {tuple(line)[:5] for line in lines} == {("timestamp", "level", "logger", "action", "message")}
+    assert [(line["logger"], line["action"]) for line in lines] == [
+        ("ours", "trial_started"),
+        ("bso_broker.session", "broker_lost"),
+        ("asyncio", None),
+    ]
+
+
+@pytest.mark.parametrize(("code", "level"), [(320, "warning"), (541, "error")])
+def test_only_a_broker_that_shuts_down_in_order_is_no_error(code: int, level: str) -> None:
+    stream = io.StringIO()
+    configure_logs(level="info", style="json", stream=stream)
+    words = 'Unexpected connection close from remote "%s", Connection.Close(reply_code=%r, reply_text=%r)'
+    logging.getLogger("aiormq.connection").error(words, "a connection", code, "words of the broker")
+    (line,) = map(json.loads, stream.getvalue().splitlines())
+    assert (line["level"], line["logger"]) == (level, "aiormq.connection")
+    assert "words of the broker" in line["message"]
+
+
 @pytest.mark.parametrize("style", ["json", "console"])
 def test_a_traceback_shows_no_values_of_variables(style: LogFormat) -> None:
     stream = io.StringIO()

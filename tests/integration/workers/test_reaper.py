@@ -16,6 +16,7 @@ from bso_broker.memory import MemoryBroker
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import Outbox
 from bso_workers.reaper import Reaper
+from tests.integration.storage.test_broken_databases import _execute as execute
 from tests.integration.workers.fixtures import Clock, RunWorker, StartWorker
 from tests.integration.workers.training import Direct, Queue, audit, begin, history, new_job, register, report, train
 from tests.servers import eventually_async
@@ -24,7 +25,7 @@ LEASE_S = 600.0
 
 
 def reaper_over(
-    store: InMemoryStore, *, ready_for_s: float = LEASE_S, waiting: int = 0, metrics: Metrics | None = None
+    store: InMemoryStore | SqlStore, *, ready_for_s: float = LEASE_S, waiting: int = 0, metrics: Metrics | None = None
 ) -> Reaper:
     async def waiting_commands() -> int:
         return waiting
@@ -98,6 +99,18 @@ async def test_after_an_outage_renewals_come_first(
     renewal = RenewLease(trial_number=trial.trial_number, trial_id=trial.trial_id)
     assert isinstance(await ask(job, renewal), LeaseRenewed)
     assert await reaper_over(store_by_clock).reap() == 0
+
+
+async def test_the_many_leases_of_a_damaged_job_keep_no_others_from_being_expired(store: SqlStore) -> None:
+    brief, damaged, healthy = Engine(store, Rules(lease_s=0.0)), new_job(), new_job()
+    for job, trials in ((damaged, 101), (healthy, 1)):
+        await register(Direct(engine=brief), job)
+        for number in range(trials):
+            await begin(Direct(engine=brief), job, recurrence_id=f"night-{number}")
+    await execute(store, f"UPDATE job SET state = '[' WHERE job_id = '{damaged}'")
+    assert await reaper_over(store).reap() == 1
+    assert [trial.state for trial in await store.trials(healthy)] == [TrialState.SUSPENDED]
+    assert {lease.job_id for lease in await store.lapsed_leases(limit=1000)} == {damaged}
 
 
 async def test_three_workers_expire_each_lapsed_lease_exactly_once(

@@ -70,7 +70,7 @@ async def check(ask: Queue, store: SqlStore, workers: Sequence[WorkerProcess], *
 
 
 async def _all_published(store: SqlStore) -> bool:
-    return not await store.unpublished(older_than_s=0.0)
+    return not (await store.unpublished(older_than_s=0.0)).events
 
 
 async def test_three_workers_answer_one_hundred_trials(store: SqlStore, ask: Queue, start_worker: StartWorker) -> None:

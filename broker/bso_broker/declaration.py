@@ -1,0 +1,90 @@
+"""Declaring the topology: what is missing is created, what exists and differs is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TypeAlias, assert_never
+
+import aiormq
+from aiormq.exceptions import ChannelLockedResource, ChannelPreconditionFailed
+from pamqp.common import FieldTable
+
+from bso_broker.connection import explain, is_lost
+from bso_broker.errors import BrokerUnreachable, NotPermitted, TopologyMismatch
+from bso_broker.topology import TOPOLOGY, Arguments, Binding, Exchange, Queue
+
+logger = logging.getLogger(__name__)
+
+Part: TypeAlias = Exchange | Queue | Binding
+_PARTS: tuple[Part, ...] = (*TOPOLOGY.exchanges, *TOPOLOGY.queues, *TOPOLOGY.bindings)
+
+
+async def declare_if_allowed(connection: aiormq.Connection) -> bool:
+    """Create what is missing, and return True; False where this login may not: then others do."""
+    try:
+        await declare(connection)
+    except NotPermitted as error:
+        logger.info("exchanges and queues are declared by others: %s", error, extra={"action": "topology_not_declared"})
+        return False
+    return True
+
+
+async def declare(connection: aiormq.Connection, *, timeout_s: float = 30.0) -> None:
+    """Create what is missing, on a channel of its own; what exists is left alone if it agrees.
+
+    What differs keeps nothing else from being created: TopologyMismatch names all of it, with what to do.
+    """
+    doing = "the channel"
+    differing: list[str] = []
+    try:
+        async with asyncio.timeout(timeout_s):
+            channel = await connection.channel()
+            for part in _PARTS:
+                doing = _name(part)
+                try:
+                    await _create(channel, part)
+                except (ChannelPreconditionFailed, ChannelLockedResource) as error:
+                    differing.append(f"the {doing} exists with other properties than this release needs ({error})")
+                    channel = await connection.channel()
+            await channel.close()
+    except TimeoutError as error:
+        raise BrokerUnreachable(f"the broker did not answer within {timeout_s:g} s when declaring {doing}") from error
+    except BaseException as error:
+        if is_lost(error):
+            raise explain(error) from error
+        raise
+    if differing:
+        raise TopologyMismatch(
+            f"{'; '.join(differing)}. Drain it, delete it (rabbitmqctl delete_queue, or the management page), and a "
+            "worker declares it again; or use another virtual host"
+        )
+
+
+def _name(part: Part) -> str:
+    match part:
+        case Exchange():
+            return f"exchange {part.name!r}"
+        case Queue():
+            return f"queue {part.name!r}"
+        case Binding():
+            return f"binding of {part.destination!r}"
+        case _:
+            assert_never(part)
+
+
+async def _create(channel: aiormq.abc.AbstractChannel, part: Part) -> None:
+    arguments = _table(part.arguments)
+    match part:
+        case Exchange():
+            await channel.exchange_declare(part.name, exchange_type=part.type, durable=True, arguments=arguments)
+        case Queue():
+            await channel.queue_declare(part.name, durable=True, arguments=arguments)
+        case Binding():
+            await channel.queue_bind(part.destination, part.source, part.routing_key, arguments=arguments)
+        case _:
+            assert_never(part)
+
+
+def _table(arguments: Arguments) -> FieldTable:
+    return dict(arguments)
