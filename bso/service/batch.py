@@ -186,12 +186,12 @@ class Batch:
             return _Decided(answer=recalled(request, known))
         if request.command_id in self._answered:
             return _Decided(answer=repeated(request, self._answered[request.command_id]))
-        decided = await self._decided(request, memory.now)
+        decided = await self._decided(request, memory)
         if decided.events:
             self._answered[request.command_id] = decided.answer
         return decided
 
-    async def _decided(self, request: Request, now: datetime) -> _Decided:
+    async def _decided(self, request: Request, memory: Recollection) -> _Decided:
         job = self._jobs.get(request.job_id)
         earlier = await self._earlier_report(job, request) if job is not None else None
         clock = asyncio.get_running_loop().time
@@ -200,13 +200,13 @@ class Batch:
             decision = self.decide(
                 job,
                 request,
-                now=now,
+                now=memory.now,
                 rules=self.rules,
                 earlier=earlier,
                 power_profiles=self._known_profiles.get(request.job_id, {}),
                 like=self._like(request),
             )
-            events = _recorded(request, decision, job.last_seq if job is not None else 0, now)
+            events = _recorded(request, decision, job.last_seq if job is not None else 0, memory)
             rows = [row_of(event, decision.reply) for event in events]
             took_s = clock() - began_s
         except Exception as error:  # noqa: BLE001 - a bug in a rule must not take the rest of the batch with it
@@ -269,28 +269,21 @@ class Batch:
         return await self.uow.save(changes)
 
 
-def _recorded(request: Request, decision: Decision, last_seq: int, now: datetime) -> tuple[RecordedEvent, ...]:
+def _recorded(request: Request, decision: Decision, last_seq: int, memory: Recollection) -> tuple[RecordedEvent, ...]:
     return tuple(
         RecordedEvent(
             job_id=request.job_id,
             seq=last_seq + 1 + part,
-            recorded_at=now,
+            recorded_at=memory.now,
             command_id=request.command_id,
             part=part,
             event=event,
+            log_epoch=memory.epoch_number,
         )
         for part, event in enumerate(decision.events)
     )
 
 
 def _with_events(decided: _Decided, event_ids: Mapping[tuple[str, int], int]) -> Answer:
-    answer = decided.answer
     events = tuple(StoredEvent(event_id=event_ids[event.job_id, event.seq], recorded=event) for event in decided.events)
-    return Answer(
-        request=answer.request,
-        reply=answer.reply,
-        events=events,
-        is_repeat=answer.is_repeat,
-        poison=answer.poison,
-        took_s=answer.took_s,
-    )
+    return replace(decided.answer, events=events)
