@@ -30,6 +30,7 @@ from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided, poisoned, recalled, repeated
 from bso.service.errors import Conflict, JobDamaged, OutOfTime, Unstorable
 from bso.service.event_rows import report_in, row_of
+from bso.service.log_watch import LogWatch
 from bso.service.ports import UnitOfWork
 from bso.service.records import (
     Changes,
@@ -88,6 +89,7 @@ class Batch:
     decide: Decide
     waits: bool = True
     budget_s: float = math.inf
+    watch: LogWatch | None = None
     _spent_s: float = 0.0
     _stored: Mapping[str, StoredJob] = field(default_factory=dict)
     _loaded: dict[str, Job] = field(default_factory=dict)
@@ -102,11 +104,14 @@ class Batch:
     _answered: dict[str, Answer] = field(default_factory=dict)
 
     async def run(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
-        """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded."""
+        """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded, LogOutdated."""
         await self._lock(requests)
         self._read_snapshots()
         open_to = [request for request in requests if request.job_id not in self._unusable]
+        since = None if self.watch is None else self.watch.seen
         memory = await self.uow.recollect({request.command_id for request in open_to}, active_of=self._loaded.keys())
+        if self.watch is not None:
+            self.watch.check(memory.log_epoch, since=since)
         await self._load([request for request in open_to if request.command_id not in memory.replies], memory)
         decided: dict[int, _Decided] = {}
         for request in open_to:
@@ -266,7 +271,12 @@ class Batch:
             )
         except Exception as error:
             raise Unstorable(f"a job's state cannot be encoded: {type(error).__name__}: {error}") from error
-        return await self.uow.save(changes)
+        if self.watch is None:
+            return await self.uow.save(changes)
+        since = self.watch.highest_event_id
+        event_ids = await self.uow.save(changes)
+        self.watch.check_event_ids(event_ids.values(), since=since)
+        return event_ids
 
 
 def _recorded(request: Request, decision: Decision, last_seq: int, memory: Recollection) -> tuple[RecordedEvent, ...]:

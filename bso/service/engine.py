@@ -28,6 +28,7 @@ from bso.service.errors import (
     StoreUnavailable,
     Unstorable,
 )
+from bso.service.log_watch import LogWatch
 from bso.service.ports import UnitsOfWork
 from bso.service.snapshots import SnapshotReader
 
@@ -52,7 +53,10 @@ _DEFAULT_PATIENCE = Patience()
 
 
 class Engine:
-    """Decides commands against a store. Any number of engines may share one store, in any number of processes."""
+    """Decides commands against a store. Any number of engines may share one store, in any number of processes.
+
+    With a ``watch`` nothing is decided in a store that holds an older state of the log than before.
+    """
 
     def __init__(
         self,
@@ -62,12 +66,14 @@ class Engine:
         patience: Patience = _DEFAULT_PATIENCE,
         rule: Decide = decide,
         on_retry: Callable[[], None] = lambda: None,
+        watch: LogWatch | None = None,
     ) -> None:
         self._store = store
         self._rules = rules
         self._patience = patience
         self._rule = rule
         self._on_retry = on_retry
+        self._watch = watch
         self._reader = SnapshotReader()
 
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
@@ -136,12 +142,19 @@ class Engine:
                     decide=self._rule,
                     waits=waits,
                     budget_s=math.inf if waits else self._patience.deciding_s,
+                    watch=self._watch,
                 )
                 answers = await batch.run(requests)
                 await uow.commit()
+                if self._watch is not None:
+                    self._watch.recorded(_event_ids(answers))
                 return answers
         except TimeoutError as error:
             raise StoreUnavailable(f"the store did not answer within {self._patience.attempt_s:g} s") from error
+
+
+def _event_ids(answers: Sequence[Answer | Undecided]) -> list[int]:
+    return [stored.event_id for answer in answers if isinstance(answer, Answer) for stored in answer.events]
 
 
 def _decided(answer: Answer | Undecided) -> Answer:
