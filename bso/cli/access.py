@@ -97,9 +97,10 @@ async def ask(places: Places, job_id: str, command: Command, expected: type[R]) 
     where_to_look = "`bso jobs list` shows the jobs of a database"
     if places.has_database:
         from bso.service.engine import Engine
+        from bso.service.log_watch import LogWatch
 
         async with reading(places.database("bso")) as store:
-            [answer] = await Engine(store).execute([request])
+            [answer] = await Engine(store, watch=LogWatch(store.log_epochs)).execute([request])
             reply = answer.reply
             if isinstance(reply, Problem) and await store.history(job_id, limit=1):
                 where_to_look = f"its history is still there: `bso events history {job_id}`, `bso jobs list --deleted`"

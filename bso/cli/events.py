@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ app = typer.Typer(cls=Group, no_args_is_help=True, help="Read the history of job
 LOOK_S = 0.5
 ROOM_BELOW = 1000
 """How far below the last event_id a live tail looks again: transactions commit in another order than they number."""
+MOST_SEEN = 10_000
 
 OptionalJob = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Only this job.", show_default=False)]
 
@@ -74,7 +76,10 @@ def tail(
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Follow events as they happen, until Ctrl-C: through the broker where BSO_URL names one, else in the database."""
+    """Follow events as they happen, until Ctrl-C: through the broker where BSO_URL names one, else in the database.
+
+    Each event is shown once, as it arrives; the order of a job's events is that of (log_epoch, seq).
+    """
     places = here(url=url, database_url=database_url)
     wanted = known_types(types)
 
@@ -145,12 +150,15 @@ async def _from_broker(url: str, job_id: str | None) -> AsyncIterator[RecordedEv
     from bso_broker.rabbit import RabbitBroker
 
     async with RabbitBroker(url) as broker:
+        seen = _Seen()
         subscriber = broker.event_subscriber(event_pattern(job_id=job_id))
         await subscriber.start()
         announcement = asyncio.create_task(_announce_when(subscriber.connected))
         try:
             async for event in subscriber:
-                yield decode_event(event.body)
+                recorded = decode_event(event.body)
+                if seen.is_new(recorded):
+                    yield recorded
         finally:
             announcement.cancel()
             await subscriber.close()
@@ -171,6 +179,23 @@ async def _from_database(database: str, job_id: str | None) -> AsyncIterator[Rec
                     yield stored.recorded
             seen = {event_id for event_id in seen if event_id > last - ROOM_BELOW}
             await asyncio.sleep(LOOK_S)
+
+
+class _Seen:
+    """The events that were shown last: the broker delivers at least once."""
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[tuple[str, int, int], None] = OrderedDict()
+
+    def is_new(self, recorded: RecordedEvent) -> bool:
+        """Note an event; whether it was not among the last ones."""
+        place = (recorded.job_id, recorded.log_epoch, recorded.seq)
+        is_new = place not in self._places
+        self._places[place] = None
+        self._places.move_to_end(place)
+        if len(self._places) > MOST_SEEN:
+            self._places.popitem(last=False)
+        return is_new
 
 
 async def _announce_when(connected: asyncio.Event) -> None:

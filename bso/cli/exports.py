@@ -96,6 +96,7 @@ def recorded_fields(recorded: RecordedEvent) -> dict[str, Any]:
     return {
         "job_id": recorded.job_id,
         "seq": recorded.seq,
+        "log_epoch": recorded.log_epoch,
         "recorded_at": recorded.recorded_at.isoformat(),
         "type": event_type,
         "command_id": recorded.command_id,

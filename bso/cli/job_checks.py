@@ -31,6 +31,15 @@ async def check_parked(store: Store) -> list[Finding]:
     return [broken("jobs in trouble", found, "all other jobs go on; workers try again by themselves")]
 
 
+async def check_log(store: Store) -> list[Finding]:
+    """Whether workers have stopped because the database holds an older state than before."""
+    epoch = await store.log_epochs.current()
+    if epoch is not None and epoch.outdated_at is None:
+        return []
+    found = "it holds an older state than before, as after restoring a backup: workers take no commands"
+    return [broken("database", found, "when the restore is complete, run `bso restored`")]
+
+
 async def check_jobs(store: Store) -> list[Finding]:
     """Which jobs need attention, and by how much costs vary, as far as jobs have shown it."""
     jobs = []

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bso.cli import dead_letters, doctor, events, jobs, migrate, monitor, recur, worker
+from bso.cli import dead_letters, doctor, events, jobs, migrate, monitor, recur, restored, worker
 from bso.cli.demo import command as demo
 from bso.cli.refusals import Commands
 from bso.cli.replaying.command import app as replay
@@ -53,6 +53,7 @@ app.command("monitor")(monitor.monitor)
 app.add_typer(simulate, name="simulate")
 app.command("worker", rich_help_panel="Operation")(worker.worker)
 app.command("migrate", rich_help_panel="Operation")(migrate.migrate)
+app.command("restored", rich_help_panel="Operation")(restored.restored)
 app.add_typer(replay, name="replay", rich_help_panel="Operation")
 app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel="Operation")
 app.command("doctor", rich_help_panel="Operation")(doctor.doctor)

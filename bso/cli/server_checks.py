@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from bso.cli.findings import Finding, Health, broken, note, ok, schema_finding
-from bso.cli.job_checks import check_jobs, check_parked
+from bso.cli.job_checks import check_jobs, check_log, check_parked
 from bso.cli.refusals import sentence_of
 from bso.cli.settings import Places
 from bso.domain.errors import BsoError
@@ -118,6 +118,6 @@ async def check_database(places: Places) -> list[Finding]:
         schema = schema_finding("database", f"{name}, {took}", await store.schema_state())
         if schema.health is not Health.OK:
             return [schema]
-        return [schema, *await check_parked(store), *await check_jobs(store)]
+        return [schema, *await check_log(store), *await check_parked(store), *await check_jobs(store)]
     finally:
         await store.close()

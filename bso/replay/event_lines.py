@@ -1,8 +1,9 @@
 """Events as JSON lines: one object a line, the same from every database.
 
 ``{"job_id": ..., "seq": ..., "recorded_at": ..., "type": ..., "command_id": ..., "part": ..., "payload": {...}}``, and
-with the first event of a command ``"reply_type"`` and ``"reply"``. Lines of ``bso events prune`` lack the reply and
-begin with the ``event_id`` that the database had given; it means nothing elsewhere.
+with the first event of a command ``"reply_type"`` and ``"reply"``; ``"log_epoch"`` where it is not the first one. Lines
+of ``bso events prune`` lack the reply and begin with the ``event_id`` that the database had given; it means nothing
+elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pydantic import AwareDatetime, Field, JsonValue, ValidationError
 from pydantic_core import from_json
 
 from bso.domain.identifiers import identifier_problem
-from bso.domain.log import RecordedEvent
+from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.schema.codec import event_from, reply_from
 from bso.schema.envelope import adapter, dump, explain
 from bso.schema.errors import MalformedMessage
@@ -37,6 +38,7 @@ class _Line:
     payload: Mapping[str, JsonValue]
     reply_type: str | None = None
     reply: JsonValue = None
+    log_epoch: Annotated[int, Field(ge=FIRST_EPOCH, le=_LARGEST)] = FIRST_EPOCH
 
 
 def event_line(logged: LoggedEvent) -> bytes:
@@ -51,6 +53,8 @@ def event_line(logged: LoggedEvent) -> bytes:
         "part": new.part,
         "payload": from_json(new.payload),
     }
+    if new.log_epoch != FIRST_EPOCH:
+        fields["log_epoch"] = new.log_epoch
     if new.reply is not None:
         fields |= {"reply_type": new.reply_type, "reply": from_json(new.reply)}
     return dump(fields)
@@ -76,6 +80,7 @@ def logged_event(line: bytes | str) -> LoggedEvent:
         command_id=read.command_id,
         part=read.part,
         event=event,
+        log_epoch=read.log_epoch,
     )
     return LoggedEvent(new=_verbatim(read, row_without_reply(recorded)), recorded_at=recorded_at)
 
@@ -91,6 +96,7 @@ def _verbatim(read: _Line, row: NewEvent) -> NewEvent:
         epoch=row.epoch,
         command_id=row.command_id,
         part=row.part,
+        log_epoch=row.log_epoch,
         reply_type=read.reply_type,
         reply=None if read.reply_type is None else dump(read.reply).decode(),
     )

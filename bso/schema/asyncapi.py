@@ -103,7 +103,7 @@ def _publications() -> dict[str, Any]:
     return {
         "publish_events": {
             "action": "send",
-            "summary": "Every event, at least once and in no order: consumers order by (job_id, seq).",
+            "summary": "Every event, at least once and in no order: consumers order by (job_id, log_epoch, seq).",
             "channel": {"$ref": "#/channels/events"},
             "messages": _of_channel("events", [message_key(name, "event") for name in EVENTS]),
         },
@@ -155,6 +155,13 @@ def _payload(name: str, what: str, body: Any) -> dict[str, Any]:
             "sent_at": {"type": "string", "format": "date-time", "description": "When it was recorded."},
             "seq": {"type": "integer", "minimum": 1, "description": "Numbers the events of a job without a gap."},
             "part": {"type": "integer", "minimum": 0, "description": "Numbers the events of one command."},
+            "log_epoch": {
+                "type": "integer",
+                "minimum": 1,
+                "default": 1,
+                "description": "Restoring a backup begins a new epoch with a higher number: (log_epoch, seq) names one "
+                "event of a job. Missing in messages of programs before schema 1.3.",
+            },
         }
         required += ["job_id", "sent_at", "seq", "part"]
     elif what == "command" and name != "register_job":

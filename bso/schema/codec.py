@@ -9,7 +9,7 @@ from typing import cast
 from bso.domain.commands import Command, RegisterJob, Request
 from bso.domain.events import Event
 from bso.domain.identifiers import identifier_problem, job_id_for
-from bso.domain.log import RecordedEvent
+from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.replies import Reply
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, dump, seal, unseal, validated
 from bso.schema.errors import MalformedMessage
@@ -56,7 +56,7 @@ def decode_reply(message: bytes) -> Reply:
 
 
 def encode_event(recorded: RecordedEvent) -> bytes:
-    """An event of the log as a message; consumers order by (job_id, seq)."""
+    """An event of the log as a message; consumers order by (job_id, log_epoch, seq)."""
     return seal(
         Envelope(
             type=wire_name(type(recorded.event)),
@@ -65,6 +65,7 @@ def encode_event(recorded: RecordedEvent) -> bytes:
             sent_at=recorded.recorded_at,
             seq=recorded.seq,
             part=recorded.part,
+            log_epoch=recorded.log_epoch,
             body=recorded.event,
         )
     )
@@ -82,6 +83,7 @@ def decode_event(message: bytes) -> RecordedEvent:
         recorded_at=cast(datetime, envelope.sent_at),
         command_id=envelope.command_id,
         event=event_from(envelope.type, envelope.body),
+        log_epoch=FIRST_EPOCH if envelope.log_epoch is None else envelope.log_epoch,
     )
 
 

@@ -1,4 +1,4 @@
-"""The envelope around every message, version 1.2.
+"""The envelope around every message, version 1.3.
 
 ``{"schema": "1.3", "type": "begin_trial", "command_id": "<UUID>", "job_id": "...", "sent_at": "<ISO 8601>",
 "trace": {...}, "body": {...}}``. Unknown fields are ignored, an unknown major version is refused. Numbers that JSON
@@ -21,7 +21,8 @@ from bso.schema.errors import MalformedMessage, UnsupportedSchema
 SCHEMA_MAJOR = 1
 SCHEMA_MINOR = 3
 """Raised with fields that may be missing: 1.1 brought power profiles, profiled epochs and learning rates, 1.2 what a
-new version of a job inherits, 1.3 warnings at the end of a trial and recurrences that end without a model."""
+new version of a job inherits, 1.3 warnings at the end of a trial, recurrences that end without a model, stops that
+trainings acknowledge, and the log epoch of events."""
 SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_MESSAGE_BYTES = 1_048_576
 MAX_ANSWER_BYTES = 4 * 1_048_576
@@ -30,7 +31,7 @@ MAX_ANSWER_BYTES = 4 * 1_048_576
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """One message before its body is looked at. Events also carry ``seq`` and ``part``."""
+    """One message before its body is looked at. Events also carry ``seq``, ``part`` and ``log_epoch``."""
 
     type: str
     command_id: str
@@ -40,6 +41,7 @@ class Envelope:
     sent_at: datetime | None = None
     seq: int | None = None
     part: int | None = None
+    log_epoch: int | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
 
 

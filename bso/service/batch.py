@@ -30,6 +30,7 @@ from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided, poisoned, recalled, repeated
 from bso.service.errors import Conflict, JobDamaged, OutOfTime, Unstorable
 from bso.service.event_rows import report_in, row_of
+from bso.service.log_watch import LogWatch
 from bso.service.ports import UnitOfWork
 from bso.service.records import (
     Changes,
@@ -88,6 +89,7 @@ class Batch:
     decide: Decide
     waits: bool = True
     budget_s: float = math.inf
+    watch: LogWatch | None = None
     _spent_s: float = 0.0
     _stored: Mapping[str, StoredJob] = field(default_factory=dict)
     _loaded: dict[str, Job] = field(default_factory=dict)
@@ -102,12 +104,15 @@ class Batch:
     _answered: dict[str, Answer] = field(default_factory=dict)
 
     async def run(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
-        """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded."""
+        """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded, LogOutdated."""
         await self._lock(requests)
         self._read_snapshots()
         await self._find_orphans(requests)
         open_to = [request for request in requests if request.job_id not in self._unusable]
+        since = None if self.watch is None else self.watch.seen
         memory = await self.uow.recollect({request.command_id for request in open_to}, active_of=self._loaded.keys())
+        if self.watch is not None:
+            self.watch.check(memory.log_epoch, since=since)
         await self._load([request for request in open_to if request.command_id not in memory.replies], memory)
         decided: dict[int, _Decided] = {}
         for request in open_to:
@@ -194,12 +199,12 @@ class Batch:
             return _Decided(answer=recalled(request, known))
         if request.command_id in self._answered:
             return _Decided(answer=repeated(request, self._answered[request.command_id]))
-        decided = await self._decided(request, memory.now)
+        decided = await self._decided(request, memory)
         if decided.events:
             self._answered[request.command_id] = decided.answer
         return decided
 
-    async def _decided(self, request: Request, now: datetime) -> _Decided:
+    async def _decided(self, request: Request, memory: Recollection) -> _Decided:
         job = self._jobs.get(request.job_id)
         earlier = await self._earlier_report(job, request) if job is not None else None
         clock = asyncio.get_running_loop().time
@@ -208,13 +213,13 @@ class Batch:
             decision = self.decide(
                 job,
                 request,
-                now=now,
+                now=memory.now,
                 rules=self.rules,
                 earlier=earlier,
                 power_profiles=self._known_profiles.get(request.job_id, {}),
                 like=self._like(request),
             )
-            events = _recorded(request, decision, job.last_seq if job is not None else 0, now)
+            events = _recorded(request, decision, job.last_seq if job is not None else 0, memory)
             rows = [row_of(event, decision.reply) for event in events]
             took_s = clock() - began_s
         except Exception as error:  # noqa: BLE001 - a bug in a rule must not take the rest of the batch with it
@@ -274,35 +279,33 @@ class Batch:
             )
         except Exception as error:
             raise Unstorable(f"a job's state cannot be encoded: {type(error).__name__}: {error}") from error
-        return await self.uow.save(changes)
+        if self.watch is None:
+            return await self.uow.save(changes)
+        since = self.watch.highest_event_id
+        event_ids = await self.uow.save(changes)
+        self.watch.check_event_ids(event_ids.values(), since=since)
+        return event_ids
 
 
 def _registering(requests: Sequence[Request]) -> set[str]:
     return {request.job_id for request in requests if isinstance(request.command, RegisterJob)}
 
 
-def _recorded(request: Request, decision: Decision, last_seq: int, now: datetime) -> tuple[RecordedEvent, ...]:
+def _recorded(request: Request, decision: Decision, last_seq: int, memory: Recollection) -> tuple[RecordedEvent, ...]:
     return tuple(
         RecordedEvent(
             job_id=request.job_id,
             seq=last_seq + 1 + part,
-            recorded_at=now,
+            recorded_at=memory.now,
             command_id=request.command_id,
             part=part,
             event=event,
+            log_epoch=memory.epoch_number,
         )
         for part, event in enumerate(decision.events)
     )
 
 
 def _with_events(decided: _Decided, event_ids: Mapping[tuple[str, int], int]) -> Answer:
-    answer = decided.answer
     events = tuple(StoredEvent(event_id=event_ids[event.job_id, event.seq], recorded=event) for event in decided.events)
-    return Answer(
-        request=answer.request,
-        reply=answer.reply,
-        events=events,
-        is_repeat=answer.is_repeat,
-        poison=answer.poison,
-        took_s=answer.took_s,
-    )
+    return replace(decided.answer, events=events)

@@ -29,6 +29,7 @@ from bso.service.errors import (
     StoreUnavailable,
     Unstorable,
 )
+from bso.service.log_watch import LogWatch
 from bso.service.ports import UnitsOfWork
 from bso.service.snapshots import SnapshotReader
 
@@ -53,7 +54,10 @@ _DEFAULT_PATIENCE = Patience()
 
 
 class Engine:
-    """Decides commands against a store. Any number of engines may share one store, in any number of processes."""
+    """Decides commands against a store. Any number of engines may share one store, in any number of processes.
+
+    With a ``watch`` nothing is decided in a store that holds an older state of the log than before.
+    """
 
     def __init__(
         self,
@@ -63,12 +67,14 @@ class Engine:
         patience: Patience = _DEFAULT_PATIENCE,
         rule: Decide = decide,
         on_retry: Callable[[], None] = lambda: None,
+        watch: LogWatch | None = None,
     ) -> None:
         self._store = store
         self._rules = rules
         self._patience = patience
         self._rule = rule
         self._on_retry = on_retry
+        self._watch = watch
         self._reader = SnapshotReader()
 
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
@@ -145,9 +151,12 @@ class Engine:
                     decide=self._rule,
                     waits=waits,
                     budget_s=self._patience.deciding_s,
+                    watch=self._watch,
                 )
                 answers = await batch.run(requests)
                 await uow.commit()
+                if self._watch is not None:
+                    self._watch.recorded(_event_ids(answers))
                 return answers
         except TimeoutError as error:
             raise StoreUnavailable(f"the store did not answer within {self._patience.attempt_s:g} s") from error
@@ -155,6 +164,10 @@ class Engine:
 
 def _is_late(answer: Answer | Undecided) -> bool:
     return isinstance(answer, Undecided) and isinstance(answer.cause, OutOfTime)
+
+
+def _event_ids(answers: Sequence[Answer | Undecided]) -> list[int]:
+    return [stored.event_id for answer in answers if isinstance(answer, Answer) for stored in answer.events]
 
 
 def _decided(answer: Answer | Undecided) -> Answer:

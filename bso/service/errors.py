@@ -51,3 +51,7 @@ class StoreUnusable(Misconfigured):
 
 class LoginRefused(Misconfigured):
     """The store refused the login."""
+
+
+class LogOutdated(Misconfigured):
+    """The store holds an older state of the log than it did before: a backup was restored. Run ``bso restored``."""

@@ -35,6 +35,7 @@ def row_without_reply(recorded: RecordedEvent) -> NewEvent:
         epoch=recorded.event.epoch if isinstance(recorded.event, EpochReported) else None,
         command_id=recorded.command_id,
         part=recorded.part,
+        log_epoch=recorded.log_epoch,
     )
 
 
@@ -52,6 +53,7 @@ def recorded_from(logged: LoggedEvent) -> RecordedEvent:
         command_id=row.command_id,
         part=row.part,
         event=event,
+        log_epoch=row.log_epoch,
     )
 
 

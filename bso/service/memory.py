@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from bso.domain.trial import EpochReport, Trial
 from bso.service.event_rows import epoch_report_of, recorded_from
+from bso.service.log_epochs import InMemoryLogEpochs
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.records import (
     Changes,
@@ -72,12 +73,13 @@ class InMemoryStore:
         self._turn = asyncio.Lock()
         self._tables = _Tables()
         self.parked_jobs = InMemoryParkedJobs(clock)
+        self.log_epochs = InMemoryLogEpochs(clock, raise_event_ids=self._raise_event_ids)
 
     @asynccontextmanager
     async def unit_of_work(self) -> AsyncIterator[InMemoryUnitOfWork]:
         """Begin a transaction; others wait until it is over."""
         async with self._turn:
-            yield InMemoryUnitOfWork(self._tables, self._clock)
+            yield InMemoryUnitOfWork(self._tables, self._clock, self.log_epochs)
 
     async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
         """Jobs by id, tombstones included: all, or a page of those after an id."""
@@ -174,13 +176,19 @@ class InMemoryStore:
     async def close(self) -> None:
         """Nothing to close; what is stored stays readable."""
 
+    def _raise_event_ids(self, event_id: int) -> int:
+        before = self._tables.last_event_id
+        self._tables.last_event_id = max(before, event_id)
+        return before
+
 
 class InMemoryUnitOfWork:
     """One transaction: reads what is committed, and keeps its own writes until commit."""
 
-    def __init__(self, tables: _Tables, clock: Callable[[], datetime]) -> None:
+    def __init__(self, tables: _Tables, clock: Callable[[], datetime], epochs: InMemoryLogEpochs) -> None:
         self._tables = tables
         self._clock = clock
+        self._epochs = epochs
         self._pending: list[Callable[[], None]] = []
         self._last_event_id = tables.last_event_id
 
@@ -201,7 +209,7 @@ class InMemoryUnitOfWork:
         """What these commands were answered, if they were, and all active trials of the jobs ``active_of``."""
         replies = {one: self._tables.replies[one] for one in command_ids if one in self._tables.replies}
         active = {key: trial for key, trial in self._tables.trials.items() if key[0] in active_of and trial.is_active}
-        return Recollection(now=self._clock(), replies=replies, active=active)
+        return Recollection(now=self._clock(), replies=replies, active=active, log_epoch=self._epochs.epoch)
 
     async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:
         """These trials, as far as they exist."""
@@ -254,7 +262,7 @@ class InMemoryUnitOfWork:
         for apply in self._pending:
             apply()
         self._pending.clear()
-        self._tables.last_event_id = self._last_event_id
+        self._tables.last_event_id = max(self._tables.last_event_id, self._last_event_id)
 
     def _apply(self, changes: Changes, first_event_id: int) -> None:
         for event_id, new in enumerate(changes.events, first_event_id):

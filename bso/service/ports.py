@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
@@ -14,6 +14,7 @@ from bso.service.records import (
     JobOverview,
     JobSummary,
     LapsedLease,
+    LogEpoch,
     ParkedJob,
     PowerProfile,
     Recollection,
@@ -116,12 +117,36 @@ class ParkedJobs(Protocol):
         ...
 
 
+class LogEpochs(Protocol):
+    """The epoch of the log that the store is in."""
+
+    async def current(self) -> LogEpoch | None:
+        """The epoch; None where the store has lost it."""
+        ...
+
+    async def look(self, problem: Callable[[LogEpoch | None], str | None]) -> LogEpoch | None:
+        """Read the epoch, and record that somebody looked, or, where ``problem`` finds one, that it is outdated.
+
+        Returns what is recorded now. No other look comes in between.
+        """
+        ...
+
+    async def begin(self) -> LogEpoch:
+        """Begin another epoch. All event_ids from then on are higher than any that was ever given."""
+        ...
+
+
 class Store(UnitsOfWork, Protocol):
     """A store: units of work, and reads that take no locks."""
 
     @property
     def parked_jobs(self) -> ParkedJobs:
         """The jobs whose commands cannot be decided for now."""
+        ...
+
+    @property
+    def log_epochs(self) -> LogEpochs:
+        """The epoch of the log."""
         ...
 
     async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:

@@ -9,7 +9,7 @@ from enum import Enum
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.hardware import HardwareKind
-from bso.domain.log import RecordedEvent
+from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.trial import Trial, TrialState
 
 TrialKey = tuple[str, int]
@@ -109,6 +109,7 @@ class NewEvent:
     part: int
     reply_type: str | None = None
     reply: str | None = None
+    log_epoch: int = FIRST_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,21 @@ class UnpublishedPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogEpoch:
+    """The epoch of the log that the store is in. A log begins in the first one; restoring a backup begins another.
+
+    ``number`` is the moment at which it began, in microseconds since 1970, so no epoch has the number of another, also
+    where one backup is restored twice; the event_ids of an epoch are above its number. ``looked_at``: when somebody
+    looked last; it grows with each look. ``outdated_at``: when somebody found that the store holds an older state than
+    it did before.
+    """
+
+    number: int
+    looked_at: datetime
+    outdated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedReply:
     """The reply that a command got when it was decided: JSON as text."""
 
@@ -151,11 +167,18 @@ class Recollection:
     """What the store remembers of a batch's commands and jobs, and its clock after the jobs were locked (UTC).
 
     ``replies`` are what commands were answered, by command_id; ``active`` are trials that have not ended.
+    ``log_epoch`` is None where the store has lost it.
     """
 
     now: datetime
     replies: Mapping[str, RecordedReply]
     active: Mapping[TrialKey, Trial]
+    log_epoch: LogEpoch | None
+
+    @property
+    def epoch_number(self) -> int:
+        """In which epoch of the log events are recorded now."""
+        return FIRST_EPOCH if self.log_epoch is None else self.log_epoch.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

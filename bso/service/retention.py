@@ -92,7 +92,13 @@ async def _replace_by_snapshot(
         if _may_be_heard_of(trial):
             job = job.with_trial(trial)
     recorded = RecordedEvent(
-        job_id=job_id, seq=seq, recorded_at=memory.now, command_id=command_id, part=0, event=snapshot_event(job)
+        job_id=job_id,
+        seq=seq,
+        recorded_at=memory.now,
+        command_id=command_id,
+        part=0,
+        event=snapshot_event(job),
+        log_epoch=memory.epoch_number,
     )
     change = JobChange(job_id=job_id, last_seq=seq)
     await uow.save(Changes(now=memory.now, events=(row_without_reply(recorded),), jobs=(change,)))

@@ -36,6 +36,8 @@ class Dialect:
     clock: Callable[[], ColumnElement[datetime]]
     upsert: Callable[[Table, Updates], Insert]
     hints_indexes: bool = False
+    has_sequences: bool = False
+    """Rows are numbered by a sequence, which does not notice a number that a row brings along."""
     at_one_moment: tuple[tuple[str, str], ...] = ()
     """Options of a connection on which all reads of a transaction see the same moment."""
 
@@ -98,7 +100,11 @@ _DIALECTS = {
         name="mysql", clock=_mysql_clock, upsert=_mysql_upsert, hints_indexes=True, at_one_moment=_REPEATABLE
     ),
     "postgresql": Dialect(
-        name="postgresql", clock=_postgresql_clock, upsert=_postgresql_upsert, at_one_moment=_REPEATABLE
+        name="postgresql",
+        clock=_postgresql_clock,
+        upsert=_postgresql_upsert,
+        has_sequences=True,
+        at_one_moment=_REPEATABLE,
     ),
     "sqlite": Dialect(name="sqlite", clock=_sqlite_clock, upsert=_sqlite_upsert),
 }

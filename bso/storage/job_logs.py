@@ -15,6 +15,7 @@ from bso.domain.errors import Rejected
 from bso.service.records import LoggedEvent
 from bso.storage.dialects import Dialect, Updates
 from bso.storage.faults import translated
+from bso.storage.log_epochs import begin_epoch_after
 from bso.storage.rows import EVENT_COLUMNS, Row, event_row, logged_from
 from bso.storage.tables import event, job, power_profile, trial
 
@@ -90,9 +91,18 @@ class LockedJob:
             return await job_rows(self._connection, self._job_id)
 
     async def append(self, events: Sequence[LoggedEvent]) -> int:
-        """Append what the log lacks, as published; returns how many. Raises LogConflict."""
+        """Append what the log lacks, as published; returns how many. Raises LogConflict.
+
+        Events that come from elsewhere may lack the last ones of their epoch. What is recorded here from now on belongs
+        to a later epoch, so that it does not share (log_epoch, seq) with those.
+        """
         async with self._deadlined():
-            return await append_missing(self._connection, events, published_at=self.now)
+            appended = await append_missing(self._connection, events, published_at=self.now)
+            if appended:
+                newest = max(logged.new.log_epoch for logged in events)
+                with translated():
+                    await begin_epoch_after(self._connection, self._dialect, newest=newest)
+            return appended
 
     async def write(self, changes: RowChanges) -> None:
         """Write and delete rows of the job."""

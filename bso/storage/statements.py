@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 from bso.domain.trial import TrialState
 from bso.storage.dialects import Dialect
-from bso.storage.tables import event, job, power_profile, trial
+from bso.storage.tables import event, job, log_epoch, power_profile, trial
 
 _TRIALS, _ANSWERS = 1, 2
 _ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
@@ -69,7 +69,7 @@ def free_jobs(dialect: Dialect) -> Select[Any]:
 
 @cache
 def recollection(dialect: Dialect) -> Select[*tuple[Any, ...]]:
-    """The database's clock, what ``command_ids`` were answered, and the active trials of ``job_ids``.
+    """The database's clock, the log's epoch, what ``command_ids`` were answered, and the active trials of ``job_ids``.
 
     One query, because each is a round trip while jobs are locked. Its rows are those of two queries, at least one each:
     the answers (``answered_job_id`` is the job of one) without a trial, and the trials without an answer.
@@ -83,7 +83,9 @@ def recollection(dialect: Dialect) -> Select[*tuple[Any, ...]]:
     active = and_(halves.c.half == _TRIALS, numbered, trial.c.job_id.in_(job_ids), trial.c.state.in_(_ACTIVE))
     answered = (event.c.command_id, event.c.job_id.label("answered_job_id"), event.c.reply_type, event.c.reply)
     rows = halves.outerjoin(event, asked).outerjoin(trial, active)
-    found = select(dialect.clock().label("now"), *answered, *trial.columns).select_from(rows)
+    # The one row of the log's epoch, or NULLs.
+    epoch = [select(column).scalar_subquery().label(f"epoch_{column.name}") for column in log_epoch.columns]
+    found = select(dialect.clock().label("now"), *epoch, *answered, *trial.columns).select_from(rows)
     return dialect.by_index(found, trial, "ix_trial_active")
 
 

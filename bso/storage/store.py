@@ -31,6 +31,7 @@ from bso.storage.connections import READS_ONLY
 from bso.storage.dialects import dialect_named
 from bso.storage.faults import connecting, translated
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
+from bso.storage.log_epochs import SqlLogEpochs
 from bso.storage.parked_jobs import SqlParkedJobs, is_parked
 from bso.storage.rows import Row, profile_from, readable_event, stored_event, trial_from
 from bso.storage.schema import schema_state, state_of_revision
@@ -51,12 +52,7 @@ class SqlStore:
     """
 
     def __init__(
-        self,
-        engine: AsyncEngine,
-        *,
-        has_outbox: bool = True,
-        read_timeout_s: float = 30.0,
-        file: Path | None = None,
+        self, engine: AsyncEngine, *, has_outbox: bool = True, read_timeout_s: float = 30.0, file: Path | None = None
     ) -> None:
         self._engine = engine
         self._dialect = dialect_named(engine.dialect.name)
@@ -64,6 +60,7 @@ class SqlStore:
         self._read_timeout_s = read_timeout_s
         self._file = file
         self.parked_jobs = SqlParkedJobs(self._dialect, writing=self._writing, read=self._read)
+        self.log_epochs = SqlLogEpochs(self._dialect, writing=self._writing, read=self._read)
 
     @asynccontextmanager
     async def unit_of_work(self) -> AsyncIterator[SqlUnitOfWork]:

@@ -18,7 +18,7 @@ from sqlalchemy import (
 
 from bso.storage.column_types import Moment, ascii_text, long_text, number, words
 
-SCHEMA_REVISION = "0014"
+SCHEMA_REVISION = "0016"
 """The newest revision in bso_migrations, and the only one that this program writes to."""
 
 metadata = MetaData()
@@ -115,6 +115,7 @@ event = Table(
     Column("reply", long_text()),
     Column("recorded_at", Moment, nullable=False),
     Column("published_at", Moment),
+    Column("log_epoch", BigInteger, nullable=False, server_default="1"),
     UniqueConstraint("job_id", "seq", name="uq_event_job_seq"),
     UniqueConstraint("command_id", "part", name="uq_event_command_part"),
     Index("ix_event_unpublished", "published_at", "event_id"),
@@ -154,3 +155,16 @@ parked_job = Table(
 )
 """Jobs whose commands cannot be decided for now: since parked_at, tried again at retry_at. A job that has recovered has
 no parked_at, and its row goes a lease later. Writing such a row shows that the database can be written at all."""
+
+log_epoch = Table(
+    "bso_log_epoch",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("looked_at", Moment, nullable=False),
+    Column("outdated_at", Moment),
+    **_MYSQL_TABLE,
+)
+"""The epoch of the log, in one row: when a worker looked last, and when one found it older than it had been. looked_at
+grows with each look, so a lower one shows that a backup was restored. Its name sorts before those of all tables that
+workers write: a dump is restored in this order, so that workers see the restored row before there is another table that
+they could write."""

@@ -16,6 +16,7 @@ from bso.service.records import (
     Changes,
     JobChange,
     JobOnKind,
+    LogEpoch,
     PowerProfile,
     Recollection,
     RecordedReply,
@@ -98,6 +99,7 @@ class SqlUnitOfWork:
             now=rows[0]["now"],
             replies={command_id: _reply_in(row) for command_id, row in answers.items()},
             active=_by_key(trials.values()),
+            log_epoch=_epoch_in(rows[0]),
         )
 
     async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:
@@ -203,6 +205,12 @@ class SqlUnitOfWork:
 
 def _stored(row: Row) -> StoredJob:
     return StoredJob(job_id=row["job_id"], last_seq=row["last_seq"], state=row["state"])
+
+
+def _epoch_in(row: Row) -> LogEpoch | None:
+    if row["epoch_number"] is None:
+        return None
+    return LogEpoch(number=row["epoch_number"], looked_at=row["epoch_looked_at"], outdated_at=row["epoch_outdated_at"])
 
 
 def _reply_in(row: Row) -> RecordedReply:

@@ -6,15 +6,23 @@ leaves the step done. Taking it again must then be no error.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import context, op
 
 
-def create_table(name: str, *columns: sa.schema.SchemaItem, **options: Any) -> None:
-    """Create a table unless it is there."""
+def create_table(
+    name: str, *columns: sa.schema.SchemaItem, first_row: Mapping[str, str] | None = None, **options: Any
+) -> None:
+    """Create a table unless it is there; ``first_row`` is SQL by column, for a table that is never empty."""
     op.create_table(name, *columns, if_not_exists=True, **options)
+    if first_row is not None:
+        op.execute(
+            f"INSERT INTO {name} ({', '.join(first_row)}) SELECT {', '.join(first_row.values())} "  # noqa: S608  ours
+            f"FROM (SELECT COUNT(*) AS rows_there FROM {name}) AS known WHERE known.rows_there = 0"
+        )
 
 
 def drop_table(name: str) -> None:

@@ -3,12 +3,17 @@
 import asyncio
 import json
 import sqlite3
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aio_pika
 import pytest
 
+from bso.domain.events import TrialSuspended
+from bso.domain.log import RecordedEvent
+from bso_broker.event_messages import event_message
 from bso_broker.rabbit import RabbitBroker
 from bso_migrations import upgrade
 from tests.acceptance.conftest import Command, started_worker
@@ -66,6 +71,34 @@ def test_events_are_followed_live_through_the_broker(trainee: Command, training:
     trainee.ok("recur", 2, "--", *training, "goes")
     printed, _ = tail.communicate(timeout=PATIENCE_S)
     assert [json.loads(line)["payload"]["trial_number"] for line in printed.splitlines()] == [1, 2]
+
+
+def test_an_event_that_comes_twice_is_shown_once_and_one_of_a_later_epoch_is_another(
+    trainee: Command, amqp_url: str
+) -> None:
+    tail = trainee.start("events", "tail", "toy", "--count", 3, "--json")
+    assert tail.stderr is not None
+    assert "following" in tail.stderr.readline()
+    asyncio.run(_publish(amqp_url, (1, 7), (1, 8), (1, 7), (1, 8), (2, 8)))
+    printed, _ = tail.communicate(timeout=PATIENCE_S)
+    events = [json.loads(line) for line in printed.splitlines()]
+    assert [(event["log_epoch"], event["seq"]) for event in events] == [(1, 7), (1, 8), (2, 8)]
+
+
+async def _publish(url: str, *places: tuple[int, int]) -> None:
+    async with RabbitBroker(url) as broker:
+        publisher = broker.event_publisher()
+        for log_epoch, seq in places:
+            recorded = RecordedEvent(
+                job_id="toy",
+                seq=seq,
+                recorded_at=datetime.now(UTC),
+                command_id=str(uuid.uuid4()),
+                part=0,
+                event=TrialSuspended(trial_number=1),
+                log_epoch=log_epoch,
+            )
+            await publisher.publish_batch([event_message(recorded)])
 
 
 def test_migrate_can_be_repeated_and_checked(bso: Command, mysql_url: str) -> None:

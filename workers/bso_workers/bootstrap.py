@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from bso.domain.errors import Misconfigured
 from bso.service.engine import Engine, Patience
+from bso.service.log_watch import LogWatch
 from bso.service.ports import Store
 from bso.storage import open_store
 from bso.storage.connections import ConnectionLimits
@@ -147,6 +148,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
     events = broker.event_publisher()
     mark_after_s = min(MARK_AFTER_S, settings.relay_age_s / 10)
     clock = asyncio.get_running_loop().time
+    log_watch = LogWatch(store.log_epochs)
     answering = Answering(consumer=consumer, replies=broker.reply_publisher(), metrics=metrics)
     parking = TroubledJobs(
         jobs=store.parked_jobs, answering=answering, metrics=metrics, clock=clock, limit_s=settings.park_limit_s
@@ -164,7 +166,8 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
         settings=settings,
         store=store,
         consumer=consumer,
-        engine=_engine(settings, store, metrics),
+        log_watch=log_watch,
+        engine=_engine(settings, store, metrics, log_watch),
         outbox=Outbox(sink=events, marks=store, metrics=metrics, mark_after_s=mark_after_s),
         readiness=WorkerReadiness(broker=lambda: consumer.readiness, clock=clock, others=obstacles),
         metrics=metrics,
@@ -190,21 +193,23 @@ class _Shared:
     settings: WorkerSettings
     store: Store
     consumer: CommandSource
+    log_watch: LogWatch
     engine: Engine
     outbox: Outbox
     readiness: WorkerReadiness
     metrics: Metrics
 
 
-def _engine(settings: WorkerSettings, store: Store, metrics: Metrics) -> Engine:
+def _engine(settings: WorkerSettings, store: Store, metrics: Metrics, log_watch: LogWatch) -> Engine:
     patience = Patience(attempt_s=settings.database_timeout_s, total_s=_ALONE_S)
-    return Engine(store, settings.rules, patience=patience, on_retry=metrics.database_retries.inc)
+    return Engine(store, settings.rules, patience=patience, on_retry=metrics.database_retries.inc, watch=log_watch)
 
 
 def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:
     return Intake(
         consumer=shared.consumer,
         store=shared.store,
+        log_watch=shared.log_watch,
         parking=parking,
         readiness=shared.readiness,
         metrics=shared.metrics,

@@ -10,6 +10,7 @@ from structlog.typing import FilteringBoundLogger
 
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.service.errors import StoreUnavailable
+from bso.service.log_watch import LogWatch
 from bso.service.ports import Store
 from bso.service.readiness import require_schema
 from bso_broker.ports import CommandSource
@@ -32,6 +33,7 @@ class Intake:
         *,
         consumer: CommandSource,
         store: Store,
+        log_watch: LogWatch,
         parking: TroubledJobs,
         readiness: WorkerReadiness,
         metrics: Metrics,
@@ -39,6 +41,7 @@ class Intake:
     ) -> None:
         self._consumer = consumer
         self._store = store
+        self._log_watch = log_watch
         self._parking = parking
         self._readiness = readiness
         self._metrics = metrics
@@ -100,6 +103,8 @@ class Intake:
 
     async def _look(self) -> None:
         await require_schema(self._store)
+        if await self._log_watch.look():
+            _log.info("another epoch of the log has begun, after `bso restored`: going on in it", action="log_epoch")
         await self._parking.refresh()
 
     async def _write(self) -> None:

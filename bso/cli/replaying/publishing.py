@@ -61,7 +61,7 @@ def publish(
 
     Routing keys and bodies are those of live events; the exchange is another one, because trainings and dashboards
     take what comes from bso.events for news. Bind a queue to bso.replay before: what nobody listens to is gone.
-    Events may arrive twice; (job_id, seq) tells.
+    Events may arrive twice; (job_id, log_epoch, seq) shows it.
     """
     from bso.replay.publishing import Wanted
 

@@ -66,9 +66,9 @@ async def _verify(
             counter(verdict.events)
             checked, events, unsound = checked + 1, events + verdict.events, unsound + (not verdict.is_sound)
             if as_json:
-                print_json(_fields(verdict))
+                print_json(verdict_fields(verdict))
             elif not verdict.is_sound or jobs:
-                _print(verdict, most)
+                print_verdict(verdict, most)
     if source is not None and not checked:
         raise Refused(f"{source} holds no event: there is nothing to check")
     if not as_json:
@@ -99,7 +99,8 @@ async def _verdicts(
                 yield await verify_against(log, store, job_id)
 
 
-def _fields(verdict: Verdict) -> dict[str, object]:
+def verdict_fields(verdict: Verdict) -> dict[str, object]:
+    """What came of a job's check, for JSON."""
     return {
         "job_id": verdict.job_id,
         "is_sound": verdict.is_sound,
@@ -112,7 +113,8 @@ def _fields(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _print(verdict: Verdict, most: int) -> None:
+def print_verdict(verdict: Verdict, most: int) -> None:
+    """Print what came of a job's check, at most so many differences."""
     mark = "[green]✓[/]" if verdict.is_sound else "[red]✗[/]"
     found = f"{counted(verdict.events, 'event')}, {counted(verdict.trials, 'trial')}"
     if verdict.untold_trials or verdict.untold_profiles:
@@ -124,4 +126,4 @@ def _print(verdict: Verdict, most: int) -> None:
     for difference in verdict.differences[:most]:
         print_result(Text(f"    {difference.sentence}"), hang=HANG)
     if len(verdict.differences) > most:
-        print_result(f"    and {len(verdict.differences) - most} more: --most, or --json")
+        print_result(f"    and {len(verdict.differences) - most} more: `bso replay verify --json` has all")

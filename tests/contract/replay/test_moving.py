@@ -37,7 +37,7 @@ from tests.contract.replay.histories import (
     table,
     unusual,
 )
-from tests.contract.storage.training import HARDWARE, Campaign, ask, begin, registration, report, request
+from tests.contract.storage.training import HARDWARE, JOB, Campaign, ask, begin, registration, report, request
 from tests.unit.domain.builders import searching
 
 RULES = Rules()
@@ -378,3 +378,35 @@ async def test_a_job_in_use_is_rebuilt_and_copied_without_harm(store: SqlStore, 
     for one in (store, other):
         await assert_sound(one)
     assert await exported(other) == await exported(store)
+
+
+async def test_a_log_that_is_brought_elsewhere_keeps_its_epochs_and_goes_on_in_a_later_one(
+    store: SqlStore, other: SqlStore, staging: SqlStore
+) -> None:
+    """What was recorded after the export, and published, must not be taken for what is recorded after the import."""
+    engine = Engine(store)
+    await ask(engine, registration())
+    trial = await begin(engine)
+    restored = await store.log_epochs.begin()
+    await ask(engine, report(trial, 1))
+    text = await exported(store)
+    await ask(engine, report(trial, 2))
+    assert sum(await imported(text, other, staging)) == len(text.splitlines())
+    assert await exported(other) == text
+    await ask(Engine(other), report(trial, 2, metric=0.1))
+    there, here = await other.log_page(JOB), await store.log_page(JOB)
+    assert [one.new for one in there[:-1]] == [one.new for one in here[:-1]]
+    assert here[-2].new.log_epoch == restored.number
+    assert there[-1].new.seq == here[-1].new.seq
+    assert there[-1].new.log_epoch > here[-1].new.log_epoch
+
+
+async def test_bringing_the_same_log_again_begins_no_further_epoch(store: SqlStore, other: SqlStore) -> None:
+    engine = Engine(store)
+    await ask(engine, registration())
+    await bring(store, other, JOB, rules=RULES)
+    first = await other.log_epochs.current()
+    await bring(store, other, JOB, rules=RULES)
+    await begin(engine)
+    await bring(store, other, JOB, rules=RULES)
+    assert await other.log_epochs.current() == first

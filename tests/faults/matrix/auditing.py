@@ -85,7 +85,7 @@ async def _settled(stage: Stage, audit: Audit) -> None:
     """Wait until nothing is parked, what was kept is decided, and all events are published."""
 
     async def is_settled() -> bool:
-        if await stage.store.unpublished(older_than_s=0.0) or await stage.store.parked_jobs.all():
+        if (await stage.store.unpublished(older_than_s=0.0)).events or await stage.store.parked_jobs.all():
             return False
         kept = [one for one in stage.ledger.changing if one.was_kept]
         return not _lost(kept, await _read(stage)) if kept else True
@@ -94,7 +94,7 @@ async def _settled(stage: Stage, audit: Audit) -> None:
         await eventually_async(is_settled, timeout_s=_SETTLES_S, what="an end of what was parked or unpublished")
     except AssertionError:
         parked = [job.job_id for job in await stage.store.parked_jobs.all()]
-        unpublished = len(await stage.store.unpublished(older_than_s=0.0))
+        unpublished = len((await stage.store.unpublished(older_than_s=0.0)).events)
         audit.unexpected.append(
             f"not settled after {_SETTLES_S:g} s: {parked} parked, {unpublished} events unpublished"
         )

@@ -97,6 +97,34 @@ def test_tables_are_verified_tampered_with_and_rebuilt(trained: Bso, tmp_path: P
     assert "no differences" in trained.ok("replay", "verify")
 
 
+def test_after_a_restore_another_epoch_begins_if_every_log_fits_its_tables(trained: Bso) -> None:
+    first, second = (trained.json("restored") for _ in range(2))
+    assert (first["jobs"], first["unsound"]) == (1, [])
+    assert second["log_epoch"] > first["log_epoch"] > 1
+    trained.ok("jobs", "delete", JOB, "--yes")
+    events = trained.lines("events", "history", JOB, "--json")
+    assert [event["log_epoch"] for event in events[-2:]] == [1, second["log_epoch"]]
+    assert trained.lines("events", "history", "--json", "--after", second["log_epoch"]) == events[-1:]
+    assert "has begun" in trained.ok("restored", "--unchecked")
+
+
+def test_a_log_that_nothing_can_mend_keeps_workers_stopped_until_somebody_says_otherwise(
+    trained: Bso, tmp_path: Path
+) -> None:
+    with sqlite3.connect(tmp_path / "bso.sqlite") as database:
+        database.execute("DELETE FROM event WHERE seq = 2")
+    database.close()
+    refused = trained("restored")
+    assert refused.returncode == 1
+    assert "its log is damaged" in refused.stdout
+    assert "Workers stay stopped" in refused.stdout
+    assert "run `bso restored`" in trained.refused("jobs", "allow", JOB, 32)
+    doctor = trained("doctor", BSO_STATE_DIR=str(tmp_path))
+    assert "older state than before" in doctor.stdout
+    assert "has begun" in trained.ok("restored", "--unchecked")
+    assert "older state than before" not in trained("doctor", BSO_STATE_DIR=str(tmp_path)).stdout
+
+
 def test_a_backup_is_made_checked_and_brought_into_another_database(trained: Bso, tmp_path: Path) -> None:
     backup, other = tmp_path / "backup.jsonl", f"sqlite:///{tmp_path / 'other.sqlite'}"
     exported = trained.json("replay", "export", "--output", backup)

@@ -268,7 +268,7 @@ async def test_events_are_published_and_marked(
         job = new_job()
         await register(ask, job)
         await recur(ask, job, "monday")
-    expected = [f"{job}:{stored.recorded.seq}" for stored in await history(memory_store, job)]
+    expected = [f"{job}:1:{stored.recorded.seq}" for stored in await history(memory_store, job)]
     async for event in subscriber:
         heard.append(event.message_id)
         if len(heard) == len(expected):
@@ -290,7 +290,7 @@ async def test_what_was_not_published_is_relayed_once_it_is_old(
         await subscriber.start()
         clock.forward(61.0)
         async for event in subscriber:
-            assert event.message_id == f"{job}:1"
+            assert event.message_id == f"{job}:1:1"
             break
         await eventually_async(lambda: _all_published(store_by_clock))
         assert parts.metrics.registry.get_sample_value("bso_events_relayed_total") == len(forgotten)
