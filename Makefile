@@ -27,7 +27,7 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-packaging lint types dist asyncapi bench decisions clean
+.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-packaging lint types dist asyncapi faults fuzz bench decisions clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-14s %s\n' "$$name" "$$words"; done
@@ -93,6 +93,13 @@ dist: $(DEV) ## build the sdist and the wheel of a release in dist, and check wh
 	@rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
+
+faults: $(DEV) ## strike many jobs with faults and audit what came of it: build/faults.json (root; 25 minutes; ARGS="--help")
+	@tools/install-servers faults
+	$(BIN)/python -m tests.faults.matrix $(ARGS)
+
+fuzz: servers $(DEV) ## 200 000 messages of all kinds of nonsense among good ones (ARGS="--help")
+	$(BIN)/python -m tests.faults.fuzz $(ARGS)
 
 bench: servers $(DEV) ## what decisions cost a training, a worker and the servers, against peers (ARGS="--help")
 	$(BIN)/python -m tests.benchmarks $(ARGS)

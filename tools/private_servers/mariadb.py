@@ -43,6 +43,19 @@ class MariaDB(PrivateServer):
         client = program("mariadb", package="mariadb-client")
         return self._run([client, "--no-defaults", "-uroot", f"--socket={self._socket}", "-N", "-B", "-e", sql])
 
+    def dump(self, database: str) -> str:
+        """All tables of a database as they are at one moment, as SQL."""
+        program_ = program("mariadb-dump", package="mariadb-client")
+        return self._run(
+            [program_, "--no-defaults", "-uroot", f"--socket={self._socket}", "--single-transaction", database]
+        )
+
+    def load(self, database: str, dump: str) -> None:
+        """Replace the tables by those of a dump."""
+        script = self.folder / f"{database}.sql"
+        script.write_text(dump, encoding="utf-8")
+        self.execute(f"USE {database}; SOURCE {script}")
+
     @property
     def _socket(self) -> Path:
         return self.folder / "mariadb.sock"

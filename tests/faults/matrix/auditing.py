@@ -102,7 +102,7 @@ async def _settled(stage: Stage, audit: Audit) -> None:
 
 async def _asked_again(stage: Stage, audit: Audit) -> None:
     """Send some decided commands once more: the answer must be the same."""
-    decided = [one for one in stage.ledger.asked if one.is_decided and not one.was_kept]
+    decided = [one for one in stage.ledger.asked if one.is_decided and not (one.was_kept or one.is_forgotten)]
     some = stage.rng.sample(decided, min(_ASKED_AGAIN, len(decided)))
     try:
         async with asyncio.timeout(_SETTLES_S):
@@ -199,15 +199,16 @@ def _beliefs(stage: Stage, log: _Log, audit: Audit) -> None:
         audit.unexpected.append(f"{len(foreign)} trials that nobody asked for")
     for training in stage.trainings:
         for fact in _journal(training):
-            _compare(training, fact, log, audit)
+            _compare(stage, training, fact, log, audit)
 
 
-def _compare(training: Training, fact: dict[str, object], log: _Log, audit: Audit) -> None:
+def _compare(stage: Stage, training: Training, fact: dict[str, object], log: _Log, audit: Audit) -> None:
     if fact["did"] == "raised":
         audit.unexpected.append(f"a training raised {fact['error']}")
     number = fact.get("trial_number")
     trial = log.trials.get((training.job_id, number)) if isinstance(number, int) else None
-    if fact["did"] != "trial_ended":
+    is_of_before = stage.forgotten_until_s and not _began_since(stage, training, fact)
+    if fact["did"] != "trial_ended" or is_of_before:
         return
     if trial is None or trial.outcome is None:
         audit.unreported += 1
@@ -217,6 +218,18 @@ def _compare(training: Training, fact: dict[str, object], log: _Log, audit: Audi
             f"trial {number} of {training.job_id}: the training believes {fact['outcome']} ({fact['reason']}), "
             f"recorded is {trial.outcome} ({trial.outcome_reason}), late {trial.late_outcome}"
         )
+
+
+def _began_since(stage: Stage, training: Training, ended: dict[str, object]) -> bool:
+    """Whether a trial began after a backup was restored: another one may have had its number before."""
+    return any(
+        fact["did"] == "evaluated"
+        and fact["trial_number"] == ended["trial_number"]
+        and fact["epoch"] == 1
+        and isinstance(fact["at_s"], float)
+        and fact["at_s"] > stage.forgotten_until_s
+        for fact in _journal(training)
+    )
 
 
 def _journal(training: Training) -> list[dict[str, object]]:
@@ -244,23 +257,25 @@ async def _outside(stage: Stage, log: _Log, audit: Audit, *, dead_letters: int, 
             audit.unexpected.append(f"{found} dead letters, expected {dead_letters}")
         if forgets_events:
             return
-        wanted = {(event.job_id, event.seq) for event in log.recorded}
+        wanted = {(event.job_id, event.log_epoch, event.seq) for event in log.recorded}
         missing = wanted - await _streamed(connection, wanted)
         if missing:
             audit.unexpected.append(f"{len(missing)} of {len(wanted)} events never reached the stream")
 
 
-async def _streamed(connection: aio_pika.abc.AbstractConnection, wanted: set[tuple[str, int]]) -> set[tuple[str, int]]:
+async def _streamed(
+    connection: aio_pika.abc.AbstractConnection, wanted: set[tuple[str, int, int]]
+) -> set[tuple[str, int, int]]:
     channel = await connection.channel()
     await channel.set_qos(prefetch_count=500)
     queue = await channel.get_queue(EVENT_LOG, ensure=False)
-    seen: set[tuple[str, int]] = set()
+    seen: set[tuple[str, int, int]] = set()
     try:
         async with queue.iterator(arguments={"x-stream-offset": "first"}, timeout=_STREAM_IDLE_S) as messages:
             async for message in messages:
                 await message.ack()
                 event = decode_event(message.body)
-                seen.add((event.job_id, event.seq))
+                seen.add((event.job_id, event.log_epoch, event.seq))
                 if wanted <= seen:
                     break
     except TimeoutError:

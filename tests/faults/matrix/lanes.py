@@ -31,8 +31,9 @@ from tests.integration.workers.training import HARDWARE, SPEC, report
 
 _CALL_TIMEOUT_S = 30.0  # then the same command is sent again
 _LONGEST_PAUSE_S = 60.0
-_EXPECTED = frozenset({"trial_ended", "kept", "job_in_trouble"})
-"""Problems that a lane may get: it goes on after a report was kept, and so may report after the end of its trial."""
+_EXPECTED = frozenset({"trial_ended"})
+"""A lane goes on after a report was kept, and so may report after the end of its trial."""
+_AFTER_A_RESTORE = frozenset({"unknown_trial", "wrong_trial_id", "conflicting_report", "report_goes_backwards"})
 
 
 class Over(Exception):
@@ -47,6 +48,11 @@ class Sender:
     ledger: Ledger
     rng: random.Random
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    expected: frozenset[str] = _EXPECTED
+
+    def expect_a_restore(self) -> None:
+        """Trials may be gone from now on, and their numbers given again."""
+        self.expected = _EXPECTED | _AFTER_A_RESTORE
 
     async def ask(self, job_id: str, command: Command, *, is_others: bool) -> Reply:
         """The decision; a problem of type ``kept`` where the optimizer has taken the command over. Raises Over."""
@@ -61,7 +67,7 @@ class Sender:
             asked.was_kept = True
             return reply
         asked.reply = reply
-        if isinstance(reply, Problem) and reply.type not in _EXPECTED:
+        if isinstance(reply, Problem) and reply.type not in self.expected:
             self.ledger.surprises.append(
                 f"{type(command).__name__} of {job_id} was answered {reply.type}: {reply.detail}"
             )
@@ -135,7 +141,7 @@ class Lane:
             reply = await self._ask(report(begun, epoch))
             if isinstance(reply, EpochJudged) and reply.should_stop:
                 return reply.should_retry
-            if isinstance(reply, Problem) and reply.type == "trial_ended":
+            if isinstance(reply, Problem) and reply.type in self.sender.expected:
                 return False
             await self._do_something_else(begun)
         finish = FinishTrial(trial_number=begun.trial_number, trial_id=begun.trial_id, outcome=Outcome.NOT_CONVERGED)

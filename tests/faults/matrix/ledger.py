@@ -23,7 +23,10 @@ _DECIDED = (Registered, TrialBegun, EpochJudged, TrialFinished, PowerProfileReco
 
 @dataclass(slots=True, kw_only=True)
 class Asked:
-    """A command, when it was sent [s], and what was answered. ``was_kept``: the optimizer has taken it over."""
+    """A command, when it was sent [s], and what was answered.
+
+    ``was_kept``: the optimizer has taken it over. ``is_forgotten``: restoring a backup has taken away what it did.
+    """
 
     request: Request
     sent_s: float
@@ -31,6 +34,7 @@ class Asked:
     answered_s: float | None = None
     reply: Reply | None = None
     was_kept: bool = False
+    is_forgotten: bool = False
     asked_again: Reply | None = None
 
     @property
@@ -46,7 +50,8 @@ class Asked:
     @property
     def is_acknowledged(self) -> bool:
         """Whether its sender was told that it is recorded, or will be."""
-        return self.is_decided or (self.was_kept and isinstance(self.command, CHANGING))
+        is_taken_over = self.was_kept and isinstance(self.command, CHANGING)
+        return (self.is_decided or is_taken_over) and not self.is_forgotten
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import statistics
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import Any
 
 from bso.domain.commands import BeginTrial, RegisterJob, ReportEpoch, Request
 from bso.domain.replies import EpochJudged, Problem, TrialBegun
@@ -40,6 +41,19 @@ async def training_frozen(stage: Stage) -> None:
         stage.trainings[0].process.send_signal(signal.SIGSTOP)
         await stage.pause(15.0)
         stage.trainings[0].process.send_signal(signal.SIGCONT)
+
+
+@scenario("answers to trainings are lost, four times for 7 s: longer than a training waits for one")
+async def answers_lost(stage: Stage) -> None:
+    proxy = await stage.proxied(stage.amqp_url)
+    await stage.begin(trainings=4, trainings_url=proxy.url)
+    async with stage.fault():
+        for _ in range(4):
+            proxy.stall_replies()
+            await stage.pause(7.0)
+            proxy.drop()
+            proxy.restore()
+            await stage.pause(2.0)
 
 
 @scenario("one command from forty connections at once", is_smoke=True)
@@ -93,7 +107,7 @@ async def costliest_job(stage: Stage) -> None:
     await _costly(stage, batch_sizes=1000, max_batch_sizes=1000)
 
 
-async def _costly(stage: Stage, *, batch_sizes: int, **settings: int) -> None:
+async def _costly(stage: Stage, *, batch_sizes: int, **settings: Any) -> None:
     await stage.begin(trainings=0, **settings)
     spec = {**SPEC, "batch_sizes": [8 * (1 + number) for number in range(batch_sizes)], "default_batch_size": 8}
     job_id = "costly"

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -17,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from tests.faults.matrix.pair import on_a_small_disk, with_another_clock
 from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage
+from tests.integration.workers.processes import WorkerProcess
 from tests.servers import eventually_async
 from tools.private_servers import MariaDB, PrivateServer
 
@@ -72,8 +74,8 @@ async def max_connections(stage: Stage) -> None:
     server = _mariadb(stage)
     url = server.create_login(stage.database_url)
     await stage.begin(database_url=url)
-    async with stage.fault(), _crowd(server, server.create_login(stage.database_url)):
-        server.execute(f"KILL USER {_login(url)}")
+    async with stage.fault(), _crowd(stage, server) as owner:
+        await owner.execute(sa.text(f"KILL USER {_login(url)}"))
         newcomer = stage.worker(database_url=url)
         await stage.pause(15.0)
         assert newcomer.process.poll() is None, newcomer.text()
@@ -162,6 +164,27 @@ async def clock_of_the_database(stage: Stage) -> None:
             await stage.progress(150)
 
 
+@scenario(
+    "a backup is restored under running workers; what was acknowledged since it was made is forgotten",
+    needs_private=True,
+    databases=["MariaDB"],
+)
+async def database_restored(stage: Stage) -> None:
+    server = _mariadb(stage)
+    name = stage.database_url.rpartition("/")[2]
+    await stage.begin()
+    since_s = stage.now_s()
+    dump = await asyncio.to_thread(server.dump, name)
+    await stage.progress(150)
+    async with stage.fault():
+        await asyncio.to_thread(server.load, name, dump)
+        for worker in stage.living:
+            await asyncio.to_thread(worker.until, partial(_asks_for_restored, worker))
+        stage.forget(since_s=since_s)
+        done = await asyncio.to_thread(stage.command, "restored")
+        assert done.returncode == 0, done.stderr
+
+
 @scenario("300 ms to the database and back, for 20 s")
 async def database_far(stage: Stage) -> None:
     proxy = await stage.proxied(stage.database_url)
@@ -170,6 +193,10 @@ async def database_far(stage: Stage) -> None:
         proxy.delay(0.15)
         await stage.pause(20.0)
         proxy.restore()
+
+
+def _asks_for_restored(worker: WorkerProcess) -> bool:
+    return "bso restored" in str(worker.reasons())
 
 
 def _server(stage: Stage) -> PrivateServer:
@@ -187,29 +214,34 @@ def _login(url: str) -> str:
 
 
 @asynccontextmanager
-async def _crowd(server: MariaDB, url: str) -> AsyncIterator[None]:
-    """Sessions of somebody else, as many as the server takes."""
-    server.execute("SET GLOBAL max_connections = 10")
-    engine = create_async_engine(url, pool_size=30, isolation_level="AUTOCOMMIT")
+async def _crowd(stage: Stage, server: MariaDB) -> AsyncIterator[AsyncConnection]:
+    """Sessions of somebody else, as many as the server takes; an owner's session to do something about it."""
+    guests = create_async_engine(server.create_login(stage.database_url), pool_size=100)
+    owners = create_async_engine(stage.database_url, isolation_level="AUTOCOMMIT")
     held: list[AsyncConnection] = []
 
     async def crowd() -> None:
         while True:
             try:
-                held.append(await engine.connect())
+                held.append(await guests.connect())
             except DBAPIError:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)  # takes whatever place becomes free
 
-    crowding = asyncio.create_task(crowd())
-    try:
-        await eventually_async(lambda: len(held) >= 2, what="other sessions")
-        yield
-    finally:
-        crowding.cancel()
-        server.execute("SET GLOBAL max_connections = 600")
-        for connection in held:
-            await connection.close()
-        await engine.dispose()
+    async with owners.connect() as owner:
+        sessions = (await owner.execute(sa.text("SELECT COUNT(*) FROM information_schema.processlist"))).scalar_one()
+        await owner.execute(sa.text(f"SET GLOBAL max_connections = {max(10, sessions + 2)}"))
+        crowding = asyncio.create_task(crowd())
+        try:
+            await eventually_async(lambda: len(held) >= 2, what="other sessions")
+            yield owner
+        finally:
+            crowding.cancel()
+            await asyncio.wait([crowding])
+            await owner.execute(sa.text("SET GLOBAL max_connections = 600"))
+            for connection in held:
+                await connection.close()
+    await guests.dispose()
+    await owners.dispose()
 
 
 async def _end_a_session(stage: Stage) -> None:

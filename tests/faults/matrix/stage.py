@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class Stage:
     folder: Path
     worker_program: Sequence[str] = MODULE
     amqp_url: str = ""
+    trainings_url: str = ""
     database_url: str = ""
     workers: list[WorkerProcess] = field(default_factory=list)
     ended_on_purpose: list[WorkerProcess] = field(default_factory=list)
@@ -53,6 +55,7 @@ class Stage:
     mended_s: float = 0.0
     recovered_s: float = 0.0
     harmed_recovered_s: float = 0.0
+    forgotten_until_s: float = 0.0
     figures: dict[str, float] = field(default_factory=dict)
     surprises: list[str] = field(default_factory=list)
     _cleaning: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -123,8 +126,11 @@ class Stage:
         worker.process.send_signal(signal.SIGKILL)
         worker.process.wait()
 
-    async def begin(self, *, workers: int = 2, lanes: int = 2, trainings: int = 2, **settings: Any) -> None:
+    async def begin(
+        self, *, workers: int = 2, lanes: int = 2, trainings: int = 2, trainings_url: str | None = None, **settings: Any
+    ) -> None:
         """Start workers, lanes and trainings, and wait until all of them get on."""
+        self.trainings_url = trainings_url or self.amqp_url
         for _ in range(workers):
             self.worker(**settings)
         for job_id in (self.harmed, *self.others):
@@ -143,7 +149,7 @@ class Stage:
         number = len(self.trainings)
         job_id = f"training-{self.rng.getrandbits(32):08x}"
         environ = {name: text for name, text in os.environ.items() if not name.startswith("BSO_")}
-        environ |= {"BSO_URL": self.amqp_url, "BSO_STATE_DIR": str(self.folder / f"state-{number}")}
+        environ |= {"BSO_URL": self.trainings_url, "BSO_STATE_DIR": str(self.folder / f"state-{number}")}
         environ["BSO_ENERGY"] = "assumed"
         journal = self.folder / f"training-{number}.jsonl"
         with (self.folder / f"training-{number}.log").open("wb") as log:
@@ -241,6 +247,20 @@ class Stage:
         await asyncio.to_thread(proxy.start)
         self._cleaning.push_async_callback(asyncio.to_thread, proxy.close)
         return proxy
+
+    def forget(self, *, since_s: float) -> None:
+        """Say that what was acknowledged since then has been taken away."""
+        for one in self.ledger.asked:
+            one.is_forgotten = one.answered_s is not None and one.answered_s >= since_s
+        self.forgotten_until_s = time.monotonic()
+        self.sender.expect_a_restore()
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run an operator's command."""
+        environ = {**os.environ, "BSO_DATABASE_URL": self.database_url, "BSO_AMQP_URL": self.amqp_url}
+        return subprocess.run(
+            [sys.executable, "-m", "bso.cli", *arguments], env=environ, capture_output=True, text=True, check=False
+        )
 
     async def execute(self, *statements: str) -> None:
         """Run SQL as the owner of the database, in one transaction."""
