@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import json
 import random
 import sys
@@ -13,18 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.matrix.pair import Pair, running_pair
-from tests.faults.matrix.scenario import SCENARIOS, Result, Scenario, played
+from tests.faults.matrix.scenario import Result, Scenario, all_scenarios, played
 from tests.integration.workers.processes import MODULE
-
-for _rooms in ("of_workers", "of_jobs", "of_databases", "of_brokers", "of_clients", "mixed"):
-    importlib.import_module(f"tests.faults.matrix.{_rooms}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play, print, write; 1: something was lost, doubled, contradicted or unexpected."""
     options = _parser().parse_args(arguments)
     if options.list:
-        sys.stdout.write("".join(f"{one.name:28} {one.words}\n" for one in SCENARIOS.values()))
+        sys.stdout.write("".join(f"{one.name:28} {one.words}\n" for one in all_scenarios().values()))
         return 0
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     _say(f"seed {seed}: --seed {seed} repeats the order of what happens")
@@ -66,8 +62,8 @@ def _play(one: Scenario, pair: Pair, seed: int, program: Sequence[str]) -> Resul
 
 def _chosen(options: argparse.Namespace) -> list[Scenario]:
     if options.scenario:
-        return [SCENARIOS[name] for name in options.scenario]
-    return [one for one in SCENARIOS.values() if one.is_smoke or not options.smoke]
+        return [all_scenarios()[name] for name in options.scenario]
+    return [one for one in all_scenarios().values() if one.is_smoke or not options.smoke]
 
 
 def _write(path: Path, results: Sequence[Result], *, is_added: bool) -> None:
@@ -84,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, help="what is chosen at random (default: a new one, which is printed)")
     parser.add_argument(
-        "--scenario", action="append", choices=sorted(SCENARIOS), metavar="NAME", help="play this one; repeatable"
+        "--scenario", action="append", choices=sorted(all_scenarios()), metavar="NAME", help="play this one; repeatable"
     )
     parser.add_argument("--smoke", action="store_true", help="play a few, in about 90 s")
     parser.add_argument("--list", action="store_true", help="say which scenarios there are, and end")

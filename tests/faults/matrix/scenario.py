@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
@@ -42,6 +43,13 @@ class Scenario:
 
 
 SCENARIOS: dict[str, Scenario] = {}
+
+
+def all_scenarios() -> Mapping[str, Scenario]:
+    """Every scenario by its name, in the order in which they are played."""
+    for room in ("of_workers", "of_jobs", "of_databases", "of_brokers", "of_clients", "mixed"):
+        importlib.import_module(f"tests.faults.matrix.{room}")
+    return SCENARIOS
 
 
 def scenario(words: str, **options: Any) -> Callable[[Play], Play]:

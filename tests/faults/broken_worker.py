@@ -1,0 +1,93 @@
+"""A worker that breaks a promise, to show that the fault matrix notices: ``broken_worker.py HOW``.
+
+``acknowledges_early``: commands are answered and acknowledged before their decisions are committed.
+``ignores_command_id``: a command that comes again is decided again.
+"""
+
+import asyncio
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bso.domain.commands import Request
+from bso.service import engine
+from bso.service.answers import Answer, Undecided
+from bso.service.batch import Batch
+from bso_broker.messages import Delivery
+from bso_workers import bootstrap
+from bso_workers.__main__ import main
+from bso_workers.admission import Admission, Admitted, Refused
+from bso_workers.answering import Answering
+
+_COMMITS_AFTER_S = 0.1
+_early: dict[str, Admitted] = {}
+_settled: set[str] = set()
+_answering: list[Answering] = []
+
+
+class EarlyBatch(Batch):
+    """Answers what it has decided, and is committed a while later."""
+
+    async def run(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        answers = await super().run(requests)
+        ready = [one for one in answers if isinstance(one, Answer) and one.request.command_id in _early]
+        admitted = [_early.pop(one.request.command_id) for one in ready]
+        _settled.update(one.request.command_id for one in ready)
+        await AnswersOnce.answer_early(admitted, ready)
+        await asyncio.sleep(_COMMITS_AFTER_S)  # noqa: TID251  time to be killed in
+        return answers
+
+
+class NotesAdmitted(Admission):
+    """Notes who is to be answered."""
+
+    def admit(self, delivery: Delivery) -> Admitted | Refused:
+        verdict = super().admit(delivery)
+        if isinstance(verdict, Admitted):
+            _early[verdict.request.command_id] = verdict
+        return verdict
+
+
+class AnswersOnce(Answering):
+    """Leaves out what was answered before it was committed."""
+
+    def __init__(self, **parts: object) -> None:
+        super().__init__(**parts)  # type: ignore[arg-type]  # as it is called
+        _answering.append(self)
+
+    @staticmethod
+    async def answer_early(admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
+        await Answering.answer(_answering[0], admitted, answers)
+
+    async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
+        late = [
+            (one, answer)
+            for one, answer in zip(admitted, answers, strict=True)
+            if one.request.command_id not in _settled
+        ]
+        _settled.difference_update(one.request.command_id for one in admitted)
+        await super().answer([one for one, _ in late], [answer for _, answer in late])
+
+
+class ForgetsCommandIds(Admission):
+    """Gives each delivery a command_id of its own."""
+
+    def admit(self, delivery: Delivery) -> Admitted | Refused:
+        verdict = super().admit(delivery)
+        if isinstance(verdict, Refused):
+            return verdict
+        return replace(verdict, request=replace(verdict.request, command_id=str(uuid.uuid4())))
+
+
+BROKEN: dict[str, tuple[tuple[object, str, type], ...]] = {
+    "acknowledges_early": (
+        (engine, "Batch", EarlyBatch),
+        (bootstrap, "Admission", NotesAdmitted),
+        (bootstrap, "Answering", AnswersOnce),
+    ),
+    "ignores_command_id": ((bootstrap, "Admission", ForgetsCommandIds),),
+}
+for module, name, kind in BROKEN[sys.argv[1]]:
+    setattr(module, name, kind)
+sys.exit(main())
