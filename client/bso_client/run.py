@@ -47,6 +47,7 @@ class TrialRun(Training):
         self._report_timeout_s = report_timeout_s
         self._is_end_announced = False
         self._owes_acknowledgement = False  # of a stop
+        self._last: EpochReport | None = None
 
     def measure(
         self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None
@@ -87,6 +88,7 @@ class TrialRun(Training):
         self.progress.is_profiling = report.is_profiling and not (is_told or is_known)
         report = self._counted(report)
         self.progress.take(report)
+        self._last = report
         reply = await self._deliver_report(report, is_late=is_overruling) if is_told else None
         if not isinstance(reply, EpochJudged):
             self._decide_alone()
@@ -190,13 +192,16 @@ class TrialRun(Training):
         self, totals: tuple[float | None, float | None] = (None, None)
     ) -> Callable[[Letter], Command | None]:
         outcome, reason, bound = self.progress.outcome, self.progress.outcome_reason, self.progress.bound
-        time_s, energy_j = totals
+        last = self._last
         assert outcome is not None
 
         def command(letter: Letter) -> Command | None:
             identity = self._identity()
             if identity is None:
                 return None
+            time_s, energy_j = totals
+            if letter.is_late and time_s is None and last is not None:  # it may overtake reports that have to wait
+                time_s, energy_j = last.time_s, last.energy_j
             return FinishTrial(
                 trial_number=identity[0],
                 trial_id=identity[1],

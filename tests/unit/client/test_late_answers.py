@@ -144,9 +144,11 @@ async def test_a_verdict_after_the_clients_own_changes_nothing(transport: SlowTr
     assert await outbox.drained(timeout_s=PATIENCE_S)
 
     assert run.progress.outcome is Outcome.CONVERGED
-    finish = transport.came[-1].command
+    report, finish = (request.command for request in transport.came)
+    assert isinstance(report, ReportEpoch)
     assert isinstance(finish, FinishTrial)
     assert (finish.outcome, finish.is_journalled) == (Outcome.CONVERGED, True)
+    assert (finish.time_s, finish.energy_j) == (report.time_s, report.energy_j), "it may overtake its report"
 
 
 @pytest.mark.parametrize("kind", ["conflicting_report", "report_goes_backwards", "invalid_report"])
