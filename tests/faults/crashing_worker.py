@@ -44,8 +44,11 @@ async def die_at_commit(self: SqlUnitOfWork) -> None:
 
 
 class FreezesBeforeCommit(CommandWorker):
+    has_frozen = False
+
     async def _handle_commands(self, admitted: Sequence[Admitted]) -> bool:
-        if begins_a_trial([one.request for one in admitted]):
+        if begins_a_trial([one.request for one in admitted]) and not self.has_frozen:
+            FreezesBeforeCommit.has_frozen = True  # once: thawed, it is a worker like any other
             SqlUnitOfWork.commit = freeze_at_commit  # type: ignore[method-assign]  # likewise
         return await super()._handle_commands(admitted)
 
