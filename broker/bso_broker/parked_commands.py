@@ -18,8 +18,12 @@ _TIMEOUT_S = 10.0
 
 
 def parking_queue(pause_s: float) -> str:
-    """The queue whose messages come back nearest to the end of a pause: not long before it."""
-    return next((name for name, stays_s in PARKED_FOR_S.items() if stays_s >= pause_s), list(PARKED_FOR_S)[-1])
+    """The queue whose messages come back often enough for a pause: several times before its end rather than long after.
+
+    A job may recover at any time, and its commands should not lie there for a minute then.
+    """
+    short, long = PARKED_FOR_S
+    return long if pause_s > PARKED_FOR_S[long] / 2 else short
 
 
 async def park(link: PublishingLink, delivery: Delivery, *, sender: str | None, queue: str, login: str) -> None:

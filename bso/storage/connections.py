@@ -12,6 +12,7 @@ from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from bso.storage.packets import refuse_oversized_statements
+from bso.storage.round_trips import send_together
 
 READS_ONLY = {"bso_reads_only": True}
 """Execution options of a connection that will not write: SQLite then takes no lock."""
@@ -60,6 +61,7 @@ def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
     _ping_after_a_rest(engine, limits)
     if url.get_backend_name() == "mysql":
         refuse_oversized_statements(engine)
+        send_together(engine)
     return engine
 
 

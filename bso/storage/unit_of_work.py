@@ -27,6 +27,7 @@ from bso.service.records import (
 from bso.storage import statements
 from bso.storage.dialects import Dialect, Updates
 from bso.storage.faults import translated
+from bso.storage.round_trips import LATER
 from bso.storage.rows import Row, event_row, profile_from, profile_row, trial_from, trial_row
 from bso.storage.tables import event, job, parked_job, power_profile, trial
 
@@ -129,21 +130,31 @@ class SqlUnitOfWork:
 
     async def save(self, changes: Changes) -> Mapping[tuple[str, int], int]:
         """Save everything, one statement per table; returns the event_id of each new event by (job_id, seq)."""
+        writes = self._writes(changes)
+        waited_for = [] if changes.events else writes[-1:]
+        for statement, rows in writes[: len(writes) - len(waited_for)]:
+            await self._run(statement, rows, options=LATER)
+        for statement, rows in waited_for:
+            await self._run(statement, rows)
         event_ids = await self._append(changes)
-        if changes.trials:
-            rows = [trial_row(job_id, changed) for (job_id, _), changed in changes.trials.items()]
-            await self._run(self._dialect.upsert(trial, _TRIAL_UPDATES), rows)
-        if changes.jobs:
-            await self._run(
-                self._dialect.upsert(job, _JOB_UPDATES), [_job_row(one, changes.now) for one in changes.jobs]
-            )
-        if changes.unprofiled:
-            await self._run(delete(power_profile).where(power_profile.c.job_id.in_(changes.unprofiled)))
-        if changes.power_profiles:
-            rows = [{**profile_row(profile), "recorded_at": changes.now} for profile in changes.power_profiles]
-            await self._run(self._dialect.upsert(power_profile, _PROFILE_UPDATES), rows)
         await self._release_places(change.job_id for change in changes.jobs)
         return event_ids
+
+    def _writes(self, changes: Changes) -> list[tuple[Executable, Any]]:
+        """What is to be written besides events, one statement per table."""
+        writes: list[tuple[Executable, Any]] = []
+        if changes.trials:
+            rows = [trial_row(job_id, changed) for (job_id, _), changed in changes.trials.items()]
+            writes.append((self._dialect.upsert(trial, _TRIAL_UPDATES), rows))
+        if changes.jobs:
+            rows = [_job_row(one, changes.now) for one in changes.jobs]
+            writes.append((self._dialect.upsert(job, _JOB_UPDATES), rows))
+        if changes.unprofiled:
+            writes.append((delete(power_profile).where(power_profile.c.job_id.in_(changes.unprofiled)), None))
+        if changes.power_profiles:
+            rows = [{**profile_row(profile), "recorded_at": changes.now} for profile in changes.power_profiles]
+            writes.append((self._dialect.upsert(power_profile, _PROFILE_UPDATES), rows))
+        return writes
 
     async def forget_events(self, job_id: str, *, up_to_seq: int, before: datetime) -> int:
         """Delete a locked job's published events up to a seq, if recorded before a moment; returns their number."""
@@ -182,7 +193,7 @@ class SqlUnitOfWork:
         rows = [{**event_row(new), **stamps} for new in changes.events]
         if len(rows) == 1:  # an epoch of one training: the database tells the key without being asked again
             return {(rows[0]["job_id"], rows[0]["seq"]): await self._append_one(rows[0])}
-        await self._run(statements.APPEND_EVENTS, rows)
+        await self._run(statements.APPEND_EVENTS, rows, options=LATER)
         command_ids = sorted({new.command_id for new in changes.events})
         found = await self._rows(statements.EVENT_IDS, {"command_ids": command_ids})
         return {(row["job_id"], row["seq"]): row["event_id"] for row in found}
@@ -198,9 +209,9 @@ class SqlUnitOfWork:
             result = await self._connection.execute(statement, parameters)
             return cast(Sequence[Row], result.mappings().all())
 
-    async def _run(self, statement: Executable, parameters: Any = None) -> None:
+    async def _run(self, statement: Executable, parameters: Any = None, *, options: Any = None) -> None:
         with translated():
-            await self._connection.execute(statement, parameters)
+            await self._connection.execute(statement, parameters, execution_options=options)
 
 
 def _stored(row: Row) -> StoredJob:

@@ -34,6 +34,8 @@ class TcpProxy:
         self._requests_flow = asyncio.Event()
         self._replies_flow = asyncio.Event()
         self._held = 0
+        self.requests = 0
+        """How many packets have come from clients; a request is one, unless it is large."""
         self._delay_s = 0.0
         self.port = 0
 
@@ -159,6 +161,7 @@ class TcpProxy:
         pouring: asyncio.Task[None] | None = None
         with contextlib.suppress(OSError):
             while chunk := await reader.read(65536):
+                self.requests += flow is self._requests_flow
                 self._held += 1
                 try:
                     await flow.wait()

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _chosen(options)
     with running_pair(options.database) as pair:
         _say(f"{pair.broker_name}, {pair.database_name}")
-        results = [_play(one, pair, seed, options.worker_program or MODULE) for one in chosen]
+        results = _played(chosen, pair, seed, options)
     _write(options.out, results, is_added=options.add)
     failed = [result.scenario for result in results if not result.is_sound]
     slow = [result.scenario for result in results if result.broken_promises]
@@ -37,6 +37,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"promised {slow or ''}, {len(left_out)} not run {left_out or ''}; {options.out}"
     )
     return 1 if failed or (slow and options.strict) else 0
+
+
+def _played(chosen: Sequence[Scenario], pair: Pair, seed: int, options: argparse.Namespace) -> list[Result]:
+    """One after the other; with a limit of time in an order by chance, and what is left is not run."""
+    order, results = list(chosen), []
+    if options.minutes is not None:
+        random.Random(seed).shuffle(order)
+    ends_s = time.monotonic() + 60.0 * (options.minutes or float("inf"))
+    for one in order:
+        if time.monotonic() < ends_s:
+            results.append(_play(one, pair, seed, options.worker_program or MODULE))
+            continue
+        why = f"no time was left: --minutes {options.minutes:g}"
+        left = Result(scenario=one.name, seed=seed, broker=pair.broker_name, database=pair.database_name, not_run=why)
+        results.append(left)
+    return results
 
 
 def _play(one: Scenario, pair: Pair, seed: int, program: Sequence[str]) -> Result:
@@ -83,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         "--scenario", action="append", choices=sorted(all_scenarios()), metavar="NAME", help="play this one; repeatable"
     )
     parser.add_argument("--smoke", action="store_true", help="play a few, in about 90 s")
+    parser.add_argument("--minutes", type=float, help="begin no further scenario after so long; the order is by chance")
     parser.add_argument("--list", action="store_true", help="say which scenarios there are, and end")
     parser.add_argument(
         "--database",

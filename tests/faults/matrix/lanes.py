@@ -113,8 +113,9 @@ class Lane:
     spec: dict[str, object] = field(default_factory=lambda: dict(SPEC))
 
     async def run(self) -> None:
-        """Recurrences until the scenario is over."""
+        """Recurrences of the job, which it registers first, until the scenario is over."""
         with suppress(Over):
+            await self.register()
             for number in itertools.count(1):
                 await self._recur(f"{self.name}-{number}")
 

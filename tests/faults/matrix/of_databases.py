@@ -185,13 +185,20 @@ async def database_restored(stage: Stage) -> None:
         assert done.returncode == 0, done.stderr
 
 
-@scenario("300 ms to the database and back, for 20 s")
+@scenario(
+    "300 ms to the database and back, with 64 and then 256 commands under way",
+    promises={"ms_per_decision_at_64": 25.0, "ms_per_decision_at_256": 6.7, "others_slowest_s": 5.0},
+)
 async def database_far(stage: Stage) -> None:
     proxy = await stage.proxied(stage.database_url)
-    await stage.begin(database_url=proxy.url)
+    await stage.begin(database_url=proxy.url, trainings=1)
+    proxy.delay(0.15)
     async with stage.fault():
-        proxy.delay(0.15)
-        await stage.pause(20.0)
+        for at_once in (64, 256):
+            await stage.crowd(at_once - len(stage.lanes))
+            await stage.pause(4.0)
+            decided = await stage.decided_within(10.0)
+            stage.figures[f"ms_per_decision_at_{at_once}"] = 10_000.0 / max(1, decided)
         proxy.restore()
 
 

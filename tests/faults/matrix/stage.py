@@ -240,6 +240,21 @@ class Stage:
         self.sender.is_over.set()
         await asyncio.wait(self._running, timeout=60)
 
+    async def crowd(self, lanes: int) -> None:
+        """Start so many more lanes, each with a job of its own, that pause for nothing."""
+        jobs = new_jobs(self.rng, lanes)
+        more = [lane for job_id in jobs for lane in lanes_of(job_id, self.sender, at_once=1, is_others=True)]
+        for lane in more:
+            lane.pause_s = 0.0
+        self.run([*more])
+        self.lanes += more
+
+    async def decided_within(self, seconds: float) -> int:
+        """How many commands are decided in this time."""
+        before = sum(one.is_decided for one in self.ledger.asked)
+        await self.pause(seconds)
+        return sum(one.is_decided for one in self.ledger.asked) - before
+
     async def proxied(self, url: str) -> TcpProxy:
         """A proxy in front of a server, which can be cut, stalled, and made slow."""
         port = 5672 if url.startswith("amqp:") else None

@@ -1,10 +1,11 @@
 """What a decision costs does not grow with history: counted in statements and rows, not in seconds."""
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from sqlalchemy import event
 
 from bso.domain.commands import PowerMeasurement, RenewLease, ReportPowerProfile
@@ -15,6 +16,7 @@ from bso_migrations import upgrade
 from tests.contract.storage.siblings import like
 from tests.contract.storage.training import HARDWARE, ask, beginning, registration, report, request
 from tests.integration.storage.conftest import OpenAt
+from tests.servers import TcpProxy
 from tools.private_servers import MariaDB
 
 JOBS = [f"job-{number}" for number in range(4)]
@@ -82,6 +84,21 @@ async def test_a_batch_takes_the_same_few_statements_whatever_went_before(migrat
                 await ask(engine, *batch)
             counts.append([one for one in statements if not one.startswith(("BEGIN", "SELECT 1"))])
     assert [len(statements) for statements in counts] == [STATEMENTS_OF_A_BATCH] * 4, counts
+
+
+async def test_a_batch_takes_four_round_trips(
+    migrated_url: str, open_at: OpenAt, tcp_proxy: Callable[[str], TcpProxy]
+) -> None:
+    """Lock, recollect, all that is written, commit; whether it is one report or many."""
+    if "mysql" not in migrated_url:
+        pytest.skip("only MySQL and MariaDB take several statements at once")
+    proxy = tcp_proxy(migrated_url)
+    engine = Engine(open_at(proxy.url))
+    running = await trained(engine, trials=1)
+    for epoch, jobs in ((1, JOBS), (2, JOBS[:1])):
+        before = proxy.requests
+        await ask(engine, *(report(running[job_id], epoch, job_id=job_id) for job_id in jobs))
+        assert proxy.requests - before == 4
 
 
 async def test_one_report_alone_learns_the_id_of_its_event_without_asking_for_it(
