@@ -54,7 +54,7 @@ class MariaDB(PrivateServer):
         """Replace the tables by those of a dump."""
         script = self.folder / f"{database}.sql"
         script.write_text(dump, encoding="utf-8")
-        self.execute(f"USE {database}; SOURCE {script}")
+        self.execute(f"USE {database}\nSOURCE {script}")
 
     @property
     def _socket(self) -> Path:

@@ -127,7 +127,14 @@ class Stage:
         worker.process.wait()
 
     async def begin(
-        self, *, workers: int = 2, lanes: int = 2, trainings: int = 2, trainings_url: str | None = None, **settings: Any
+        self,
+        *,
+        workers: int = 2,
+        lanes: int = 2,
+        trainings: int = 2,
+        pulses: int = 2,
+        trainings_url: str | None = None,
+        **settings: Any,
     ) -> None:
         """Start workers, lanes and trainings, and wait until all of them get on."""
         self.trainings_url = trainings_url or self.amqp_url
@@ -139,9 +146,9 @@ class Stage:
             self.lanes += own
         for _ in range(trainings):
             self.train()
-        pulses = [Pulse(job_id=job_id, sender=self.sender) for job_id in self.others[:2]]
         self.run(self.lanes)
-        self._running += [asyncio.create_task(pulse.run()) for pulse in pulses]
+        for job_id in self.others[:pulses]:
+            self._running.append(asyncio.create_task(Pulse(job_id=job_id, sender=self.sender).run()))
         await self.all_go_on()
 
     def train(self) -> None:
@@ -249,11 +256,11 @@ class Stage:
         self.run([*more])
         self.lanes += more
 
-    async def decided_within(self, seconds: float) -> int:
-        """How many commands are decided in this time."""
-        before = sum(one.is_decided for one in self.ledger.asked)
+    async def answered_within(self, seconds: float) -> int:
+        """How many commands of lanes are answered in this time."""
+        before = self._answered(None)
         await self.pause(seconds)
-        return sum(one.is_decided for one in self.ledger.asked) - before
+        return self._answered(None) - before
 
     async def proxied(self, url: str) -> TcpProxy:
         """A proxy in front of a server, which can be cut, stalled, and made slow."""
