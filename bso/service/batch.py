@@ -7,13 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Protocol
+from functools import partial
 
 from bso.domain.commands import PowerMeasurement, RegisterJob, ReportEpoch, Request
 from bso.domain.decide import (
     Decision,
-    PowerProfiles,
     Rules,
     job_like,
     needs_earlier_report,
@@ -31,7 +29,7 @@ from bso.service.answers import Answer, Undecided, poisoned, recalled, repeated
 from bso.service.errors import Conflict, JobDamaged, OutOfTime, Unstorable
 from bso.service.event_rows import report_in, row_of
 from bso.service.log_watch import LogWatch
-from bso.service.ports import UnitOfWork
+from bso.service.ports import Decide, UnitOfWork
 from bso.service.records import (
     Changes,
     NewEvent,
@@ -44,27 +42,10 @@ from bso.service.records import (
 from bso.service.snapshots import SnapshotReader, changed_jobs, changed_trials
 
 _LONG_S = 0.001  # for one decision
+_MANY_SIZES = 64  # with more batch sizes a decision may take tenths of a second: others go on beside it
 _OUT_OF_TIME = OutOfTime("the commands before have used up the time of the transaction")
 _LARGEST = 2**63 - 1
 """No store can be asked for a larger trial number; decide refuses it as unknown."""
-
-
-class Decide(Protocol):
-    """The rule that a request is decided by."""
-
-    def __call__(
-        self,
-        job: Job | None,
-        request: Request,
-        *,
-        now: datetime,
-        rules: Rules,
-        earlier: EpochReport | None = None,
-        power_profiles: PowerProfiles = ...,
-        like: Job | None = None,
-    ) -> Decision:
-        """Events and a reply, from a job and a request."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,7 +191,8 @@ class Batch:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         try:
-            decision = self.decide(
+            decide = partial(
+                self.decide,
                 job,
                 request,
                 now=memory.now,
@@ -219,6 +201,8 @@ class Batch:
                 power_profiles=self._known_profiles.get(request.job_id, {}),
                 like=self._like(request),
             )
+            is_long = job is not None and job.is_registered and len(job.spec.batch_sizes) > _MANY_SIZES
+            decision = await asyncio.to_thread(decide) if is_long else decide()
             events = _recorded(request, decision, job.last_seq if job is not None else 0, memory)
             rows = [row_of(event, decision.reply) for event in events]
             took_s = clock() - began_s

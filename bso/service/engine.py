@@ -18,7 +18,7 @@ from tenacity import (
 from bso.domain.commands import Request
 from bso.domain.decide import Rules, decide
 from bso.service.answers import Answer, Undecided, misaddressed, poisoned
-from bso.service.batch import Batch, Decide
+from bso.service.batch import Batch
 from bso.service.errors import (
     Conflict,
     JobDamaged,
@@ -30,7 +30,7 @@ from bso.service.errors import (
     Unstorable,
 )
 from bso.service.log_watch import LogWatch
-from bso.service.ports import UnitsOfWork
+from bso.service.ports import Decide, UnitsOfWork
 from bso.service.snapshots import SnapshotReader
 
 _DEFAULT_RULES = Rules()

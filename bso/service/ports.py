@@ -7,6 +7,9 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
 
+from bso.domain.commands import Request
+from bso.domain.decide import Decision, PowerProfiles, Rules
+from bso.domain.job import Job
 from bso.domain.trial import EpochReport, Trial
 from bso.service.records import (
     Changes,
@@ -210,4 +213,22 @@ class Store(UnitsOfWork, Protocol):
 
     async def close(self) -> None:
         """Close all connections."""
+        ...
+
+
+class Decide(Protocol):
+    """The rule that a request is decided by."""
+
+    def __call__(
+        self,
+        job: Job | None,
+        request: Request,
+        *,
+        now: datetime,
+        rules: Rules,
+        earlier: EpochReport | None = None,
+        power_profiles: PowerProfiles = ...,
+        like: Job | None = None,
+    ) -> Decision:
+        """Events and a reply, from a job and a request."""
         ...

@@ -13,7 +13,7 @@ from bso.domain.curve.cost_records import EpochCostKnowledge
 from bso.domain.curve.epoch_priors import EPOCHS_CHANGE, change_since_inherited, prior_of_epochs
 from bso.domain.curve.gaussian_process import Observations, Posterior, Related
 from bso.domain.curve.records import EpochKnowledge, EpochRecord
-from bso.domain.curve.sums import RunSums
+from bso.domain.curve.sums import RunSums, on_fewer_places
 from bso.domain.job import JobVersion
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
@@ -229,11 +229,12 @@ class Beliefs:
 
     def _seen(self, part: Callable[[EpochRecord], RunSums]) -> _ByPlace:
         """A part of all that is remembered of each batch size as one observation, by index."""
-        found = {
-            self._index[size]: part(record).observation(self._noise[size])
+        found = [
+            (self._index[size], observed[0], 1.0 / observed[1])
             for size, record in self._epochs.records.items()
-        }
-        return {i: one for i, one in found.items() if one is not None}
+            if (observed := part(record).observation(self._noise[size])) is not None
+        ]
+        return {i: (value, 1.0 / weight) for i, value, weight in on_fewer_places(found, self._octaves)}
 
 
 def _noise(epochs: EpochKnowledge, sizes: Sequence[int]) -> list[float]:

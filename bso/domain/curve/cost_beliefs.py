@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bso.domain.curve.cost_records import MOST_FREEDOM_HANDED_ON, EpochCostKnowledge
-from bso.domain.curve.gaussian_process import Observations, Posterior, Prior, Related
-from bso.domain.curve.sums import RunSums
+from bso.domain.curve.gaussian_process import MOST_COLUMNS, Observations, Posterior, Prior, Related
+from bso.domain.curve.sums import RunSums, on_fewer_places
 from bso.domain.replacing import replace
 
 EPOCH_COST_PRIOR = Prior(level=10.0, slope=-0.35, level_variance=400.0, slope_variance=0.09, curve_variance=0.09)
@@ -107,6 +107,8 @@ class CostBeliefs:
         """The covariances of what is believed at all places with that at one: by each hypothesis, and by all."""
         found = self._columns.get(j)
         if found is None:
+            if len(self._columns) >= MOST_COLUMNS:
+                self._columns.clear()
             each = np.concatenate([one.process.covariances(j) for one in self._parts])
             both: list[float] = (self._weights @ (each + self._off * self._off[:, j, None])).tolist()
             found = self._columns[j] = each, both
@@ -174,7 +176,8 @@ class _Seen:
 
     def _observed(self, runs: Iterable[tuple[int, RunSums]], variances: NDArray[np.float64]) -> Observations:
         """The mean of the runs of each batch size, and the variance of that by each hypothesis."""
-        found = sorted((self.index[size], sums.mean, sums.weight) for size, sums in runs if sums.weight > 0.0)
+        every = [(self.index[size], sums.mean, sums.weight) for size, sums in runs if sums.weight > 0.0]
+        found = sorted(on_fewer_places(every, self.places))
         at, means, weights = zip(*found, strict=True) if found else ((), (), ())
         noises = variances[:, None] / np.array(weights, dtype=np.float64)
         return Observations(at=np.array(at, dtype=np.intp), values=np.array(means, dtype=np.float64), noises=noises)

@@ -12,6 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_COLUMNS = 128
+"""Of covariances that are remembered: a job may have a thousand places."""
 _JITTER = 1e-9
 """Added to the variance of each observation: no rounding makes a matrix of covariances negative."""
 
@@ -137,6 +139,8 @@ class Posterior:
         """The covariances of what is believed at each place with what is believed at one, (h, p)."""
         found = self._columns.get(i)
         if found is None:
+            if len(self._columns) >= MOST_COLUMNS:
+                self._columns.clear()
             before = self._before(np.array([i]))[:, 0, :]
             found = self._columns[i] = before - (self._shares * self._shares[:, :, i, None]).sum(axis=1)
         return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+_MOST_PLACES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +61,26 @@ def on_one_level(runs: Mapping[int, tuple[RunSums, RunSums]]) -> dict[int, RunSu
     return {
         size: RunSums(weight=sums.weight, mean=sums.mean + shift) for size, sums in older.items() if size not in latest
     } | latest
+
+
+def on_fewer_places(
+    seen: Sequence[tuple[int, float, float]], places: Sequence[float]
+) -> Sequence[tuple[int, float, float]]:
+    """What was seen at each place, as number, value and weight; where places are more than 64, of neighbours as one.
+
+    A posterior takes the cube of their number. 64 of them over ten octaves lie far closer than values there may differ.
+    """
+    if len(seen) <= _MOST_PLACES:
+        return seen
+    first, last = (places[i] for i in (min(seen)[0], max(seen)[0]))
+    bins: dict[int, list[tuple[int, float, float]]] = {}
+    for one in sorted(seen):
+        number = min(_MOST_PLACES - 1, int((places[one[0]] - first) / (last - first) * _MOST_PLACES))
+        bins.setdefault(number, []).append(one)
+    return [_as_one(some) for some in bins.values()]
+
+
+def _as_one(some: Sequence[tuple[int, float, float]]) -> tuple[int, float, float]:
+    total = sum(weight for _, _, weight in some)
+    value = sum(value * weight for _, value, weight in some) / total
+    return some[len(some) // 2][0], value, total
