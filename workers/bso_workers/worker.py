@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -134,24 +134,32 @@ class CommandWorker:
         self._batches[task] = asyncio.get_running_loop().time()
 
     async def _handle(self, admitted: Sequence[Admitted], refused: Sequence[Refused]) -> None:
-        job_ids = by_job(admitted).keys()
+        own = {job_id: self._queues[job_id] for job_id in by_job(admitted)}
         try:
             while admitted:
                 for part in _parts(admitted):
                     if not await self._handle_commands(part):
                         return  # what has come since was handed back, and so were the refused ones
-                admitted = self._what_has_come(job_ids)
+                admitted = self._what_has_come(own)
             for one in refused:
                 await self._answering.refuse(one)
         finally:
-            for job_id in job_ids:
-                del self._queues[job_id]
+            for job_id, queue in own.items():
+                if self._queues.get(job_id) is queue:
+                    del self._queues[job_id]
 
-    def _what_has_come(self, job_ids: Collection[str]) -> list[Admitted]:
+    def _release(self, admitted: Sequence[Admitted]) -> None:
+        """Let another batch have these jobs, unless commands have come for them: their decisions are recorded."""
+        for job_id in by_job(admitted):
+            if not self._queues.get(job_id):
+                self._queues.pop(job_id, None)
+
+    def _what_has_come(self, own: Mapping[str, list[Admitted]]) -> list[Admitted]:
         """Commands that have come for these jobs since their batch began, but for those that go alone now."""
         found: list[Admitted] = []
-        for job_id in job_ids:
-            queue = self._queues[job_id]
+        for job_id, queue in own.items():
+            if self._queues.get(job_id) is not queue:
+                continue  # another batch has the job
             if queue and self._goes_alone(job_id):
                 self._lanes.add({job_id: queue[:]})
                 queue.clear()
@@ -175,6 +183,7 @@ class CommandWorker:
         decided = [(one, answer) for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Answer)]
         undecided = [one for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Undecided)]
         self._lanes.add(by_job(undecided))
+        self._release(admitted)
         await self.settle([one for one, _ in decided], [answer for _, answer in decided])
         return True
 

@@ -208,8 +208,7 @@ def _compare(stage: Stage, training: Training, fact: dict[str, object], log: _Lo
         audit.unexpected.append(f"a training raised {fact['error']}")
     number = fact.get("trial_number")
     trial = log.trials.get((training.job_id, number)) if isinstance(number, int) else None
-    is_of_before = stage.forgotten_until_s and not _began_since(stage, training, fact)
-    if fact["did"] != "trial_ended" or is_of_before:
+    if fact["did"] != "trial_ended" or (stage.forgotten_until_s and not _began_since(stage, training, fact)):
         return
     if trial is None or trial.outcome is None:
         audit.unreported += 1
