@@ -6,13 +6,16 @@ import asyncio
 import signal
 import statistics
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
-from bso.domain.commands import BeginTrial, RegisterJob, ReportEpoch, Request
-from bso.domain.replies import EpochJudged, Problem, TrialBegun
+from bso.domain.commands import BeginTrial, Command, RegisterJob, Request
+from bso.domain.decide import Rules
+from bso.domain.replies import EpochJudged, Problem, Reply, TrialBegun
 from bso.schema.codec import decode_reply, encode_command
+from bso.service.engine import Engine, Patience
 from bso_broker.rabbit import RabbitBroker
 from tests.faults.matrix.lanes import Sender, lanes_of
 from tests.faults.matrix.ledger import Asked, Ledger
@@ -21,6 +24,7 @@ from tests.faults.matrix.stage import Stage
 from tests.integration.workers.training import HARDWARE, SPEC, report
 
 _AT_ONCE = 40
+_LONG_S = 300.0
 
 
 @scenario("SIGKILL of trainings, six times; others take their place")
@@ -108,37 +112,39 @@ async def costliest_job(stage: Stage) -> None:
 
 
 async def _costly(stage: Stage, *, batch_sizes: int, **settings: Any) -> None:
-    await stage.begin(trainings=0, **settings)
     spec = {**SPEC, "batch_sizes": [8 * (1 + number) for number in range(batch_sizes)], "default_batch_size": 8}
-    job_id = "costly"
+    await _all_tried(stage, "costly", spec)
+    await stage.begin(trainings=0, **settings)
     quiet = await _median_s(stage)
-    await stage.sender.ask(job_id, RegisterJob(spec=spec), is_others=False)
-    await asyncio.gather(*(_tried(stage, job_id, size) for size in spec["batch_sizes"]))
-    lanes = [
-        replace(lane, spec=spec, pause_s=0.0) for lane in lanes_of(job_id, stage.sender, at_once=120, is_others=False)
-    ]
+    lanes = lanes_of("costly", stage.sender, at_once=120, is_others=False)
     async with stage.fault():
-        stage.run(lanes)
+        stage.run([replace(lane, spec=spec, pause_s=0.0) for lane in lanes])
         await stage.pause(5.0)
         loud = await _median_s(stage)
     stage.figures |= {"others_median_alone_s": quiet, "others_median_s": loud, "others_median_ratio": loud / quiet}
 
 
-async def _tried(stage: Stage, job_id: str, batch_size: int) -> None:
-    """A trial with a batch size that converges after one evaluation."""
-    begin = BeginTrial(hardware=HARDWARE, batch_size=batch_size, recurrence_id=f"try-{batch_size}")
-    begun = await stage.sender.ask(job_id, begin, is_others=False)
-    assert isinstance(begun, TrialBegun), begun
-    epochs = 1 + stage.rng.randrange(5)
-    told = ReportEpoch(
-        trial_number=begun.trial_number,
-        trial_id=begun.trial_id,
-        epoch=float(epochs),
-        time_s=4.0 * epochs,
-        energy_j=900.0 * epochs,
-        metric=0.95,
+async def _all_tried(stage: Stage, job_id: str, spec: Mapping[str, Any]) -> None:
+    """A job each of whose batch sizes has converged once, recorded without a worker in two transactions."""
+    patience = Patience(attempt_s=_LONG_S, deciding_s=_LONG_S, total_s=_LONG_S)
+    engine = Engine(stage.store, Rules(max_batch_sizes=1000), patience=patience)
+
+    async def ask(commands: Sequence[Command]) -> list[Reply]:
+        requests = [Request(command_id=str(uuid.uuid4()), job_id=job_id, command=command) for command in commands]
+        return [answer.reply for answer in await engine.execute(requests)]
+
+    await ask([RegisterJob(spec=spec)])
+    begun = await ask(
+        [BeginTrial(hardware=HARDWARE, batch_size=size, recurrence_id=f"try-{size}") for size in spec["batch_sizes"]]
     )
-    await stage.sender.ask(job_id, told, is_others=False)
+    costs = [stage.rng.uniform(800.0, 1200.0) for _ in begun]
+    await ask(
+        [
+            report(trial, 1, metric=0.95, time_s=4.0, energy_j=cost)
+            for trial, cost in zip(begun, costs, strict=True)
+            if isinstance(trial, TrialBegun)
+        ]
+    )
 
 
 async def _median_s(stage: Stage) -> float:
