@@ -18,6 +18,7 @@ TRAINING := $(VENV)/.installed-dev+training
 # What only the tests with PyTorch can reach, and their data.
 TOGETHER := torch_ranks shared_run together exchange leader equipment meeting
 empty :=
+MATRIX := $(BIN)/python -m tests.faults.matrix --smoke --add
 NEEDS_TORCH := $(subst $(empty) $(empty),$(comma),client/bso_client/integrations/* $(TOGETHER:%=client/bso_client/distributed/%.py))
 TRAINED := .cache/coverage/training
 # The specification that docs/asyncapi.yaml is held against.
@@ -94,9 +95,15 @@ dist: $(DEV) ## build the sdist and the wheel of a release in dist, and check wh
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 
-faults: $(DEV) ## strike many jobs with faults and audit what came of it: build/faults.json (root; 25 minutes; ARGS="--help")
+faults: $(DEV) ## strike many jobs with faults and audit what came of it: build/faults.json (ARGS="--help")
 	@tools/install-servers faults
 	$(BIN)/python -m tests.faults.matrix $(ARGS)
+ifeq ($(ARGS),)
+	$(MATRIX) --database postgresql
+	@export PYTHON=$(abspath $(BIN))/python; if urls=$$(tools/newest-servers start); then \
+	  eval "$$urls"; $(MATRIX) --database given; status=$$?; tools/newest-servers stop; exit $$status; \
+	else $(MATRIX) --database given --not-run "MySQL 9 and RabbitMQ 4 do not start here"; fi
+endif
 
 fuzz: servers $(DEV) ## 200 000 messages of all kinds of nonsense among good ones (ARGS="--help")
 	$(BIN)/python -m tests.faults.fuzz $(ARGS)

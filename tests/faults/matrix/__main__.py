@@ -25,6 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     _say(f"seed {seed}: --seed {seed} repeats the order of what happens")
     chosen = _chosen(options)
+    if options.not_run:
+        left_out = Result(
+            scenario="all of them", seed=seed, broker="", database=options.database, not_run=options.not_run
+        )
+        _write(options.out, [left_out], is_added=options.add)
+        _say(f"not run: {options.not_run}; {options.out}")
+        return 1
     with running_pair(options.database) as pair:
         _say(f"{pair.broker_name}, {pair.database_name}")
         results = _played(chosen, pair, seed, options)
@@ -109,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, default=Path("build/faults.json"), help="the file (build/faults.json)")
     parser.add_argument("--add", action="store_true", help="add to the file instead of replacing it")
+    parser.add_argument("--not-run", metavar="REASON", help="play nothing, and write why")
     parser.add_argument("--strict", action="store_true", help="fail where something is slower than promised, too")
     parser.add_argument(
         "--worker-program", nargs="+", metavar="ARG", help="what Python runs as a worker: a build that must fail"
