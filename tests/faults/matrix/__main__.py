@@ -26,10 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _say(f"seed {seed}: --seed {seed} repeats the order of what happens")
     chosen = _chosen(options)
     if options.not_run:
-        left_out = Result(
-            scenario="all of them", seed=seed, broker="", database=options.database, not_run=options.not_run
-        )
-        _write(options.out, [left_out], is_added=options.add)
+        none = Result(scenario="all", seed=seed, broker="", database=options.database, not_run=options.not_run)
+        _write(options.out, [none], is_added=options.add)
         _say(f"not run: {options.not_run}; {options.out}")
         return 1
     with running_pair(options.database) as pair:
