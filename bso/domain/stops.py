@@ -59,7 +59,7 @@ def withdrawn(job: Job, trial: Trial) -> Job:
 
 
 def _unfailed(recurrence: Recurrence, trial: Trial) -> Recurrence:
-    return replace(recurrence, aborts=recurrence.aborts - 1, failed=recurrence.failed - {trial.batch_size})
+    return replace(recurrence, aborts=max(0, recurrence.aborts - 1), failed=recurrence.failed - {trial.batch_size})
 
 
 def _unlearnt(now: EpochKnowledge, before: EpochKnowledge, trial_number: int) -> EpochKnowledge:

@@ -267,7 +267,8 @@ class Batch:
             return await self.uow.save(changes)
         since = self.watch.highest_event_id
         event_ids = await self.uow.save(changes)
-        self.watch.check_event_ids(event_ids.values(), since=since)
+        new = [event_ids[event.job_id, event.seq] for event in self._events]
+        self.watch.check_event_ids(new, since=since)
         return event_ids
 
 

@@ -87,9 +87,10 @@ async def _replace_by_snapshot(
     command_id = str(uuid.uuid5(_SNAPSHOTS, f"{job_id}/{seq}"))
     memory = await uow.recollect([command_id], active_of=[job_id])
     job = read_snapshot(stored)
-    trials = {**(await uow.trials(unsettled) if unsettled else {}), **memory.active}
+    wanted = {*unsettled, *((job_id, number) for number in job.unacknowledged_stops)}
+    trials = {**(await uow.trials(wanted) if wanted else {}), **memory.active}
     for trial in trials.values():
-        if _may_be_heard_of(trial):
+        if job.awaits_result(trial):
             job = job.with_trial(trial)
     recorded = RecordedEvent(
         job_id=job_id,

@@ -85,6 +85,7 @@ class Lanes:
 
     def abandon(self) -> None:
         """End all lanes but the one that asks for it: what they have not settled is back with the broker."""
+        self._items.clear()  # what comes again while they end begins another lane
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
 
@@ -112,7 +113,8 @@ class Lanes:
             _log.exception("a lane broke: its commands come again", action="lane_broke", job_id=job_id)
             await self._hand_back([one.delivery for one in (*some, *items)])  # what is settled already stays so
         finally:
-            del self._items[job_id]
+            if self._items.get(job_id) is items:
+                del self._items[job_id]
 
     async def _decided(self, job_id: str, some: Sequence[Admitted]) -> Sequence[Answer] | None:
         """Answers to the first commands, one at least, however often that has to be tried; None: it was given up."""

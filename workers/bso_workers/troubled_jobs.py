@@ -14,6 +14,8 @@ from bso.domain.errors import BsoError
 from bso.schema.errors import StateTooNew
 from bso.service.errors import Conflict, JobDamaged
 from bso.service.ports import ParkedJobs
+from bso_broker.parked_commands import parking_queue
+from bso_broker.topology import PARKED_FOR_S
 from bso_workers.admission import Admitted
 from bso_workers.answering import Answering
 from bso_workers.metrics import Metrics
@@ -168,7 +170,7 @@ class TroubledJobs:
         if not await self._answering.keep(one, pause_s=pause_s, is_copy=is_copy):
             return False
         if not is_copy:
-            kept[command_id] = now_s + pause_s
+            kept[command_id] = now_s + PARKED_FOR_S[parking_queue(pause_s)]
             self._metrics.parked_commands.inc()
         return True
 

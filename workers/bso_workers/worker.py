@@ -22,7 +22,7 @@ from bso_workers.intake import Intake
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import Outbox
-from bso_workers.troubled_jobs import TroubledJobs
+from bso_workers.troubled_jobs import KEPT_HERE, TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -79,6 +79,7 @@ class CommandWorker:
         )
         intake.on_shut = self._lanes.abandon
         self._batches: dict[asyncio.Task[None], float] = {}  # under way, each with when it began
+        self._tasks: asyncio.TaskGroup
         self._queues: dict[str, list[Admitted]] = {}  # by job under way: what has come for it since
         self._costs_s: OrderedDict[str, float] = OrderedDict()  # what deciding for a job took last
 
@@ -90,63 +91,76 @@ class CommandWorker:
     async def run(self) -> None:
         """Work until the consumer is drained or closed."""
         try:
-            while batch := await self._consumer.next_batch():
-                await self._begin(batch)
-                await self._until_another_may_begin()
-            while self._batches:
-                await self._some_end(timeout_s=None)
+            async with asyncio.TaskGroup() as self._tasks:
+                while batch := await self._consumer.next_batch():
+                    self._begin(batch)
+                    await self._until_another_may_begin()
             await self._lanes.finished()
         finally:
-            for task in self._batches:
-                task.cancel()
             await self._lanes.close()
 
     async def _until_another_may_begin(self) -> None:
         """Until a batch has ended, or all take so long that they wait for the database, and there is room for more."""
         is_full = len(self._batches) >= _MOST_BATCHES
         if self._batches:
-            await self._some_end(timeout_s=None if is_full else _QUICK_S)
+            timeout_s = None if is_full else _QUICK_S
+            await asyncio.wait([*self._batches], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _some_end(self, *, timeout_s: float | None) -> None:
-        done, _ = await asyncio.wait(self._batches, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            del self._batches[task]
-            task.result()
-
-    async def _begin(self, batch: Sequence[Delivery]) -> None:
+    def _begin(self, batch: Sequence[Delivery]) -> None:
+        """Sort what has arrived, without a pause in between: the commands of a job stay in their order."""
         verdicts = [self._admission.admit(delivery) for delivery in batch]
-        refused = [verdict for verdict in verdicts if isinstance(verdict, Refused)]
         together: list[Admitted] = []
+        busy: list[Admitted] = []
         for one in (verdict for verdict in verdicts if isinstance(verdict, Admitted)):
             job_id = one.request.job_id
-            if len(self._queues.get(job_id, ())) + self._lanes.waiting(job_id) >= self._most_of_a_job:
-                await self._answering.decline_busy(one)
+            held = len(self._queues.get(job_id, ())) + self._lanes.waiting(job_id)
+            if held >= self._most_of_a_job and not isinstance(one.request.command, KEPT_HERE):
+                busy.append(one)
             elif job_id in self._queues:
                 self._queues[job_id].append(one)
             elif self._goes_alone(job_id):
                 self._lanes.add({job_id: [one]})
             else:
                 together.append(one)
-        if not (together or refused):
-            return
-        self._queues |= {job_id: [] for job_id in by_job(together)}
-        task = asyncio.create_task(self._handle(together, refused), name="batch")
-        self._batches[task] = asyncio.get_running_loop().time()
+        refused = [verdict for verdict in verdicts if isinstance(verdict, Refused)]
+        if refused or busy:
+            self._tasks.create_task(self._turn_away(refused, busy), name="refusals")
+        if together:
+            self._queues |= {job_id: [] for job_id in by_job(together)}
+            task = self._tasks.create_task(self._handle(together), name="batch")
+            self._batches[task] = asyncio.get_running_loop().time()
+            task.add_done_callback(lambda done: self._batches.pop(done, None))
 
-    async def _handle(self, admitted: Sequence[Admitted], refused: Sequence[Refused]) -> None:
+    async def _turn_away(self, refused: Sequence[Refused], busy: Sequence[Admitted]) -> None:
+        for one in busy:
+            await self._answering.decline_busy(one)
+        for verdict in refused:
+            await self._answering.refuse(verdict)
+
+    async def _handle(self, admitted: Sequence[Admitted]) -> None:
         own = {job_id: self._queues[job_id] for job_id in by_job(admitted)}
+        is_handed_back = False
         try:
-            while admitted:
+            while admitted and not is_handed_back:
                 for part in _parts(admitted):
                     if not await self._handle_commands(part):
-                        return  # what has come since was handed back, and so were the refused ones
-                admitted = self._what_has_come(own)
-            for one in refused:
-                await self._answering.refuse(one)
+                        is_handed_back = True  # and so was what has come since
+                        break
+                else:
+                    admitted = self._what_has_come(own)
+                    self._begin_again()
         finally:
             for job_id, queue in own.items():
                 if self._queues.get(job_id) is queue:
                     del self._queues[job_id]
+                    if queue and not is_handed_back:
+                        self._lanes.add({job_id: queue})
+
+    def _begin_again(self) -> None:
+        """Note that a batch goes on with other commands: it hangs on nothing."""
+        task = asyncio.current_task()
+        if task in self._batches:
+            self._batches[task] = asyncio.get_running_loop().time()
 
     def _release(self, admitted: Sequence[Admitted]) -> None:
         """Let another batch have these jobs, unless commands have come for them: their decisions are recorded."""
