@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event, make_url
 
 from bso.storage import SqlStore
 
-TABLES = ("job", "trial", "event", "power_profile")
+TABLES = ("job", "trial", "event", "power_profile", "bso_log_epoch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

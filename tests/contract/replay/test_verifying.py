@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bso.domain.replies import EpochJudged
 from bso.domain.trial import Outcome
 from bso.replay.comparing import Difference
 from bso.replay.verifying import verify, verify_against, verify_log
@@ -30,7 +31,7 @@ from tests.contract.replay.histories import (
     unusual,
     verdicts,
 )
-from tests.contract.storage.training import Campaign, ask, begin, finish, registration
+from tests.contract.storage.training import JOB, Campaign, ask, begin, finish, registration, report
 
 
 async def test_what_the_engine_has_recorded_is_sound(store: SqlStore) -> None:
@@ -210,6 +211,21 @@ async def test_a_pruned_log_starts_at_its_snapshot(store: SqlStore) -> None:
     assert (await verify(store, ODD)).untold_profiles == 2
     await Campaign(engine=Engine(store), seed=4, job_id=TRAINED).run(1)
     await unusual(store)
+    await assert_sound(store)
+
+
+async def test_a_stop_that_never_arrived_may_be_overruled_after_its_log_was_pruned(store: SqlStore) -> None:
+    engine = Engine(store)
+    await ask(engine, registration())
+    await ask(engine, report(await begin(engine, recurrence_id="before"), 1, metric=0.95))
+    trial = await begin(engine, recurrence_id="night")
+    (stopped,) = await ask(engine, report(trial, 1, time_s=900.0, energy_j=90_000.0))
+    assert isinstance(stopped.reply, EpochJudged)
+    assert stopped.reply.outcome is Outcome.COST_EXCEEDED
+    assert await pruned(store)
+    late = report(trial, 2, time_s=1000.0, energy_j=95_000.0, metric=0.95, is_journalled=True)
+    await ask(engine, late, finish(trial, Outcome.CONVERGED, is_journalled=True))
+    assert (await store.trials(JOB))[-1].late_outcome is Outcome.CONVERGED
     await assert_sound(store)
 
 

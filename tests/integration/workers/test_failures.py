@@ -346,6 +346,32 @@ async def test_while_a_batch_waits_for_the_database_others_are_decided(
     assert await audit(memory_store, "far") == 0
 
 
+async def test_facts_are_never_declined_and_a_worker_is_idle_when_its_batches_have_ended(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    gate.set()
+
+    class Waiting(Engine):
+        async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+            await gate.wait()
+            return await super().attempt(requests)
+
+    monkeypatch.setattr(bootstrap, "Engine", Waiting)
+    async with running_worker(memory_broker, memory_store, batch_limit=4, prefetch=16) as parts:
+        await register(ask, "job")
+        trial = await begin(ask, "job")
+        gate.clear()
+        kept = [asyncio.create_task(ask("job", report(trial, 1, epoch=number / 20))) for number in range(1, 17)]
+        worker = parts.worker
+        await eventually_async(lambda: worker._batches or worker._lanes.waiting("job"), what="a batch that waits")
+        gate.set()
+        replies = await asyncio.gather(*kept)
+        assert not [reply for reply in replies if isinstance(reply, Problem)]
+        await eventually_async(lambda: parts.worker.busy_for_s() == 0.0, what="an idle worker")
+    assert (await memory_store.trials("job"))[0].reports == 16
+
+
 async def test_a_job_whose_decisions_take_long_is_waited_for_by_no_other(
     memory_broker: MemoryBroker, memory_store: InMemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
