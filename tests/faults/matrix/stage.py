@@ -245,7 +245,10 @@ class Stage:
             except subprocess.TimeoutExpired:
                 self.surprises.append(f"{training.job_id}: the training did not come to its end")
         self.sender.is_over.set()
-        await asyncio.wait(self._running, timeout=60)
+        _, left = await asyncio.wait(self._running, timeout=60)
+        broken = [repr(task.exception()) for task in self._running if task not in left and task.exception()]
+        self.surprises += [f"a lane broke: {words}" for words in broken[:3]]
+        self.surprises += ["lanes do not end"] if left else []
 
     async def crowd(self, lanes: int) -> None:
         """Start so many more lanes, each with a job of its own, that pause for nothing."""

@@ -125,13 +125,14 @@ async def begin(ask: Ask, job_id: str, *, command_id: str | None = None, **field
 def report(trial: TrialBegun, number: int, **changes: Any) -> ReportEpoch:
     """The report after an epoch of a training that behaves as the tables above say."""
     size = trial.batch_size
+    epoch_s = EPOCH_S.get(size, 5.0)
     usual = ReportEpoch(
         trial_number=trial.trial_number,
         trial_id=trial.trial_id,
         epoch=float(number),
-        time_s=EPOCH_S[size] * number,
-        energy_j=EPOCH_S[size] * number * 250.0,
-        metric=0.95 if number >= EPOCHS_NEEDED[size] else 0.5,
+        time_s=epoch_s * number,
+        energy_j=epoch_s * number * 250.0,
+        metric=0.95 if number >= EPOCHS_NEEDED.get(size, 3) else 0.5,
     )
     return replace(usual, **changes)
 
