@@ -33,8 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with running_pair(options.database) as pair:
         _say(f"{pair.broker_name}, {pair.database_name}")
         results = _played(chosen, pair, seed, options)
+        first = [result for result in results if options.again and not result.is_sound]
+        results += [_play(all_scenarios()[one.scenario], pair, seed + 1, MODULE) for one in first]
     _write(options.out, results, is_added=options.add)
-    failed = [result.scenario for result in results if not result.is_sound]
+    failed = [result.scenario for result in results if not result.is_sound and result not in first]
     slow = [result.scenario for result in results if result.broken_promises]
     left_out = [result.scenario for result in results if result.not_run]
     _say(
@@ -114,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, default=Path("build/faults.json"), help="the file (build/faults.json)")
     parser.add_argument("--add", action="store_true", help="add to the file instead of replacing it")
+    parser.add_argument(
+        "--again", action="store_true", help="play what fails once more, and fail where that fails, too"
+    )
     parser.add_argument("--not-run", metavar="REASON", help="play nothing, and write why")
     parser.add_argument("--strict", action="store_true", help="fail where something is slower than promised, too")
     parser.add_argument(
