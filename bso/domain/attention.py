@@ -19,7 +19,7 @@ RECURRENCES_BEFORE_ATTENTION = 3
 
 
 def attention_needed(job: Job, trial: Trial) -> tuple[Event, ...]:
-    """What follows when the recurrence of a trial has ended without a model: from the third in a row on, a notice."""
+    """The notice after a recurrence that ended without a model, from the third in a row on; else nothing."""
     knowledge = job.knowledge_of(trial)
     if knowledge.recurrences_without_model < RECURRENCES_BEFORE_ATTENTION and not knowledge.needs_attention:
         return ()

@@ -107,7 +107,7 @@ class Progress:
         if not self.has_ended:
             self.outcome, self.outcome_reason, self.should_retry = outcome, reason, should_retry
 
-    def go_on(self) -> None:
+    def forget_end(self) -> None:
         """Forget an end that came too late to be one."""
         self.outcome, self.outcome_reason, self.should_retry = None, "", False
 

@@ -71,17 +71,17 @@ class TrialRun(Training):
         )
 
     async def report(self, report: EpochReport, /) -> None:
-        """Report an evaluation and heed the verdict, the optimizer's or, without it, the client's own.
+        """Report an evaluation and obey the verdict, the optimizer's or, without it, the client's own.
 
-        Where a stop has come after its time, a model overrules it, and what is reported is for the record.
+        A model overrules a stop that came too late; the report is then recorded and not judged.
         """
-        is_overruling = self._owes_acknowledgement and self.progress.spec.reached_target(report.metric)
-        if self._owes_acknowledgement and not is_overruling:
+        is_overruling = self._owes_acknowledgement
+        if is_overruling and not self.progress.spec.reached_target(report.metric):
             self.acknowledge_stop()
             return
         if is_overruling:
             self._owes_acknowledgement = False
-            self.progress.go_on()
+            self.progress.forget_end()
         is_known = self.progress.is_known(report.epoch)
         is_told = not (self.progress.is_refused or is_known)
         report = replace(report, is_profiling=report.is_profiling or self.progress.is_profiling)
@@ -96,9 +96,9 @@ class TrialRun(Training):
         self._announce_end()
 
     def acknowledge_stop(self) -> None:
-        """Say that the training stops as it was told to, if it has not said so: a stop that never arrives is unlearnt.
+        """Acknowledge a stop, once: the optimizer may unlearn one that is not acknowledged.
 
-        A stop that came late waits for the next evaluation: a model that is good by then is kept.
+        A stop that came late is acknowledged after the next evaluation: a model that is good by then is kept.
         """
         if self._owes_acknowledgement:
             self._owes_acknowledgement = False

@@ -1,4 +1,4 @@
-"""A server is restarted in order: whoever reads the workers' logs finds no error, and when they were ready again."""
+"""A server is restarted in order: the workers' logs have no error, and say when they were ready again."""
 
 import asyncio
 

@@ -22,8 +22,8 @@ _NONE: Mapping[str, Callable[[], str | None]] = MappingProxyType({})
 class WorkerReadiness:
     """Gathers the obstacles to work: the broker's as the consumer sees it, and those reported here by name.
 
-    ``others`` are looked at whenever somebody asks; each gives an obstacle, or None, by its name. Whoever sees that
-    this worker has become ready, or has stopped being so, has it logged.
+    ``others`` are looked at whenever somebody asks; each gives an obstacle, or None, by its name. A look that
+    finds this worker ready for the first time, or no longer ready, is logged.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ PowerProfiles = Mapping[tuple[int, str], tuple[PowerMeasurement, ...]]
 class Rules:
     """Settings of the optimizer itself. ``operators`` are logins that may change jobs they do not own.
 
-    A job may name ``max_batch_sizes`` at most: a choice takes 5 ms with 64 of them, all tried, and seconds with 1000.
+    A job may name ``max_batch_sizes`` at most: a choice takes 5 ms with 64 of them, all tried, and 0.1 s with 1000.
     """
 
     max_batch_sizes: int = 64

@@ -69,12 +69,12 @@ def end_trial(
         job = apply(job, before)
     is_stop = is_judgement and ending.outcome in FAILURES
     over = ending.outcome is Outcome.CONVERGED and is_over_bound(job, trial, ending.cost)
-    told = (
+    make = (
         partial(TrialEnded, ended_at=now, is_stop=is_stop)
         if trial.is_active
         else partial(LateResult, recorded_outcome=trial.outcome)
     )
-    ended = told(
+    ended = make(
         trial_number=trial.trial_number,
         outcome=ending.outcome,
         reason=ending.reason,

@@ -74,7 +74,7 @@ class Sender:
         return reply
 
     async def ask_again(self, asked: Asked) -> None:
-        """Send an answered command once more, as it was: whoever decided it must answer as then."""
+        """Send an answered command once more, unchanged: the answer must be the same."""
         asked.asked_again = await self._answered(asked, is_patient=True)
 
     async def _answered(self, asked: Asked, *, is_patient: bool = False) -> Reply:
@@ -136,7 +136,7 @@ class Lane:
             wants_more = await self._train(begun)
 
     async def _train(self, begun: TrialBegun) -> bool:
-        """Report epochs until told to stop, or finish; whether the recurrence still wants a model."""
+        """Report epochs until a judgement stops the trial, or finish it; whether the recurrence still wants a model."""
         for epoch in range(1, 8):
             await asyncio.sleep(self.pause_s * self.sender.rng.uniform(0.5, 1.5))
             reply = await self._ask(report(begun, epoch))

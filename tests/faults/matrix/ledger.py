@@ -49,7 +49,7 @@ class Asked:
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether its sender was told that it is recorded, or will be."""
+        """Whether the answer says that it is recorded, or will be."""
         is_taken_over = self.was_kept and isinstance(self.command, CHANGING)
         return (self.is_decided or is_taken_over) and not self.is_forgotten
 

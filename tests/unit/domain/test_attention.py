@@ -191,10 +191,10 @@ def test_each_further_recurrence_without_a_model_is_announced(policy: str) -> No
     for number in range(5):
         fruitless(life, f"r{number}")
     assert [event.reason.split(" ")[0] for event in life.happened(AttentionNeeded)] == ["3", "4", "5"]
-    told = [reply.warnings for reply in life.replies if isinstance(reply, TrialFinished)]
-    assert [len(warnings) for warnings in told] == [0] * 8 + [1] * 3
-    assert told[-1][0].startswith("job job needs attention: 5 recurrences in a row ended without a model")
-    assert (described(life).needs_attention, described(life).attention) == (True, told[-1][0].split(": ", 1)[1])
+    replied = [reply.warnings for reply in life.replies if isinstance(reply, TrialFinished)]
+    assert [len(warnings) for warnings in replied] == [0] * 8 + [1] * 3
+    assert replied[-1][0].startswith("job job needs attention: 5 recurrences in a row ended without a model")
+    assert (described(life).needs_attention, described(life).attention) == (True, replied[-1][0].split(": ", 1)[1])
 
 
 @policies
@@ -266,14 +266,14 @@ def test_failures_here_and_there_never_lead_to_it(policy: str, rate: float) -> N
 
 def test_a_target_that_the_first_evaluation_reaches_is_doubted_once() -> None:
     life = job(CURVE)
-    told = life.report(life.begin("a"), cost=5.0, metric=2.3)
-    assert told.outcome is Outcome.CONVERGED
-    assert told.reason == (
+    replied = life.report(life.begin("a"), cost=5.0, metric=2.3)
+    assert replied.outcome is Outcome.CONVERGED
+    assert replied.reason == (
         "the metric 2.3 reached the target 0.5 after 1 epoch, with the first evaluation: is higher_is_better_metric "
         "(True) right, and the target not too easy?"
     )
-    assert told.warnings == (f"trial 1 of job job: {told.reason}",)
-    assert life.rows[1].outcome_reason == told.reason
+    assert replied.warnings == (f"trial 1 of job job: {replied.reason}",)
+    assert life.rows[1].outcome_reason == replied.reason
     again = life.report(life.begin("b"), cost=5.0, metric=2.3)
     assert (again.warnings, "right" in again.reason) == ((), False)
     life.register(higher_is_better_metric=False)
