@@ -37,12 +37,10 @@ ENERGY_ASSUMED = " (energy assumed, not measured)"
 def sentence(event: Event) -> str:
     """What happened, in one line."""
     match event:
-        case TrialStarted() | EpochReported() | TrialSuspended() | TrialResumed() | TrialEnded() | LateResult():
+        case TrialStarted() | EpochReported() | TrialSuspended() | TrialResumed():
             return _of_trial(event)
-        case StopAcknowledged():
-            return f"trial {event.trial_number} knows that it was stopped"
-        case StopWithdrawn():
-            return f"trial {event.trial_number} never knew that it was stopped, and went on: its stop is forgotten"
+        case TrialEnded() | LateResult() | StopAcknowledged() | StopWithdrawn():
+            return _of_end(event)
         case RecurrenceOpened() | RecurrenceEnded():
             return _of_recurrence(event)
         case JobRegistered() | JobRespecified() | JobDeleted() | JobSnapshotted():
@@ -52,7 +50,7 @@ def sentence(event: Event) -> str:
 
 
 def _of_trial(
-    event: TrialStarted | EpochReported | TrialSuspended | TrialResumed | TrialEnded | LateResult,
+    event: TrialStarted | EpochReported | TrialSuspended | TrialResumed,
 ) -> str:
     trial = f"trial {event.trial_number}"
     match event:
@@ -70,11 +68,20 @@ def _of_trial(
             return f"{trial} sent nothing for a whole lease: suspended until it reports again"
         case TrialResumed():
             return f"{trial} reported again"
+
+
+def _of_end(event: TrialEnded | LateResult | StopAcknowledged | StopWithdrawn) -> str:
+    trial = f"trial {event.trial_number}"
+    match event:
         case TrialEnded():
             return f"{trial} ended as {_words(event.outcome.value)}: {event.reason} (cost {joules(event.cost)})"
         case LateResult():
             had_ended = "was given up" if event.recorded_outcome in (None, Outcome.INTERRUPTED) else "was stopped"
             return f"{trial} {had_ended}, but went on and ended as {_words(event.outcome.value)}: {event.reason}"
+        case StopAcknowledged():
+            return f"{trial} knows that it was stopped"
+        case StopWithdrawn():
+            return f"{trial} never knew that it was stopped, and went on: its stop is forgotten"
 
 
 def _of_recurrence(event: RecurrenceOpened | RecurrenceEnded) -> str:

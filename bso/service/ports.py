@@ -1,4 +1,4 @@
-"""What the engine needs of a store. bso.storage has one over SQL databases, bso.service.memory one in memory."""
+"""What the engine needs: a store, and the rules. bso.storage has stores over SQL databases, bso.service.memory one."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from datetime import datetime
 
 from bso.domain.events import JobSnapshotted
 from bso.domain.log import RecordedEvent
-from bso.domain.trial import Trial
 from bso.service.event_rows import row_without_reply
 from bso.service.ports import Store, UnitOfWork
 from bso.service.records import Changes, JobChange, StoredEvent, TrialKey
@@ -64,17 +63,13 @@ async def _prune_job(store: Store, job_id: str, before: datetime, export: Export
         count += len(page)
     if last is None:
         return 0
-    unsettled = {(job_id, trial.trial_number) for trial in await store.trials(job_id) if _may_be_heard_of(trial)}
+    given_up = {(job_id, trial.trial_number) for trial in await store.trials(job_id) if trial.may_report_late}
     async with store.unit_of_work() as uow:
-        return await _replace_by_snapshot(uow, job_id, last.recorded.seq, before, unsettled)
-
-
-def _may_be_heard_of(trial: Trial) -> bool:
-    return trial.is_active or trial.may_report_late
+        return await _replace_by_snapshot(uow, job_id, last.recorded.seq, before, given_up)
 
 
 async def _replace_by_snapshot(
-    uow: UnitOfWork, job_id: str, up_to_seq: int, before: datetime, unsettled: Collection[TrialKey]
+    uow: UnitOfWork, job_id: str, up_to_seq: int, before: datetime, given_up: Collection[TrialKey]
 ) -> int:
     stored = (await uow.lock([job_id], creating=())).get(job_id)
     if stored is None:
@@ -87,7 +82,7 @@ async def _replace_by_snapshot(
     command_id = str(uuid.uuid5(_SNAPSHOTS, f"{job_id}/{seq}"))
     memory = await uow.recollect([command_id], active_of=[job_id])
     job = read_snapshot(stored)
-    wanted = {*unsettled, *((job_id, number) for number in job.unacknowledged_stops)}
+    wanted = {*given_up, *((job_id, number) for number in job.unacknowledged_stops)}
     trials = {**(await uow.trials(wanted) if wanted else {}), **memory.active}
     for trial in trials.values():
         if job.awaits_result(trial):

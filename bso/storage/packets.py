@@ -35,10 +35,16 @@ def refuse_oversized_statements(engine: AsyncEngine) -> None:
     def _measure(
         connection: Connection, _cursor: Any, statement: str, parameters: Any, _context: Any, is_many: Any
     ) -> None:
-        limit: int | None = connection.info.get(_LIMIT)
+        limit = packet_limit(connection)
         if limit is not None:
             for row in parameters if is_many else (parameters,):
                 _check(statement, row, limit)
+
+
+def packet_limit(connection: Connection) -> int | None:
+    """How large a statement the server of a connection takes [bytes]; None: it was not asked."""
+    limit: int | None = connection.info.get(_LIMIT)
+    return limit
 
 
 def _check(statement: str, row: _Row, limit: int) -> None:

@@ -6,61 +6,68 @@ The server stops at the first statement that fails, and its error is raised as i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from bso.storage.packets import packet_limit
+
 LATER = {"bso_later": True}
 """Execution options of a statement that may wait for the next one of its connection; others ignore them."""
-_MOST_BYTES = 1_000_000  # together: far below what a server takes at least
+_MOST_BYTES = 1_000_000  # together
 
 
 def send_together(engine: AsyncEngine) -> None:
     """Let the engine hold back statements that are executed with LATER until one comes that is not."""
     held: WeakKeyDictionary[Connection, list[bytes]] = WeakKeyDictionary()
 
+    def is_done(cursor: Any, context: Any, text_of: Callable[[], bytes | None]) -> bool:
+        """Hold a statement back, or send it with those that were; False: the driver is to send it by itself."""
+        waiting = held.setdefault(context.root_connection, [])
+        may_wait = context.execution_options.get("bso_later", False)
+        if not (may_wait or waiting):
+            return False
+        text = text_of()
+        fits = text is not None and sum(map(len, waiting)) + len(text) <= _most_bytes(context.root_connection)
+        if text is not None and fits:
+            waiting.append(text)
+        if not (fits and may_wait):
+            _send(cursor, waiting)
+            waiting.clear()
+        return fits
+
     @event.listens_for(engine.sync_engine, "do_execute")
     def _one(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
-        if not (_may_wait(context) or held.get(context.root_connection)):
-            return False
-        return send(cursor, _text(cursor, statement, parameters), context)
+        return is_done(cursor, context, partial(_text, cursor, statement, parameters))
 
     @event.listens_for(engine.sync_engine, "do_executemany")
     def _many(cursor: Any, statement: str, parameters: Sequence[Any], context: Any) -> bool:
-        if not (_may_wait(context) or held.get(context.root_connection)):
-            return False
-        return send(cursor, _text_of_rows(cursor, statement, parameters), context)
+        return is_done(cursor, context, partial(_text_of_rows, cursor, statement, parameters))
 
     @event.listens_for(engine.sync_engine, "rollback")
     def _forget(connection: Connection) -> None:
         held.pop(connection, None)
 
-    def send(cursor: Any, text: bytes | None, context: Any) -> bool:
-        """Hold a statement back, or send it with those that were; False: the driver is to send it as usual."""
-        waiting = held.setdefault(context.root_connection, [])
-        fits = text is not None and sum(map(len, waiting)) + len(text) <= _MOST_BYTES
-        if text is not None and fits and _may_wait(context):
-            waiting.append(text)
-            return True
-        together = [*waiting, text] if text is not None and fits else [*waiting]
-        waiting.clear()
-        if together:
-            cursor.execute(b";".join(together))
-        for _ in together[1:]:
-            cursor.nextset()  # raises what the statement has met
-        return text is not None and fits
+
+def _most_bytes(connection: Connection) -> int:
+    limit = packet_limit(connection)
+    return _MOST_BYTES if limit is None else min(_MOST_BYTES, limit // 2)
 
 
-def _may_wait(context: Any) -> bool:
-    return bool(context.execution_options.get("bso_later"))
+def _send(cursor: Any, texts: Sequence[bytes]) -> None:
+    if texts:
+        cursor.execute(b";".join(texts))
+    for _ in texts[1:]:
+        cursor.nextset()  # raises what the statement has met
 
 
 def _text(cursor: Any, statement: str, parameters: Any) -> bytes:
-    """A statement as the driver would send it."""
-    text: str = cursor._cursor.mogrify(statement, parameters)  # noqa: SLF001  the driver's own, behind SQLAlchemy's
+    """A statement as the driver would send it; SQLAlchemy's cursor has no method for that, the driver's has."""
+    text: str = cursor._cursor.mogrify(statement, parameters)  # noqa: SLF001
     return text.encode("utf-8", "surrogateescape")
 
 

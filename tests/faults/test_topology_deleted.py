@@ -112,8 +112,8 @@ async def test_what_was_created_with_other_properties_is_reported_until_it_is_me
         await register(ask, new_job())
     assert f"queue '{EXPIRED}'" in worker.readiness.reasons()["broker"]
     assert "delete it" in worker.readiness.reasons()["broker"]
-    (told,) = [record for record in caplog.records if record.name.startswith("bso_broker.consum")]
-    assert "delete it" in told.getMessage()
+    (record,) = [record for record in caplog.records if record.name.startswith("bso_broker.consum")]
+    assert "delete it" in record.getMessage()
     await operator.queue_delete(EXPIRED)
     await eventually_async(is_complete, what="everything again")
     await eventually_async(lambda: worker.readiness.is_ready, what="a ready worker")

@@ -80,7 +80,7 @@ class Answering:
             is_retryable=True,
             retry_after_s=retry_after_s,
         )
-        await self._tell(one, problem)
+        await self._settle_with(one, problem)
 
     async def decline_busy(self, one: Admitted) -> None:
         """Ask the sender of a command, whose job has its share of this worker, to send it again; it is done here."""
@@ -91,7 +91,7 @@ class Answering:
             is_retryable=True,
             retry_after_s=_BUSY_S,
         )
-        await self._tell(one, problem)
+        await self._settle_with(one, problem)
 
     async def keep(self, one: Admitted, *, pause_s: float, is_copy: bool) -> bool:
         """Have the broker keep a command whose job is in trouble, and tell its sender; False: it could not.
@@ -125,7 +125,7 @@ class Answering:
         """Set a command aside that has waited for its job for too long."""
         await self._set_aside(one.delivery, one.sender, kind="park_limit", reason=reason)
 
-    async def _tell(self, one: Admitted, problem: Problem) -> None:
+    async def _settle_with(self, one: Admitted, problem: Problem) -> None:
         if await self._send(_replies(one.delivery, one.sender, problem, one.request.job_id)):
             await self._consumer.ack([one.delivery])
         else:

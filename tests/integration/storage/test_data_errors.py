@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, Text, insert, select
 
 from bso.domain.replies import TrialBegun
 from bso.domain.trial import Outcome
 from bso.service.engine import Engine
 from bso.service.errors import Conflict
 from bso.storage.connections import ConnectionLimits
+from bso.storage.round_trips import LATER
 from bso_migrations import upgrade
 from tests.contract.storage.doubles import (
     HeldCommit,
@@ -76,6 +78,21 @@ async def test_what_is_larger_than_a_packet_of_the_server_is_poison_and_no_outag
     assert poison.poison is not None
     assert "max_allowed_packet" in poison.poison
     await assert_log_equals_tables(store)
+
+
+async def test_statements_that_are_sent_together_are_no_larger_than_a_packet_either(
+    small_packets: str, mariadb_server: MariaDB, open_at: OpenAt
+) -> None:
+    mariadb_server.execute("SET GLOBAL max_allowed_packet = 262144")
+    store = open_at(small_packets)
+    texts = Table("texts", MetaData(), Column("number", Integer), Column("text", Text(300_000)))
+    async with store._engine.begin() as connection:
+        await connection.run_sync(texts.metadata.create_all)
+        for number in range(5):
+            row = {"number": number, "text": "x" * 60_000}
+            await connection.execute(insert(texts), [row], execution_options=LATER)
+        numbers = (await connection.execute(select(texts.c.number).order_by(texts.c.number))).scalars().all()
+    assert numbers == [0, 1, 2, 3, 4]
 
 
 async def test_text_that_is_no_unicode_is_poison(migrated_url: str, open_at: OpenAt) -> None:

@@ -29,6 +29,6 @@ async def test_a_thousand_events_that_cannot_be_read_keep_no_others_from_being_p
     page = await store.unpublished(older_than_s=0.0, limit=2000)
     assert (list(page.events), page.unreadable) == ([], 1000)
     assert await relay.relay() == 0
-    (told,) = [record for record in caplog.records if getattr(record, "action", "") == "events_unreadable"]
-    assert getattr(told, "events", 0) == 1000
+    (record,) = [record for record in caplog.records if getattr(record, "action", "") == "events_unreadable"]
+    assert getattr(record, "events", 0) == 1000
     assert relay.obstacle is None
