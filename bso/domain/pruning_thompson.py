@@ -83,7 +83,7 @@ class PruningThompson:
 
     def judge(self, job: Job, trial: Trial) -> Verdict:
         """Whether a running trial goes on, after its latest report."""
-        return judge_progress(job, trial, trial.bound)  # as its report has found it
+        return judge_progress(job.spec_of(trial), trial, trial.bound)  # as its report has found it
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """Change point, the end itself, and the end of a round or stage: in this order."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 from bso.domain.job import Job
+from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Stage, reference_of
 from bso.domain.policy import Verdict
 from bso.domain.profiling import is_all_profiled
+from bso.domain.progress import Progress
 from bso.domain.quantities import joules
 from bso.domain.trial import DIVERGED, Outcome, Trial
 
@@ -45,12 +47,12 @@ def is_over_bound(job: Job, trial: Trial, cost: float) -> bool:
     return reference is not None and spec.beta_knob is not None and cost > spec.beta_knob * reference
 
 
-def judge_progress(job: Job, trial: Trial, bound: float | None) -> Verdict:
+def judge_progress(spec: JobSpec, trial: Progress, bound: float | None) -> Verdict:
     """The verdict on a trial after a report. Reaching the target comes first: a model is a model.
 
-    No cost stops a trial whose every epoch was profiled: the next one tells what it costs without that.
+    ``bound`` is the cost [J] above which it is stopped; None: there is none. No cost stops a trial whose every epoch
+    was profiled: the next one tells what it costs without that.
     """
-    spec = job.spec_of(trial)
     metric = math.nan if trial.metric is None else trial.metric
     if spec.reached_target(metric):
         return Verdict(

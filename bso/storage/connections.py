@@ -57,7 +57,9 @@ def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
         _begin_immediately(engine, limits)
         _try_to_open(engine)
         return engine
-    engine = create_async_engine(url, isolation_level="READ COMMITTED", **options)
+    if url.get_backend_name() == "postgresql":
+        options["isolation_level"] = "READ COMMITTED"
+    engine = create_async_engine(url, **options)
     _ping_after_a_rest(engine, limits)
     if url.get_backend_name() == "mysql":
         refuse_oversized_statements(engine)
@@ -88,13 +90,14 @@ def _connect_args(backend: str, limits: ConnectionLimits) -> dict[str, Any]:
 
 
 def _mysql_session(limits: ConnectionLimits) -> str:
-    """What every session is set to; /*M! is read by MariaDB alone, /*!80000 by MySQL alone."""
+    """What every session is set to, in one round trip; /*M! is read by MariaDB alone, /*!80000 by MySQL alone."""
     silence_s = max(1, int(limits.silence_s))
     return (
         "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE', "
         f"time_zone = '+00:00', innodb_lock_wait_timeout = {max(1, int(limits.lock_wait_s))}, "
         f"net_read_timeout = {silence_s}, net_write_timeout = {silence_s} "
-        f"/*M!100300 , idle_transaction_timeout = {silence_s} */ /*!80000 , wait_timeout = {silence_s} */"
+        f"/*M!100300 , tx_isolation = 'READ-COMMITTED', idle_transaction_timeout = {silence_s} */ "
+        f"/*!80000 , transaction_isolation = 'READ-COMMITTED', wait_timeout = {silence_s} */"
     )
 
 

@@ -12,6 +12,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from bso.domain.errors import Misconfigured
+from bso.schema.codec import build_validators
 from bso.service.engine import Engine, Patience
 from bso.service.log_watch import LogWatch
 from bso.service.ports import Store
@@ -44,11 +45,14 @@ _ALONE_S = 5.0  # how long a job that goes alone is tried before it is parked
 _HEARTBEAT_S = 6
 """RabbitMQ takes back what a frozen worker was handed after two to three times as long."""
 _CLOSE_TIMEOUT_S = 3.0
+_SWITCH_S = 0.0005
+"""A costly decision is made in a thread of its own; each time all others are to go on, it gives way within so long."""
 
 
 def run_worker(settings: WorkerSettings) -> ExitCode:
     """Work until SIGTERM or SIGINT, then drain; a second signal ends the process at once."""
     configure_logs(level=settings.log_level, style=settings.log_format, stream=sys.stderr)
+    sys.setswitchinterval(_SWITCH_S)
     with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
         return runner.run(_until_signalled(settings))
 
@@ -65,6 +69,7 @@ async def _until_signalled(settings: WorkerSettings) -> ExitCode:
 async def serve(settings: WorkerSettings, *, until: Callable[[], Awaitable[str]]) -> ExitCode:
     """Work until told to stop. A broker or database that is away is waited for; Misconfigured is a bad address."""
     warn_of_unchecked_logins(settings)
+    build_validators()  # while there are file descriptors
     store = open_store(settings.database_url, limits=_CONNECTIONS)
     try:
         address = BrokerAddress(url=settings.amqp_url, heartbeat_s=_HEARTBEAT_S)

@@ -26,7 +26,8 @@ from bso_workers.troubled_jobs import KEPT_HERE, TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
-_COSTLY_S = 0.003  # for one decision: then none of the others waits for the job
+_COSTLY_S = 0.003  # for one decision, on average: then none of the others waits for the job
+_WEIGHT = 0.25  # of the last decision in that average: one that was interrupted does not make a job costly
 _QUICK_S = 0.02  # a batch that takes longer waits for the database
 _MOST_BATCHES = 8
 """Under way at once, each with a connection to the database: with 300 ms to it, 256 commands."""
@@ -79,9 +80,10 @@ class CommandWorker:
         )
         intake.on_shut = self._lanes.abandon
         self._batches: dict[asyncio.Task[None], float] = {}  # under way, each with when it began
+        self._took_s = 0.0  # what deciding a batch took last
         self._tasks: asyncio.TaskGroup
         self._queues: dict[str, list[Admitted]] = {}  # by job under way: what has come for it since
-        self._costs_s: OrderedDict[str, float] = OrderedDict()  # what deciding for a job took last
+        self._costs_s: OrderedDict[str, float] = OrderedDict()  # what deciding for a job takes
 
     def busy_for_s(self) -> float:
         """How long the oldest batch under way has been so [s]; 0 without one."""
@@ -100,10 +102,13 @@ class CommandWorker:
             await self._lanes.close()
 
     async def _until_another_may_begin(self) -> None:
-        """Until a batch has ended, or all take so long that they wait for the database, and there is room for more."""
+        """Until a batch has ended, or all take so long that they wait for the database, and there is room for more.
+
+        Batches begin at even intervals then: else all would begin at once, and what comes next would wait for them.
+        """
         is_full = len(self._batches) >= _MOST_BATCHES
         if self._batches:
-            timeout_s = None if is_full else _QUICK_S
+            timeout_s = None if is_full else max(_QUICK_S, self._took_s / _MOST_BATCHES)
             await asyncio.wait([*self._batches], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     def _begin(self, batch: Sequence[Delivery]) -> None:
@@ -125,9 +130,9 @@ class CommandWorker:
         refused = [verdict for verdict in verdicts if isinstance(verdict, Refused)]
         if refused or busy:
             self._tasks.create_task(self._turn_away(refused, busy), name="refusals")
-        if together:
-            self._queues |= {job_id: [] for job_id in by_job(together)}
-            task = self._tasks.create_task(self._handle(together), name="batch")
+        for part in _parts(together):
+            self._queues |= {job_id: [] for job_id in by_job(part)}
+            task = self._tasks.create_task(self._handle(part), name="batch")
             self._batches[task] = asyncio.get_running_loop().time()
             task.add_done_callback(lambda done: self._batches.pop(done, None))
 
@@ -189,11 +194,13 @@ class CommandWorker:
         """Decide and answer; False when the database is away and the intake has been shut."""
         requests = [one.request for one in admitted]
         self._metrics.batch_size.observe(len(requests))
+        began_s = asyncio.get_running_loop().time()
         try:
             with self._metrics.decision_seconds.time():
                 answers = await self._decider.attempt(requests)
         except Exception as error:  # noqa: BLE001  one job must not stop all others
             return await self._apart(admitted, error)
+        self._took_s = asyncio.get_running_loop().time() - began_s
         decided = [(one, answer) for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Answer)]
         undecided = [one for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Undecided)]
         self._lanes.add(by_job(undecided))
@@ -224,9 +231,9 @@ class CommandWorker:
         settled: list[tuple[Admitted, Answer]] = []
         for one, answer in zip(admitted, answers, strict=True):
             self._outbox.put(answer.events)
-            if answer.took_s:
-                self._costs_s[one.request.job_id] = answer.took_s
-                self._costs_s.move_to_end(one.request.job_id)
+            if answer.took_s or answer.events:
+                cost_s = self._costs_s.pop(one.request.job_id, 0.0)
+                self._costs_s[one.request.job_id] = cost_s + _WEIGHT * (answer.took_s - cost_s)
             if answer.poison is not None and self._parking.harms(one.request):
                 harmed.setdefault(one.request.job_id, []).append(one)
             else:

@@ -122,6 +122,9 @@ async def test_profiles_are_loaded_in_one_statement_and_only_for_who_begins_or_r
     store = open_at(migrated_url)
     engine = Engine(store)
     await trained(engine, trials=1)
+    with counted(store) as statements:
+        await begin_everywhere(engine)
+    assert not [one for one in statements if "power_profile" in one], "there are none"
     await profiled(engine, (32, 64, 128))
     with counted(store) as statements:
         begun = await begin_everywhere(engine)
