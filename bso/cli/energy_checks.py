@@ -10,14 +10,12 @@ from bso.cli.findings import Finding, note, ok
 from bso.cli.settings import Places
 
 if TYPE_CHECKING:
-    from bso_client.energy.survey import Survey
-
-_METHODS = {"nvml_counter": "energy counter", "nvml_power": "power, sampled by a helper process"}
+    from bso_client.energy.meters import Survey
 
 
 async def check_energy(_places: Places) -> list[Finding]:
     """Each meter that a training started here could read, and each that it could not."""
-    from bso_client.energy.survey import survey
+    from bso_client.energy.meters import survey
 
     found = await asyncio.to_thread(survey, os.environ)
     findings = [_gpu(found), *_processors(found)]
@@ -28,7 +26,7 @@ async def check_energy(_places: Places) -> list[Finding]:
 def _gpu(found: Survey) -> Finding | None:
     if not found.gpus:
         return None
-    named = [f"{gpu.index}: {gpu.name} ({_METHODS[gpu.method.value]})" for gpu in found.gpus]
+    named = [f"{gpu.index}: {gpu.name} (energy counter)" for gpu in found.gpus]
     return ok("energy", f"GPUs are measured: {', '.join(named)}")
 
 
@@ -40,7 +38,7 @@ def _processors(found: Survey) -> list[Finding]:
 
 
 def _consequence(found: Survey) -> list[Finding]:
-    from bso_client.energy.metering import EnergySetting, read_metering_settings
+    from bso_client.energy.meters import EnergySetting, read_metering_settings
 
     is_assumed = read_metering_settings(os.environ).energy is EnergySetting.ASSUMED
     is_in_the_dark = not found.is_any_readable or any(each.is_in_use for each in found.unreadable)

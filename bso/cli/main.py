@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bso.cli import dead_letters, doctor, events, jobs, migrate, monitor, recur, restored, worker
+from bso.cli import dead_letters, doctor, events, jobs, journal, migrate, monitor, recur, restored, worker
 from bso.cli.demo import command as demo
 from bso.cli.refusals import Commands
 from bso.cli.replaying.command import app as replay
@@ -49,6 +49,7 @@ app.command("demo")(demo.demo)
 app.command("recur")(recur.recur)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(events.app, name="events")
+app.add_typer(journal.app, name="journal")
 app.command("monitor")(monitor.monitor)
 app.add_typer(simulate, name="simulate")
 app.command("worker", rich_help_panel="Operation")(worker.worker)

@@ -19,7 +19,7 @@ from bso.domain.quantities import seconds
 if TYPE_CHECKING:
     from bso.cli.monitoring.gauge import Gauge, Readings
     from bso.cli.tables import Table
-    from bso_client.energy.survey import Survey
+    from bso_client.energy.meters import Survey
 
 _STANDARD_ERROR = 2
 

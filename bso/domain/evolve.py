@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,11 +12,11 @@ from bso.domain.forgetting import after_allowing, after_change_point
 from bso.domain.job import Job, JobVersion
 from bso.domain.knowledge import Knowledge
 from bso.domain.learning import with_end_of_trial
-from bso.domain.profiling import Totals
+from bso.domain.progress import progressed
 from bso.domain.recurrence import Recurrence
 from bso.domain.replacing import replace
 from bso.domain.stops import with_other_result, with_stop, withdrawn, without_stop
-from bso.domain.trial import FAILURES, OUT_OF_MEMORY, Outcome, Trial, TrialState, reason_code
+from bso.domain.trial import FAILURES, OUT_OF_MEMORY, EpochReport, Outcome, Trial, TrialState, reason_code
 from bso.domain.within_run import squares_after
 
 
@@ -96,21 +95,16 @@ def _epoch_reported(job: Job, event: happened.EpochReported) -> Job:
     trial = job.trials[event.trial_number]
     if event.is_fill_in:
         return job.with_trial(replace(trial, reports=trial.reports + 1))
-    is_finite = math.isfinite(event.metric)
-    energy_j = trial.energy_j if event.energy_j is None else event.energy_j
-    reached = Totals(epoch=event.epoch, time_s=event.time_s, energy_j=energy_j)
+    report = EpochReport(
+        epoch=event.epoch,
+        time_s=event.time_s,
+        energy_j=event.energy_j,
+        metric=event.metric,
+        is_profiling=event.is_profiling,
+    )
     reported = job.with_trial(
         replace(
-            trial,
-            reports=trial.reports + 1,
-            epoch=event.epoch,
-            time_s=event.time_s,
-            energy_j=energy_j,
-            profiled=trial.profiled.plus(trial.totals, reached) if event.is_profiling else trial.profiled,
-            is_energy_complete=trial.is_energy_complete and event.energy_j is not None,
-            metric=event.metric,
-            nonfinite_metrics_in_a_row=0 if is_finite else trial.nonfinite_metrics_in_a_row + 1,
-            cost=event.cost,
+            progressed(trial, report, cost=event.cost),
             cost_squares=squares_after(trial, epoch=event.epoch, cost=event.cost, is_profiling=event.is_profiling),
             bound=event.bound,
         )
@@ -246,12 +240,22 @@ def _batch_size_allowed(job: Job, event: happened.BatchSizeAllowed) -> Job:
 
 def _deleted(job: Job, _: happened.JobDeleted) -> Job:
     return replace(
-        job, is_deleted=True, current_version=max(job.versions), versions={}, recurrences={}, unacknowledged_stops={}
+        job,
+        is_deleted=True,
+        current_version=max(job.versions),
+        versions={},
+        recurrences={},
+        unacknowledged_stops={},
+        has_power_profiles=False,
     )
 
 
 def _unchanged(job: Job, _: Event) -> Job:
     return job
+
+
+def _power_profiled(job: Job, _event: happened.PowerProfiled) -> Job:
+    return job if job.has_power_profiles else replace(job, has_power_profiles=True)
 
 
 def _knowledge(
@@ -278,7 +282,7 @@ _EVOLUTIONS: dict[type, Callable[[Job, Any], Job]] = {
     happened.AttentionNeeded: _attention_needed,
     happened.RecurrenceEnded: _recurrence_ended,
     happened.BatchSizeAllowed: _batch_size_allowed,
-    happened.PowerProfiled: _unchanged,
+    happened.PowerProfiled: _power_profiled,
     happened.JobDeleted: _deleted,
     happened.JobSnapshotted: _unchanged,
 }

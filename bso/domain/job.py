@@ -63,6 +63,7 @@ class Job:
     Active trials are always loaded; ended ones only where a command asked for one, or where a log was folded from
     its beginning. A deleted job is a tombstone: its numbers go on when it is registered again.
     ``unacknowledged_stops``, by trial number, are the last stops that trainings have not acknowledged.
+    ``has_power_profiles``: some batch size was measured under several power limits; those are loaded where needed.
     """
 
     job_id: str
@@ -76,6 +77,7 @@ class Job:
     recurrences: Mapping[str, Recurrence] = field(default_factory=dict)
     trials: Mapping[int, Trial] = field(default_factory=dict)
     unacknowledged_stops: Mapping[int, UnacknowledgedStop] = field(default_factory=dict)
+    has_power_profiles: bool = False
 
     @property
     def version(self) -> JobVersion:

@@ -11,9 +11,15 @@ from bso.domain.events import Event
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.replies import Reply
-from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, dump, seal, unseal, validated
+from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, dump, seal, unseal, validated
 from bso.schema.errors import MalformedMessage
 from bso.schema.names import COMMANDS, EVENTS, REPLIES, wire_name
+
+
+def build_validators() -> None:
+    """Build the validators of all messages now. Each is else built at its first use, for which pydantic opens files."""
+    for message_type in (Envelope, *COMMANDS.values(), *REPLIES.values(), *EVENTS.values()):
+        adapter(message_type)
 
 
 def encode_command(request: Request, *, sent_at: datetime | None = None) -> bytes:

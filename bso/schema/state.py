@@ -29,6 +29,7 @@ class JobState:
     versions: Mapping[int, JobVersion]
     recurrences: Mapping[str, Recurrence]
     unacknowledged_stops: Mapping[int, UnacknowledgedStop] = field(default_factory=dict)
+    has_power_profiles: bool = True  # where a snapshot does not say so, there may be some
 
 
 def state_of(job: Job) -> str:
@@ -44,6 +45,7 @@ def state_of(job: Job) -> str:
             versions=job.versions,
             recurrences=job.recurrences,
             unacknowledged_stops=job.unacknowledged_stops,
+            has_power_profiles=job.has_power_profiles,
         )
     )
     return dump(state).decode()
@@ -68,6 +70,7 @@ def job_from_state(job_id: str, last_seq: int, state: Mapping[str, Any]) -> Job:
         versions=stored.versions,
         recurrences=stored.recurrences,
         unacknowledged_stops=stored.unacknowledged_stops,
+        has_power_profiles=stored.has_power_profiles,
     )
 
 

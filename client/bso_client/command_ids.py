@@ -6,6 +6,13 @@ import os
 import time
 import uuid
 
+_BEGINNINGS = uuid.UUID("9a0c2f0e-3f0b-5b52-8a53-0d5a5f1f6a11")
+
+
+def beginning_id(training: str) -> str:
+    """The id of the command that registers the training with this key: sent again, it registers no second one."""
+    return str(uuid.uuid5(_BEGINNINGS, training))
+
 
 def new_command_id() -> str:
     """A fresh UUIDv7 (RFC 9562)."""

@@ -12,11 +12,9 @@ from typing import TypeVar
 
 from bso.domain.hardware import EnergyMethod, HardwareKind, hardware_problems
 from bso_client.energy import EnergyMonitor
-from bso_client.energy.assumed import DEFAULT_POWER_W
-from bso_client.energy.errors import NvmlError
-from bso_client.energy.meters import Unreadable, find_gpus, own_gpu_indices
-from bso_client.energy.monitor import Monitor
-from bso_client.energy.nvml import Gpu
+from bso_client.energy.gpus import find_gpus, own_gpu_indices
+from bso_client.energy.monitor import DEFAULT_POWER_W, Monitor, Unreadable
+from bso_client.energy.nvml import Gpu, NvmlError
 from bso_client.energy.rapl import Zone
 from bso_client.errors import InvalidSetting
 

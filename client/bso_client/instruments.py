@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from bso.domain.hardware import HardwareKind
 from bso_client.energy import EnergyMonitor
-from bso_client.energy.metering import MeteringSettings, assumed_monitor, default_monitor
+from bso_client.energy.energy_monitor import assumed_monitor, default_monitor
+from bso_client.energy.meters import MeteringSettings
 from bso_client.energy.monitor import Monitor
 from bso_client.hardware import hardware_for
 from bso_client.options import OptimizerOptions

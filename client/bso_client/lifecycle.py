@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from bso.domain.trial import Outcome
 from bso_client.background import LoopThread
-from bso_client.core import OptimizerCore
 from bso_client.failures import ending_of
 
 logger = logging.getLogger("bso")
@@ -32,19 +31,32 @@ _forking = threading.local()
 _is_installed = False
 
 
+class Closeable(Protocol):
+    """What has trainings that end with the process."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to close."""
+        ...
+
+    async def close(self, *, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
+        """End what runs, deliver what is left within the time, and disconnect."""
+        ...
+
+
 class Shell:
     """A synchronous optimizer without its public face, which may be gone already."""
 
-    def __init__(self, core: OptimizerCore, thread: LoopThread) -> None:
-        self.core = core
+    def __init__(self, session: Closeable, thread: LoopThread) -> None:
+        self.session = session
         self.thread = thread
 
     def close(self, *, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
         """End, deliver and disconnect within the time; never raises."""
-        if not self.core.is_open:
+        if not self.session.is_open:
             return
         try:
-            closing = self.core.close(timeout_s=timeout_s, reason=reason, outcome=outcome)
+            closing = self.session.close(timeout_s=timeout_s, reason=reason, outcome=outcome)
             self.thread.settle(closing, timeout_s=timeout_s + _MARGIN_S)
         except TimeoutError:
             logger.warning("no time was left to say how the training ended", extra={"action": "close_timeout"})
@@ -56,8 +68,8 @@ class Shell:
         """Close without waiting: nobody holds the optimizer any more."""
         if self in _shells:
             _shells.remove(self)
-            if self.core.is_open:
-                closing = self.core.close(timeout_s=CLOSE_TIMEOUT_S, reason="the optimizer was given up")
+            if self.session.is_open:
+                closing = self.session.close(timeout_s=CLOSE_TIMEOUT_S, reason="the optimizer was given up")
                 self.thread.start_soon(closing)
 
 

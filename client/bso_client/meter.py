@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bso_client.energy.energy_monitor import EnergyMonitor
-from bso_client.energy.measurement import total_energy_j
-from bso_client.energy.monitor import Measured, Monitor
+from bso_client.energy.monitor import Measured, Monitor, total_energy_j
+from bso_client.training.consumption import Consumption
 
 logger = logging.getLogger("bso")
 
@@ -20,19 +20,6 @@ _window_numbers = itertools.count(1)
 
 _CLOCKS_DIFFER_BY = 0.001
 """How much clocks of one machine may differ, per second and beside that in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumption:
-    """What a training has consumed so far. ``energy_j`` is None once a part of it could not be measured."""
-
-    time_s: float = 0.0
-    energy_j: float | None = 0.0
-
-    def plus(self, *, time_s: float, energy_j: float | None) -> Consumption:
-        """This and what one more window measured."""
-        total = None if self.energy_j is None or energy_j is None else self.energy_j + energy_j
-        return Consumption(time_s=self.time_s + time_s, energy_j=total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 from bso.domain.job_spec import InvalidSpec, JobSpec, resolve_spec
 from bso.domain.trial import Outcome
 from bso_client.atomic import replace_file
-from bso_client.progress import Progress
+from bso_client.training.state import TrainingState
 
 logger = logging.getLogger("bso")
 
@@ -27,13 +27,13 @@ class Note:
     best_batch_size: int | None = None
     best_cost: float | None = None
 
-    def with_result(self, progress: Progress) -> Note:
-        """The note after a training, whose batch size may be the best heard of."""
-        if progress.outcome is not Outcome.CONVERGED:
+    def with_result(self, training: TrainingState) -> Note:
+        """The note after a training, whose batch size may be the best known."""
+        if training.outcome is not Outcome.CONVERGED:
             return self
-        is_best = self.best_cost is None or progress.cost <= self.best_cost
-        if is_best or progress.batch_size == self.best_batch_size:
-            return replace(self, best_batch_size=progress.batch_size, best_cost=progress.cost)
+        is_best = self.best_cost is None or training.cost <= self.best_cost
+        if is_best or training.batch_size == self.best_batch_size:
+            return replace(self, best_batch_size=training.batch_size, best_cost=training.cost)
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import weakref
@@ -10,18 +11,20 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Self, SupportsFloat, TypeVar, Unpack
 
+from bso.domain.trial import Outcome
 from bso_client.background import LoopThread
-from bso_client.core import OptimizerCore
 from bso_client.distributed import Ranks
-from bso_client.errors import TrainFailed
+from bso_client.errors import CannotResume, TrainFailed
 from bso_client.failures import is_out_of_memory
 from bso_client.job_spec import JobSpec
 from bso_client.lifecycle import CLOSE_TIMEOUT_S, Shell, watch
 from bso_client.options import OptimizerOptions
+from bso_client.session import Session
 from bso_client.trial import Trial
-from bso_client.trials import TrialLoop
 
 T = TypeVar("T")
+
+logger = logging.getLogger("bso")
 
 
 class BatchSizeOptimizer:
@@ -56,7 +59,7 @@ class BatchSizeOptimizer:
     """
 
     def __init__(self, spec: JobSpec | None = None, **options: Unpack[OptimizerOptions]) -> None:
-        self._core = OptimizerCore(spec, os.environ, **options)
+        self._session = Session(spec, os.environ, **options)
         self._thread = LoopThread()
         self._watched = False
         self._is_looping = False
@@ -64,7 +67,7 @@ class BatchSizeOptimizer:
     @property
     def job_id(self) -> str | None:
         """The job's name; None before the first use if none was given."""
-        return self._core.job_id
+        return self._session.job_id
 
     def trials(self) -> Generator[Trial, None, None]:
         """Train until there is a model: each trial is one training with one batch size, inside ``with trial:``.
@@ -72,7 +75,7 @@ class BatchSizeOptimizer:
         Ends after a trial that converged, when no attempt is left, or when ``max_attempts`` of its trials have ended
         with an exception that the script caught.
         """
-        loop = TrialLoop()
+        interruptions = 0
         while True:
             trial = self._begin()
             self._is_looping = True
@@ -80,10 +83,27 @@ class BatchSizeOptimizer:
                 yield trial
             finally:
                 self._is_looping = False
-                if not self._core.is_copy:
-                    self._wait(self._core.end_unstarted())
-            if not loop.goes_on_after(self._core.current("trials()")):
+                if not self._session.is_copy:
+                    self._wait(self._session.end_unstarted())
+            interruptions += trial.outcome is Outcome.INTERRUPTED
+            if not self._session.another_follows(interruptions=interruptions):
                 return
+
+    def resumable_trials(self, state: Mapping[str, Any] | None) -> Generator[Trial, None, None]:
+        """``trials()``, beginning with the trial of a checkpoint's ``state_dict()``, where there is one that can go on.
+
+        ``trial.is_resumed`` says so: load the rest of the checkpoint then. A trial that has ended meanwhile, last
+        night's for example, is not resumed: training begins anew. Raises CannotResume where ``state`` is no state.
+        """
+        if state is not None:
+            self._session.load_state_dict(state)
+        try:
+            yield from self.trials()
+        except CannotResume as error:
+            if state is None:
+                raise
+            logger.warning("training begins anew: %s", error, extra={"action": "checkpoint_not_resumed"})
+            yield from self.trials()
 
     def get_batch_size(self) -> int:
         """Begin a trial and return its batch size. Next: on_train_begin()."""
@@ -91,28 +111,28 @@ class BatchSizeOptimizer:
 
     def on_train_begin(self) -> None:
         """Begin to measure. Next: on_evaluate after each epoch, until training_finished."""
-        self._core.current("on_train_begin()").start()
+        Trial(self._session.current("on_train_begin()"), self._wait).__enter__()
 
     def on_evaluate(self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None) -> None:
         """Report an evaluation; as Trial.on_evaluate, but raises TrainFailed when the batch size has failed.
 
         Nothing after TrainFailed should run: exit with its ``exit_code``, so that ``bso recur`` launches again.
         """
-        run = self._core.current("on_evaluate()")
-        Trial(run, self._wait).on_evaluate(metric, epoch=epoch, samples=samples)
-        if run.progress.has_failed:
-            raise run.failure()
+        trial = Trial(self._session.current("on_evaluate()"), self._wait)
+        trial.on_evaluate(metric, epoch=epoch, samples=samples)
+        if trial.failure is not None:
+            raise trial.failure
 
     @property
     def training_finished(self) -> bool:
         """Whether the training has reached its target (a failure raises TrainFailed instead)."""
-        return self._core.current("training_finished").progress.has_ended
+        return self._session.current("training_finished").state.has_ended
 
     @property
     def trial(self) -> Trial | None:
         """The current or last trial."""
-        run = self._core.run
-        return None if run is None else Trial(run, self._wait)
+        driver = self._session.driver
+        return None if driver is None else Trial(driver, self._wait)
 
     @property
     def is_looping(self) -> bool:
@@ -122,11 +142,11 @@ class BatchSizeOptimizer:
     @property
     def ranks(self) -> Ranks:
         """The processes that train together, to exchange values with them. Raises DistributedNotReady."""
-        return self._core.ranks
+        return self._session.ranks
 
     def paused(self) -> AbstractContextManager[None]:
         """Leave out of time and energy what happens inside ``with bso.paused():``, an upload for example."""
-        return self._core.paused()
+        return self._session.current("paused()").paused()
 
     @contextmanager
     def relaunching(self) -> Iterator[None]:
@@ -146,19 +166,19 @@ class BatchSizeOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The running trial as plain data, for a checkpoint. An interruption then leaves the trial to be resumed."""
-        return self._core.state_dict()
+        return Trial(self._session.current("state_dict()"), self._wait).state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume the trial of a checkpoint: before get_batch_size() or trials(), which raise CannotResume."""
-        self._core.load_state_dict(state)
+        self._session.load_state_dict(state)
 
     def close(self, *, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """End what runs as interrupted, deliver what is left within ``timeout`` seconds, and disconnect.
 
         Done at the end of the process if it is not done here. The next use opens it again.
         """
-        if not self._core.is_copy:
-            Shell(self._core, self._thread).close(timeout_s=timeout, reason="the optimizer was closed")
+        if not self._session.is_copy:
+            Shell(self._session, self._thread).close(timeout_s=timeout, reason="the optimizer was closed")
 
     def __enter__(self) -> Self:
         """For ``with BatchSizeOptimizer(...) as bso:``, which closes it."""
@@ -168,13 +188,13 @@ class BatchSizeOptimizer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close it; a training that an exception has left ends accordingly."""
-        run = self._core.run
-        if error is not None and run is not None and not self._core.is_copy:
-            self._wait(run.leave(error))
+        driver = self._session.driver
+        if error is not None and driver is not None and not self._session.is_copy:
+            self._wait(driver.leave(error))
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_core": self._core, "_watched": False, "_is_looping": False}
+        return {"_session": self._session, "_watched": False, "_is_looping": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -182,28 +202,27 @@ class BatchSizeOptimizer:
 
     def _begin(self) -> Trial:
         self._watch()
-        run = self._wait(self._core.begin())
-        return Trial(run, self._wait)
+        return Trial(self._wait(self._session.begin()), self._wait)
 
     def _failure_of(self, error: Exception) -> TrainFailed | None:
-        run = self._core.run
+        driver = self._session.driver
         if isinstance(error, TrainFailed):
             return error
-        if run is None or not is_out_of_memory(error):
+        if driver is None or not is_out_of_memory(error):
             return None
-        self._wait(run.leave(error))
-        return run.failure()
+        self._wait(driver.leave(error))
+        return driver.state.failure
 
     def _watch(self) -> None:
-        if not self._watched and not self._core.is_copy:
+        if not self._watched and not self._session.is_copy:
             self._watched = True
             self._thread.start()
-            shell = Shell(self._core, self._thread)
+            shell = Shell(self._session, self._thread)
             watch(shell)
             weakref.finalize(self, shell.abandon).atexit = False
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self._core.is_copy:  # the thread of the parent is not here: waiting for it would never end
+        if self._session.is_copy:  # the thread of the parent is not here: waiting for it would never end
             coroutine.close()
-        self._core.check_process()
+        self._session.check_process()
         return self._thread.run(coroutine)

@@ -12,7 +12,7 @@ from bso.domain.identifiers import identifier_problem
 from bso.domain.learning_rate import LearningRate, learning_rate_problems
 from bso_client.energy.monitor import Monitor
 from bso_client.errors import InvalidSetting
-from bso_client.transports import Transport
+from bso_client.transports.transport import Transport
 
 OnUnreachable = Literal["continue", "raise"]
 OnConflictWord = Literal["new_version", "raise"]

@@ -12,7 +12,7 @@ from bso.domain.job_spec import JobSpec as WholeSpec
 from bso.domain.replies import Registered
 from bso_client.job_spec import JobSpec
 from bso_client.notes import Note, Notebook
-from bso_client.progress import Progress
+from bso_client.training.state import TrainingState
 
 logger = logging.getLogger("bso")
 
@@ -51,7 +51,12 @@ class Registration:
             like=self._like,
         )
 
-    def heed(self, reply: Registered) -> WholeSpec:
+    @property
+    def late_command(self) -> RegisterJob | None:
+        """What registers the job later; None: it is registered already."""
+        return self.command if self.whole is None else None
+
+    def registered(self, reply: Registered) -> WholeSpec:
         """The job is registered: note it for processes that find nobody to ask."""
         if self.job_id is None:
             logger.warning(
@@ -75,9 +80,9 @@ class Registration:
         self._note = note
         return note
 
-    def learn(self, progress: Progress) -> None:
+    def learn(self, training: TrainingState) -> None:
         """Note the result of a training."""
-        note = None if self._note is None else self._note.with_result(progress)
+        note = None if self._note is None else self._note.with_result(training)
         if note is not None and note != self._note:
             self._note = note
             self._notebook.write(note)

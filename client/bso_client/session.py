@@ -1,312 +1,320 @@
-"""The protocol between a training process and the optimizer: register, begin, resume, end. Implemented once."""
+"""A session: the trainings of one optimizer in one process, from its arguments to its last words.
+
+It is opened at its first use, in the process that made the optimizer. Every rank of a training has one; that of rank 0
+alone is in contact with the optimizer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
 
-from bso.domain.commands import BeginTrial, Command, RenewLease, Request
-from bso.domain.errors import BsoError, Misconfigured
-from bso.domain.hardware import HardwareKind
-from bso.domain.job_spec import JobSpec as WholeSpec
-from bso.domain.learning_rate import LearningRate
-from bso.domain.replies import LeaseRenewed, Problem, Registered, Reply, TrialBegun
 from bso.domain.trial import Outcome
-from bso_client.asking import ask
-from bso_client.command_ids import new_command_id
-from bso_client.energy.monitor import Monitor
-from bso_client.errors import CannotResume, Refused, Unreachable, WrongOrder
-from bso_client.going_alone import choose_alone
-from bso_client.leases import keep_lease
+from bso_client.contact import Contact, JournalPlace, Waiting
+from bso_client.delivery.journal import place_of
+from bso_client.distributed import Ranks
+from bso_client.distributed.exchange import Exchange
+from bso_client.distributed.group import Group, Party
+from bso_client.distributed.joining import Equipment, Joining
+from bso_client.distributed.leader import Leader, this_process
+from bso_client.distributed.pool import PooledMeter
+from bso_client.distributed.readiness import ranks_for
+from bso_client.distributed.shares import Share
+from bso_client.driver import Driver, Place, say
+from bso_client.energy.meters import read_metering_settings
+from bso_client.errors import BsoError, InvalidSetting, NotInThisProcess, RankLost, WrongOrder
+from bso_client.failures import described
+from bso_client.instruments import Instruments, instruments_for
+from bso_client.job_spec import JobSpec
 from bso_client.meter import Meter
-from bso_client.notes import Note
-from bso_client.occasions import Occasion
-from bso_client.outbox import Letter, Outbox
-from bso_client.progress import Progress, progress_of
+from bso_client.notes import Notebook
+from bso_client.options import OptimizerOptions, check_options, kind_of
 from bso_client.registration import Registration
-from bso_client.resumption import resumption_of
-from bso_client.run import REPORT_TIMEOUT_S, TrialRun
-from bso_client.saved_state import SavedState
-from bso_client.transports.transport import Transport
+from bso_client.settings import read_settings
+from bso_client.training.checkpoint import read_checkpoint
+from bso_client.training.consumption import Consumption
+from bso_client.training.recurrence import loop_after
+from bso_client.training.state import Step, TrainingState
+from bso_client.transports import Transport, open_transport
 
 logger = logging.getLogger("bso")
 
-_SILENT_S = 0.5  # closing takes longer than this only if nobody answers
-_SLOW_S = 2.0  # a wait for a batch size that is longer than this gives notice
+_announced: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a session behaves; what BatchSizeOptimizer's arguments say."""
+class _Beginning:
+    """The beginning of a trial, as rank 0 hands it on to all ranks. ``before``: consumed before this process began."""
 
-    unreachable_timeout_s: float = 60.0
-    on_unreachable: Literal["continue", "raise"] = "continue"
-    samples_per_epoch: float | None = None
-    learning_rate: LearningRate | None = None
-    report_timeout_s: float = REPORT_TIMEOUT_S
+    step: Step
+    before: Consumption
+    leader: Leader
 
 
 class Session:
-    """One process' dealings with the optimizer about one job. At most one training runs at a time."""
+    """Arguments and environment, read once; and at most one training at a time, which ``driver`` is."""
 
-    def __init__(
-        self,
-        *,
-        registration: Registration,
-        recurrence_id: str | None,
-        transport: Transport,
-        hardware: HardwareKind,
-        monitor: Monitor,
-        options: Options,
-    ) -> None:
-        self.run: TrialRun | None = None
-        self._registration = registration
-        self._transport = transport
-        self.hardware = hardware
-        self._monitor = monitor
+    def __init__(self, spec: JobSpec | None, environ: Mapping[str, str], **options: Unpack[OptimizerOptions]) -> None:
+        check_options(options)
+        if not isinstance(spec, JobSpec):
+            raise InvalidSetting(f"expected a bso_client.JobSpec as the first argument, got {kind_of(spec)}")
+        self.spec = spec
+        self.settings = read_settings(
+            environ,
+            url=options.get("url"),
+            state_dir=options.get("state_dir"),
+            job_id=spec.job_id,
+            recurrence_id=options.get("recurrence_id"),
+        )
+        self.driver: Driver | None = None
         self._options = options
-        self._outbox = Outbox(transport)
-        self._occasion = Occasion(recurrence_id)
-        self._has_started = False
-        self._renewing: asyncio.Task[None] | None = None
+        self._metering = read_metering_settings(environ)
+        self._instruments: Instruments | None = None
+        self._group: Group | None = None
+        self._contact: Contact | None = None
+        self._saved: TrainingState | None = None
+        self._pid = os.getpid()
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this is another process than the one that made the optimizer."""
+        return self._pid != os.getpid()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to close."""
+        return self._contact is not None or self._group is not None
 
     @property
     def job_id(self) -> str | None:
         """The job's name; None before the registration if none was given."""
-        return self._registration.job_id
+        if self._contact is not None:
+            return self._contact.job_id
+        return self.settings.job_id if self.driver is None else self.driver.state.job_id
 
-    async def begin(self) -> TrialRun:
-        """Begin the next trial: ask for its batch size, or choose it alone when nobody answers in time."""
-        self._check_free()
-        if self.run is not None:
-            self.run.acknowledge_stop()
-        self._occasion.next_trial()
-        command_id = new_command_id()
-        try:
-            with self._noticing_slow_answers():
-                progress = await self._begin_asked(command_id)
-        except (Unreachable, Misconfigured) as error:
-            progress = self._begin_alone(error, replaces=command_id)
-        return self._run(progress, Meter(self._monitor))
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train together. Raises DistributedNotReady."""
+        self.check_process()
+        return self._find_group().ranks
 
-    async def resume(self, state: SavedState) -> TrialRun:
-        """Go on with a trial of an earlier process. Raises CannotResume if it has ended meanwhile."""
-        self._check_free()
-        self._occasion.next_trial()
+    async def begin(self) -> Driver:
+        """Begin the next trial, or go on with the one of a loaded state.
+
+        Errors say it all themselves: what led to them is logged for debugging, not shown to people who train.
+        """
         try:
-            with self._noticing_slow_answers():
-                progress = await self._resume_asked(state)
-        except (Unreachable, Misconfigured) as error:
-            progress = self._resume_alone(state, self._remembered_or_raise(error).spec)
-        run = self._run(progress, Meter(self._monitor, before=state.consumed))
-        run.is_resumable = True
-        return run
+            return await self._begun()
+        except BsoError as error:
+            logger.debug("no trial could be begun", exc_info=True, extra={"action": "begin_failed"})
+            raise error.with_traceback(None) from None
 
     async def end_unstarted(self) -> None:
-        """Call off a trial whose training never began."""
-        if self.run is not None and not self.run.has_started:
-            self.run.has_left = True
-            await self.run.finish(Outcome.CANCELLED, "its training was never begun")
+        """Call off a trial whose training never began. The ranks need not meet."""
+        if not self.is_copy and self.driver is not None and not self.driver.state.has_started:
+            self.driver.has_left = True
+            await self.driver.finish(Outcome.CANCELLED, "its training was never begun")
 
     async def close(self, *, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
-        """End the current trial, deliver what is left within the time, and let go of the connection."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        notice = loop.call_later(0.0 if self._outbox.is_away else _SILENT_S, self._report_what_waits, deadline)
-        if self.run is not None:
-            await self.run.finish(outcome, reason, timeout_s=timeout_s)
-        await self._outbox.drained(timeout_s=max(0.0, deadline - loop.time()))
-        notice.cancel()
-        if self._renewing is not None:
-            self._renewing.cancel()
-        await self._outbox.close()
-        await self._transport.close()
-        self._has_started = False
+        """End what runs, deliver what is left within the time, and disconnect. A later use is for the same job."""
+        if self.is_copy:
+            return
+        self.settings = replace(self.settings, job_id=self.job_id)
+        contact, self._contact = self._contact, None
+        group, self._group = self._group, None
+        driver, self.driver = self.driver, None
+        instruments, self._instruments = self._instruments, None
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        if contact is None:
+            await _finish(driver, outcome, reason, timeout_s)
+        else:
+            with contact.closing(timeout_s=timeout_s):
+                await _finish(driver, outcome, reason, timeout_s)
+                await contact.close(timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
+        if group is not None:
+            group.close()
+        if instruments is not None:
+            instruments.close()
 
-    @contextmanager
-    def _noticing_slow_answers(self) -> Iterator[None]:
-        timeout_s = self._options.unreachable_timeout_s
+    def current(self, method: str) -> Driver:
+        """The training that a flat method is about. Raises WrongOrder, NotInThisProcess."""
+        self.check_process()
+        if self.driver is None:
+            raise WrongOrder(f"{method} came before get_batch_size(): that comes first")
+        return self.driver
 
-        def give_notice() -> None:
-            extra = {"action": "begin_waits", "job_id": self.job_id}
-            logger.warning("the optimizer has not answered yet: waiting up to %g s for it", timeout_s, extra=extra)
+    def another_follows(self, *, interruptions: int) -> bool:
+        """Whether the loop goes on after its current training, so many of whose trials were interrupted.
 
-        notice = asyncio.get_running_loop().call_later(_SLOW_S, give_notice)
-        try:
-            yield
-        finally:
-            notice.cancel()
+        Raises WrongOrder if the training never began.
+        """
+        driver = self.current("trials()")
+        end = loop_after(driver.state, interruptions=interruptions)
+        if end.notice is not None and driver.ranks.rank == 0:  # the others know the same
+            say(end.notice)
+        return end.goes_on
 
-    def _report_what_waits(self, deadline: float) -> None:
-        left_s = deadline - asyncio.get_running_loop().time()
-        if self._outbox.waiting and left_s > 0:
-            logger.warning(
-                "%d reports wait for the optimizer, which does not answer: closing waits for it for %.2g s",
-                self._outbox.waiting,
-                left_s,
-                extra={"action": "closing_waits", "job_id": self.job_id, "letters": self._outbox.waiting},
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with this trial at the next get_batch_size. Raises WrongOrder, CannotResume."""
+        self.check_process()
+        if self.driver is not None and not self.driver.state.has_ended:
+            raise WrongOrder("load_state_dict came after get_batch_size(): load the state first")
+        self._saved = read_checkpoint(state)
+
+    def check_process(self) -> None:
+        """Raise NotInThisProcess in any process but the one that made the optimizer."""
+        if self.is_copy:
+            raise NotInThisProcess(
+                "this optimizer belongs to the process that made it; in a forked or spawned process it is a copy that "
+                "stays silent"
             )
 
+    async def _begun(self) -> Driver:
+        self.check_process()
+        group = self._find_group()
+        saved, self._saved = self._saved, None
+        party = await group.join(lambda: self._equipment(group, saved))
+        if self.driver is not None:
+            self.driver.acknowledge()
+        led: list[Step] = []
+
+        async def make() -> _Beginning:
+            contact = self._opened_contact()
+            led.append(await (contact.begin(party.hardware) if saved is None else contact.resume(saved)))
+            before = Consumption() if saved is None else saved.consumed
+            return _Beginning(step=led[0], before=before, leader=this_process())
+
+        try:
+            beginning = await group.lead(make)
+            local = party.share.of(beginning.step.state.batch_size)
+        except BsoError as error:
+            if led:
+                outcome = Outcome.INTERRUPTED if isinstance(error, RankLost) else Outcome.CANCELLED
+                driver = self._driver(led[0], party, group, before=Consumption(), local_batch_size=0)
+                await driver.finish(outcome, described(error))
+            raise
+        group.watch(beginning.leader)
+        self.driver = self._driver(beginning.step, party, group, before=beginning.before, local_batch_size=local)
+        if self._contact is not None:
+            self._contact.follow(self.driver)
+        return self.driver
+
+    def _driver(self, step: Step, party: Party, group: Group, *, before: Consumption, local_batch_size: int) -> Driver:
+        contact = self._contact
+        return Driver(
+            step,
+            meter=PooledMeter(Meter(party.monitor), before=before, size=group.ranks.size),
+            exchange=group.exchange,
+            place=Place(
+                local_batch_size=local_batch_size,
+                data_parallel_size=party.share.size,
+                samples_per_epoch=self._options.get("samples_per_epoch"),
+            ),
+            outbox=None if contact is None else contact.outbox,
+            on_end=(lambda _state: None) if contact is None else contact.ended,
+            on_orphaned=group.speak_for_rank_0,
+        )
+
+    def _find_group(self) -> Group:
+        """The ranks that train together now; new ones after another init_process_group. Raises DistributedNotReady."""
+        known = self._group
+        if known is not None and not known.exchange.is_alone and known.exchange.is_current:
+            return known
+        several = ranks_for(self.settings, timeout_s=self._options.get("rank_timeout", 60.0))
+        if known is not None and several is None and known.exchange.is_alone:
+            return known
+        if known is not None:
+            self._instruments = None
+        self._group = Group(Exchange(several), self._open_transport)
+        return self._group
+
+    def _equipment(self, group: Group, saved: TrainingState | None) -> Equipment:
+        """What this rank brings. Raises WrongOrder while another training runs, InvalidSetting, InvalidSpec."""
+        self._check_free()
+        if self._instruments is None:
+            self._instruments = instruments_for(self._options, self._metering, speaks=group.ranks.rank == 0)
+        own = self._instruments
+        if group.exchange.is_alone:
+            joining = Joining(hardware=own.hardware, share_size=1)
+            return Equipment(joining=joining, share=Share(), monitor=own.monitor, assumed=own.assumed)
+        from bso_client.distributed.equipment import equipment_for
+
+        return equipment_for(
+            own,
+            group.ranks,
+            spec=self.spec.resolve(),
+            options=self._options,
+            environ=self._metering.devices,
+            saved=saved,
+        )
+
     def _check_free(self) -> None:
-        run = self.run
-        if run is None or run.progress.has_ended:
+        if self.driver is None or self.driver.state.has_ended:
             return
-        if not run.has_started:
+        if not self.driver.state.has_started:
             raise WrongOrder(
                 "the batch size of this trial was given already: the training comes next (on_train_begin, or "
                 "`with trial:` inside the loop)"
             )
         raise WrongOrder("a training is running: it has to end before the next batch size (leave its `with` block)")
 
-    def _run(self, progress: Progress, meter: Meter) -> TrialRun:
-        number = "(not registered yet)" if progress.trial_number is None else progress.trial_number
-        extra = {
-            "action": "trial_begun",
-            "job_id": self.job_id,
-            "trial_number": progress.trial_number,
-            "batch_size": progress.batch_size,
+    def _opened_contact(self) -> Contact:
+        if self._contact is None:
+            options, settings = self._options, self.settings
+            self._announce_place()
+            self._contact = Contact(
+                registration=Registration(
+                    self.spec,
+                    job_id=settings.job_id,
+                    notebook=Notebook(settings.resolved_state_dir),
+                    on_conflict=options.get("on_conflict", "new_version"),
+                    inherit=options.get("inherit", True),
+                    like=options.get("like"),
+                ),
+                recurrence_id=settings.recurrence_id,
+                transport=self._open_transport(),
+                waiting=Waiting(
+                    unreachable_timeout_s=options.get("unreachable_timeout", 60.0),
+                    on_unreachable=options.get("on_unreachable", "continue"),
+                ),
+                learning_rate=options.get("learning_rate"),
+                journal=JournalPlace(state_dir=settings.resolved_state_dir, place=place_of(settings.resolved_url)),
+            )
+        return self._contact
+
+    def _open_transport(self) -> Transport:
+        given = self._options.get("transport")
+        return given or open_transport(self.settings.resolved_url, trial_log=self.settings.trial_log)
+
+    def _announce_place(self) -> None:
+        words = self.settings.announced_place
+        if words is None or self._options.get("transport") is not None or words in _announced:
+            return
+        _announced.add(words)
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s", words, extra={"action": "place_announced"})
+        else:
+            print(words, file=sys.stderr)  # noqa: T201  # a user without logging has to know where files appear
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy for another process: it knows what it was, and stays silent."""
+        silent = ("data_parallel_group", "monitor", "transport")
+        return self.__dict__ | {
+            "driver": None,
+            "_options": {name: value for name, value in self._options.items() if name not in silent},
+            "_instruments": None,
+            "_group": None,
+            "_contact": None,
+            "_saved": None,
+            "_pid": -1,
         }
-        logger.info("trial %s: batch size %d: %s", number, progress.batch_size, progress.reason, extra=extra)
-        progress.learning_rate = self._options.learning_rate
-        job_id = self.job_id or ""
-        self.run = TrialRun(
-            job_id=job_id,
-            progress=progress,
-            meter=meter,
-            outbox=self._outbox,
-            samples_per_epoch=self._options.samples_per_epoch,
-            on_end=self._ended,
-            report_timeout_s=self._options.report_timeout_s,
-        )
-        self._occasion.begun(progress)
-        self._renewing = asyncio.create_task(keep_lease(self._transport, job_id, progress), name="bso lease")
-        return self.run
 
-    def _ended(self, progress: Progress) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-        self._registration.learn(progress)
 
-    async def _begin_asked(self, command_id: str) -> Progress:
-        deadline = await self._ready()
-        await self._register(deadline)
-        command = BeginTrial(
-            hardware=self.hardware,
-            recurrence_id=self._occasion.recurrence_id,
-            learning_rate=self._options.learning_rate,
-        )
-        request = Request(command_id=command_id, job_id=self.job_id or "", command=command)
-        reply = await ask(self._transport, request, TrialBegun, deadline=deadline)
-        self._registration.warn(reply.warnings)
-        return progress_of(reply, self.hardware)
-
-    async def _resume_asked(self, state: SavedState) -> Progress:
-        deadline = await self._ready()
-        spec = await self._register(deadline)
-        if state.job_id != self.job_id:
-            raise CannotResume(f"the state is one of job {state.job_id}, this is job {self.job_id}")
-        if state.trial_number is None or state.trial_id is None:
-            return self._resume_alone(state, spec)
-        command = RenewLease(trial_number=state.trial_number, trial_id=state.trial_id, is_resumption=True)
-        try:
-            reply = await ask(self._transport, self._request(command), LeaseRenewed, deadline=deadline)
-        except Refused as refused:
-            raise CannotResume(
-                f"trial {state.trial_number} cannot be resumed ({refused}): train anew, without load_state_dict"
-            ) from refused
-        progress = state.progress_under(spec)
-        progress.recurrence_id, progress.resumption = reply.recurrence_id, resumption_of(reply, state.consumed)
-        progress.bound, progress.lease_s = reply.bound, reply.lease_s
-        progress.power_profile = reply.power_profile
-        return progress
-
-    async def _ready(self) -> float:
-        """Connect, and deliver what earlier trials have left; returns the deadline for everything else."""
-        timeout_s = self._options.unreachable_timeout_s
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        if not self._has_started:
-            await self._transport.start()
-            self._has_started = True
-        if not await self._outbox.drained(timeout_s=timeout_s):
-            raise Unreachable(f"{self._outbox.waiting} reports of the last trial could not be delivered yet")
-        return deadline
-
-    async def _register(self, deadline: float) -> WholeSpec:
-        if self._registration.whole is not None:
-            return self._registration.whole
-        request = self._request(self._registration.command)
-        return self._registration.heed(await ask(self._transport, request, Registered, deadline=deadline))
-
-    def _request(self, command: Command) -> Request:
-        return Request(command_id=new_command_id(), job_id=self.job_id or "", command=command)
-
-    def _begin_alone(self, error: BsoError, *, replaces: str) -> Progress:
-        note = self._remembered_or_raise(error)
-        batch_size, reason = choose_alone(note, self._occasion.failed)
-        attempt = self._occasion.attempt
-        progress = Progress(
-            batch_size=batch_size,
-            reason=reason,
-            spec=note.spec,
-            hardware=self.hardware,
-            attempt=attempt,
-            is_last_attempt=attempt >= note.spec.max_attempts,
-        )
-        self._register_later(progress, replaces=replaces)
-        return progress
-
-    def _resume_alone(self, state: SavedState, spec: WholeSpec) -> Progress:
-        progress = state.progress_under(spec)
-        if progress.trial_id is None:
-            self._register_later(progress, replaces=None)
-        return progress
-
-    def _remembered_or_raise(self, error: BsoError) -> Note:
-        if self._options.on_unreachable == "raise":
-            raise error
-        note = self._registration.remembered()
-        if note is None and isinstance(error, Unreachable):
-            words = f"{error} (this job was never registered from this state directory, so it cannot begin alone)"
-            raise Unreachable(words) from error
-        if note is None:
-            raise error
-        extra = {"action": "optimizer_away", "job_id": note.job_id}
-        logger.warning("%s: the training goes on alone, and is registered later", error, extra=extra)
-        self._outbox.expect_nobody()
-        return note
-
-    def _register_later(self, progress: Progress, *, replaces: str | None) -> None:
-        if self._registration.whole is None:
-            self._post(self._registration.command, self._heed_late_registration)
-        command = BeginTrial(
-            hardware=progress.hardware,
-            recurrence_id=self._occasion.recurrence_id,
-            batch_size=progress.batch_size,
-            replaces=replaces,
-            learning_rate=self._options.learning_rate,
-        )
-
-        def heed(reply: Reply) -> None:
-            if isinstance(reply, TrialBegun):
-                progress.begun(reply)
-                self._registration.warn(reply.warnings)
-                if self.run is not None and self.run.progress is progress:
-                    self._occasion.recurrence_id = reply.recurrence_id
-            elif isinstance(reply, Problem):
-                progress.is_refused = True
-                self._registration.warn((f"the trial could not be registered: {reply.title}: {reply.detail}",))
-
-        self._post(command, heed)
-
-    def _heed_late_registration(self, reply: Reply) -> None:
-        if isinstance(reply, Registered):
-            self._registration.heed(reply)
-        elif isinstance(reply, Problem):
-            self._registration.warn((f"the job could not be registered: {reply.title}: {reply.detail}",))
-
-    def _post(self, command: Command, heed: Callable[[Reply], None]) -> None:
-        self._outbox.post(Letter(job_id=self.job_id or "", command=lambda _letter: command, heed=heed, is_late=True))
+async def _finish(driver: Driver | None, outcome: Outcome, reason: str, timeout_s: float) -> None:
+    if driver is not None:
+        await driver.finish(outcome, reason, timeout_s=timeout_s)

@@ -1,19 +1,222 @@
-"""A trial in the user's hands."""
+"""A trial in the user's hands: what its training has reached, and what the user says of it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any, Self, SupportsFloat
+from typing import Any, Self, SupportsFloat, TypeVar
 
 from bso.domain.commands import PowerMeasurement
+from bso.domain.hardware import HardwareKind
+from bso.domain.job_spec import JobSpec
 from bso.domain.trial import Outcome
-from bso_client.saved_state import saved_state_of
-from bso_client.training import Training
-from bso_client.trial_facts import TrialFacts
+from bso_client.distributed.ranks import Ranks
+from bso_client.driver import Driver
+from bso_client.errors import InvalidSetting, NotInThisProcess, TrainFailed
+from bso_client.scaling import Accumulation, accumulate, largest_that_fits
+from bso_client.training.checkpoint import checkpoint_of
+from bso_client.training.state import TrainingState
+
+T = TypeVar("T")
 
 
-class Trial(TrialFacts):
+class TrialView:
+    """What is known of a trial; it changes with each evaluation. A pickled or forked copy keeps what was known then."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver: Driver | None = driver
+        self._known = driver.state
+        self._place = driver.place
+        self._pid = os.getpid()
+
+    @property
+    def batch_size(self) -> int:
+        """Train with this batch size: the samples of one step, of all processes together."""
+        return self._state.batch_size
+
+    @property
+    def local_batch_size(self) -> int:
+        """This process' share of the batch size; all of it where one process trains."""
+        return self._place.local_batch_size
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train together: to exchange values with them, as the optimizer does."""
+        return self._here.ranks
+
+    @property
+    def reason(self) -> str:
+        """Why this batch size, in a sentence."""
+        return self._state.reason
+
+    @property
+    def trial_number(self) -> int | None:
+        """The number of this trial in its job; None while it could not be registered yet."""
+        return self._state.trial_number
+
+    @property
+    def recurrence_id(self) -> str | None:
+        """The occasion that this trial belongs to; None while it could not be registered yet."""
+        return self._state.recurrence_id
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of its recurrence this is, from 1."""
+        return self._state.attempt
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether no other follows: this one is not stopped for its cost.
+
+        So is the first one of a job that needs attention; there another follows only if the batch size does not fit.
+        """
+        return self._state.is_last_attempt
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether it goes on from a state that was loaded: load the rest of that checkpoint, too."""
+        return self._state.is_resumed
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its training has begun: ``with trial:`` was entered, or on_train_begin called."""
+        return self._state.has_started
+
+    @property
+    def finished(self) -> bool:
+        """Whether to stop training: the target is reached, or the batch size has failed."""
+        return self._state.has_ended
+
+    @property
+    def converged(self) -> bool:
+        """Whether the training reached its target: there is a model."""
+        return self._state.outcome is Outcome.CONVERGED
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the trial ended; None while it runs."""
+        return self._state.outcome
+
+    @property
+    def outcome_reason(self) -> str:
+        """Why it ended so, in a sentence; empty while it runs."""
+        return self._state.outcome_reason
+
+    @property
+    def failure(self) -> TrainFailed | None:
+        """What the flat methods raise when the batch size has failed; None as long as it has not."""
+        return self._state.failure if self._state.has_failed else None
+
+    @property
+    def cost(self) -> float:
+        """The cost so far [J], up to the last evaluation."""
+        return self._state.cost
+
+    @property
+    def bound(self) -> float | None:
+        """The cost [J] above which the training is stopped; None: there is none."""
+        return self._state.bound
+
+    @property
+    def metric(self) -> float | None:
+        """The metric of the last evaluation."""
+        return self._state.metric
+
+    @property
+    def epoch(self) -> float:
+        """Progress at the last evaluation, in epochs."""
+        return self._state.epoch
+
+    @property
+    def spec(self) -> JobSpec:
+        """What the job specifies, complete: target_metric, max_epochs and all."""
+        return self._state.spec
+
+    @property
+    def hardware(self) -> HardwareKind:
+        """The hardware kind that the trial runs on."""
+        return self._state.hardware
+
+    @property
+    def power_profile(self) -> tuple[PowerMeasurement, ...]:
+        """What is known of this batch size on this hardware kind, by power limit [W]; empty if nothing is."""
+        return self._state.power_profile
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate for this batch size, by the rule of the optimizer's ``learning_rate=``.
+
+        Raises InvalidSetting if none was given there.
+        """
+        rate = self._state.learning_rate
+        if rate is None:
+            raise InvalidSetting(
+                "no learning rate was given to scale: BatchSizeOptimizer(..., learning_rate=LearningRate(0.1, "
+                "reference_batch_size=256)), with the rate that suits that batch size"
+            )
+        return rate.at(self.batch_size)
+
+    def accumulation(
+        self, max_micro_batch_size: int | None = None, *, fits: Callable[[int], object] | None = None
+    ) -> Accumulation:
+        """How to train with this batch size where no more than so many samples fit in a rank's memory at once.
+
+        ``fits(micro_batch_size)`` trains one step with so many samples, for a try: as long as it runs out of GPU
+        memory, on any rank, smaller micro batches are taken. Raises InvalidSetting if the ranks cannot have equal
+        shares, and the GPU's own error if not even one sample fits.
+        """
+        whole = accumulate(
+            self.batch_size, world_size=self._place.data_parallel_size, max_micro_batch_size=max_micro_batch_size
+        )
+        if fits is None:
+            return whole
+        return largest_that_fits(whole, fits, agree=lambda here: all(self.ranks.gather(here, about="accumulation")))
+
+    def average_metrics(self) -> None:
+        """From now on report the mean of all ranks' metrics instead of rank 0's: each evaluates a part of the data."""
+        self._here.averages_metrics = True
+
+    def mark_profiling(self) -> None:
+        """Say that power limits are profiled before the next evaluation: its distortion is kept out of the cost."""
+        self._here.mark_profiling()
+
+    @property
+    def _state(self) -> TrainingState:
+        return self._known if self._driver is None else self._driver.state
+
+    @property
+    def _is_copy(self) -> bool:
+        return self._driver is None or self._pid != os.getpid()
+
+    @property
+    def _here(self) -> Driver:
+        if self._driver is None or self._is_copy:
+            raise NotInThisProcess(
+                "this is a copy of a trial in another process (forked or spawned from the training): only the process "
+                "that began the trial may evaluate and end it"
+            )
+        return self._driver
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_driver": None, "_known": self._state}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same training: ``bso.trial`` gives another object each time."""
+        return isinstance(other, TrialView) and self._state.key == other._state.key
+
+    def __hash__(self) -> int:
+        return hash(self._state.key)
+
+    def __repr__(self) -> str:
+        ended = f", {self.outcome.value}" if self.outcome else ""
+        return f"<{type(self).__name__} {self.trial_number}: batch size {self.batch_size}, epoch {self.epoch:g}{ended}>"
+
+
+class Trial(TrialView):
     """One training with one batch size, inside ``with trial:``.
 
     Leaving the block ends the trial: without convergence as not converged, with an exception as interrupted (and the
@@ -25,8 +228,8 @@ class Trial(TrialFacts):
     nothing because of the optimizer's absence.
     """
 
-    def __init__(self, run: Training, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        super().__init__(run)
+    def __init__(self, driver: Driver, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        super().__init__(driver)
         self._wait = wait
 
     def on_evaluate(self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None) -> None:
@@ -36,18 +239,16 @@ class Trial(TrialFacts):
         beginning. NaN and infinity are valid metrics. Raises nothing because of the optimizer's absence; TrainFailed
         if the training went on after its batch size had failed.
         """
-        run = self._here
-        report = run.measure(metric, epoch=epoch, samples=samples)
-        if report is not None:
-            self._wait(run.report(report))
-        run.go_on()
+        driver = self._here
+        self._wait(driver.evaluated(driver.measured(metric, epoch=epoch, samples=samples)))
+        driver.go_on()
 
     def report_power_profile(self, measurements: Sequence[PowerMeasurement]) -> None:
-        """Keep what was measured under several power limits: trials to come with this batch size are told it.
+        """Keep what was measured under several power limits: later trials with this batch size receive it.
 
         Returns at once and raises nothing because of the optimizer's absence; it is delivered when that is back.
         """
-        self._wait(self._here.report_power_profile(measurements))
+        self._wait(_done(self._here.report_power_profile, measurements))
 
     def call_off(self, reason: str) -> None:
         """End the trial as cancelled: its training says nothing about the batch size. The loop over trials ends, too.
@@ -68,13 +269,13 @@ class Trial(TrialFacts):
 
         From now on an interruption leaves the trial to be resumed.
         """
-        run = self._here
-        run.is_resumable = True
-        return saved_state_of(run.job_id, run.progress, run.consumed_now()).as_dict()
+        driver = self._here
+        state: TrainingState = self._wait(_done(driver.checkpoint, driver.consumed_now()))
+        return checkpoint_of(state)
 
     def __enter__(self) -> Self:
         """Begin to measure."""
-        self._here.start()
+        self._wait(_done(self._here.start))
         return self
 
     def __exit__(
@@ -89,22 +290,20 @@ class Trial(TrialFacts):
         return super().__getstate__() | {"_wait": None}
 
 
-class AsyncTrial(TrialFacts):
+class AsyncTrial(TrialView):
     """One training with one batch size, inside ``async with trial:``; as Trial, with its units and errors."""
 
     async def on_evaluate(
         self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None
     ) -> None:
         """Report an evaluation of the model; as Trial.on_evaluate."""
-        run = self._here
-        report = run.measure(metric, epoch=epoch, samples=samples)
-        if report is not None:
-            await run.report(report)
-        run.go_on()
+        driver = self._here
+        await driver.evaluated(driver.measured(metric, epoch=epoch, samples=samples))
+        driver.go_on()
 
     async def report_power_profile(self, measurements: Sequence[PowerMeasurement]) -> None:
         """Keep what was measured under several power limits; as Trial.report_power_profile."""
-        await self._here.report_power_profile(measurements)
+        self._here.report_power_profile(measurements)
 
     async def __aenter__(self) -> Self:
         """Begin to measure."""
@@ -115,6 +314,9 @@ class AsyncTrial(TrialFacts):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         """End the trial."""
-        if self._is_copy:
-            return False
-        return await self._here.leave(error)
+        return False if self._is_copy else await self._here.leave(error)
+
+
+async def _done(change: Callable[..., T], *arguments: Any) -> T:
+    """Change the state of a training on the event loop, where all else changes it."""
+    return change(*arguments)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bso.domain.trial import Outcome
 
 if TYPE_CHECKING:
-    from bso_client.trial_facts import TrialFacts
+    from bso_client.trial import TrialView
 
 JOB_ID = "demo-digits"
 CONTROL_ID = "demo-digits-control"
@@ -119,7 +119,7 @@ def train(job: DemoJob, *, recurrence: int, tell: Callable[[News], None]) -> Non
                     tell(_news(trial, recurrence=recurrence, epoch=epoch))
 
 
-def _news(trial: TrialFacts, *, recurrence: int, epoch: int) -> News:
+def _news(trial: TrialView, *, recurrence: int, epoch: int) -> News:
     return News(
         recurrence=recurrence,
         trial_number=trial.trial_number,

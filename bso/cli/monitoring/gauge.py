@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bso_client import EnergyMonitor, Measurement
-    from bso_client.energy.meters import Unreadable
-    from bso_client.energy.survey import Survey
+    from bso_client.energy.meters import Survey
+    from bso_client.energy.monitor import Unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,8 @@ class Gauge:
 def open_gauge(environ: Mapping[str, str]) -> Gauge | Survey:
     """A gauge of everything that is readable; where nothing is, the survey that says why."""
     from bso_client import EnergyMonitor, NoMeter
-    from bso_client.energy.meters import Unreadable
-    from bso_client.energy.survey import survey
+    from bso_client.energy.meters import survey
+    from bso_client.energy.monitor import Unreadable
 
     whole_machine = {name: value for name, value in environ.items() if name != "LOCAL_RANK"}
     found = survey(whole_machine)

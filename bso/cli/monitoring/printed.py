@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bso.cli.monitoring.gauge import Readings
-    from bso_client.energy.meters import Unreadable
+    from bso_client.energy.monitor import Unreadable
 
 
 def shown(readings: Readings, title: str) -> Table:

@@ -18,7 +18,7 @@ from bso.cli.recurring.processes import still_running
 from bso.cli.recurring.records import Launch, Recurrence, Run
 from bso.cli.recurring.schedule import Due, Schedule, next_due
 from bso_client import RELAUNCH
-from bso_client.energy.metering import ENERGY_ASSUMED, NOTICE_GIVEN
+from bso_client.energy.meters import ENERGY_ASSUMED, NOTICE_GIVEN
 
 WAKE_UP_S = 30.0
 """The clock is looked at so often while nothing is due: it may be set, and the machine may sleep."""

@@ -46,7 +46,7 @@ class CurvePolicy:
     def judge(self, job: Job, trial: Trial) -> Verdict:
         """Whether a running trial goes on, after its latest report."""
         view = view_of(job, trial)
-        verdict = judge_progress(job, trial, view.bound)
+        verdict = judge_progress(view.spec, trial, view.bound)
         if verdict.outcome is not None or not view.spec.early_stopping or trial.is_unbounded:
             return verdict
         reason = view.why_to_stop(trial)

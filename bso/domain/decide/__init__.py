@@ -89,6 +89,8 @@ def trial_asked_for(command: Command) -> int | None:
 
 def needs_profiles_of(job: Job, command: Command) -> HardwareKind | None:
     """The hardware kind whose power profiles must be loaded to decide a command; None: it needs none."""
+    if not job.has_power_profiles:
+        return None
     if isinstance(command, BeginTrial):
         return command.hardware
     if isinstance(command, RenewLease) and command.is_resumption and command.trial_number in job.trials:

@@ -10,7 +10,7 @@ from bso.domain.decide.ending import MOST, Ending, attention_warnings, end_trial
 from bso.domain.events import EpochReported, Event, TrialResumed
 from bso.domain.job import Job
 from bso.domain.policy import Verdict
-from bso.domain.profiling import Totals, undistorted
+from bso.domain.progress import reported_cost, totals_of
 from bso.domain.replies import EpochJudged
 from bso.domain.trial import EpochReport, Outcome, Trial, TrialState
 
@@ -147,18 +147,25 @@ def _backwards(trial: Trial, command: ReportEpoch) -> dict[str, str]:
 
 
 def _reported(job: Job, trial: Trial, command: ReportEpoch, *, is_fill_in: bool) -> EpochReported:
-    energy_j = trial.energy_j if command.energy_j is None else command.energy_j
-    reached = Totals(epoch=command.epoch, time_s=command.time_s, energy_j=energy_j)
-    if not is_fill_in:
-        profiled = trial.profiled.plus(trial.totals, reached) if command.is_profiling else trial.profiled
-        reached = undistorted(reached, profiled)
+    report = EpochReport(
+        epoch=command.epoch,
+        time_s=command.time_s,
+        energy_j=command.energy_j,
+        metric=command.metric,
+        is_profiling=command.is_profiling,
+    )
+    if is_fill_in:
+        totals = totals_of(trial, report)
+        cost = trial_cost(job, trial, time_s=totals.time_s, energy_j=totals.energy_j)
+    else:
+        cost = reported_cost(trial, report, spec=job.spec_of(trial), hardware=trial.hardware)
     return EpochReported(
         trial_number=trial.trial_number,
         epoch=command.epoch,
         time_s=command.time_s,
         energy_j=command.energy_j,
         metric=command.metric,
-        cost=trial_cost(job, trial, time_s=reached.time_s, energy_j=reached.energy_j),
+        cost=cost,
         bound=policy_of(job, trial).bound(job, trial),
         is_journalled=command.is_journalled,
         is_fill_in=is_fill_in,

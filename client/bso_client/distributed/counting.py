@@ -8,9 +8,8 @@ from typing import Any
 
 from bso_client.boot import boot_id
 from bso_client.energy import EnergyMonitor
-from bso_client.energy.assumed import AssumedEnergy
-from bso_client.energy.meters import find_gpus
-from bso_client.energy.monitor import Measured, Monitor
+from bso_client.energy.gpus import find_gpus
+from bso_client.energy.monitor import AssumedEnergy, Measured, Monitor
 from bso_client.errors import InvalidSetting
 
 

@@ -5,31 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bso.domain.commands import Command
+from bso.domain.replies import Reply
 from bso.domain.trial import Outcome
 from bso_client.distributed.carried import CarriedError
-from bso_client.meter import Consumption
+from bso_client.training.consumption import Consumption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A reply that rank 0 has received, and the command that it answers."""
+
+    command: Command
+    reply: Reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """A rank has called on_evaluate. ``consumed`` is its own since this process began."""
+    """A rank has called on_evaluate. ``consumed`` is its own since this process began.
+
+    ``received`` are, on rank 0, the replies since the ranks met last.
+    """
 
     epoch: float
     metric: float
     consumed: Consumption
     is_profiling: bool = False
     is_resumable: bool = False
+    received: tuple[Received, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A rank has left the training. ``is_error``: by an exception."""
+    """A rank has left the training. ``is_error``: by an exception. ``received`` as in Evaluated."""
 
     outcome: Outcome
     reason: str
     consumed: Consumption
     is_error: bool = False
     is_resumable: bool = False
+    received: tuple[Received, ...] = ()
 
 
 Said = Evaluated | Left | CarriedError

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 
 from bso.domain.job_spec import JobSpec
 from bso_client.distributed.counting import devices_of, is_counted_elsewhere, machine_name
-from bso_client.distributed.joining import Joining
-from bso_client.distributed.together import Equipment
-from bso_client.distributed.torch_ranks import TorchRanks, share_of
+from bso_client.distributed.joining import Equipment, Joining
+from bso_client.distributed.ranks import Ranks
+from bso_client.distributed.torch_ranks import share_of
 from bso_client.instruments import Instruments
 from bso_client.options import OptimizerOptions
-from bso_client.saved_state import SavedState
+from bso_client.training.state import TrainingState
 
 
 def equipment_for(
     instruments: Instruments,
-    ranks: TorchRanks,
+    ranks: Ranks,
     *,
     spec: JobSpec,
     options: OptimizerOptions,
     environ: Mapping[str, str],
-    state: SavedState | None,
+    saved: TrainingState | None,
 ) -> Equipment:
     """This rank's equipment. Raises InvalidSetting, and InvalidSpec where batch sizes cannot be divided among ranks."""
     share = share_of(options.get("data_parallel_group"), ranks, is_uneven=options.get("uneven", False))
@@ -32,6 +32,6 @@ def equipment_for(
         devices=devices_of(instruments.monitor, environ, machine=machine_name()),
         is_counted_elsewhere=is_counted_elsewhere(instruments.monitor),
         share_size=share.size,
-        resumes=None if state is None else f"trial {state.trial_number} of job {state.job_id}",
+        resumes=None if saved is None else f"trial {saved.trial_number} of job {saved.job_id}",
     )
     return Equipment(joining=joining, share=share, monitor=instruments.monitor, assumed=instruments.assumed)

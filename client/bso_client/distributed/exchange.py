@@ -1,4 +1,4 @@
-"""Exchanges among ranks for the asynchronous core: the event loop goes on while this rank waits for others."""
+"""Exchanges among the ranks of a training: the event loop goes on while this rank waits for others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bso_client.distributed.carried import CarriedError, carried, raise_first
-from bso_client.distributed.torch_ranks import TorchRanks
+from bso_client.distributed.ranks import Alone, Ranks
 from bso_client.errors import RankLost
+
+if TYPE_CHECKING:
+    from bso_client.distributed.torch_ranks import TorchRanks
 
 T = TypeVar("T")
 
@@ -29,34 +32,72 @@ class _Done(Generic[T]):
 
 
 class Exchange:
-    """This rank's side of every exchange. Each is made in a thread, so that signals and leases are heeded meanwhile.
+    """This rank's side of every exchange. Each is made in a thread, so that signals and leases are served meanwhile.
 
-    An exchange that is cancelled is the last one: the others could not know.
+    An exchange that is cancelled is the last one: the others could not know. Without ``several`` ranks a process trains
+    alone, and each exchange returns at once.
     """
 
-    def __init__(self, ranks: TorchRanks) -> None:
-        self.ranks = ranks
-        self.was_told_of_metrics = False
+    def __init__(self, several: TorchRanks | None) -> None:
+        self.has_warned_of_metrics: bool = False
+        self._several = several
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one process trains."""
+        return self._several is None
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train together."""
+        return Alone() if self._several is None else self._several
+
+    @property
+    def is_current(self) -> bool:
+        """Whether torch.distributed is still the one that these are the ranks of."""
+        return self._several is None or self._several.is_current
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether an exchange has failed, so that there will be no other."""
+        return self._several is not None and self._several.is_lost
+
+    def leave_note(self, key: str, words: str) -> None:
+        """Leave words for the other ranks that they find without meeting this one."""
+        if self._several is not None:
+            self._several.leave_note(key, words)
+
+    def notes(self, key: str) -> dict[int, str] | None:
+        """The words that ranks left under this key, by rank; None if the process that keeps them is gone."""
+        return {} if self._several is None else self._several.notes(key)
+
+    def close(self) -> None:
+        """Let go of the group."""
+        if self._several is not None:
+            self._several.close()
 
     async def gather(self, value: T, *, about: str) -> list[T]:
         """The values of all ranks, by rank. Raises RankLost, RanksOutOfStep."""
-        return await self._in_thread(lambda: self.ranks.gather(value, about=about))
+        several = self._several
+        return [value] if several is None else await self._in_thread(lambda: several.gather(value, about=about))
 
     async def lead(self, make: Callable[[], Coroutine[Any, Any, T]], *, about: str) -> T:
         """Do something on rank 0 alone; its result, or the error that it raised, is that of all ranks.
 
         It may take longer than the deadline of an exchange: rank 0 tells the others from time to time that it lives.
         """
-        if self.ranks.rank != 0:
-            followed: T = await self._follow(about)
+        if self._several is None:
+            return await make()
+        if self._several.rank != 0:
+            followed: T = await self._follow(self._several, about)
             return followed
         task = asyncio.ensure_future(_outcome_of(make))
         try:
             while not task.done():
-                await asyncio.wait({task}, timeout=self.ranks.timeout_s / 3)
+                await asyncio.wait({task}, timeout=self._several.timeout_s / 3)
                 if not task.done():
-                    await self._broadcast(_NotYet(), about)
-            await self._broadcast(task.result(), about)
+                    await self._broadcast(self._several, _NotYet(), about)
+            await self._broadcast(self._several, task.result(), about)
         except RankLost:
             await asyncio.wait({task}, timeout=_PATIENCE_S)
             raise
@@ -65,14 +106,14 @@ class Exchange:
         result: T = _result(task.result(), rank=0)
         return result
 
-    async def _follow(self, about: str) -> Any:
+    async def _follow(self, several: TorchRanks, about: str) -> Any:
         while True:
-            said: Any = await self._broadcast(None, about)
+            said: Any = await self._broadcast(several, None, about)
             if not isinstance(said, _NotYet):
-                return _result(said, rank=self.ranks.rank)
+                return _result(said, rank=several.rank)
 
-    async def _broadcast(self, value: T, about: str) -> T:
-        return await self._in_thread(lambda: self.ranks.broadcast(value, about=f"{about} (the answer of rank 0)"))
+    async def _broadcast(self, several: TorchRanks, value: T, about: str) -> T:
+        return await self._in_thread(lambda: several.broadcast(value, about=f"{about} (the answer of rank 0)"))
 
     async def _in_thread(self, exchange: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
@@ -94,7 +135,8 @@ class Exchange:
         try:
             return await future
         except asyncio.CancelledError:
-            self.ranks.give_up("an exchange with the other ranks was interrupted")
+            if self._several is not None:
+                self._several.give_up("an exchange with the other ranks was interrupted")
             raise
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso_client.distributed.shares import Share
+from bso_client.energy.monitor import Monitor
 from bso_client.errors import InvalidSetting, RanksOutOfStep
 
 
@@ -25,6 +27,16 @@ class Joining:
     is_counted_elsewhere: bool = False
     share_size: int
     resumes: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """What a rank brings: what it tells the others, its part of a batch, and its meter (``assumed`` if that fails)."""
+
+    joining: Joining
+    share: Share
+    monitor: Monitor
+    assumed: Monitor
 
 
 def check_joined(ranks: Sequence[Joining]) -> None:

@@ -16,8 +16,8 @@ from bso.domain.commands import FinishTrial, Request
 from bso.domain.errors import BsoError
 from bso.domain.trial import Outcome
 from bso_client.distributed.counting import machine_name
-from bso_client.meter import Consumption
-from bso_client.progress import Progress
+from bso_client.training.consumption import Consumption
+from bso_client.training.state import TrainingState
 from bso_client.transports.transport import Transport
 
 logger = logging.getLogger("bso")
@@ -79,29 +79,28 @@ class LeaderWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWords:
-    """What is to be said of a trial whose rank 0 has died."""
+    """What is to be said of a trial whose rank 0 has died: its end, as this rank knows it."""
 
-    job_id: str
-    progress: Progress
+    state: TrainingState
     consumed: Consumption
-    outcome: Outcome
-    reason: str
-    may_resume: bool
 
     def request(self, leader: Leader) -> Request:
         """The command; every survivor makes the same one, under the same id."""
-        progress = self.progress
+        state = self.state
+        reason = state.outcome_reason
+        if state.outcome is not Outcome.INFEASIBLE:
+            reason = f"the process of rank 0 has died ({reason})"
         command = FinishTrial(
-            trial_number=progress.trial_number or 0,
-            trial_id=progress.trial_id or "",
-            outcome=self.outcome,
-            reason=self.reason,
+            trial_number=state.trial_number or 0,
+            trial_id=state.trial_id or "",
+            outcome=state.outcome or Outcome.INTERRUPTED,
+            reason=reason,
             time_s=self.consumed.time_s,
             energy_j=self.consumed.energy_j,
-            may_resume=self.may_resume,
+            may_resume=state.is_resumable,
         )
-        whose = f"{progress.trial_id} {leader.processes} {leader.pid}"
-        return Request(command_id=str(uuid.uuid5(_NAMESPACE, whose)), job_id=self.job_id, command=command)
+        whose = f"{state.trial_id} {leader.processes} {leader.pid}"
+        return Request(command_id=str(uuid.uuid5(_NAMESPACE, whose)), job_id=state.job_id, command=command)
 
 
 def make_ready(open_transport: Callable[[], Transport]) -> None:
@@ -111,7 +110,7 @@ def make_ready(open_transport: Callable[[], Transport]) -> None:
 
 async def say_for(leader: Leader, words: LastWords, open_transport: Callable[[], Transport]) -> None:
     """Tell the optimizer how a trial ended whose rank 0 cannot; it is lost if the optimizer is out of reach."""
-    if words.progress.trial_id is None or words.progress.is_refused:
+    if words.state.trial_id is None or words.state.is_refused:
         return
     transport = open_transport()
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bso_client.meter import Consumption, Meter
+from bso_client.meter import Meter
+from bso_client.training.consumption import Consumption
 
 
 class PooledMeter:
@@ -41,16 +42,15 @@ class PooledMeter:
         self.own.stop()
         return self.consumed
 
-    def pool(self, own: Consumption, of_ranks: Sequence[Consumption]) -> Consumption:
-        """Take what all ranks have consumed, as they told it with ``own``; returns the sum and what was before."""
+    def pool(self, of_ranks: Sequence[Consumption]) -> None:
+        """Take what all ranks have consumed, each up to its last closed window, as they say when they meet."""
         energies = [each.energy_j for each in of_ranks]
         known = [energy_j for energy_j in energies if energy_j is not None]
         self._pooled = Consumption(
             time_s=max(each.time_s for each in of_ranks),
             energy_j=sum(known) if len(known) == len(energies) else None,
         )
-        self._own_then = own
-        return self._before.plus(time_s=self._pooled.time_s, energy_j=self._pooled.energy_j)
+        self._own_then = self.own.consumed
 
     def _energy_since(self, own: Consumption, then: Consumption, pooled: Consumption) -> float | None:
         if own.energy_j is None or then.energy_j is None or pooled.energy_j is None:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from bso_client.distributed.meeting import meet
+from bso_client.distributed.ranks import Ranks
 from bso_client.distributed.shares import Share
 from bso_client.errors import BsoError, DistributedNotReady, InvalidSetting, RankLost, RanksOutOfStep
 
@@ -43,9 +44,9 @@ class TorchRanks:
 
     def __init__(self, *, timeout_s: float, local_rank: int | None = None) -> None:
         distributed = _distributed()
-        self.rank = int(distributed.get_rank())
-        self.size = int(distributed.get_world_size())
-        self.local_rank = self.rank if local_rank is None else local_rank
+        self.rank: int = int(distributed.get_rank())
+        self.size: int = int(distributed.get_world_size())
+        self.local_rank: int = self.rank if local_rank is None else local_rank
         self.timeout_s = timeout_s
         self._world = distributed.group.WORLD
         self._group: Any = None
@@ -183,7 +184,7 @@ class TorchRanks:
         )
 
 
-def share_of(data_parallel_group: Any, ranks: TorchRanks, *, is_uneven: bool) -> Share:
+def share_of(data_parallel_group: Any, ranks: Ranks, *, is_uneven: bool) -> Share:
     """This rank's part of a batch, among the members of the group; None: among all. Raises InvalidSetting."""
     if data_parallel_group is None:
         return Share(position=ranks.rank, size=ranks.size, is_uneven=is_uneven)

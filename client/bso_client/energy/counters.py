@@ -1,15 +1,13 @@
-"""Counters of energy: numbers that grow, until they do not. Rules of what their readings tell."""
+"""Counters of energy: numbers that grow, until they do not. Rules of what their readings say about a window."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
-
-from bso_client.energy.errors import MeterFailed
 
 MOST_POWER_W = 1000.0
 """More than any processor package or its memory draws."""
@@ -19,6 +17,25 @@ _SLACK_J = 10.0
 
 _LONG_READING_S = 0.001
 """A reading that takes longer was preempted, or its driver is slow."""
+
+
+class DeviceKind(Enum):
+    """The kinds of devices; the comment says what their index counts."""
+
+    GPU = "GPU"  # the GPUs that this process sees
+    CPU = "CPU"  # processor packages
+    DRAM = "DRAM"  # the packages whose memory it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device with a meter."""
+
+    kind: DeviceKind
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +78,7 @@ def energy_of_window(begin: Reading | None, end: Reading | None, *, window_s: fl
 
 
 class SteadyCounter:
-    """A counter that must never go backwards; where it does (the driver was loaded anew), the thread is lost."""
+    """A counter that must never go backwards; where it does (the driver was loaded anew), its energy is not known."""
 
     def __init__(self, read_j: Callable[[], float], *, clock: Callable[[], float]) -> None:
         self._read_j = read_j
@@ -83,8 +100,8 @@ class SteadyCounter:
 class WrappingCounter:
     """A counter that begins again at zero after ``range_j`` joules, as RAPL's do every few minutes or hours.
 
-    Read it at least every ``read_within_s`` seconds: longer after the last reading it may have wrapped twice, and the
-    thread is lost. So it is where more than MOST_POWER_W would have had to flow: then the counter was reset.
+    Read it at least every ``read_within_s`` seconds: longer after the last reading it may have wrapped twice, and its
+    energy is not known; nor where more than MOST_POWER_W would have had to flow: then the counter was reset.
     """
 
     def __init__(self, read_j: Callable[[], float], *, range_j: float, clock: Callable[[], float]) -> None:
@@ -118,7 +135,7 @@ class WrappingCounter:
 def _timed(read_j: Callable[[], float], clock: Callable[[], float]) -> tuple[float, float]:
     """A value [J], and the instant [s] at which it was read: the middle of the reading.
 
-    Whoever was preempted beside the counter reads once more, in a time slice that has just begun.
+    A process that was preempted beside the counter reads once more, in a time slice that has just begun.
     """
     took_s, at_s, value_j = _timed_once(read_j, clock)
     if took_s > _LONG_READING_S:
@@ -131,73 +148,3 @@ def _timed_once(read_j: Callable[[], float], clock: Callable[[], float]) -> tupl
     value_j = read_j()
     ended_s = clock()
     return ended_s - began_s, (began_s + ended_s) / 2, value_j
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
-    """A power [W] at an instant [s], and the energy [J] and breaks up to it."""
-
-    at_s: float
-    power_w: float
-    energy_j: float
-    breaks: int
-
-
-class PowerIntegral:
-    """Energy from samples of power, which is taken to be linear between them: at any instant of the last ``kept_s``."""
-
-    def __init__(self, *, longest_gap_s: float, kept_s: float) -> None:
-        self._longest_gap_s = longest_gap_s
-        self._kept_s = kept_s
-        self._breaks = 0
-        self._is_interrupted = False
-        self._samples: deque[_Sample] = deque()
-
-    def add(self, at_s: float, power_w: float) -> None:
-        """One more sample: the power [W] at an instant [s]. After too long a gap the thread is lost."""
-        energy_j = 0.0
-        if self._samples:
-            last = self._samples[-1]
-            energy_j = last.energy_j
-            if not self._is_interrupted and at_s - last.at_s > self._longest_gap_s:
-                self._breaks += 1
-            if last.breaks == self._breaks:
-                energy_j += (at_s - last.at_s) * (last.power_w + power_w) / 2
-        self._is_interrupted = False
-        self._samples.append(_Sample(at_s=at_s, power_w=power_w, energy_j=energy_j, breaks=self._breaks))
-        self._forget(before_s=at_s - self._kept_s)
-
-    def interrupt(self) -> None:
-        """A sample is missing."""
-        if self._samples and not self._is_interrupted:
-            self._breaks += 1
-            self._is_interrupted = True
-
-    def reaches(self, at_s: float) -> bool:
-        """Whether an instant [s] is not after the last sample."""
-        return bool(self._samples) and at_s <= self._samples[-1].at_s
-
-    def at(self, at_s: float) -> Reading:
-        """The energy up to an instant [s]. Raises MeterFailed where it lies in a gap, or outside of what is kept."""
-        later: _Sample | None = None
-        for sample in reversed(self._samples):
-            if sample.at_s <= at_s:
-                return _interpolated(sample, later, at_s)
-            later = sample
-        raise MeterFailed("the power of that time is not kept any more")
-
-    def _forget(self, *, before_s: float) -> None:
-        while len(self._samples) > 1 and self._samples[1].at_s <= before_s:
-            self._samples.popleft()
-
-
-def _interpolated(sample: _Sample, later: _Sample | None, at_s: float) -> Reading:
-    """The reading at an instant between two samples, or at that of the first one."""
-    since_s = at_s - sample.at_s
-    energy_j = sample.energy_j
-    if since_s > 0:
-        if later is None or later.breaks != sample.breaks:
-            raise MeterFailed("the power was not sampled at that time")
-        slope = (later.power_w - sample.power_w) / (later.at_s - sample.at_s)
-        energy_j += since_s * (sample.power_w + slope * since_s / 2)
-    return Reading(energy_j=energy_j, at_s=at_s, breaks=sample.breaks)

@@ -6,26 +6,34 @@ import contextlib
 import logging
 import math
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from bso.domain.hardware import EnergyMethod
-from bso_client.energy.counters import Counter, Reading, energy_of_window
-from bso_client.energy.devices import Device, DeviceKind
-from bso_client.energy.errors import MeterFailed
-from bso_client.energy.measurement import Measurement
+from bso.domain.quantities import watts
+from bso_client.energy.counters import Counter, Device, DeviceKind, Reading, energy_of_window
+from bso_client.energy.meters import ENERGY_ASSUMED, EnergySetting, MeteringSettings, open_meters
+from bso_client.energy.monitor import (
+    DEFAULT_POWER_W,
+    ConstantPowerMonitor,
+    Measurement,
+    MeterFailed,
+    Monitor,
+    NoMeter,
+)
 from bso_client.energy.nvml import Gpu
-from bso_client.energy.opened import open_meters
 from bso_client.energy.rapl import Zone
-from bso_client.energy.synchronization import synchronize
 from bso_client.errors import NotInThisProcess, WrongOrder
 
 logger = logging.getLogger("bso")
+
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +48,14 @@ class EnergyMonitor:
     It measures the GPUs of this process: those that CUDA_VISIBLE_DEVICES shows, and under torchrun the rank's own one
     of them; ``gpu_indices`` chooses others, counted as the training counts them. Processor packages and their memory
     are measured beside them (``cpu_indices``: by package, [] for none); they are the total where there is no GPU, or
-    ``gpu_indices`` is []. A GPU without an energy counter has its power sampled by a helper process.
+    ``gpu_indices`` is [].
 
-    Time and energy are those between the same two instants of ``clock``; where power is sampled, it must be
-    time.monotonic, which all processes of a machine share.
+    Time and energy are those between the same two instants of ``clock``.
 
     A meter that fails later makes its part of the open windows NaN, with one warning; nothing is raised. Threads may
     share a monitor, and several may be open at once. A forked copy measures nothing: it raises NotInThisProcess.
 
-    Raises NoMeter where nothing is readable, or the energy of a GPU cannot be told, as that of a slice of one (MIG):
+    Raises NoMeter where nothing is readable, or a GPU that is measured has no energy counter, as a slice of one (MIG):
     the message names what was looked for. Raises InvalidSetting for an index that is not there.
     """
 
@@ -104,7 +111,7 @@ class EnergyMonitor:
 
     @property
     def zones(self) -> tuple[Zone, ...]:
-        """The processors and memories whose energy counts, or is told beside that of the GPUs."""
+        """The processors and memories whose energy counts, or stands beside that of the GPUs."""
         return self._meters.zones
 
     def begin_window(self, key: str, *, sync_execution: bool = True, restart: bool = False) -> None:
@@ -138,7 +145,7 @@ class EnergyMonitor:
         self._windows.clear()
 
     def close(self) -> None:
-        """Let go of the meters, and end the helper process. What is measured afterwards is NaN."""
+        """Let go of the meters. What is measured afterwards is NaN."""
         self._finalizer()
 
     def _check_process(self) -> None:
@@ -156,7 +163,7 @@ class EnergyMonitor:
         readings = {device: self._read(device, counter) for device, counter in self._meters.counters.items()}
         instants_s = [reading.at_s for reading in readings.values() if reading is not None]
         at_s = choose(instants_s) if instants_s else self._clock()
-        return _Moment(at_s=at_s, readings=self._sampled(at_s) | readings)
+        return _Moment(at_s=at_s, readings=readings)
 
     def _read(self, device: Device, counter: Counter) -> Reading | None:
         try:
@@ -164,22 +171,6 @@ class EnergyMonitor:
         except MeterFailed as error:
             self._complain(device, str(error))
             return None
-
-    def _sampled(self, at_s: float) -> dict[Device, Reading | None]:
-        """The energy of all GPUs whose power is sampled, up to this instant."""
-        if self._meters.sampler is None:
-            return {}
-        answers: Sequence[Reading | MeterFailed]
-        try:
-            answers = self._meters.sampler.read(at_s)
-        except MeterFailed as error:
-            answers = [error] * len(self._meters.sampled)
-        readings: dict[Device, Reading | None] = {}
-        for device, answer in zip(self._meters.sampled, answers, strict=True):
-            if isinstance(answer, MeterFailed):
-                self._complain(device, str(answer))
-            readings[device] = answer if isinstance(answer, Reading) else None
-        return readings
 
     def _energy(self, device: Device, begin: _Moment, end: _Moment) -> float:
         window_s = end.at_s - begin.at_s
@@ -208,6 +199,57 @@ class EnergyMonitor:
         )
 
 
+def default_monitor(settings: MeteringSettings, *, constant_power_w: float | None) -> EnergyMonitor | None:
+    """A monitor of this process' devices; None where energy is assumed, which is warned about once."""
+    if settings.energy is EnergySetting.ASSUMED:
+        logger.info("energy is assumed, as BSO_ENERGY says", extra={"action": ENERGY_ASSUMED})
+        return None
+    try:
+        return EnergyMonitor(environ=settings.devices)
+    except NoMeter as error:
+        logger.info("%s", error, extra={"action": "no_meter"})
+        if not settings.is_notice_given:
+            _warn_once(_assumption(constant_power_w))
+        return None
+
+
+def assumed_monitor(constant_power_w: float | None) -> Monitor:
+    """What stands in for a meter."""
+    return ConstantPowerMonitor(constant_power_w or DEFAULT_POWER_W)
+
+
+def synchronize(gpu_indices: Sequence[int]) -> None:
+    """Wait for the GPUs that PyTorch uses in this process; nothing where it is not loaded or uses none.
+
+    A GPU that this process has not touched is not waited for: that alone would claim memory on it.
+    """
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return
+    for index in gpu_indices:
+        if _is_in_use(torch, index):
+            cuda.synchronize(index)
+
+
+def _assumption(constant_power_w: float | None) -> str:
+    return (
+        f"energy is assumed to be {watts(constant_power_w or DEFAULT_POWER_W)} times time: "
+        "`bso doctor` says why, and what to do"
+    )
+
+
+def _warn_once(words: str) -> None:
+    if words not in _warned:
+        _warned.add(words)
+        logger.warning("%s", words, extra={"action": ENERGY_ASSUMED})
+
+
 def _release(resources: contextlib.ExitStack, pid: int) -> None:
     if pid == os.getpid():  # a forked copy would take them from the process that they belong to
         resources.close()
+
+
+def _is_in_use(torch: Any, index: int) -> bool:
+    has_context = getattr(getattr(torch, "_C", None), "_cuda_hasPrimaryContext", None)
+    return bool(has_context(index)) if has_context is not None else bool(torch.cuda.current_device() == index)

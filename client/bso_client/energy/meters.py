@@ -1,20 +1,24 @@
-"""Which meters this process can read, and why not the others."""
+"""The meters of this process: which ones the environment asks for, opened to measure, or surveyed for people."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from bso.domain.hardware import EnergyMethod
-from bso_client.energy.errors import MeterFailed, MigSlice, NoNvml, NoPermission, NotSupported, NvmlError
-from bso_client.energy.nvml import Gpu, Nvml
-from bso_client.energy.rapl import POWERCAP, Zone, find_zones
+from bso_client.energy.counters import Counter, Device, DeviceKind, SteadyCounter
+from bso_client.energy.gpus import GpuMeters, counts_processors, find_gpus, own_gpu_indices, unreadable_gpu
+from bso_client.energy.monitor import MeterFailed, NoMeter, Unreadable
+from bso_client.energy.nvml import Gpu, Nvml, NvmlError
+from bso_client.energy.rapl import CpuMeters, Zone, find_processors, keep_reading
+from bso_client.errors import InvalidSetting
 
-NVIDIA_DEVICE = Path("/dev/nvidiactl")
-"""There where a driver for NVIDIA GPUs is loaded, also in containers."""
+logger = logging.getLogger("bso")
 
 DEVICE_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -25,167 +29,190 @@ DEVICE_VARIABLES = (
 )
 """What the environment says of this process' devices."""
 
+NOTICE_GIVEN, ENERGY_ASSUMED = "BSO_NOTICE_GIVEN", "energy_assumed"
+"""The variable in which `bso recur` names a notice that the launches after the first need not repeat."""
 
-_NO_DRIVER = (9, 12)
-"""NVML's errors where its driver is not loaded, or its library not found."""
+
+class EnergySetting(Enum):
+    """What BSO_ENERGY may say."""
+
+    AUTO = "auto"  # measured where a meter is readable, assumed otherwise
+    ASSUMED = "assumed"  # constant power times time, whatever is readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
-    """A meter that was looked for: why it cannot be read, and what to do about it.
+class MeteringSettings:
+    """What the environment says of energy: BSO_ENERGY, and what concerns devices.
 
-    ``is_in_use``: the training runs on this device all the same, so no other meter may stand in for it. Then
-    ``model`` and ``memory_mib`` [MiB] are what is known of it.
+    ``is_notice_given``: `bso recur` has seen that energy is assumed here, so an earlier launch has warned of it.
     """
 
-    device: str
-    why: str
-    advice: str = ""
-    is_in_use: bool = False
-    model: str = ""
-    memory_mib: int | None = None
+    energy: EnergySetting
+    devices: Mapping[str, str]
+    is_notice_given: bool = False
 
-    def __str__(self) -> str:
-        return f"{self.device}: {self.why}{f' ({self.advice})' if self.advice else ''}"
+
+def read_metering_settings(environ: Mapping[str, str]) -> MeteringSettings:
+    """Read the environment. Raises InvalidSetting."""
+    word = environ.get("BSO_ENERGY") or EnergySetting.AUTO.value
+    known = [each.value for each in EnergySetting]
+    if word not in known:
+        raise InvalidSetting(f"BSO_ENERGY must be one of {', '.join(known)}, got {word!r}")
+    devices = {name: environ[name] for name in DEVICE_VARIABLES if name in environ}
+    is_notice_given = environ.get(NOTICE_GIVEN) == ENERGY_ASSUMED
+    return MeteringSettings(energy=EnergySetting(word), devices=devices, is_notice_given=is_notice_given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuMeters:
-    """The GPUs of this process, in its own order, and why there are none. Close ``nvml`` when done with them.
+class OpenMeters:
+    """The counters of the chosen devices.
 
-    ``are_numbers_certain``: whether CUDA counts them as NVML does. It counts the fastest first unless it is told
-    otherwise, which differs where the GPUs do.
+    ``resources`` lets go of them. ``is_counted_elsewhere``: this process trains on GPUs, all of which other ranks of
+    this machine count.
     """
 
-    nvml: Nvml | None
-    gpus: tuple[Gpu, ...]
-    unreadable: Unreadable | None = None
-    are_numbers_certain: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuMeters:
-    """The readable zones of processors and memory, and why there are none."""
-
+    gpus: Mapping[int, Gpu]
     zones: tuple[Zone, ...]
-    unreadable: Unreadable | None = None
+    counters: Mapping[Device, Counter]
+    method: EnergyMethod
+    is_counted_elsewhere: bool
+    resources: contextlib.ExitStack
 
 
-def find_gpus(environ: Mapping[str, str], *, nvidia_device: Path = NVIDIA_DEVICE) -> GpuMeters:
-    """The GPUs that this process sees. Raises nothing: what goes wrong is the answer."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+def open_meters(
+    gpu_indices: Collection[int] | None,
+    cpu_indices: Collection[int] | None,
+    *,
+    environ: Mapping[str, str],
+    rapl_root: Path | None,
+    clock: Callable[[], float],
+) -> OpenMeters:
+    """The counters of the chosen devices; None chooses this process' own. Raises NoMeter, InvalidSetting."""
+    with contextlib.ExitStack() as resources:
+        found, processors = find_gpus(environ), find_processors(environ, root=rapl_root)
+        if found.nvml is not None:
+            resources.callback(_close, found.nvml)
+        gpus = _chosen_gpus(found, gpu_indices, environ)
+        zones = _chosen_zones(processors, cpu_indices)
+        is_counted_elsewhere = not gpus and bool(found.gpus) and gpu_indices is None
+        if not gpus and not zones and not is_counted_elsewhere:
+            reasons = [str(each) for each in (found.unreadable, processors.unreadable) if each is not None]
+            raise NoMeter("no energy meter is readable: " + "; ".join(reasons or ["none was chosen"]))
+        counted = zones if counts_processors(environ) else ()
+        return OpenMeters(
+            gpus=gpus,
+            zones=zones,
+            counters=_gpu_counters(gpus, clock) | _zone_counters(counted, clock, resources),
+            method=EnergyMethod.NVML_COUNTER if gpus or is_counted_elsewhere else EnergyMethod.RAPL,
+            is_counted_elsewhere=is_counted_elsewhere,
+            resources=resources.pop_all(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadableGpu:
+    """A GPU whose energy can be measured. ``index`` is as a training counts, after CUDA_VISIBLE_DEVICES."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a process with this environment can measure, and what not."""
+
+    gpus: tuple[ReadableGpu, ...]
+    zones: tuple[Zone, ...]
+    unreadable: tuple[Unreadable, ...]
+
+    @property
+    def is_any_readable(self) -> bool:
+        """Whether anything can be measured."""
+        return bool(self.gpus or self.zones)
+
+
+def survey(environ: Mapping[str, str]) -> Survey:
+    """Look at every meter once. Raises nothing."""
+    found, processors = find_gpus(environ), find_processors(environ)
     try:
-        nvml = Nvml()
-    except NvmlError as error:
-        return _no_gpus(_without_nvml(error, visible=visible, is_there=nvidia_device.exists()))
-    try:
-        gpus = nvml.visible_gpus(visible)
-    except NvmlError as error:
-        nvml.close()
-        return _no_gpus(_unanswering(error))
-    if gpus:
-        return GpuMeters(nvml=nvml, gpus=gpus, are_numbers_certain=_are_numbers_certain(nvml, environ))
-    nvml.close()
-    why = "none is there" if visible is None else f"CUDA_VISIBLE_DEVICES={visible} leaves none visible"
-    return _no_gpus(Unreadable(device="GPU", why=why))
+        readable, unreadable = _sorted_out(found)
+    finally:
+        if found.nvml is not None:
+            found.nvml.close()
+    rest = [each for each in (found.unreadable, processors.unreadable) if each is not None]
+    return Survey(gpus=tuple(readable), zones=processors.zones, unreadable=(*unreadable, *rest))
 
 
-def _are_numbers_certain(nvml: Nvml, environ: Mapping[str, str]) -> bool:
-    is_by_uuid = environ.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("GPU-")
-    if is_by_uuid or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
-        return True
-    try:
-        return len({gpu.name for gpu in nvml.gpus()}) == 1
-    except NvmlError:
-        return False
+def _chosen_gpus(found: GpuMeters, chosen: Collection[int] | None, environ: Mapping[str, str]) -> dict[int, Gpu]:
+    if chosen is None and found.unreadable is not None and found.unreadable.is_in_use:
+        raise NoMeter(f"the energy of this training cannot be measured: {found.unreadable}")
+    indices = own_gpu_indices(environ, len(found.gpus)) if chosen is None else chosen
+    _check("gpu_indices", indices, range(len(found.gpus)), found.unreadable)
+    if not found.are_numbers_certain and ("CUDA_VISIBLE_DEVICES" in environ or len(indices) < len(found.gpus)):
+        _warn_of_numbers([found.gpus[index] for index in indices])
+    return {index: found.gpus[index] for index in indices}
 
 
-def _unanswering(error: NvmlError) -> Unreadable:
-    known: dict[str, Any] = {}
-    if isinstance(error, MigSlice):
-        known = {"model": error.model, "memory_mib": error.memory_mib}
-    return Unreadable(device="GPU", why=str(error), advice=_advice(error), is_in_use=True, **known)
-
-
-def _no_gpus(unreadable: Unreadable) -> GpuMeters:
-    return GpuMeters(nvml=None, gpus=(), unreadable=unreadable)
-
-
-def _without_nvml(error: NvmlError, *, visible: str | None, is_there: bool) -> Unreadable:
-    if getattr(getattr(sys.modules.get("torch"), "version", None), "hip", None):
-        why = "bso reads NVIDIA's meters only, and this PyTorch is for AMD's GPUs"
-        return Unreadable(device="GPU", why=why, advice="pass a monitor of your own, as ZeusMonitor", is_in_use=True)
-    is_hidden = visible is not None and visible.strip() in ("", "-1", "NoDevFiles")
-    is_missing = error.code in _NO_DRIVER and not is_there
-    return Unreadable(
-        device="GPU",
-        why=f"no driver of NVIDIA's is here ({error})" if is_missing else str(error),
-        advice=_advice(error) if is_there else "",
-        is_in_use=(is_there or not isinstance(error, NoNvml)) and not is_hidden,
+def _warn_of_numbers(gpus: Sequence[Gpu]) -> None:
+    logger.warning(
+        "the GPUs of this machine differ, and CUDA may count them in another order: measuring %s. Set "
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID, so that CUDA counts as is done here, or name GPUs by UUID in "
+        "CUDA_VISIBLE_DEVICES",
+        ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in gpus),
+        extra={"action": "device_order_unknown"},
     )
 
 
-def method_of(gpu: Gpu) -> EnergyMethod:
-    """How the energy of a GPU can be measured. Raises MeterFailed where it cannot."""
-    try:
-        gpu.energy_j()
-    except (NotSupported, NoPermission):
-        gpu.power_w()
-        return EnergyMethod.NVML_POWER
-    return EnergyMethod.NVML_COUNTER
+def _chosen_zones(found: CpuMeters, chosen: Collection[int] | None) -> tuple[Zone, ...]:
+    if chosen is None:
+        return found.zones
+    _check("cpu_indices", chosen, {zone.package for zone in found.zones}, found.unreadable)
+    return tuple(zone for zone in found.zones if zone.package in chosen)
 
 
-def unreadable_gpu(gpu: Gpu, error: MeterFailed) -> Unreadable:
-    """A GPU that tells neither energy nor power."""
-    return Unreadable(device="GPU", why=str(error), advice=_advice(error), is_in_use=True, model=gpu.name)
+def _check(name: str, chosen: Collection[int], there: Collection[int], why_not: object) -> None:
+    missing = [index for index in chosen if index not in there]
+    if missing:
+        known = ", ".join(map(str, sorted(there))) or f"none ({why_not})"
+        raise InvalidSetting(f"{name} names {missing}; there are {known}")
 
 
-def _advice(error: MeterFailed) -> str:
-    if isinstance(error, MigSlice):
-        return "train on a whole GPU, or pass a monitor of your own"
-    if isinstance(error, NoNvml):
-        return "install nvidia-ml-py; in a container, NVIDIA_DRIVER_CAPABILITIES must hold utility"
-    return ""
-
-
-def find_processors(environ: Mapping[str, str], *, root: Path | None = None) -> CpuMeters:
-    """The processors' and memory's counters that this process may read. Raises nothing."""
-    folder = root or Path(environ.get("BSO_POWERCAP_DIR") or POWERCAP)
-    zones = find_zones(folder)
-    if not zones:
-        why = f"no energy counters (RAPL) in {folder}: the processor, a virtual machine or a container hides them"
-        advice = "in a container, mount the host's /sys/devices/virtual/powercap/intel-rapl and name it with "
-        return CpuMeters(zones=(), unreadable=Unreadable(device="CPU", why=why, advice=f"{advice}BSO_POWERCAP_DIR"))
-    readable, failure = [], None
-    for zone in zones:
+def _gpu_counters(gpus: Mapping[int, Gpu], clock: Callable[[], float]) -> dict[Device, Counter]:
+    for gpu in gpus.values():
         try:
-            zone.energy_j()
+            gpu.energy_j()
         except MeterFailed as error:
-            failure = error
+            raise NoMeter(f"the energy of this training cannot be measured: {unreadable_gpu(gpu, error)}") from error
+    return {
+        Device(kind=DeviceKind.GPU, index=index): SteadyCounter(gpu.energy_j, clock=clock)
+        for index, gpu in gpus.items()
+    }
+
+
+def _zone_counters(
+    zones: Sequence[Zone], clock: Callable[[], float], resources: contextlib.ExitStack
+) -> dict[Device, Counter]:
+    counters = {zone.device: zone.counter(clock) for zone in zones}
+    if counters:
+        is_over = threading.Event()
+        resources.callback(is_over.set)
+        arguments = (tuple(counters.values()), is_over)
+        threading.Thread(target=keep_reading, args=arguments, name="bso RAPL", daemon=True).start()
+    return dict(counters)
+
+
+def _close(nvml: Nvml) -> None:
+    with contextlib.suppress(NvmlError):
+        nvml.close()
+
+
+def _sorted_out(found: GpuMeters) -> tuple[list[ReadableGpu], list[Unreadable]]:
+    readable, unreadable = [], []
+    for index, gpu in enumerate(found.gpus):
+        try:
+            gpu.energy_j()
+        except MeterFailed as error:
+            unreadable.append(unreadable_gpu(gpu, error))
         else:
-            readable.append(zone)
-    if any(not zone.is_memory for zone in readable):
-        return CpuMeters(zones=tuple(readable))
-    advice = f"sudo chmod a+r {folder}/intel-rapl:*/energy_uj lasts until the next boot"
-    return CpuMeters(zones=(), unreadable=Unreadable(device="CPU", why=str(failure), advice=advice))
-
-
-def own_gpu_indices(environ: Mapping[str, str], count: int) -> list[int]:
-    """Which of ``count`` visible GPUs this process trains on: all, or its own one among the ranks of this machine.
-
-    Ranks that share fewer GPUs than they are count each GPU once; the others count none.
-    """
-    rank, ranks = _whole(environ.get("LOCAL_RANK")), _whole(environ.get("LOCAL_WORLD_SIZE"))
-    sees_its_own = count == 1 and environ.get("CUDA_VISIBLE_DEVICES") is not None
-    if rank is None or ranks is None or ranks <= 1 or sees_its_own:
-        return list(range(count))
-    return [rank] if rank < count else []
-
-
-def counts_processors(environ: Mapping[str, str]) -> bool:
-    """Whether the processors' energy is this process' to count: each machine's first rank does."""
-    return (_whole(environ.get("LOCAL_RANK")) or 0) == 0
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
+            readable.append(ReadableGpu(index=index, name=gpu.name))
+    return readable, unreadable

@@ -1,16 +1,54 @@
-"""NVIDIA GPUs by NVML: what they are, what they draw, and their power limits. The one place that calls pynvml."""
+"""NVIDIA GPUs by NVML: what they are, what they consume, and their power limits. The one place that calls pynvml."""
 
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from bso_client.energy.errors import GpuLost, MigSlice, NoNvml, NoPermission, NotSupported, NvmlError
-from bso_client.energy.visible_devices import names_mig_slice, visible_positions
+from bso_client.energy.monitor import MeterFailed
 
 _UNINITIALIZED = 1
 _NOT_SUPPORTED = 3
+
+
+class NvmlError(MeterFailed):
+    """NVML, NVIDIA's management library, refused a call. ``code`` is its own: one of pynvml's NVML_ERROR_*."""
+
+    def __init__(self, said: str, *, code: int) -> None:
+        self.code = code
+        super().__init__(said)
+
+
+class NoNvml(NvmlError):
+    """There is no NVIDIA driver here, or it does not fit the library: no GPU can be asked anything."""
+
+
+class NotSupported(NvmlError):
+    """This GPU or its driver cannot do this."""
+
+
+class NoPermission(NvmlError):
+    """This needs root, or the right CAP_SYS_ADMIN."""
+
+
+class GpuLost(NvmlError):
+    """The GPU has fallen off the bus, or needs a reset: nothing more will come from it."""
+
+
+class MigSlice(NvmlError):
+    """The GPU is partitioned (MIG), and NVML reports power and energy of the whole GPU only, not of one slice.
+
+    ``model`` and ``memory_mib`` [MiB] are the slice's, as far as they are known.
+    """
+
+    def __init__(self, said: str, *, code: int, model: str, memory_mib: int | None) -> None:
+        self.model = model
+        self.memory_mib = memory_mib
+        super().__init__(said, code=code)
+
 
 _ERRORS: dict[int, type[NvmlError]] = {
     3: NotSupported,
@@ -24,15 +62,15 @@ _ERRORS: dict[int, type[NvmlError]] = {
 }
 
 MIG_EXPLANATION = (
-    "it is partitioned (MIG), and NVML tells the energy of the whole GPU only: what one slice consumes cannot be told "
-    "apart from its neighbours"
+    "it is partitioned (MIG), and NVML reports the energy of the whole GPU only: what one slice consumes cannot be "
+    "told apart from its neighbours"
 )
 
 
 class Gpu:
     """One GPU. Powers are in watts, energies in joules, as floats.
 
-    Everything that asks the GPU raises NvmlError: NotSupported where the model cannot tell, NoPermission, GpuLost.
+    Everything that asks the GPU raises NvmlError: NotSupported where the model cannot do it, NoPermission, GpuLost.
     ``index`` is NVML's (by PCI bus), not the one that CUDA_VISIBLE_DEVICES makes of it.
     """
 
@@ -55,10 +93,6 @@ class Gpu:
     def energy_j(self) -> float:
         """The energy [J] since the driver was loaded, by the GPU's own counter (Volta and later)."""
         return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1000
-
-    def power_w(self) -> float:
-        """The power [W] it draws now; on Ampere and later the mean of the last second."""
-        return float(self._ask("nvmlDeviceGetPowerUsage")) / 1000
 
     @property
     def power_limit_w(self) -> float:
@@ -184,3 +218,41 @@ def _call(whom: str, function: str, *arguments: object) -> Any:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def names_mig_slice(visible_devices: str | None) -> bool:
+    """Whether the process is to run on slices of partitioned GPUs (MIG)."""
+    return visible_devices is not None and visible_devices.strip().startswith("MIG-")
+
+
+def visible_positions(visible_devices: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
+    """The positions among ``uuids`` of the GPUs that the process sees, in its own order.
+
+    None: all of them. As CUDA has it, the list ends at the first entry that names no GPU (an index too large or
+    negative, an unknown or ambiguous beginning of a UUID), and one that names a GPU twice names none at all.
+    """
+    if visible_devices is None:
+        return tuple(range(len(uuids)))
+    read = _by_uuid if visible_devices.strip().startswith("GPU-") else _by_index
+    chosen: list[int] = []
+    for entry in visible_devices.split(","):
+        position = read(entry.strip(), uuids)
+        if position is None:
+            break
+        if position in chosen:
+            return ()
+        chosen.append(position)
+    return tuple(chosen)
+
+
+def _by_index(entry: str, uuids: Sequence[str]) -> int | None:
+    digits = re.match(r"\+?(\d+)", entry)  # CUDA reads "1st" as 1
+    index = int(digits[1]) if digits else len(uuids)
+    return index if index < len(uuids) else None
+
+
+def _by_uuid(entry: str, uuids: Sequence[str]) -> int | None:
+    if not entry.startswith("GPU-"):
+        return None
+    fitting = [position for position, uuid in enumerate(uuids) if uuid.startswith(entry)]
+    return fitting[0] if len(fitting) == 1 else None

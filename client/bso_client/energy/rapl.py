@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bso_client.energy.counters import WrappingCounter
-from bso_client.energy.errors import MeterFailed
+from bso_client.energy.counters import Device, DeviceKind, WrappingCounter
+from bso_client.energy.monitor import MeterFailed, Unreadable
 
 POWERCAP = Path("/sys/class/powercap")
+
+_LONGEST_INTERVAL_S = 60.0
 
 _PACKAGE = re.compile(r"intel-rapl:(\d+)")  # AMD's processors have the same names; intel-rapl-mmio counts again
 
@@ -19,7 +23,7 @@ _PACKAGE = re.compile(r"intel-rapl:(\d+)")  # AMD's processors have the same nam
 class Zone:
     """A processor package, or the memory (DRAM) that belongs to one. ``package`` is the number in the folder's name.
 
-    ``max_power_w`` is the largest power [W] that can be allowed to it, None where the processor does not tell.
+    ``max_power_w`` is the largest power [W] that can be allowed to it, None where the processor does not report it.
     """
 
     name: str
@@ -32,6 +36,11 @@ class Zone:
     def is_memory(self) -> bool:
         """Whether it is memory, not a processor."""
         return self.name == "dram"
+
+    @property
+    def device(self) -> Device:
+        """The device that it measures."""
+        return Device(kind=DeviceKind.DRAM if self.is_memory else DeviceKind.CPU, index=self.package)
 
     def energy_j(self) -> float:
         """What its counter says [J], from 0 to ``range_j``. Raises MeterFailed."""
@@ -48,6 +57,36 @@ class Zone:
         return WrappingCounter(self.energy_j, range_j=self.range_j, clock=clock)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuMeters:
+    """The readable zones of processors and memory, and why there are none."""
+
+    zones: tuple[Zone, ...]
+    unreadable: Unreadable | None = None
+
+
+def find_processors(environ: Mapping[str, str], *, root: Path | None = None) -> CpuMeters:
+    """The processors' and memory's counters that this process may read. Raises nothing."""
+    folder = root or Path(environ.get("BSO_POWERCAP_DIR") or POWERCAP)
+    zones = find_zones(folder)
+    if not zones:
+        why = f"no energy counters (RAPL) in {folder}: the processor, a virtual machine or a container hides them"
+        advice = "in a container, mount the host's /sys/devices/virtual/powercap/intel-rapl and name it with "
+        return CpuMeters(zones=(), unreadable=Unreadable(device="CPU", why=why, advice=f"{advice}BSO_POWERCAP_DIR"))
+    readable, failure = [], None
+    for zone in zones:
+        try:
+            zone.energy_j()
+        except MeterFailed as error:
+            failure = error
+        else:
+            readable.append(zone)
+    if any(not zone.is_memory for zone in readable):
+        return CpuMeters(zones=tuple(readable))
+    advice = f"sudo chmod a+r {folder}/intel-rapl:*/energy_uj lasts until the next boot"
+    return CpuMeters(zones=(), unreadable=Unreadable(device="CPU", why=str(failure), advice=advice))
+
+
 def find_zones(root: Path = POWERCAP) -> tuple[Zone, ...]:
     """Packages and their memory, whether or not they are readable, by package.
 
@@ -55,6 +94,15 @@ def find_zones(root: Path = POWERCAP) -> tuple[Zone, ...]:
     """
     packages = [(int(fits[1]), path) for path in _folders(root) if (fits := _PACKAGE.fullmatch(path.name))]
     return tuple(zone for number, path in sorted(packages) for zone in _zones_of(number, path))
+
+
+def keep_reading(counters: Sequence[WrappingCounter], is_over: threading.Event) -> None:
+    """Read counters often enough that none wraps twice unseen, until it is over."""
+    interval_s = min(_LONGEST_INTERVAL_S, *(counter.read_within_s / 4 for counter in counters))
+    while not is_over.wait(interval_s):
+        for counter in counters:
+            with contextlib.suppress(MeterFailed):  # the end of a window reports it
+                counter.read()
 
 
 def _zones_of(package: int, folder: Path) -> Iterator[Zone]:
@@ -81,7 +129,7 @@ def _max_power_w(folder: Path) -> float | None:
 def _watts(path: Path) -> float:
     try:
         return int(path.read_text(encoding="ascii")) / 1e6
-    except (OSError, ValueError):  # ENODATA where the processor does not tell
+    except (OSError, ValueError):  # ENODATA where the processor does not report it
         return 0.0
 
 

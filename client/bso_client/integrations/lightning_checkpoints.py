@@ -23,16 +23,7 @@ def resumable_trials(bso: BatchSizeOptimizer, checkpoint: str | Path) -> Iterato
     Then ``trainer.fit(..., ckpt_path=checkpoint_of(trial, checkpoint))``. A trial that has ended meanwhile is not
     resumed: training begins anew, with a warning.
     """
-    state = _trial_in(Path(checkpoint))
-    try:
-        if state:
-            bso.load_state_dict(state)
-        yield from bso.trials()
-    except CannotResume as error:
-        if not state:
-            raise
-        logger.warning("training begins anew: %s", error, extra={"action": "checkpoint_not_resumed"})
-        yield from bso.trials()
+    yield from bso.resumable_trials(_trial_in(Path(checkpoint)) or None)
 
 
 def checkpoint_of(trial: Trial, checkpoint: str | Path) -> str | None:

@@ -13,8 +13,8 @@ from bso_client.distributed import Ranks
 from bso_client.energy.meters import DEVICE_VARIABLES
 from bso_client.energy.monitor import Monitor
 from bso_client.errors import InvalidSetting, WrongOrder
-from bso_client.power.following import Arguments, Follower
-from bso_client.power.lock_files import default_lock_folder
+from bso_client.power.follower import Arguments, Follower
+from bso_client.power.limits import default_lock_folder
 from bso_client.power.selection import Cost, Selection
 from bso_client.settings import read_settings
 

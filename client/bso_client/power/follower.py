@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,22 +16,26 @@ from bso_client.distributed import Alone, Ranks
 from bso_client.distributed.torch_ranks import TorchRanks
 from bso_client.energy.monitor import Monitor
 from bso_client.errors import WrongOrder
-from bso_client.power.agreement import Opening, joint_opening, resume_together, stand_of
-from bso_client.power.guarded_limit import LimitNotSet
-from bso_client.power.installation import Installation, installed
-from bso_client.power.own_ranks import ranks_beside, ranks_of_process
-from bso_client.power.profile_file import ProfileFile
-from bso_client.power.profiling import Plan, begin_profiling, limits_between
-from bso_client.power.reduction import reduced
+from bso_client.power.limits import Installation, LimitNotSet, installed
+from bso_client.power.profiling import (
+    Opening,
+    Plan,
+    begin_profiling,
+    joint_opening,
+    limits_between,
+    reduced,
+    resume_together,
+    stand_of,
+)
 from bso_client.power.selection import Selection
-from bso_client.power.tuned_training import LoneTraining, TrialTraining, TunedTraining
-from bso_client.power.tuning import Tuning
+from bso_client.power.training import LoneTraining, ProfileFile, TrialTraining, TunedTraining, Tuning
 
 logger = logging.getLogger("bso")
 
-SHORT_WINDOW_S = 0.5
-
 _ABOUT = "power limits (PowerLimitOptimizer's hooks)"
+
+_RANKS_TIMEOUT_S = 30.0
+"""Half of what an exchange about the trial waits: a rank that gives up here still comes in time there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +143,7 @@ class Follower:
         if self._bso is None:
             if self._training is not None:
                 return None
-            self._ranks = self._given_ranks or ranks_of_process()
+            self._ranks = self._given_ranks or _ranks_of_process()
             return self._lone_training()
         before = self._training.trial if isinstance(self._training, TrialTraining) else None
         if before is not None and not before.finished:  # quick: this is asked at every step
@@ -149,7 +153,7 @@ class Follower:
             raise WrongOrder("a training step came before get_batch_size(): that comes first, or bso.trials()")
         if before == trial:
             return None
-        self._ranks = ranks_beside(trial.ranks, self._ranks)
+        self._ranks = _ranks_beside(trial.ranks, self._ranks)
         return TrialTraining(trial)
 
     def _lone_training(self) -> TunedTraining:
@@ -246,7 +250,7 @@ class Follower:
                 "larger profile_steps helps"
             )
             return
-        _warn_of_short_windows(tuning)
+        tuning.warn_of_short_windows()
         self._measured[self._training.samples_per_step] = profile
         if self._ranks.rank == 0:
             self._training.keep(profile)
@@ -271,14 +275,22 @@ class Follower:
         self.close()
 
 
-def _warn_of_short_windows(tuning: Tuning) -> None:
-    """Say if meters may have been too slow for the steps: they tell something new some ten times a second."""
-    shortest_s = min((window.time_s for window in tuning.windows if window.tells_something), default=math.inf)
-    if shortest_s < SHORT_WINDOW_S:
-        logger.warning(
-            "power limits were measured for %.2g s each, %d steps: meters are exact over a second or more, which a "
-            "larger profile_steps gives (it is never more than an epoch has)",
-            shortest_s,
-            tuning.state.plan.profile_steps,
-            extra={"action": "power_windows_short"},
-        )
+def _ranks_beside(given: Ranks, before: Ranks) -> Ranks:
+    """Own ranks beside those of a trial; the same ones again for the same ranks. Collective.
+
+    A process group of its own: what goes wrong in it must not be mistaken for an exchange about the trial, which ends
+    trainings.
+    """
+    if not isinstance(given, TorchRanks) or given.size == 1:
+        return given
+    if isinstance(before, TorchRanks) and before.is_current and before.size == given.size:
+        return before
+    return TorchRanks(timeout_s=given.timeout_s / 2, local_rank=given.local_rank)
+
+
+def _ranks_of_process() -> Ranks:
+    """The ranks of torch.distributed, if it is in use, else this process alone."""
+    distributed: Any = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return Alone()
+    return TorchRanks(timeout_s=_RANKS_TIMEOUT_S)

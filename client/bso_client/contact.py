@@ -1,0 +1,284 @@
+"""One process' dealings with the optimizer about one job: register, begin, resume, close. Of all ranks, rank 0's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bso.domain.commands import BeginTrial, Command, RenewLease, Request
+from bso.domain.errors import BsoError, Misconfigured
+from bso.domain.hardware import HardwareKind
+from bso.domain.job_spec import JobSpec as WholeSpec
+from bso.domain.learning_rate import LearningRate
+from bso.domain.replies import LeaseRenewed, Registered, TrialBegun
+from bso_client.command_ids import new_command_id
+from bso_client.delivery.asking import ask
+from bso_client.delivery.journal import Journal, Place, folder_of
+from bso_client.delivery.lease import keep_lease
+from bso_client.delivery.outbox import Outbox, Sender
+from bso_client.errors import CannotResume, Refused, Unreachable
+from bso_client.notes import Note
+from bso_client.registration import Registration
+from bso_client.training.beginning import begun, begun_alone, resumed
+from bso_client.training.recurrence import choose_alone, first_recurrence
+from bso_client.training.state import Step, TrainingState
+from bso_client.transports.transport import Transport
+
+logger = logging.getLogger("bso")
+
+_SILENT_S = 0.5  # closing takes longer than this only if nobody answers
+_SLOW_S = 2.0  # a wait for a batch size that is longer than this gives notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How long to wait for a batch size, and what to do then."""
+
+    unreachable_timeout_s: float = 60.0
+    on_unreachable: Literal["continue", "raise"] = "continue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalPlace:
+    """Where the journal of this optimizer's jobs is."""
+
+    state_dir: Path
+    place: Place
+
+    def of(self, job_id: str) -> Journal:
+        """This process' journal of a job."""
+        return Journal(self.state_dir, self.place, job_id)
+
+    def folder(self, job_id: str) -> Path:
+        """The folder of a job's journal."""
+        return folder_of(self.state_dir, self.place, job_id)
+
+
+class Contact:
+    """Asks for trials, and goes on alone where nobody answers. ``outbox`` delivers what their trainings send."""
+
+    def __init__(
+        self,
+        *,
+        registration: Registration,
+        recurrence_id: str | None,
+        transport: Transport,
+        waiting: Waiting,
+        learning_rate: LearningRate | None,
+        journal: JournalPlace,
+    ) -> None:
+        self.outbox = Outbox(transport, journal.of)
+        self._journal = journal
+        self._registration = registration
+        self._transport = transport
+        self._waiting = waiting
+        self._learning_rate = learning_rate
+        self._recurrence = first_recurrence(recurrence_id)
+        self._current: Sender | None = None
+        self._has_started = False
+        self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def job_id(self) -> str | None:
+        """The job's name; None before the registration if none was given."""
+        return self._registration.job_id
+
+    async def begin(self, hardware: HardwareKind) -> Step:
+        """The beginning of the next trial: asked for, or chosen alone when nobody answers in time.
+
+        Raises Unreachable, Refused, SpecConflict, Misconfigured.
+        """
+        self._next_trial()
+        command_id = new_command_id()
+        try:
+            with self._noticing_slow_answers():
+                return await self._begin_asked(hardware, command_id)
+        except (Unreachable, Misconfigured) as error:
+            return self._begin_alone(hardware, error, replaces=command_id)
+
+    async def resume(self, saved: TrainingState) -> Step:
+        """Go on with a trial of an earlier process. Raises CannotResume if it has ended meanwhile."""
+        self._next_trial()
+        try:
+            with self._noticing_slow_answers():
+                return await self._resume_asked(saved)
+        except (Unreachable, Misconfigured) as error:
+            return self._resume_alone(saved, self._remembered_or_raise(error).spec)
+
+    def follow(self, training: Sender) -> None:
+        """Renew the lease of a training until it has ended."""
+        self._current = training
+        self._renewing = asyncio.create_task(keep_lease(self._transport, training), name="bso lease")
+
+    def ended(self, state: TrainingState) -> None:
+        """A training has ended: its lease is no longer renewed, and its result is noted."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        self._registration.learn(state)
+
+    @contextmanager
+    def closing(self, *, timeout_s: float) -> Iterator[None]:
+        """Give notice where closing has to wait for the optimizer."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        notice = loop.call_later(0.0 if self.outbox.is_away else _SILENT_S, self._report_what_waits, deadline)
+        try:
+            yield
+        finally:
+            notice.cancel()
+
+    async def close(self, *, timeout_s: float) -> None:
+        """Deliver what is left within the time, and let go of the connection."""
+        await self.outbox.drained(timeout_s=timeout_s)
+        if self._renewing is not None:
+            self._renewing.cancel()
+        await self.outbox.close()
+        await self._transport.close()
+        self._has_started = False
+
+    def _next_trial(self) -> None:
+        last, self._current = self._current, None
+        self._recurrence = self._recurrence.after(None if last is None else last.state)
+
+    @contextmanager
+    def _noticing_slow_answers(self) -> Iterator[None]:
+        timeout_s = self._waiting.unreachable_timeout_s
+
+        def give_notice() -> None:
+            extra = {"action": "begin_waits", "job_id": self.job_id}
+            logger.warning("the optimizer has not answered yet: waiting up to %g s for it", timeout_s, extra=extra)
+
+        notice = asyncio.get_running_loop().call_later(_SLOW_S, give_notice)
+        try:
+            yield
+        finally:
+            notice.cancel()
+
+    def _report_what_waits(self, deadline: float) -> None:
+        left_s = deadline - asyncio.get_running_loop().time()
+        if self.outbox.waiting and left_s > 0:
+            logger.warning(
+                "%d reports wait for the optimizer, which does not answer: closing waits for it for %.2g s",
+                self.outbox.waiting,
+                left_s,
+                extra={"action": "closing_waits", "job_id": self.job_id, "letters": self.outbox.waiting},
+            )
+
+    async def _begin_asked(self, hardware: HardwareKind, command_id: str) -> Step:
+        deadline = await self._ready()
+        await self._register(deadline)
+        command = BeginTrial(
+            hardware=hardware, recurrence_id=self._recurrence.recurrence_id, learning_rate=self._learning_rate
+        )
+        request = Request(command_id=command_id, job_id=self.job_id or "", command=command)
+        reply = await ask(self._transport, request, TrialBegun, deadline=deadline)
+        self._registration.warn(reply.warnings)
+        return begun(
+            reply, job_id=self.job_id or "", key=_new_key(), hardware=hardware, learning_rate=self._learning_rate
+        )
+
+    async def _resume_asked(self, saved: TrainingState) -> Step:
+        deadline = await self._ready()
+        spec = await self._register(deadline)
+        if saved.job_id != self.job_id:
+            raise CannotResume(f"the state is one of job {saved.job_id}, this is job {self.job_id}")
+        if saved.trial_number is None or saved.trial_id is None:
+            return self._resume_alone(saved, spec)
+        command = RenewLease(trial_number=saved.trial_number, trial_id=saved.trial_id, is_resumption=True)
+        try:
+            reply = await ask(self._transport, self._request(command), LeaseRenewed, deadline=deadline)
+        except Refused as refused:
+            raise CannotResume(
+                f"trial {saved.trial_number} cannot be resumed ({refused}): train anew, without load_state_dict"
+            ) from refused
+        return resumed(saved, spec=spec, reply=reply, recurrence_id=None, learning_rate=self._learning_rate)
+
+    async def _ready(self) -> float:
+        """Connect, and deliver what earlier trials have left; returns the deadline for everything else."""
+        timeout_s = self._waiting.unreachable_timeout_s
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        if not self._has_started:
+            await self._transport.start()
+            self._has_started = True
+        if not await self.outbox.drained(timeout_s=timeout_s):
+            raise Unreachable(f"{self.outbox.waiting} reports of the last trial could not be delivered yet")
+        if self.job_id is not None:
+            await self._flush(self.job_id, deadline)
+        return deadline
+
+    async def _flush(self, job_id: str, deadline: float) -> None:
+        """Deliver what ended processes have left of this job. Raises Unreachable, Misconfigured."""
+        folder = self._journal.folder(job_id)
+        if not folder.exists():
+            return
+        from bso_client.delivery.flushing import flush
+
+        flushed = await flush(folder, self._transport, timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
+        if flushed.delivered or flushed.set_aside:
+            logger.info(
+                "%d reports of earlier trainings were delivered, %d refused and set aside in %s",
+                *(flushed.delivered, flushed.set_aside, folder),
+                extra={"action": "journal_flushed", "job_id": job_id},
+            )
+        if isinstance(flushed.obstacle, Misconfigured):
+            raise flushed.obstacle
+        if flushed.obstacle is not None:
+            raise Unreachable(str(flushed.obstacle)) from flushed.obstacle
+
+    async def _register(self, deadline: float) -> WholeSpec:
+        if self._registration.whole is not None:
+            return self._registration.whole
+        request = self._request(self._registration.command)
+        return self._registration.registered(await ask(self._transport, request, Registered, deadline=deadline))
+
+    def _request(self, command: Command) -> Request:
+        return Request(command_id=new_command_id(), job_id=self.job_id or "", command=command)
+
+    def _begin_alone(self, hardware: HardwareKind, error: BsoError, *, replaces: str) -> Step:
+        note = self._remembered_or_raise(error)
+        return begun_alone(
+            job_id=note.job_id,
+            key=_new_key(),
+            choice=choose_alone(note.spec, note.best_batch_size, self._recurrence.failed),
+            spec=note.spec,
+            hardware=hardware,
+            attempt=self._recurrence.attempt,
+            recurrence_id=self._recurrence.recurrence_id,
+            learning_rate=self._learning_rate,
+            replaces=replaces,
+            registers=self._registration.late_command,
+        )
+
+    def _resume_alone(self, saved: TrainingState, spec: WholeSpec) -> Step:
+        return resumed(
+            saved,
+            spec=spec,
+            reply=None,
+            recurrence_id=self._recurrence.recurrence_id,
+            learning_rate=self._learning_rate,
+            registers=self._registration.late_command,
+        )
+
+    def _remembered_or_raise(self, error: BsoError) -> Note:
+        if self._waiting.on_unreachable == "raise":
+            raise error
+        note = self._registration.remembered()
+        if note is None and isinstance(error, Unreachable):
+            words = f"{error} (this job was never registered from this state directory, so it cannot begin alone)"
+            raise Unreachable(words) from error
+        if note is None:
+            raise error
+        extra = {"action": "optimizer_away", "job_id": note.job_id}
+        logger.warning("%s: the training goes on alone, and is registered later", error, extra=extra)
+        self.outbox.expect_nobody()
+        return note
+
+
+def _new_key() -> str:
+    return uuid.uuid4().hex

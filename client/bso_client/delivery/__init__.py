@@ -1,0 +1,1 @@
+"""What a training sends: questions that wait for their answer, reports that are delivered when they can be."""

@@ -1,0 +1,113 @@
+"""Delivers what ended processes have left in the journal, in its order, under the command_ids of its first sending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from bso.domain.commands import BeginTrial, Request
+from bso.domain.errors import BsoError, Misconfigured, Retryable
+from bso.domain.replies import KEPT, Problem, TrialBegun
+from bso_client.delivery.journal import Kept, LeftBehind, addressed, take_over
+from bso_client.transports.transport import Transport
+
+_ATTEMPT_S = 30.0
+_PAUSE_S = 0.1
+_UNREGISTERED = "its trial was not registered: "
+
+
+@dataclass(slots=True, kw_only=True)
+class Flushed:
+    """What came of it. ``obstacle`` says why it has stopped before its end; None: everything is delivered."""
+
+    delivered: int = 0
+    set_aside: int = 0
+    obstacle: BsoError | None = None
+
+
+async def flush(
+    folder: Path, transport: Transport, *, timeout_s: float, progress: Callable[[], None] = lambda: None
+) -> Flushed:
+    """Deliver what ended processes have left in a folder of the journal. Two processes do it one after the other.
+
+    It stops where nobody answers, or the login is refused: what is left stays, in its order. A command that the
+    optimizer refuses is set aside, with the reason; with a beginning, all that its training sent.
+    """
+    flushed = Flushed()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    lock = FileLock(folder / "flush.lock")
+    try:
+        await _acquire(lock, deadline)
+    except Timeout:
+        flushed.obstacle = Retryable(f"another process delivers what is in {folder}")
+        return flushed
+    try:
+        for left in take_over(folder):
+            await _deliver(left, transport, flushed, deadline, progress)
+            if flushed.obstacle is not None:
+                break
+    finally:
+        lock.release()
+    return flushed
+
+
+async def _acquire(lock: FileLock, deadline: float) -> None:
+    while True:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            if asyncio.get_running_loop().time() + _PAUSE_S >= deadline:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            return
+
+
+async def _deliver(
+    left: LeftBehind, transport: Transport, flushed: Flushed, deadline: float, progress: Callable[[], None]
+) -> None:
+    refused: dict[str, str] = {}
+    for kept in left.letters:
+        reason = refused.get(kept.training)
+        request = None if reason else _addressed(kept, left)
+        if request is None:
+            left.set_aside(kept, reason or f"{_UNREGISTERED}nobody knows its number")
+            flushed.set_aside += 1
+            continue
+        try:
+            reason = await _sent(kept, request, left, transport, deadline)
+        except (Retryable, Misconfigured) as error:
+            flushed.obstacle = error
+            return
+        if reason is None:
+            left.delivered(kept)
+            flushed.delivered += 1
+        else:
+            left.set_aside(kept, reason)
+            flushed.set_aside += 1
+            if isinstance(request.command, BeginTrial):
+                refused[kept.training] = f"{_UNREGISTERED}{reason}"
+        progress()
+
+
+async def _sent(kept: Kept, request: Request, left: LeftBehind, transport: Transport, deadline: float) -> str | None:
+    """Why the optimizer refuses the command; None: it has taken it. Raises Retryable, Misconfigured."""
+    remaining_s = max(0.0, deadline - asyncio.get_running_loop().time())
+    reply = await transport.call(request, timeout_s=min(_ATTEMPT_S, remaining_s))
+    if isinstance(reply, TrialBegun):
+        left.identified(kept.training, reply.trial_number, reply.trial_id)
+    if not isinstance(reply, Problem) or reply.type == KEPT:
+        return None
+    if reply.is_retryable:
+        raise Retryable(f"{reply.title}: {reply.detail}")
+    return f"{reply.type}: {reply.title}: {reply.detail}"
+
+
+def _addressed(kept: Kept, left: LeftBehind) -> Request | None:
+    command = addressed(kept.request.command, left.identities.get(kept.training))
+    return None if command is None else replace(kept.request, command=command)

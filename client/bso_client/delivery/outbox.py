@@ -1,0 +1,279 @@
+"""What a training sends, delivered in order: at once if possible, later if not.
+
+Nothing is written while replies arrive. What has to wait is kept in the journal, for the case that this process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from bso.domain.commands import BeginTrial, Command, Request
+from bso.domain.errors import BsoError, Misconfigured, Retryable
+from bso.domain.replies import KEPT, Problem, Reply, TrialBegun
+from bso_client.command_ids import beginning_id, new_command_id
+from bso_client.delivery.journal import Identity, Journal, Kept, addressed
+from bso_client.errors import Unreachable
+from bso_client.training.state import Message, TrainingState
+from bso_client.transports.transport import Transport
+
+logger = logging.getLogger("bso")
+
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 15.0
+_PATIENCE_S = 30.0  # for the reply to a letter that nobody waits for
+
+
+class Sender(Protocol):
+    """Who sends, and receives the replies."""
+
+    @property
+    def state(self) -> TrainingState:
+        """The training that it sends for."""
+        ...
+
+    def received(self, command: Command, reply: Reply) -> None:
+        """Take a reply, in time or late."""
+        ...
+
+
+class Letter:
+    """One message on its way. A late one is its message as it is when nobody waits for the reply: never judged.
+
+    It keeps its command_id, so that an optimizer that got it in time and only could not answer answers as it did then.
+    """
+
+    def __init__(self, message: Message, sender: Sender) -> None:
+        self.sender = sender
+        self.is_late: bool = False
+        self.timeout_s: float = _PATIENCE_S
+        self.reply: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        self.is_kept: bool = False  # in the journal
+        self._message = message
+        is_beginning = isinstance(message.command, BeginTrial)
+        self.command_id: str = beginning_id(sender.state.key) if is_beginning else new_command_id()
+
+    def request(self, identity: Identity | None) -> Request | None:
+        """The command as it stands now, for the trial with this identity; None: its trial is not registered."""
+        command = addressed(self._message.late if self.is_late else self._message.command, identity)
+        job_id = self.sender.state.job_id
+        return None if command is None else Request(command_id=self.command_id, job_id=job_id, command=command)
+
+    def kept(self, identity: Identity | None) -> Kept:
+        """The letter for the journal: late, and with the identity of its trial if that is known."""
+        state, command = self.sender.state, self._message.late
+        command = addressed(command, identity) or command
+        return Kept(
+            training=state.key, request=Request(command_id=self.command_id, job_id=state.job_id, command=command)
+        )
+
+    def give_up_waiting(self) -> None:
+        """From now on the letter is late."""
+        self.is_late = True
+        self.timeout_s = _PATIENCE_S
+        self.settle(None)
+
+    def settle(self, reply: Reply | None) -> None:
+        """End the wait for the reply."""
+        if not self.reply.done():
+            self.reply.set_result(reply)
+
+
+class Outbox:
+    """Letters of one process. One at a time is on its way; the others wait for it."""
+
+    def __init__(self, transport: Transport, journal_of: Callable[[str], Journal]) -> None:
+        self._transport = transport
+        self._journal_of = journal_of
+        self._journal: Journal | None = None
+        self._is_journal_broken = False
+        self._identities: dict[str, Identity] = {}  # of trainings that were registered late, by their keys
+        self._letters: deque[Letter] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._failures = 0
+        self._is_silent = False
+
+    @property
+    def waiting(self) -> int:
+        """The number of letters that are not delivered yet."""
+        return len(self._letters)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the last attempt to deliver failed, or nobody has answered in time since the last answer."""
+        return self._failures > 0 or self._is_silent
+
+    def expect_nobody(self) -> None:
+        """Somebody else found nobody there: until a letter is answered, hold up nobody for the answer to one."""
+        self._is_silent = True
+
+    def post(self, message: Message, sender: Sender) -> Letter:
+        """Deliver a message some time; ``sender`` receives the reply."""
+        letter = Letter(message, sender)
+        self._letters.append(letter)
+        self._drained.clear()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._deliver_all(), name="bso outbox")
+        if self.is_away:
+            self._keep(letter)
+        return letter
+
+    async def answer(self, letter: Letter, *, timeout_s: float) -> Reply | None:
+        """Wait for the reply to a letter, which its sender has received then; None if it comes too late, or never."""
+        letter.timeout_s = timeout_s
+        if self.is_away:  # do not hold up a training for what has just failed
+            letter.give_up_waiting()
+            return None
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(letter.reply)
+        except TimeoutError:
+            letter.give_up_waiting()
+            self._is_silent = True
+            for each in self._letters:
+                self._keep(each)
+            return None
+
+    async def drained(self, *, timeout_s: float) -> bool:
+        """Wait until everything is delivered; False: it is not, in this time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._drained.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Stop delivering. Letters that are left stay in the journal, and a warning says how many."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for letter in self._letters:
+            self._keep(letter)
+            letter.settle(None)
+        self._say_what_is_left()
+        self._letters.clear()
+        self._drained.set()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    async def _deliver_all(self) -> None:
+        while self._letters:
+            letter = self._letters[0]
+            try:
+                refusal = await self._attempt(letter)
+            except (Retryable, Misconfigured) as error:
+                letter.give_up_waiting()
+                await self._pause(error)
+                continue
+            except BsoError as error:
+                logger.warning("a report was given up: %s", error, extra={"action": "report_refused"})
+                refusal = str(error)
+            except Exception as error:  # a bug in one letter must not keep the others
+                logger.exception("a report was given up", extra={"action": "report_failed"})
+                refusal = f"{type(error).__name__}: {error}"
+            self._came_through()
+            self._letters.popleft()
+            self._note_settled(letter, refusal)
+            letter.settle(None)
+        self._drained.set()
+
+    async def _attempt(self, letter: Letter) -> str | None:
+        """Why the optimizer does not take the letter; None: it has. Raises Retryable, Misconfigured: not now."""
+        request = None if letter.sender.state.is_refused else letter.request(self._identity(letter))
+        if request is None:
+            return "its trial is not registered, or refused"
+        reply = await self._transport.call(request, timeout_s=letter.timeout_s)
+        if isinstance(reply, Problem) and reply.type == KEPT:
+            logger.warning("%s: the training goes on without a judgement", reply.title, extra={"action": "report_kept"})
+            return None  # it will be decided
+        if isinstance(reply, Problem) and reply.is_retryable:
+            raise Unreachable(f"{reply.title}: {reply.detail}")
+        if isinstance(reply, TrialBegun):
+            self._identities[letter.sender.state.key] = (reply.trial_number, reply.trial_id)
+        letter.sender.received(request.command, reply)
+        letter.settle(reply)
+        return f"{reply.type}: {reply.title}: {reply.detail}" if isinstance(reply, Problem) else None
+
+    def _identity(self, letter: Letter) -> Identity | None:
+        """The identity of a letter's trial. The sender may learn of a late registration only when its ranks meet."""
+        state = letter.sender.state
+        if state.trial_number is None or state.trial_id is None:
+            return self._identities.get(state.key)
+        return state.trial_number, state.trial_id
+
+    async def _pause(self, error: BsoError) -> None:
+        self._failures += 1
+        for letter in self._letters:
+            self._keep(letter)
+        if self._failures == 1 and isinstance(error, Misconfigured):
+            logger.warning(
+                "the optimizer refuses this process (%s): the training goes on, its reports are kept until that is put "
+                "right",
+                error,
+                extra={"action": "optimizer_refuses"},
+            )
+        elif self._failures == 1:
+            logger.warning(
+                "the optimizer is out of reach (%s): the training goes on, its reports are kept and delivered later",
+                error,
+                extra={"action": "optimizer_away"},
+            )
+        await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)))
+
+    def _keep(self, letter: Letter) -> None:
+        """Write a letter to the journal; where that fails, it is kept in memory, as long as the process lives."""
+        if letter.is_kept:
+            return
+        try:
+            kept = letter.kept(self._identity(letter))
+            if self._journal is None:
+                self._journal = self._journal_of(kept.request.job_id)
+            self._journal.keep(kept)
+        except Exception as error:  # noqa: BLE001  # whatever a disk has, no training ends of it
+            if not self._is_journal_broken:
+                words = "reports cannot be kept on disk (%s: %s): what is not delivered when this process ends is lost"
+                logger.warning(words, type(error).__name__, error, extra={"action": "journal_failed"})
+            self._is_journal_broken = True
+        else:
+            letter.is_kept = letter.is_late = True
+
+    def _note_settled(self, letter: Letter, refusal: str | None) -> None:
+        """Note in the journal that a letter is delivered, or why the optimizer refuses it."""
+        if self._journal is None or not letter.is_kept:
+            return
+        try:
+            identity = self._identity(letter)
+            if identity is not None:
+                self._journal.identified(letter.sender.state.key, *identity)
+            if refusal is None:
+                self._journal.delivered(letter.command_id)
+            else:
+                self._journal.set_aside(letter.kept(identity), refusal)
+        except OSError as error:  # it is delivered once more, under the same command_id
+            logger.debug("the journal was not written: %s", error, extra={"action": "journal_failed"})
+
+    def _say_what_is_left(self) -> None:
+        lost = sum(not letter.is_kept for letter in self._letters)
+        kept = len(self._letters) - lost
+        if kept and self._journal is not None:
+            logger.warning(
+                "%d reports could not be delivered: they are kept in %s, and the next training of this job delivers "
+                "them (or `bso journal flush`)",
+                *(kept, self._journal.folder),
+                extra={"action": "reports_kept", "letters": kept},
+            )
+        if lost:
+            extra = {"action": "reports_lost", "letters": lost}
+            logger.warning("%d reports could not be delivered and are lost", lost, extra=extra)
+
+    def _came_through(self) -> None:
+        if self._failures:
+            logger.info("the optimizer is back", extra={"action": "optimizer_back"})
+        self._failures, self._is_silent = 0, False

@@ -1,0 +1,427 @@
+"""The driver of a training: the only writer of its state. It measures, sends, waits, and meets the other ranks.
+
+All ranks hold the same state, since each applies the same steps to it: what all ranks have measured, and what rank 0,
+which alone sends, has received. A training of one process is one of one rank, whose every exchange returns at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import SupportsFloat
+
+from bso.domain.commands import Command, PowerMeasurement
+from bso.domain.replies import EpochJudged, Reply
+from bso.domain.trial import EpochReport, Outcome
+from bso_client.delivery.outbox import Letter, Outbox
+from bso_client.distributed.carried import CarriedError, carried, raise_first
+from bso_client.distributed.endings import Ending, Evaluated, Left, Received, Said, ending_of_all
+from bso_client.distributed.exchange import Exchange
+from bso_client.distributed.pool import PooledMeter
+from bso_client.distributed.ranks import Ranks
+from bso_client.errors import BsoError, RankLost, RanksOutOfStep, TrainFailed
+from bso_client.failures import OUT_OF_MEMORY_REASON, described, ending_of
+from bso_client.training.consumption import Consumption
+from bso_client.training.evaluation import checked
+from bso_client.training.state import Notice, Step, TrainingState
+from bso_client.training.transitions import (
+    acknowledged,
+    checkpointed,
+    end_notices,
+    ended,
+    profiled,
+    received,
+    reported,
+    started,
+    unanswered,
+    why_left,
+)
+
+logger = logging.getLogger("bso")
+
+REPORT_TIMEOUT_S = 5.0
+"""How long a training is held up for a judgement before it goes on without."""
+
+EVALUATION = "the training (on_evaluate)"
+END = "the training (the end of the trial)"
+
+_END_NOTE, _CHECKPOINT_NOTE = "out-of-memory", "checkpoint"
+_GRACE_S = 3.0  # for the others to come and hear of an error, before it goes its way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A process' place in a training: how much of each batch it trains, and how it counts progress."""
+
+    local_batch_size: int
+    data_parallel_size: int = 1
+    samples_per_epoch: float | None = None
+    report_timeout_s: float = REPORT_TIMEOUT_S
+
+
+class Driver:
+    """One training in this process. Without an ``outbox`` another rank sends.
+
+    ``on_orphaned`` lets the optimizer know how the trial has ended where the process of rank 0 has died.
+    The state is changed on the event loop alone; ``measured``, ``paused`` and ``go_on``, which only measure, belong to
+    the thread of the training.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        *,
+        meter: PooledMeter,
+        exchange: Exchange,
+        place: Place,
+        outbox: Outbox | None,
+        on_end: Callable[[TrainingState], None],
+        on_orphaned: Callable[[TrainingState, Consumption], Awaitable[None]] | None = None,
+    ) -> None:
+        self.state: TrainingState = step.state
+        self.place = place
+        self.has_left: bool = False
+        self.averages_metrics: bool = False
+        self._meter = meter
+        self._exchange = exchange
+        self._outbox = outbox
+        self._on_end = on_end
+        self._on_orphaned = on_orphaned
+        self._inbox: list[Received] = []  # what rank 0 has received since the ranks met last
+        self._is_profiling = False
+        self._pauses = 0
+        self._is_end_announced = False
+        self._apply(step)
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train together."""
+        return self._exchange.ranks
+
+    # ------------------------------------------------------------------ what the training does
+
+    def start(self) -> None:
+        """Begin to measure. Raises WrongOrder for a second time."""
+        self.state = started(self.state)
+        self._meter.start()
+
+    def measured(self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None) -> Said:
+        """Close the measuring window; what this rank has to say, an error of its own included.
+
+        A training of one process raises it at once: WrongOrder, InvalidReport.
+        """
+        try:
+            number, reached = checked(
+                self.state,
+                metric,
+                epoch=epoch,
+                samples=samples,
+                samples_per_epoch=self.place.samples_per_epoch,
+            )
+        except Exception as error:
+            if self._exchange.is_alone:
+                raise
+            return carried(error)
+        self._meter.stop()
+        return Evaluated(
+            epoch=reached,
+            metric=number,
+            consumed=self._meter.own.consumed,
+            is_profiling=self._is_profiling,
+            is_resumable=self.state.is_resumable,
+        )
+
+    async def evaluated(self, mine: Said) -> None:
+        """Meet the other ranks, report, and obey the verdict: the optimizer's or, without it, the training's own.
+
+        Raises TrainFailed where the batch size had failed before, what any rank has raised, RankLost, RanksOutOfStep.
+        """
+        said = await self._gathered(mine, about=EVALUATION)
+        if any(isinstance(each, Left) for each in said):
+            await self._end_with(said, about=EVALUATION)
+            return
+        raise_first(said, rank=self.ranks.rank)
+        evaluations = [each for each in said if isinstance(each, Evaluated)]
+        self._warn_of_metrics(evaluations)
+        self._is_profiling = False
+        await self._take(reported(self.state, self._pooled(evaluations)), about=EVALUATION)
+        self.acknowledge()
+
+    def go_on(self) -> None:
+        """Measure again, if the training goes on."""
+        if not self.state.has_ended and not self._pauses:
+            self._meter.start()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what happens inside."""
+        self._meter.stop()
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if self.state.has_started and not self.has_left:
+                self.go_on()
+
+    def mark_profiling(self) -> None:
+        """Mark the report now being measured: power limits are profiled meanwhile."""
+        self._is_profiling = True
+
+    def consumed_now(self) -> Consumption:
+        """Time and energy up to this moment."""
+        if not self._meter.is_running:
+            return self._meter.consumed
+        consumed = self._meter.stop()
+        self._meter.start()
+        return consumed
+
+    def checkpoint(self, consumed: Consumption) -> TrainingState:
+        """The state for a checkpoint; from now on an interruption leaves the trial to be resumed."""
+        if not self.state.is_resumable:
+            self._exchange.leave_note(f"{_CHECKPOINT_NOTE}-{self.state.key}", "saved")
+        self.state = checkpointed(self.state, consumed)
+        return replace(self.state, is_profiling=self.state.is_profiling or self._is_profiling)
+
+    def acknowledge(self) -> None:
+        """Acknowledge a stop that came late, at the latest when the next trial is due."""
+        self._apply(acknowledged(self.state))
+        self._settle()
+
+    def report_power_profile(self, measurements: Sequence[PowerMeasurement]) -> None:
+        """Keep what was measured under several power limits for the next trial with this batch size.
+
+        That of rank 0 is sent. The ranks need not meet.
+        """
+        self._apply(profiled(self.state, measurements))
+
+    async def leave(self, error: BaseException | None) -> bool:
+        """End the trial with its ``with`` block, on all ranks; returns whether the exception is dealt with.
+
+        A GPU out of memory on any rank makes the batch size infeasible for all. Any other exception goes its way when
+        the others know of it or do not come.
+        """
+        self.has_left = True
+        self._meter.stop()
+        if self.state.has_ended:
+            self.acknowledge()
+            return isinstance(error, TrainFailed)
+        if error is None:
+            await self._leave_together(Outcome.NOT_CONVERGED, why_left(self.state))
+            return False
+        outcome, reason = ending_of(error)
+        if outcome is Outcome.INFEASIBLE:
+            return await self._leave_out_of_memory(reason, error)
+        await self._leave_with_error(outcome, reason, error)
+        return False
+
+    async def call_off(self, outcome: Outcome, reason: str) -> None:
+        """End the trial, and the loop over trials with it, on all ranks; without effect if it has ended before."""
+        if not self.state.has_ended:
+            self.state = replace(self.state, is_called_off=True)
+            self._meter.stop()
+            await self._leave_together(outcome, reason)
+
+    async def finish(self, outcome: Outcome, reason: str, *, timeout_s: float | None = None) -> None:
+        """End the trial without meeting the other ranks, which may be gone; without effect if it has ended before."""
+        if self.state.has_ended:
+            self.acknowledge()
+            return
+        consumed = self._meter.stop()
+        if self._notes(_END_NOTE):
+            outcome, reason = Outcome.INFEASIBLE, OUT_OF_MEMORY_REASON
+        step = ended(self.state, outcome, reason, consumed=consumed)
+        if self._outbox is None:
+            await self._speak_for_rank_0(step.state)
+            self.state = replace(step.state, should_retry=False)
+        else:
+            letters = self._apply(step)
+            await self._outbox.answer(letters[-1], timeout_s=timeout_s or self.place.report_timeout_s)
+            self._absorb(self._handed_on())
+        self._settle()
+
+    # ------------------------------------------------------------------ what the optimizer does
+
+    def received(self, command: Command, reply: Reply) -> None:
+        """Take a reply, awaited or late. Where several ranks train, it takes effect when they meet the next time."""
+        self._inbox.append(Received(command=command, reply=reply))
+        if self._exchange.is_alone:
+            self._absorb(self._handed_on())
+
+    # ------------------------------------------------------------------ how the state changes
+
+    def _apply(self, step: Step) -> Sequence[Letter]:
+        """Make a step: its messages are on their way when this returns, their letters."""
+        self.state = step.state
+        self._say(step.notices)
+        if self._outbox is None:
+            return ()
+        return [self._outbox.post(message, self) for message in step.sends]
+
+    async def _take(self, step: Step, *, about: str) -> None:
+        """Make a step on all ranks. Where it waits for a reply, rank 0 does; all ranks receive what rank 0 has."""
+        letters = self._apply(step)
+        is_judged = False
+        if step.is_awaited:
+            answer = await self._exchange.lead(lambda: self._answer(letters), about=about)
+            self._absorb(answer.received)
+            is_judged = answer.is_judged
+        if not is_judged:
+            self._apply(unanswered(self.state))
+
+    async def _answer(self, letters: Sequence[Letter]) -> _Answer:
+        assert self._outbox is not None
+        reply = await self._outbox.answer(letters[-1], timeout_s=self.place.report_timeout_s)
+        return _Answer(received=self._handed_on(), is_judged=isinstance(reply, EpochJudged))
+
+    def _absorb(self, replies: Sequence[Received]) -> None:
+        for each in replies:
+            self._apply(received(self.state, each.command, each.reply))
+
+    def _handed_on(self) -> tuple[Received, ...]:
+        """What rank 0 has received since the ranks met last, for all of them."""
+        found, self._inbox = tuple(self._inbox), []
+        return found
+
+    def _say(self, notices: Sequence[Notice]) -> None:
+        if self.ranks.rank == 0:
+            for notice in notices:
+                say(notice)
+
+    def _settle(self) -> None:
+        """Announce an end, once, when all that can be known of it is."""
+        if self.state.has_ended and not self._is_end_announced:
+            self._is_end_announced = True
+            self._say(end_notices(self.state))
+            self._on_end(self.state)
+
+    # ------------------------------------------------------------------ how the ranks meet
+
+    async def _gathered(self, mine: Said, *, about: str) -> Sequence[Said]:
+        """What all ranks say; what rank 0 has received comes with it, and takes effect first."""
+        if not isinstance(mine, CarriedError) and not self._exchange.is_alone:
+            mine = replace(mine, received=self._handed_on())
+        said = await self._exchange.gather(mine, about=about)
+        if not self._exchange.is_alone and not isinstance(said[0], CarriedError):
+            self._absorb(said[0].received)
+        sound = [each for each in said if not isinstance(each, CarriedError)]
+        if len(sound) == len(said) or any(isinstance(each, Left) for each in sound):
+            self.state = replace(self.state, is_resumable=any(each.is_resumable for each in sound))
+            self._meter.pool([each.consumed for each in sound])
+        return said
+
+    async def _leave_together(self, outcome: Outcome, reason: str) -> None:
+        try:
+            said = await self._gathered(self._left(outcome, reason), about=END)
+            await self._end_with(said, about=END)
+        except BsoError as lost:
+            await self.finish(Outcome.INTERRUPTED, described(lost))
+            raise
+
+    async def _leave_out_of_memory(self, reason: str, error: BaseException) -> bool:
+        self._exchange.leave_note(f"{_END_NOTE}-{self.state.key}", reason)
+        mine = self._left(Outcome.INFEASIBLE, reason, is_error=True)
+        try:
+            ending = await self._end_with(await self._gathered(mine, about=END), about=END)
+        except BsoError as lost:
+            await self.finish(Outcome.INFEASIBLE, reason)
+            raise lost from error
+        return ending.is_failure and self.state.should_retry
+
+    async def _leave_with_error(self, outcome: Outcome, reason: str, error: BaseException) -> None:
+        is_alone = self._exchange.is_alone or self._exchange.is_lost
+        if not is_alone and not isinstance(error, RankLost | RanksOutOfStep):
+            try:
+                async with asyncio.timeout(_GRACE_S):
+                    said = await self._gathered(self._left(outcome, reason, is_error=True), about=END)
+                ending = _ending_in(said)
+                outcome, reason = ending.outcome, ending.reason
+            except (BsoError, TimeoutError) as lost:
+                logger.debug("the other ranks did not hear of it: %s", lost, extra={"action": "rank_lost"})
+        await self.finish(outcome, reason)
+
+    async def _end_with(self, said: Sequence[Said], *, about: str) -> Ending:
+        """The end of the trial, which ranks have left; those that evaluate learn of it, by an error where they must."""
+        ending = _ending_in(said)
+        left = [rank for rank, each in enumerate(said) if isinstance(each, Left)]
+        names = ", ".join(map(str, left))
+        if ending.is_broken:
+            await self.finish(ending.outcome, ending.reason)
+            if self.ranks.rank not in left:
+                raise RankLost(f"rank {names} has left the training: {ending.reason}")
+        elif ending.is_failure or len(left) == self.ranks.size:
+            step = ended(self.state, ending.outcome, ending.reason, consumed=self._meter.consumed)
+            await self._take(step, about=about)
+            self._settle()
+        else:
+            raise RanksOutOfStep(
+                f"rank {names} has left the training ({ending.reason}) while others evaluate: call on_evaluate on "
+                "every rank, and leave the training on every rank"
+            )
+        return ending
+
+    def _left(self, outcome: Outcome, reason: str, *, is_error: bool = False) -> Left:
+        return Left(
+            outcome=outcome,
+            reason=reason,
+            consumed=self._meter.own.consumed,
+            is_error=is_error,
+            is_resumable=self.state.is_resumable,
+        )
+
+    async def _speak_for_rank_0(self, state: TrainingState) -> None:
+        """Let the optimizer know how the trial ended, if the process of rank 0 has died."""
+        if self._on_orphaned is None:
+            return
+        saved = self._notes(_CHECKPOINT_NOTE)
+        may_resume = saved is None or bool(saved) or state.is_resumable
+        await self._on_orphaned(replace(state, is_resumable=may_resume), self._meter.consumed)
+
+    def _notes(self, key: str) -> dict[int, str] | None:
+        return self._exchange.notes(f"{key}-{self.state.key}")
+
+    # ------------------------------------------------------------------ what an evaluation says
+
+    def _pooled(self, said: Sequence[Evaluated]) -> EpochReport:
+        metrics = [each.metric for each in said]
+        consumed = self._meter.consumed
+        return EpochReport(
+            epoch=said[0].epoch,
+            time_s=consumed.time_s,
+            energy_j=consumed.energy_j,
+            metric=sum(metrics) / len(metrics) if self.averages_metrics else metrics[0],
+            is_profiling=any(each.is_profiling for each in said),
+        )
+
+    def _warn_of_metrics(self, said: Sequence[Evaluated]) -> None:
+        shown = [str(each.metric) for each in said]
+        if self.averages_metrics or len(set(shown)) == 1 or self._exchange.has_warned_of_metrics:
+            return
+        self._exchange.has_warned_of_metrics = True
+        words = (
+            f"ranks evaluate to different metrics ({', '.join(shown[:8])}): that of rank 0 counts; reduce it over the "
+            "ranks first if each evaluates a part of the data"
+        )
+        self._say([Notice(level=logging.WARNING, action="metrics_differ", words=words)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What rank 0 has received while it waited for a judgement, and whether the judgement was among it."""
+
+    received: tuple[Received, ...]
+    is_judged: bool
+
+
+def say(notice: Notice) -> None:
+    """Log a notice."""
+    logger.log(notice.level, "%s", notice.words, extra={"action": notice.action, **notice.facts})
+
+
+def _ending_in(said: Sequence[Said]) -> Ending:
+    ending = ending_of_all(said)
+    assert ending is not None, "a rank has left"
+    return ending

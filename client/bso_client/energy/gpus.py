@@ -1,0 +1,183 @@
+"""The GPUs of this process: which they are, which power limits they take, and why their energy cannot be read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bso.domain.errors import Misconfigured
+from bso_client.energy.monitor import MeterFailed, Unreadable
+from bso_client.energy.nvml import Gpu, MigSlice, NoNvml, NotSupported, Nvml, NvmlError
+
+NVIDIA_DEVICE = Path("/dev/nvidiactl")
+"""There where a driver for NVIDIA GPUs is loaded, also in containers."""
+
+_NO_DRIVER = (9, 12)
+"""NVML's errors where its driver is not loaded, or its library not found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMeters:
+    """The GPUs of this process, in its own order, and why there are none. Close ``nvml`` when done with them.
+
+    ``are_numbers_certain``: whether CUDA counts them as NVML does. It counts the fastest first unless it is told
+    otherwise, which differs where the GPUs do.
+    """
+
+    nvml: Nvml | None
+    gpus: tuple[Gpu, ...]
+    unreadable: Unreadable | None = None
+    are_numbers_certain: bool = True
+
+
+def find_gpus(environ: Mapping[str, str], *, nvidia_device: Path = NVIDIA_DEVICE) -> GpuMeters:
+    """The GPUs that this process sees. Raises nothing: what goes wrong is the answer."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        nvml = Nvml()
+    except NvmlError as error:
+        return _no_gpus(_without_nvml(error, visible=visible, is_there=nvidia_device.exists()))
+    try:
+        gpus = nvml.visible_gpus(visible)
+    except NvmlError as error:
+        nvml.close()
+        return _no_gpus(_unanswering(error))
+    if gpus:
+        return GpuMeters(nvml=nvml, gpus=gpus, are_numbers_certain=_are_numbers_certain(nvml, environ))
+    nvml.close()
+    why = "none is there" if visible is None else f"CUDA_VISIBLE_DEVICES={visible} leaves none visible"
+    return _no_gpus(Unreadable(device="GPU", why=why))
+
+
+def own_gpu_indices(environ: Mapping[str, str], count: int) -> list[int]:
+    """Which of ``count`` visible GPUs this process trains on: all, or its own one among the ranks of this machine.
+
+    Ranks that share fewer GPUs than they are count each GPU once; the others count none.
+    """
+    rank, ranks = _whole(environ.get("LOCAL_RANK")), _whole(environ.get("LOCAL_WORLD_SIZE"))
+    sees_its_own = count == 1 and environ.get("CUDA_VISIBLE_DEVICES") is not None
+    if rank is None or ranks is None or ranks <= 1 or sees_its_own:
+        return list(range(count))
+    return [rank] if rank < count else []
+
+
+def counts_processors(environ: Mapping[str, str]) -> bool:
+    """Whether the processors' energy is this process' to count: each machine's first rank does."""
+    return (_whole(environ.get("LOCAL_RANK")) or 0) == 0
+
+
+def unreadable_gpu(gpu: Gpu, error: MeterFailed) -> Unreadable:
+    """A GPU whose energy counter cannot be read."""
+    return Unreadable(device="GPU", why=str(error), advice=_advice(error), is_in_use=True, model=gpu.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitedGpu:
+    """A GPU: the power limits [W] that it allows, and the one that it starts with. ``index`` as the process sees it."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_mib: int
+    lowest_w: float
+    highest_w: float
+    default_w: float
+
+    def ceiling_w(self, found_w: float) -> float:
+        """The highest limit [W] to set: what it allows, but a cap that somebody has set below its default stays one."""
+        return found_w if found_w < self.default_w else self.highest_w
+
+
+class NoLimitedGpu(Misconfigured):
+    """There is no GPU here whose power limit could be set."""
+
+
+def find_limited_gpus(environ: Mapping[str, str], indices: Sequence[int] | None = None) -> tuple[LimitedGpu, ...]:
+    """The GPUs with these indices among those that CUDA_VISIBLE_DEVICES shows; None: the own ones of this process.
+
+    Raises NoLimitedGpu.
+    """
+    try:
+        with Nvml() as nvml:
+            visible = nvml.visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"))
+            chosen = own_gpu_indices(environ, len(visible)) if indices is None else list(indices)
+            if not visible:
+                raise NoLimitedGpu("there is no GPU that this process sees")
+            if not chosen or any(not 0 <= index < len(visible) for index in chosen):
+                raise NoLimitedGpu(
+                    f"expected GPUs {chosen or 'of its own'}, of the {len(visible)} that this process sees"
+                )
+            return tuple(_limited(visible[index], index) for index in chosen)
+    except NvmlError as error:
+        raise NoLimitedGpu(str(error)) from error
+
+
+def common_limits_w(gpus: Sequence[LimitedGpu], found_w: Mapping[str, float]) -> tuple[float, float]:
+    """The highest and the lowest limit [W] that all GPUs take; ``found_w``: what each had, by UUID."""
+    highest_w = min(gpu.ceiling_w(found_w.get(gpu.uuid, gpu.default_w)) for gpu in gpus)
+    return highest_w, max(gpu.lowest_w for gpu in gpus)
+
+
+def _limited(gpu: Gpu, index: int) -> LimitedGpu:
+    lowest_w, highest_w = gpu.power_limits_w
+    return LimitedGpu(
+        index=index,
+        uuid=gpu.uuid,
+        name=gpu.name,
+        memory_mib=gpu.memory_mib,
+        lowest_w=lowest_w,
+        highest_w=highest_w,
+        default_w=gpu.default_power_limit_w,
+    )
+
+
+def _are_numbers_certain(nvml: Nvml, environ: Mapping[str, str]) -> bool:
+    is_by_uuid = environ.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("GPU-")
+    if is_by_uuid or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return True
+    try:
+        return len({gpu.name for gpu in nvml.gpus()}) == 1
+    except NvmlError:
+        return False
+
+
+def _unanswering(error: NvmlError) -> Unreadable:
+    known: dict[str, Any] = {}
+    if isinstance(error, MigSlice):
+        known = {"model": error.model, "memory_mib": error.memory_mib}
+    return Unreadable(device="GPU", why=str(error), advice=_advice(error), is_in_use=True, **known)
+
+
+def _no_gpus(unreadable: Unreadable) -> GpuMeters:
+    return GpuMeters(nvml=None, gpus=(), unreadable=unreadable)
+
+
+def _without_nvml(error: NvmlError, *, visible: str | None, is_there: bool) -> Unreadable:
+    if getattr(getattr(sys.modules.get("torch"), "version", None), "hip", None):
+        why = "bso reads NVIDIA's meters only, and this PyTorch is for AMD's GPUs"
+        return Unreadable(device="GPU", why=why, advice="pass a monitor of your own, as ZeusMonitor", is_in_use=True)
+    is_hidden = visible is not None and visible.strip() in ("", "-1", "NoDevFiles")
+    is_missing = error.code in _NO_DRIVER and not is_there
+    return Unreadable(
+        device="GPU",
+        why=f"no driver of NVIDIA's is here ({error})" if is_missing else str(error),
+        advice=_advice(error) if is_there else "",
+        is_in_use=(is_there or not isinstance(error, NoNvml)) and not is_hidden,
+    )
+
+
+def _advice(error: MeterFailed) -> str:
+    if isinstance(error, MigSlice):
+        return "train on a whole GPU, or pass a monitor of your own"
+    if isinstance(error, NotSupported):
+        return "NVIDIA's GPUs count their energy from Volta (2017) on: pass a monitor of your own, as ZeusMonitor"
+    if isinstance(error, NoNvml):
+        return "install nvidia-ml-py; in a container, NVIDIA_DRIVER_CAPABILITIES must hold utility"
+    return ""
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None

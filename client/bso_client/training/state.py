@@ -1,0 +1,168 @@
+"""The state of a training: a frozen value that every process of the training holds alike.
+
+The life of a training (a test holds this diagram against TRANSITIONS)::
+
+    READY    -> TRAINING   its training begins
+    READY    -> ENDED      it was called off, or left, before its training began
+    TRAINING -> STOPPED    the optimizer has stopped it; the training has not acknowledged that yet
+    TRAINING -> ENDED      a verdict, an exception, a signal, or the end of its block
+    STOPPED  -> TRAINING   a model was there when the stop came: it overrules the stop
+    STOPPED  -> ENDED      the stop is acknowledged
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bso.domain.commands import Command, PowerMeasurement
+from bso.domain.hardware import HardwareKind
+from bso.domain.job_spec import JobSpec
+from bso.domain.learning_rate import LearningRate
+from bso.domain.profiling import Profiled, Totals
+from bso.domain.trial import FAILURES, EpochReport, Outcome
+from bso_client.errors import TrainFailed
+from bso_client.training.consumption import Consumption, Resumption
+
+
+class Phase(Enum):
+    """Where a training stands."""
+
+    READY = "ready"  # it has a batch size, and nothing is measured yet
+    TRAINING = "training"  # it is measured, and reports
+    STOPPED = "stopped"  # the optimizer has ended it; until it acknowledges that, a model may still overrule the stop
+    ENDED = "ended"  # it has an outcome that it acknowledges, or has decided itself
+
+
+TRANSITIONS = frozenset(
+    {
+        (Phase.READY, Phase.TRAINING),
+        (Phase.READY, Phase.ENDED),
+        (Phase.TRAINING, Phase.STOPPED),
+        (Phase.TRAINING, Phase.ENDED),
+        (Phase.STOPPED, Phase.TRAINING),
+        (Phase.STOPPED, Phase.ENDED),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingState:
+    """One training. ``key`` names it among all trainings of all processes, before it has a trial_number, too.
+
+    Without a trial_number it has begun while the optimizer was out of reach, and is registered later. Totals are those
+    of its last report; ``bound`` and ``cost`` are in J. ``consumed`` is what it had consumed at its last checkpoint.
+    """
+
+    job_id: str
+    key: str
+    batch_size: int
+    reason: str
+    spec: JobSpec
+    hardware: HardwareKind
+    attempt: int = 1
+    is_last_attempt: bool = False
+    recurrence_id: str | None = None
+    trial_number: int | None = None
+    trial_id: str | None = None
+    learning_rate: LearningRate | None = None
+    power_profile: tuple[PowerMeasurement, ...] = ()  # of this batch size on this hardware kind
+    lease_s: float = 600.0
+    bound: float | None = None
+    phase: Phase = Phase.READY
+    has_started: bool = False  # stays after its end; one that was called off before its training began never has
+    reports: int = 0
+    epoch: float = 0.0
+    time_s: float = 0.0
+    energy_j: float = 0.0
+    is_energy_complete: bool = True
+    profiled: Profiled = Profiled()
+    is_profiling: bool = False  # power limits were profiled since the last report that was sent
+    metric: float | None = None
+    nonfinite_metrics_in_a_row: int = 0
+    cost: float = 0.0
+    last: EpochReport | None = None
+    outcome: Outcome | None = None
+    outcome_reason: str = ""
+    should_retry: bool = False
+    is_refused: bool = False  # the optimizer does not know this trial, or does not take its reports
+    is_resumed: bool = False  # it goes on from a checkpoint
+    is_resumable: bool = False  # there is a checkpoint: an interruption leaves the trial to be resumed
+    is_called_off: bool = False  # the loop over trials ends with it
+    has_warned_of_end: bool = False
+    consumed: Consumption = field(default_factory=Consumption)
+    resumption: Resumption | None = None
+
+    @property
+    def totals(self) -> Totals:
+        """How far it had come at its last report."""
+        return Totals(epoch=self.epoch, time_s=self.time_s, energy_j=self.energy_j)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is an outcome."""
+        return self.outcome is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the batch size failed."""
+        return self.outcome in FAILURES
+
+    @property
+    def name(self) -> str:
+        """The trial in words."""
+        return f"trial {'(not registered yet)' if self.trial_number is None else self.trial_number}"
+
+    def is_known(self, epoch: float) -> bool:
+        """Whether this epoch was reported before the training was resumed."""
+        return self.resumption is not None and self.resumption.knows(epoch)
+
+    def counted(self, own: Consumption) -> Consumption:
+        """What is to be reported for the training's own consumption since this process began."""
+        return own if self.resumption is None else self.resumption.counted(own)
+
+    def may_retry_alone(self, outcome: Outcome) -> bool:
+        """Whether another attempt is due, as far as can be known without asking."""
+        return outcome in FAILURES and not self.is_last_attempt
+
+    @property
+    def failure(self) -> TrainFailed:
+        """The end of a failed trial as an exception."""
+        return TrainFailed(
+            batch_size=self.batch_size,
+            trial_number=self.trial_number,
+            outcome=self.outcome or Outcome.NOT_CONVERGED,
+            reason=self.outcome_reason,
+            should_retry=self.should_retry,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A command to send. ``late`` is the same command as it is once nobody waits for its reply: never judged."""
+
+    command: Command
+    late: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """What people should read. ``level`` is one of logging; ``facts`` go with the log record."""
+
+    level: int
+    action: str
+    words: str
+    facts: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What came of an event: the next state, what to send in this order, and what to say.
+
+    ``is_awaited``: the training waits for the reply to the last message, which may end it.
+    """
+
+    state: TrainingState
+    sends: tuple[Message, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    is_awaited: bool = False

@@ -1,0 +1,253 @@
+"""What can happen to a training. Each function takes the state and what happened, and returns the next step.
+
+The training judges itself, by the rules of the domain, only where nobody answers. Nothing here waits, sends, measures
+or writes: the driver does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bso.domain.commands import (
+    BeginTrial,
+    Command,
+    FinishTrial,
+    PowerMeasurement,
+    RegisterJob,
+    ReportEpoch,
+    ReportPowerProfile,
+)
+from bso.domain.progress import progressed, reported_cost
+from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Registered, Reply, TrialBegun, TrialFinished
+from bso.domain.stopping import epochs, judge_progress
+from bso.domain.trial import OUT_OF_MEMORY, EpochReport, Outcome, reason_code
+from bso_client.errors import WrongOrder
+from bso_client.training.beginning import registered
+from bso_client.training.consumption import Consumption
+from bso_client.training.state import Message, Notice, Phase, Step, TrainingState
+
+_ONE_REPORT = frozenset({"invalid_report", "conflicting_report", "report_goes_backwards"})
+"""Refusals of one report; any other one refuses the trial."""
+
+
+def started(state: TrainingState) -> TrainingState:
+    """Its training begins. Raises WrongOrder for a second time."""
+    if state.has_started:
+        raise WrongOrder(f"{state.name} was begun already: each trial trains once")
+    return replace(state, has_started=True, phase=Phase.ENDED if state.has_ended else Phase.TRAINING)
+
+
+def reported(state: TrainingState, report: EpochReport) -> Step:
+    """It has evaluated its model; ``report`` holds its own totals since this process began, or since its checkpoint.
+
+    A model overrules a stop that is not acknowledged yet: its report is then recorded, and the training judges itself.
+    """
+    if state.has_ended:
+        if state.phase is not Phase.STOPPED or not state.spec.reached_target(report.metric):
+            return _evaluated_after_the_end(state, report.metric)
+        state = replace(state, phase=Phase.TRAINING, outcome=None, outcome_reason="", should_retry=False)
+        return replace(_reported(state, report, is_overruling=True), is_awaited=False)
+    return _reported(state, report, is_overruling=False)
+
+
+def received(state: TrainingState, command: Command, reply: Reply) -> Step:
+    """The reply to one of its commands has come, in time or late. After an end it changes the bound, and no outcome."""
+    match reply:
+        case Registered():
+            return Step(state=state, notices=_warnings(state, reply.warnings))
+        case TrialBegun():
+            return Step(state=registered(state, reply), notices=_warnings(state, reply.warnings))
+        case EpochJudged():
+            return _judged(state, reply)
+        case TrialFinished():
+            known = replace(state, should_retry=reply.should_retry, cost=reply.cost)
+            return Step(state=known, notices=_warnings(state, reply.warnings))
+        case LeaseRenewed():
+            return Step(state=replace(state, bound=reply.bound, lease_s=reply.lease_s))
+        case Problem():
+            return _refused(state, command, reply)
+        case _:
+            return Step(state=state)
+
+
+def unanswered(state: TrainingState) -> Step:
+    """Nobody has judged its last report: it judges itself, by target, limits and the last bound."""
+    if state.has_ended:
+        return Step(state=state)
+    verdict = judge_progress(state.spec, state, state.bound)
+    if verdict.outcome is None:
+        return Step(state=state)
+    ended = _with_outcome(state, verdict.outcome, verdict.reason, should_retry=state.may_retry_alone(verdict.outcome))
+    finish = _finish(ended, None)
+    return Step(state=ended, sends=(Message(command=finish.late, late=finish.late),))
+
+
+def acknowledged(state: TrainingState) -> Step:
+    """It acknowledges a stop, once: the optimizer may unlearn one that is not acknowledged."""
+    if state.phase is not Phase.STOPPED:
+        return Step(state=state)
+    state = replace(state, phase=Phase.ENDED)
+    return Step(state=state, sends=(_finish(state, None),))
+
+
+def ended(state: TrainingState, outcome: Outcome, reason: str, *, consumed: Consumption) -> Step:
+    """It ends by its own account: left, called off, or interrupted. One that has ended before acknowledges that."""
+    if state.has_ended:
+        return acknowledged(state)
+    state = _with_outcome(state, outcome, reason, should_retry=state.may_retry_alone(outcome))
+    return Step(state=state, sends=(_finish(state, _totals(state, consumed)),), is_awaited=True)
+
+
+def profiled(state: TrainingState, measurements: Sequence[PowerMeasurement]) -> Step:
+    """What was measured under several power limits, for the next trial with this batch size."""
+    state = replace(state, power_profile=tuple(measurements))
+    command = ReportPowerProfile(batch_size=state.batch_size, hardware=state.hardware, measurements=state.power_profile)
+    return Step(state=state, sends=(Message(command=command, late=command),))
+
+
+def checkpointed(state: TrainingState, consumed: Consumption) -> TrainingState:
+    """It has saved its state: from now on an interruption leaves it to be resumed."""
+    return replace(state, is_resumable=True, consumed=consumed)
+
+
+def why_left(state: TrainingState) -> str:
+    """The reason of a training that has left its block without an outcome."""
+    if state.metric is None:
+        return "the training ended before its first evaluation"
+    return (
+        f"the training ended before it reached the target {state.spec.target_metric:g}: "
+        f"the metric was {state.metric:g} after {epochs(state.epoch)}"
+    )
+
+
+def end_notices(state: TrainingState) -> tuple[Notice, ...]:
+    """What people should read of an end, once all that can be known of it is."""
+    found: list[Notice] = []
+    facts: dict[str, object] = {"trial_number": state.trial_number, "job_id": state.job_id}
+    if reason_code(state.outcome_reason) == OUT_OF_MEMORY:
+        what_next = "going on with a smaller one" if state.should_retry else "no attempt is left"
+        words = f"batch size {state.batch_size} does not fit in memory; {what_next}"
+        found.append(Notice(level=logging.WARNING, action="out_of_memory", words=words, facts=facts))
+    outcome = "" if state.outcome is None else state.outcome.value
+    words = f"{state.name} ended: {outcome}: {state.outcome_reason}"
+    return (*found, Notice(level=logging.INFO, action="trial_ended", words=words, facts=facts))
+
+
+def _reported(state: TrainingState, report: EpochReport, *, is_overruling: bool) -> Step:
+    is_known = state.is_known(report.epoch)
+    is_sent = not (state.is_refused or is_known)
+    is_profiling = report.is_profiling or state.is_profiling
+    resumption = None if state.resumption is None else state.resumption.after(report)
+    state = replace(state, resumption=resumption, is_profiling=is_profiling and not (is_sent or is_known))
+    counted = state.counted(Consumption(time_s=report.time_s, energy_j=report.energy_j))
+    report = replace(report, time_s=counted.time_s, energy_j=counted.energy_j, is_profiling=is_profiling)
+    cost = reported_cost(state, report, spec=state.spec, hardware=state.hardware)
+    state = replace(progressed(state, report, cost=cost), last=report)
+    if not is_sent:
+        return Step(state=state)
+    late = _report(state, report, is_journalled=True)
+    command = late if is_overruling else _report(state, report, is_journalled=False)
+    return Step(state=state, sends=(Message(command=command, late=late),), is_awaited=True)
+
+
+def _evaluated_after_the_end(state: TrainingState, metric: float) -> Step:
+    """Raises TrainFailed where the batch size has failed, unless the model is good: the verdict came late then."""
+    if state.has_failed and not state.spec.reached_target(metric):
+        raise state.failure
+    if state.has_failed:
+        return Step(state=replace(state, outcome=Outcome.CONVERGED, should_retry=False))
+    if state.has_warned_of_end:
+        return Step(state=state)
+    words = f"{state.name} has ended, further evaluations are not reported: train `while not trial.finished`"
+    notice = Notice(level=logging.WARNING, action="evaluation_ignored", words=words)
+    return Step(state=replace(state, has_warned_of_end=True), notices=(notice,))
+
+
+def _judged(state: TrainingState, reply: EpochJudged) -> Step:
+    notices = _warnings(state, reply.warnings)
+    state = replace(state, bound=reply.bound)
+    if state.has_ended:
+        return Step(state=state, notices=notices)
+    state = replace(state, cost=reply.cost)
+    if reply.should_stop:
+        outcome = reply.outcome or Outcome.NOT_CONVERGED
+        state = _with_outcome(state, outcome, reply.reason, should_retry=reply.should_retry)
+        state = replace(state, phase=Phase.STOPPED if state.has_failed else Phase.ENDED)
+    return Step(state=state, notices=notices)
+
+
+def _refused(state: TrainingState, command: Command, problem: Problem) -> Step:
+    said = f"{problem.title}: {problem.detail}"
+    match command:
+        case ReportEpoch():
+            is_refused = problem.type not in _ONE_REPORT
+            words, action = f"{state.name}: a report was refused: {said}", "report_refused"
+        case FinishTrial():
+            is_refused = state.is_refused
+            words, action = f"{state.name}: its end was refused: {said}", "finish_refused"
+        case ReportPowerProfile():
+            is_refused = state.is_refused
+            words, action = f"{state.name}: its power profile was refused: {said}", "power_profile_refused"
+        case BeginTrial():
+            is_refused = True
+            words, action = f"the trial could not be registered: {said}", "optimizer_warning"
+        case RegisterJob():
+            is_refused = state.is_refused
+            words, action = f"the job could not be registered: {said}", "optimizer_warning"
+        case _:
+            return Step(state=state)
+    facts: dict[str, object] = {"problem": problem.type, "job_id": state.job_id}
+    notice = Notice(level=logging.WARNING, action=action, words=words, facts=facts)
+    return Step(state=replace(state, is_refused=is_refused), notices=(notice,))
+
+
+def _with_outcome(state: TrainingState, outcome: Outcome, reason: str, *, should_retry: bool) -> TrainingState:
+    return replace(state, phase=Phase.ENDED, outcome=outcome, outcome_reason=reason, should_retry=should_retry)
+
+
+def _report(state: TrainingState, report: EpochReport, *, is_journalled: bool) -> ReportEpoch:
+    return ReportEpoch(
+        trial_number=state.trial_number or 0,
+        trial_id=state.trial_id or "",
+        epoch=report.epoch,
+        time_s=report.time_s,
+        energy_j=report.energy_j,
+        metric=report.metric,
+        is_journalled=is_journalled,
+        is_profiling=report.is_profiling,
+    )
+
+
+def _totals(state: TrainingState, consumed: Consumption) -> Consumption | None:
+    """Time and energy to the very end where that says something, None: as last reported."""
+    lies_behind = state.resumption is not None and state.epoch < state.resumption.known.epoch
+    if lies_behind or state.outcome not in (Outcome.INTERRUPTED, Outcome.INFEASIBLE):
+        return None
+    return state.counted(consumed)
+
+
+def _finish(state: TrainingState, totals: Consumption | None) -> Message:
+    """The end as a command; a late one may overtake reports that have to wait, and carries their totals."""
+    assert state.outcome is not None
+    command = FinishTrial(
+        trial_number=state.trial_number or 0,
+        trial_id=state.trial_id or "",
+        outcome=state.outcome,
+        reason=state.outcome_reason,
+        time_s=None if totals is None else totals.time_s,
+        energy_j=None if totals is None else totals.energy_j,
+        may_resume=state.is_resumable,
+    )
+    late = replace(command, bound=state.bound, is_journalled=True)
+    if totals is None and state.last is not None:
+        late = replace(late, time_s=state.last.time_s, energy_j=state.last.energy_j)
+    return Message(command=command, late=late)
+
+
+def _warnings(state: TrainingState, sentences: Sequence[str]) -> tuple[Notice, ...]:
+    return tuple(
+        Notice(level=logging.WARNING, action="optimizer_warning", words=words, facts={"job_id": state.job_id})
+        for words in sentences
+    )
