@@ -44,7 +44,6 @@ class FakeGpus:
                 "energy_j": 1000.0,
                 "counting_since": None,  # time.monotonic() from which on the counter grows with power_w
                 "power_w": 100.0,
-                "power_reads": None,  # [] notes time.monotonic() and power_w at each reading of the power
                 "limit_w": 700.0,
                 "default_limit_w": 700.0,
                 "min_limit_w": 200.0,

@@ -26,14 +26,16 @@ from bso.domain.trial import Outcome
 from bso.schema.codec import decode_reply, encode_command
 from bso_broker.addresses import REPLY_PREFIX
 from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS
-from tests.faults.matrix.auditing import audited
-from tests.faults.matrix.pair import running_pair
+from tests.faults.matrix.auditing import audit
+from tests.faults.matrix.pair import Pair, running_pair
+from tests.faults.matrix.result import Result
 from tests.faults.matrix.stage import Stage, new_stage
 from tests.integration.workers.training import HARDWARE, SPEC
 from tests.servers import eventually_async
 
 MOST_MEMORY_KB = 300_000
 _IN_FLIGHT = 500
+_UUID_LENGTH = 36
 _NONSENSE: Sequence[Any] = (
     *(None, True, -1, 0, 1e308, -1e-308, 10**30, [], {}, [[[[]]]], {"a": {"b": {}}}, [1] * 500),
     *("", "x" * 5000, "\x00", "\ud800", "nan", "2026-13-45T99:00:00Z", "' OR 1=1; --", "../../etc/passwd", "{{7*7}}"),
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if found["unexpected"] else 0
 
 
-async def _fuzzed(pair: Any, seed: int, messages: int) -> dict[str, Any]:
+async def _fuzzed(pair: Pair, seed: int, messages: int) -> dict[str, Any]:
     async with new_stage(pair, seed) as stage:
         await stage.begin(trainings=1)
         async with stage.fault():
@@ -63,8 +65,9 @@ async def _fuzzed(pair: Any, seed: int, messages: int) -> dict[str, Any]:
         await stage.end()
         peaks_kb = [_peak_kb(worker.process.pid) for worker in stage.living]
         poison = sum(worker.metric("bso_commands_total", result="poison") for worker in stage.living)
-        audit = await audited(stage, dead_letters=messages)
-    unexpected = [*audit.unexpected]
+        result = Result(scenario="fuzz", seed=seed, broker=pair.broker_name, database=pair.database_name)
+        await audit(stage, result, dead_letters=messages)
+    unexpected = [*result.unexpected]
     if max(peaks_kb) > MOST_MEMORY_KB:
         unexpected.append(f"a worker took {max(peaks_kb)} kB of memory, at most {MOST_MEMORY_KB} were expected")
     if poison:
@@ -80,8 +83,12 @@ async def _fuzzed(pair: Any, seed: int, messages: int) -> dict[str, Any]:
 
 
 async def _flood(stage: Stage, messages: int) -> Counter[str]:
-    """Send all messages, as fast as the broker confirms them; what was answered, by kind."""
+    """Send all messages, as fast as the broker confirms them; what was answered, by kind.
+
+    Whatever can be answered must be: what names our queue and a correlation of its own, and does not expire.
+    """
     answers: Counter[str] = Counter()
+    unanswered: set[str] = set()
     rng = random.Random(stage.rng.getrandbits(64))
     connection = await aio_pika.connect(stage.amqp_url)
     async with connection:
@@ -91,6 +98,7 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
         async def on_reply(message: aio_pika.abc.AbstractIncomingMessage) -> None:
             reply = decode_reply(message.body)
             answers[getattr(reply, "type", type(reply).__name__)] += 1
+            unanswered.discard(message.correlation_id or "")
 
         await replies.consume(on_reply, no_ack=True)
         exchange = await channel.get_exchange(COMMANDS, ensure=False)
@@ -98,7 +106,11 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
         async with asyncio.TaskGroup() as group:
             for number in range(messages):
                 await free.acquire()
-                group.create_task(_send(exchange, _message(rng, replies.name), free))
+                message = _message(rng, replies.name)
+                is_own = message.reply_to == replies.name and len(message.correlation_id or "") == _UUID_LENGTH
+                if is_own and message.expiration is None:
+                    unanswered.add(str(message.correlation_id))
+                group.create_task(_send(exchange, message, free))
                 if number % 20_000 == 0:
                     sys.stderr.write(f"{number} sent, {sum(answers.values())} answered\n")
         counter = await connection.channel()
@@ -107,6 +119,10 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
             return not (await counter.declare_queue(COMMAND_QUEUE, passive=True)).declaration_result.message_count
 
         await eventually_async(is_empty, timeout_s=600.0, what="an empty queue of commands")
+        try:
+            await eventually_async(lambda: not unanswered, what="answers")
+        except AssertionError:
+            stage.surprises.append(f"{len(unanswered)} messages were not answered: {sorted(unanswered)[:5]}")
     return answers
 
 

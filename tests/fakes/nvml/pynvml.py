@@ -215,8 +215,6 @@ def nvmlDeviceGetPowerUsage(handle: _Handle) -> int:
     def milliwatts(device: dict[str, Any]) -> int:
         if device["power_w"] is None or handle.slice is not None:
             raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
-        if device["power_reads"] is not None:
-            device["power_reads"].append([time.monotonic(), device["power_w"]])
         return int(device["power_w"] * 1000 + 0.5)
 
     return _device("nvmlDeviceGetPowerUsage", handle, milliwatts)

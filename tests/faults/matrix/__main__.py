@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.matrix.pair import Pair, running_pair
-from tests.faults.matrix.scenario import Result, Scenario, all_scenarios, played
+from tests.faults.matrix.result import Result
+from tests.faults.matrix.scenario import Scenario, all_scenarios, played
 from tests.integration.workers.processes import MODULE
 
 
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         sys.stdout.write("".join(f"{one.name:28} {one.words}\n" for one in all_scenarios().values()))
         return 0
+    sys.setswitchinterval(0.0005)  # proxies run in threads: what they delay must not wait for lanes as well
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     _say(f"seed {seed}: --seed {seed} repeats the order of what happens")
     chosen = _chosen(options)

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import aio_pika
 
@@ -19,27 +19,17 @@ from bso.replay.verifying import verify
 from bso.schema.codec import decode_event, reply_payload
 from bso.service.records import StoredEvent
 from bso_broker.topology import DEAD_LETTERS, EVENT_LOG
+from bso_client.delivery.flushing import flush
+from bso_client.delivery.journal import contents
+from bso_client.transports import open_transport
 from tests.faults.matrix.ledger import Asked
+from tests.faults.matrix.result import Result
 from tests.faults.matrix.stage import Stage, Training
 from tests.servers import eventually_async
 
 _ASKED_AGAIN = 150
 _STREAM_S = 30.0
 _SETTLES_S = 90.0
-
-
-@dataclass(kw_only=True)
-class Audit:
-    """What was found. Numbers are of commands; ``unreported`` of evaluations that trainings could not deliver."""
-
-    attempted: int = 0
-    acknowledged: int = 0
-    applied: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    contradicted: int = 0
-    unreported: int = 0
-    unexpected: list[str] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -66,23 +56,42 @@ class _Log:
         }
 
 
-async def audited(stage: Stage, *, dead_letters: int = 0, forgets_events: bool = False) -> Audit:
+async def audit(stage: Stage, result: Result, *, dead_letters: int = 0, forgets_events: bool = False) -> None:
     """Hold everything against everything. ``forgets_events``: what should have passed them on was deleted."""
-    audit = Audit()
-    await _settled(stage, audit)
-    await _asked_again(stage, audit)
+    await _journals_delivered(stage, result)
+    await _settled(stage, result)
+    await _asked_again(stage, result)
     log = await _read(stage)
-    _count(stage, log, audit)
-    _duplicates(log, audit)
-    _beliefs(stage, log, audit)
-    await _tables(stage, audit)
-    await _outside(stage, log, audit, dead_letters=dead_letters, forgets_events=forgets_events)
-    _processes(stage, audit)
-    audit.unexpected += stage.surprises + stage.ledger.surprises
-    return audit
+    _count(stage, log, result)
+    _duplicates(log, result)
+    _beliefs(stage, log, result)
+    await _tables(stage, result)
+    await _outside(stage, log, result, dead_letters=dead_letters, forgets_events=forgets_events)
+    _processes(stage, result)
+    result.unexpected += stage.surprises + stage.ledger.surprises
 
 
-async def _settled(stage: Stage, audit: Audit) -> None:
+async def _journals_delivered(stage: Stage, result: Result) -> None:
+    """Deliver what trainings have kept on disk, as their next ones would."""
+    for training in stage.trainings:
+        for kept in contents(training.state_dir):
+            transport = open_transport(stage.trainings_url)
+            await transport.start()
+            try:
+                flushed = await flush(kept.folder, transport, timeout_s=_SETTLES_S)
+            finally:
+                await transport.close()
+            result.figures["delivered_from_journals"] = (
+                result.figures.get("delivered_from_journals", 0) + flushed.delivered
+            )
+            if flushed.obstacle is not None or flushed.set_aside:
+                refused = [record["reason"] for one in contents(training.state_dir) for record in one.set_aside]
+                result.unexpected.append(
+                    f"the journal of {training.job_id} was not delivered: {flushed.obstacle}, refused {refused[:3]}"
+                )
+
+
+async def _settled(stage: Stage, result: Result) -> None:
     """Wait until nothing is parked, what was kept is decided, and all events are published."""
 
     async def is_settled() -> bool:
@@ -96,12 +105,12 @@ async def _settled(stage: Stage, audit: Audit) -> None:
     except AssertionError:
         parked = [job.job_id for job in await stage.store.parked_jobs.all()]
         unpublished = len((await stage.store.unpublished(older_than_s=0.0)).events)
-        audit.unexpected.append(
+        result.unexpected.append(
             f"not settled after {_SETTLES_S:g} s: {parked} parked, {unpublished} events unpublished"
         )
 
 
-async def _asked_again(stage: Stage, audit: Audit) -> None:
+async def _asked_again(stage: Stage, result: Result) -> None:
     """Send some decided commands once more: the answer must be the same."""
     decided = [one for one in stage.ledger.asked if one.is_decided and not (one.was_kept or one.is_forgotten)]
     some = stage.rng.sample(decided, min(_ASKED_AGAIN, len(decided)))
@@ -109,7 +118,7 @@ async def _asked_again(stage: Stage, audit: Audit) -> None:
         async with asyncio.timeout(_SETTLES_S):
             await asyncio.gather(*(stage.sender.ask_again(one) for one in some))
     except TimeoutError:
-        audit.unexpected.append("commands that were decided are not answered again")
+        result.unexpected.append("commands that were decided are not answered again")
 
 
 async def _read(stage: Stage) -> _Log:
@@ -129,21 +138,21 @@ async def _events(stage: Stage) -> list[StoredEvent]:
     return events
 
 
-def _count(stage: Stage, log: _Log, audit: Audit) -> None:
+def _count(stage: Stage, log: _Log, result: Result) -> None:
     known = log.command_ids
     changing = stage.ledger.changing
-    audit.attempted = len(changing)
-    audit.acknowledged = sum(one.is_acknowledged for one in changing)
-    audit.applied = sum(one.request.command_id in known for one in changing)
+    result.attempted = len(changing)
+    result.acknowledged = sum(one.is_acknowledged for one in changing)
+    result.applied = sum(one.request.command_id in known for one in changing)
     lost = _lost(changing, log)
-    audit.lost = len(lost)
-    audit.unexpected += [f"lost: {one.request}, answered {one.reply}"[:300] for one in lost[:5]]
+    result.lost = len(lost)
+    result.unexpected += [f"lost: {one.request}, answered {one.reply}"[:300] for one in lost[:5]]
     for one in changing:
         if one.asked_again is not None and one.reply is not None and one.request.command_id in known:
             first, second = (reply_payload(reply) for reply in (one.reply, one.asked_again))
             if first != second:
-                audit.contradicted += 1
-                audit.unexpected.append(f"two answers to one command: {first!r} and {second!r}"[:500])
+                result.contradicted += 1
+                result.unexpected.append(f"two answers to one command: {first!r} and {second!r}"[:500])
 
 
 def _lost(asked: Sequence[Asked], log: _Log) -> list[Asked]:
@@ -169,7 +178,7 @@ def _is_elsewhere(one: Asked, log: _Log, reported: set[tuple[str, int, float]]) 
     return False
 
 
-def _duplicates(log: _Log, audit: Audit) -> None:
+def _duplicates(log: _Log, result: Result) -> None:
     """What one command, one epoch, or one trial may have left once only."""
     counts: Counter[tuple[object, ...]] = Counter()
     for recorded in log.recorded:
@@ -182,11 +191,11 @@ def _duplicates(log: _Log, audit: Audit) -> None:
         elif isinstance(event, TrialEnded):
             counts["an end", recorded.job_id, event.trial_number] += 1
     twice = [what for what, count in counts.items() if count > 1]
-    audit.duplicated = len(twice)
-    audit.unexpected += [f"recorded twice: {what}" for what in twice[:5]]
+    result.duplicated = len(twice)
+    result.unexpected += [f"recorded twice: {what}" for what in twice[:5]]
 
 
-def _beliefs(stage: Stage, log: _Log, audit: Audit) -> None:
+def _beliefs(stage: Stage, log: _Log, result: Result) -> None:
     """What trials have begun, and what trainings believe of theirs."""
     asked = {one.request.command_id for one in stage.ledger.asked if isinstance(one.command, BeginTrial)}
     own = {stage.harmed, *stage.others}
@@ -196,25 +205,51 @@ def _beliefs(stage: Stage, log: _Log, audit: Audit) -> None:
         if isinstance(event.event, TrialStarted) and event.job_id in own and event.command_id not in asked
     ]
     if foreign:
-        audit.duplicated += len(foreign)
-        audit.unexpected.append(f"{len(foreign)} trials that nobody asked for")
+        result.duplicated += len(foreign)
+        result.unexpected.append(f"{len(foreign)} trials that nobody asked for")
     for training in stage.trainings:
-        for fact in _journal(training):
-            _compare(stage, training, fact, log, audit)
+        facts = _journal(training)
+        for fact in facts:
+            _compare(stage, training, fact, log, result)
+        result.unreported += _unreported(stage, training, facts, log)
 
 
-def _compare(stage: Stage, training: Training, fact: dict[str, object], log: _Log, audit: Audit) -> None:
+def _unreported(stage: Stage, training: Training, facts: Sequence[dict[str, object]], log: _Log) -> int:
+    """How many trials have ended for the training, and not for the optimizer.
+
+    One that was registered late has no number in what the training has noted: any other trial with its outcome is it.
+    """
+    ended = [fact for fact in facts if fact["did"] == "trial_ended" and not _is_forgotten(stage, training, fact)]
+    own = {number: trial for (job_id, number), trial in log.trials.items() if job_id == training.job_id}
+    noted = {fact["trial_number"] for fact in ended}
+    unnamed = Counter(str(fact["outcome"]) for fact in ended if fact["trial_number"] is None)
+    others = Counter(
+        (trial.late_outcome or trial.outcome).value
+        for number, trial in own.items()
+        if number not in noted and trial.outcome is not None
+    )
+    named = sum(isinstance(number, int) and not _has_ended(own.get(number)) for number in noted)
+    return named + (unnamed - others).total()
+
+
+def _has_ended(trial: Trial | None) -> bool:
+    return trial is not None and trial.outcome is not None
+
+
+def _is_forgotten(stage: Stage, training: Training, fact: dict[str, object]) -> bool:
+    return bool(stage.forgotten_until_s) and not _began_since(stage, training, fact)
+
+
+def _compare(stage: Stage, training: Training, fact: dict[str, object], log: _Log, result: Result) -> None:
     if fact["did"] == "raised":
-        audit.unexpected.append(f"a training raised {fact['error']}")
+        result.unexpected.append(f"a training raised {fact['error']}")
     number = fact.get("trial_number")
     trial = log.trials.get((training.job_id, number)) if isinstance(number, int) else None
-    if fact["did"] != "trial_ended" or (stage.forgotten_until_s and not _began_since(stage, training, fact)):
+    if fact["did"] != "trial_ended" or _is_forgotten(stage, training, fact) or trial is None or trial.outcome is None:
         return
-    if trial is None or trial.outcome is None:
-        audit.unreported += 1
-    elif fact["outcome"] != (trial.late_outcome or trial.outcome).value:
-        audit.contradicted += 1
-        audit.unexpected.append(
+    if fact["outcome"] != (trial.late_outcome or trial.outcome).value:
+        result.contradicted += 1
+        result.unexpected.append(
             f"trial {number} of {training.job_id}: the training believes {fact['outcome']} ({fact['reason']}), "
             f"recorded is {trial.outcome} ({trial.outcome_reason}), late {trial.late_outcome}"
         )
@@ -239,28 +274,28 @@ def _journal(training: Training) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines if line.endswith("}")]  # the last one may be cut off
 
 
-async def _tables(stage: Stage, audit: Audit) -> None:
+async def _tables(stage: Stage, result: Result) -> None:
     for job_id in await stage.store.job_ids():
         verdict = await verify(stage.store, job_id)
         if not verdict.is_sound:
             sentences = [difference.sentence for difference in verdict.differences]
-            audit.unexpected.append(f"log and tables of {job_id} differ: {verdict.problem} {sentences}"[:500])
+            result.unexpected.append(f"log and tables of {job_id} differ: {verdict.problem} {sentences}"[:500])
 
 
-async def _outside(stage: Stage, log: _Log, audit: Audit, *, dead_letters: int, forgets_events: bool) -> None:
+async def _outside(stage: Stage, log: _Log, result: Result, *, dead_letters: int, forgets_events: bool) -> None:
     """What the broker holds: dead letters, and every event at least once."""
     connection = await aio_pika.connect(stage.amqp_url)
     async with connection:
         channel = await connection.channel()
         found = (await channel.declare_queue(DEAD_LETTERS, passive=True)).declaration_result.message_count or 0
         if found > dead_letters:
-            audit.unexpected.append(f"{found} dead letters, expected {dead_letters}")
+            result.unexpected.append(f"{found} dead letters, expected {dead_letters}")
         if forgets_events:
             return
         wanted = {(event.job_id, event.log_epoch, event.seq) for event in log.recorded}
         missing = wanted - await _streamed(connection, wanted)
         if missing:
-            audit.unexpected.append(f"{len(missing)} of {len(wanted)} events never reached the stream")
+            result.unexpected.append(f"{len(missing)} of {len(wanted)} events never reached the stream")
 
 
 async def _streamed(
@@ -282,16 +317,16 @@ async def _streamed(
     return seen
 
 
-def _processes(stage: Stage, audit: Audit) -> None:
+def _processes(stage: Stage, result: Result) -> None:
     for worker in stage.workers:
         code = worker.process.poll()
         if code is not None and worker not in stage.ended_on_purpose:
-            audit.unexpected.append(f"{worker.log.name} ended with {code}: {worker.text()[-500:]}")
+            result.unexpected.append(f"{worker.log.name} ended with {code}: {worker.text()[-500:]}")
         text = worker.log.read_text(encoding="utf-8", errors="replace")
         if "Traceback" in text:
             where = text.index("Traceback")
-            audit.unexpected.append(f"{worker.log.name} has a traceback: {text[max(0, where - 300) : where + 1200]}")
+            result.unexpected.append(f"{worker.log.name} has a traceback: {text[max(0, where - 300) : where + 1200]}")
     for training in stage.trainings:
         log = training.journal.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
         if "Traceback" in log:
-            audit.unexpected.append(f"a training has a traceback: {log[log.index('Traceback') :][:800]}")
+            result.unexpected.append(f"a training has a traceback: {log[log.index('Traceback') :][:800]}")

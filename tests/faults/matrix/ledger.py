@@ -74,13 +74,16 @@ class Ledger:
                 by_job.setdefault(one.request.job_id, []).append(one)
         return max((_longest_stall(own, since_s, until_s) for own in by_job.values()), default=0.0)
 
-    def slowest_s(self, *, since_s: float, is_others: bool) -> float:
-        """The longest time [s] that a command waited for its answer, of those sent or waiting since then."""
+    def slowest_s(self, *, since_s: float, is_others: bool, kind: type[Command] | None = None) -> float:
+        """The longest time [s] that a command (of a kind) waited for its answer, of those answered since then."""
         return max(
             (
                 one.answered_s - one.sent_s
                 for one in self.asked
-                if one.answered_s is not None and one.answered_s >= since_s and one.is_others is is_others
+                if one.answered_s is not None
+                and one.answered_s >= since_s
+                and one.is_others is is_others
+                and (kind is None or isinstance(one.command, kind))
             ),
             default=0.0,
         )

@@ -34,16 +34,20 @@ async def mixed_with_servers(stage: Stage) -> None:
 async def _mixed(stage: Stage, strikes: list[Strike]) -> None:
     await stage.begin(workers=3)
     free, of_servers = asyncio.Semaphore(2), asyncio.Lock()
+    struck: list[Strike] = []
 
     async def strike(one: Strike) -> None:
         async with free, of_servers if one in _OF_SERVERS else nullcontext():
             with suppress(BsoError, DBAPIError, ServerFailed, OSError):  # what it needs may be away for another one
                 await one(stage)
+                struck.append(one)
             await stage.pause(0.2, 1.5)
 
     async with stage.fault(), asyncio.TaskGroup() as group:
         for _ in range(_STRIKES):
             group.create_task(strike(stage.rng.choice(strikes)))
+    stage.figures["strikes"] = len(struck)
+    assert len(struck) >= _STRIKES // 2, f"only {len(struck)} of {_STRIKES} faults struck"
 
 
 async def _kill_a_worker(stage: Stage) -> None:

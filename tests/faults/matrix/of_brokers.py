@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from contextlib import suppress
+from functools import partial
 from urllib.parse import quote
 
+import aio_pika
+from aio_pika.exceptions import DeliveryError
+
+from bso.domain.commands import DescribeJob, Request
+from bso.domain.decide import Rules
+from bso.replay.rebuilding import rebuild
+from bso.schema.codec import encode_command
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, EVENT_LOG, EVENTS, PARKED, PARKED_FOR_S
 from tests.faults.matrix.pair import of_three_nodes
@@ -14,36 +24,22 @@ from tests.integration.broker.test_broker_failures import settled_down
 from tools.private_servers import RabbitMQ
 
 
-@scenario("SIGKILL of the broker, which is away for 3 s", needs_private=True)
+@scenario("SIGKILL of the broker, which is away for 3 s", needs_private=True, strikes_for_s=2.0)
 async def broker_killed(stage: Stage) -> None:
-    server = _server(stage)
-    await stage.begin()
-    await asyncio.to_thread(settled_down, server, stage.amqp_url)
-    async with stage.fault():
-        server.kill()
-        await stage.pause(3.0)
-        await asyncio.to_thread(server.start)
+    await _begun_and_settled(stage)
+    await stage.suffer(_server(stage).kill, 3.0, _server(stage).start)
 
 
-@scenario("the broker is stopped in order and started again", needs_private=True)
+@scenario("the broker is stopped in order and started again", needs_private=True, strikes_for_s=2.0)
 async def broker_restarted(stage: Stage) -> None:
-    server = _server(stage)
-    await stage.begin()
-    await asyncio.to_thread(settled_down, server, stage.amqp_url)
-    async with stage.fault():
-        await asyncio.to_thread(server.stop)
-        await asyncio.to_thread(server.start)
+    await _begun_and_settled(stage)
+    await stage.suffer(_server(stage).stop, 0.0, _server(stage).start)
 
 
-@scenario("the broker is away for 40 s", needs_private=True)
+@scenario("the broker is away for 40 s", needs_private=True, strikes_for_s=39.0)
 async def broker_away(stage: Stage) -> None:
-    server = _server(stage)
-    await stage.begin()
-    await asyncio.to_thread(settled_down, server, stage.amqp_url)
-    async with stage.fault():
-        server.kill()
-        await stage.pause(40.0)
-        await asyncio.to_thread(server.start)
+    await _begun_and_settled(stage)
+    await stage.suffer(_server(stage).kill, 40.0, _server(stage).start)
 
 
 @scenario("the node that leads the command queue is killed, of three", needs_private=True, variant=of_three_nodes)
@@ -51,32 +47,23 @@ async def queue_leader_killed(stage: Stage) -> None:
     leader = stage.pair.cluster[0]
     async with RabbitBroker(stage.amqp_url.replace(f":{_server(stage).port}/", f":{leader.port}/")) as broker:
         await broker.declare()  # a queue is led where it was declared
-    await stage.begin()
-    await asyncio.to_thread(settled_down, leader, stage.amqp_url)
-    async with stage.fault():
-        leader.kill()
-        await stage.pause(10.0)
-        await asyncio.to_thread(leader.start)
+    await _begun_and_settled(stage)
+    queue = await asyncio.to_thread(leader.management.request, "GET", f"queues/{_vhost(stage)}/{COMMAND_QUEUE}")
+    assert (queue["leader"], len(queue["members"])) == (leader.node, 3), queue
+    await stage.suffer(leader.kill, 10.0, leader.start)
 
 
-@scenario("SIGSTOP of the broker for 20 s", needs_private=True)
+@scenario("SIGSTOP of the broker for 20 s", needs_private=True, strikes_for_s=19.0)
 async def broker_frozen(stage: Stage) -> None:
-    server = _server(stage)
     await stage.begin()
-    async with stage.fault():
-        server.freeze()
-        await stage.pause(20.0)
-        server.thaw()
+    await stage.suffer(_server(stage).freeze, 20.0, _server(stage).thaw)
 
 
-@scenario("the broker has no memory left for 15 s", needs_private=True)
+@scenario("the broker has no memory left for 15 s", needs_private=True, strikes_for_s=10.0)
 async def broker_out_of_memory(stage: Stage) -> None:
-    server = _server(stage)
+    control = partial(_server(stage).control, "set_vm_memory_high_watermark")
     await stage.begin()
-    async with stage.fault():
-        await asyncio.to_thread(server.control, "set_vm_memory_high_watermark", "0.0000001")
-        await stage.pause(15.0)
-        await asyncio.to_thread(server.control, "set_vm_memory_high_watermark", "absolute", "2GB")
+    await stage.suffer(partial(control, "0.0000001"), 15.0, partial(control, "absolute", "2GB"))
 
 
 @scenario("connections to the broker are closed by it, eight times")
@@ -116,7 +103,7 @@ async def event_exchange_deleted(stage: Stage) -> None:
         await stage.progress(50)
 
 
-@scenario("the command exchange is deleted, then its binding")
+@scenario("the command exchange is deleted, then its binding", strikes_for_s=1.0)
 async def command_exchange_deleted(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
@@ -128,31 +115,37 @@ async def command_exchange_deleted(stage: Stage) -> None:
         await stage.progress(30)
 
 
-@scenario("a job is locked while commands may not be parked: the exchange is deleted, then the queues are full")
+@scenario("a job is damaged while its commands cannot be parked: the exchange is deleted, then the queues are full")
 async def parking_unavailable(stage: Stage) -> None:
     await stage.begin()
-    async with stage.fault(), stage.store.unit_of_work() as foreign:
-        await foreign.lock([stage.harmed], creating=())
+    async with stage.fault():
+        await _damage(stage)
         await stage.pause(3.0)
         await _delete(stage, "exchanges", PARKED)
         await stage.pause(6.0)
-        await _policy(stage, {"max-length": 0})
-        await stage.pause(8.0)
+        await _policy(stage, {"max-length": 3})
+        await _keep_full(stage, seconds=8)
         await _request(stage, "DELETE", f"policies/{_vhost(stage)}/parked")
+        await rebuild(stage.store, stage.harmed, rules=Rules())
+    assert any(worker.lines("parking_failed") for worker in stage.workers), "no command failed to be parked"
 
 
-@scenario("a job is locked while its commands are parked again and again, five times a second")
+@scenario("a job is damaged while its commands are parked again and again, five times a second", strikes_for_s=14.0)
 async def parked_thirty_times(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
         await _policy(stage, {"message-ttl": 200})
-        async with stage.store.unit_of_work() as foreign:
-            await foreign.lock([stage.harmed], creating=())
-            await stage.pause(20.0)
+        await _damage(stage)
+        await stage.pause(15.0)
+        await rebuild(stage.store, stage.harmed, rules=Rules())
         await _request(stage, "DELETE", f"policies/{_vhost(stage)}/parked")
+    parks = sum(worker.metric("bso_parked_commands_total") for worker in stage.living)
+    kept = sum(one.was_kept for one in stage.ledger.asked)
+    stage.figures["parks_per_kept_command"] = parks / max(1, kept)
+    assert parks >= 30 * max(1, kept), f"{parks:g} parks of {kept} commands, expected 30 each"
 
 
-@scenario("rights of the workers' login are taken away, then the login itself, each for 5 s")
+@scenario("rights of the workers' login are taken away, then the login itself, each for 5 s", strikes_for_s=4.0)
 async def broker_login_removed(stage: Stage) -> None:
     management = stage.pair.management
     rights = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -191,6 +184,29 @@ def _server(stage: Stage) -> RabbitMQ:
 
 def _vhost(stage: Stage) -> str:
     return quote(stage.amqp_url.rpartition("/")[2], safe="")
+
+
+async def _begun_and_settled(stage: Stage) -> None:
+    """Begin, and wait until the command queue is on disk."""
+    await stage.begin()
+    await asyncio.to_thread(settled_down, _server(stage), stage.amqp_url)
+
+
+async def _damage(stage: Stage) -> None:
+    await stage.execute(f"UPDATE job SET state = '[' WHERE job_id = '{stage.harmed}'")
+
+
+async def _keep_full(stage: Stage, *, seconds: int) -> None:
+    """Keep the parking queues full of questions that nobody waits for; those leave them as all commands do."""
+    async with await aio_pika.connect(stage.amqp_url) as connection:
+        exchange = (await connection.channel()).default_exchange
+        for _ in range(seconds):
+            for name in (name for name in PARKED_FOR_S for _ in range(6)):
+                question = Request(command_id=str(uuid.uuid4()), job_id=stage.others[0], command=DescribeJob())
+                message = aio_pika.Message(encode_command(question), message_id=question.command_id)
+                with suppress(DeliveryError):  # full
+                    await exchange.publish(message, name)
+            await stage.pause(1.0)
 
 
 async def _request(stage: Stage, method: str, path: str, body: object = None) -> list[dict[str, str]]:

@@ -11,7 +11,9 @@ from tests.servers import eventually_async
 _AT_ONCE = {"others_stall_s": 1.0, "others_slowest_s": 1.0}
 
 
-@scenario("somebody else's session holds the row of one job for 20 s", is_smoke=True, promises=_AT_ONCE)
+@scenario(
+    "somebody else's session holds the row of one job for 20 s", is_smoke=True, promises=_AT_ONCE, strikes_for_s=19.0
+)
 async def row_locked(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault(), stage.store.unit_of_work() as foreign:
@@ -19,17 +21,17 @@ async def row_locked(stage: Stage) -> None:
         await stage.pause(20.0)
 
 
-@scenario("the row of one job says less than its log", promises=_AT_ONCE)
+@scenario("the row of one job says less than its log", promises=_AT_ONCE, strikes_for_s=4.0)
 async def row_behind_its_log(stage: Stage) -> None:
     await _damaged(stage, "UPDATE job SET last_seq = last_seq - 1 WHERE job_id = '{job}'")
 
 
-@scenario("the row of one job is missing", promises=_AT_ONCE)
+@scenario("the row of one job is missing", promises=_AT_ONCE, strikes_for_s=4.0)
 async def row_missing(stage: Stage) -> None:
     await _damaged(stage, "DELETE FROM job WHERE job_id = '{job}'")
 
 
-@scenario("the state of one job cannot be read", promises=_AT_ONCE)
+@scenario("the state of one job cannot be read", promises=_AT_ONCE, strikes_for_s=4.0)
 async def row_unreadable(stage: Stage) -> None:
     await _damaged(stage, "UPDATE job SET state = '[' WHERE job_id = '{job}'")
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+import urllib.request
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 
 from tests.faults.matrix.pair import faked_clock
@@ -43,7 +47,7 @@ async def workers_killed_at_a_line(stage: Stage) -> None:
             await asyncio.to_thread(doomed.wait)
 
 
-@scenario("all workers away for 15 s")
+@scenario("all workers away for 15 s", strikes_for_s=14.0)
 async def workers_away(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
@@ -108,6 +112,9 @@ async def clocks_of_workers(stage: Stage) -> None:
         await stage.progress(300)
         await stage.pause(10.0)
     assert len(workers) == len(stage.living)
+    for worker, hours in zip(workers, (7, -7), strict=True):
+        shift_s = (_clock_of(worker) - datetime.now(UTC)).total_seconds()
+        assert abs(shift_s - 3600.0 * hours) < 60.0, f"the clock of {worker.log.name} is {shift_s:.0f} s ahead"
 
 
 @scenario("a worker is left without file descriptors, and its connections are cut, for 10 s")
@@ -121,8 +128,20 @@ async def file_descriptors_exhausted(stage: Stage) -> None:
         resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
         amqp.drop()
         database.drop()
+        await eventually_async(partial(_is_away, victim), what="a worker that is not ready")
         await stage.pause(10.0)
         resource.prlimit(victim.process.pid, resource.RLIMIT_NOFILE, limits)
+
+
+def _clock_of(worker: WorkerProcess) -> datetime:
+    """The time that a worker's health pages say."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{worker.lines('started')[0]['port']}/livez") as answer:
+        return parsedate_to_datetime(answer.headers["Date"])
+
+
+async def _is_away(worker: WorkerProcess) -> bool:
+    status, _ = await asyncio.to_thread(lambda: worker.page("readyz", timeout_s=1.0))
+    return status != 200
 
 
 def _is_stopped(worker: WorkerProcess) -> bool:

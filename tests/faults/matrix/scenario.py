@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import importlib
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,8 +10,9 @@ from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.matrix.auditing import Audit, audited
+from tests.faults.matrix.auditing import audit
 from tests.faults.matrix.pair import Pair
+from tests.faults.matrix.result import Result
 from tests.faults.matrix.stage import Stage, new_stage
 from tests.integration.workers.processes import MODULE
 
@@ -27,7 +27,8 @@ class Scenario:
     """One fault. ``promises`` are figures [s] with what they reach at most; a miss is reported beside the counts.
 
     ``needs_private``: it breaks servers, which may not be given ones; ``variant`` makes servers of its own from them;
-    ``databases`` are those that it is about.
+    ``databases`` are those that it is about. ``strikes_for_s``: some command has to wait for its answer for so long at
+    least [s]; else the fault has not struck.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Scenario:
     variant: Callable[[Pair], AbstractContextManager[Pair]] = nullcontext
     databases: Sequence[str] = ("MariaDB", "PostgreSQL", "MySQL")
     is_smoke: bool = False
-    dead_letters: int = 0
+    strikes_for_s: float = 0.0
     forgets_events: bool = False
 
 
@@ -62,41 +63,6 @@ def scenario(words: str, **options: Any) -> Callable[[Play], Play]:
     return register
 
 
-@dataclass(kw_only=True)
-class Result:
-    """What came of a scenario; times in s. ``not_run`` says why it was left out."""
-
-    scenario: str
-    seed: int
-    broker: str
-    database: str
-    not_run: str | None = None
-    attempted: int = 0
-    acknowledged: int = 0
-    applied: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    contradicted: int = 0
-    unreported: int = 0
-    unexpected: list[str] = field(default_factory=list)
-    others_stall_s: float = 0.0
-    others_slowest_s: float = 0.0
-    recovery_s: float = 0.0
-    recovery_of_harmed_s: float = 0.0
-    figures: dict[str, float] = field(default_factory=dict)
-    promises: dict[str, float] = field(default_factory=dict)
-    broken_promises: list[str] = field(default_factory=list)
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing was lost, doubled or contradicted, and nothing unexpected happened."""
-        return not (self.lost or self.duplicated or self.contradicted or self.unexpected)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As it stands in the file."""
-        return dataclasses.asdict(self)
-
-
 async def played(scenario: Scenario, pair: Pair, seed: int, *, worker_program: Sequence[str] = MODULE) -> Result:
     """Play a scenario and audit what came of it; what goes wrong on the way is a finding."""
     result = Result(scenario=scenario.name, seed=seed, broker=pair.broker_name, database=pair.database_name)
@@ -112,8 +78,7 @@ async def played(scenario: Scenario, pair: Pair, seed: int, *, worker_program: S
             await stage.progress(_MORE)
             await stage.end()
             _measure(stage, scenario, result)
-            audit = await audited(stage, dead_letters=scenario.dead_letters, forgets_events=scenario.forgets_events)
-        _take(audit, result)
+            await audit(stage, result, forgets_events=scenario.forgets_events)
     except Exception:  # noqa: BLE001  a finding like any other
         result.unexpected.append(traceback.format_exc()[-2000:])
     return result
@@ -126,11 +91,6 @@ def why_not(scenario: Scenario, pair: Pair) -> str | None:
     if pair.database_name not in scenario.databases:
         return f"it is about {' and '.join(scenario.databases)}"
     return None
-
-
-def _take(audit: Audit, result: Result) -> None:
-    for one in dataclasses.fields(audit):
-        setattr(result, one.name, getattr(audit, one.name))
 
 
 def _measure(stage: Stage, scenario: Scenario, result: Result) -> None:
@@ -147,6 +107,10 @@ def _measure(stage: Stage, scenario: Scenario, result: Result) -> None:
             setattr(result, name, round(seconds, 3))
         else:
             result.figures[name] = round(seconds, 3)
+    longest_s = max(stage.ledger.slowest_s(since_s=since_s, is_others=is_others) for is_others in (True, False))
+    if longest_s < scenario.strikes_for_s:
+        words = f"no command waited for longer than {longest_s:.1f} s, expected {scenario.strikes_for_s:g} s"
+        result.unexpected.append(f"the fault did not strike: {words}")
     result.promises = dict(scenario.promises)
     result.broken_promises = [
         f"{name}: {figures[name]:.3g}, promised at most {most:g}"

@@ -68,10 +68,7 @@ class Stage:
         self.store = open_store(self.database_url, limits=PATIENT)
         self._cleaning.push_async_callback(self.store.close)
         broker = await self._cleaning.enter_async_context(RabbitBroker(self.amqp_url))
-        caller = broker.rpc_client()
-        await caller.start()
-        self._cleaning.push_async_callback(caller.close)
-        self.sender = Sender(caller=caller, ledger=self.ledger, rng=self.rng)
+        self.sender = Sender(caller=broker.rpc_client(), ledger=self.ledger, rng=self.rng)
         self.harmed, *others = new_jobs(self.rng, 4)
         self.others = others
         return self
@@ -140,6 +137,9 @@ class Stage:
         self.trainings_url = trainings_url or self.amqp_url
         for _ in range(workers):
             self.worker(**settings)
+        await eventually_async(self._all_ready, what="workers that take commands")  # they declare the queue
+        await self.sender.caller.start()
+        self._cleaning.push_async_callback(self.sender.caller.close)
         for job_id in (self.harmed, *self.others):
             own = list(lanes_of(job_id, self.sender, at_once=lanes, is_others=job_id != self.harmed))
             await own[0].register()
@@ -156,7 +156,8 @@ class Stage:
         number = len(self.trainings)
         job_id = f"training-{self.rng.getrandbits(32):08x}"
         environ = {name: text for name, text in os.environ.items() if not name.startswith("BSO_")}
-        environ |= {"BSO_URL": self.trainings_url, "BSO_STATE_DIR": str(self.folder / f"state-{number}")}
+        state_dir = self.folder / f"state-{number}"
+        environ |= {"BSO_URL": self.trainings_url, "BSO_STATE_DIR": str(state_dir)}
         environ["BSO_ENERGY"] = "assumed"
         journal = self.folder / f"training-{number}.jsonl"
         with (self.folder / f"training-{number}.log").open("wb") as log:
@@ -166,7 +167,7 @@ class Stage:
                 stderr=log,
                 env=environ,
             )
-        self.trainings.append(Training(job_id=job_id, journal=journal, process=process))
+        self.trainings.append(Training(job_id=job_id, journal=journal, state_dir=state_dir, process=process))
 
     def run(self, lanes: Sequence[Lane]) -> None:
         """Start lanes."""
@@ -180,6 +181,13 @@ class Stage:
             yield
         finally:
             self.mended_s = self.now_s()
+
+    async def suffer(self, strike: Callable[[], object], seconds: float, mend: Callable[[], object]) -> None:
+        """Strike, let the fault last, and mend it; both are called in a thread."""
+        async with self.fault():
+            await asyncio.to_thread(strike)
+            await self.pause(seconds)
+            await asyncio.to_thread(mend)
 
     def now_s(self) -> float:
         """The clock of the ledger [s]."""
@@ -218,14 +226,14 @@ class Stage:
                 }
             )
 
-        async def all_ready() -> bool:
-            return all([(await asyncio.to_thread(worker.page, "readyz"))[0] == 200 for worker in self.living])
-
         await self._within_reason(going(True), "answers for jobs without a fault")
-        await self._within_reason(all_ready, "ready workers")
+        await self._within_reason(self._all_ready, "ready workers")
         self.recovered_s = self.now_s()
         await self._within_reason(going(False), "answers for the job with the fault")
         self.harmed_recovered_s = self.now_s()
+
+    async def _all_ready(self) -> bool:
+        return all([(await asyncio.to_thread(worker.page, "readyz"))[0] == 200 for worker in self.living])
 
     async def _within_reason(self, condition: Callable[[], bool] | Callable[[], Awaitable[bool]], what: str) -> None:
         try:
@@ -298,6 +306,7 @@ class Training:
 
     job_id: str
     journal: Path
+    state_dir: Path
     process: subprocess.Popen[bytes]
 
 

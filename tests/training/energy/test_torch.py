@@ -2,7 +2,7 @@
 
 import torch
 
-from bso_client.energy.synchronization import synchronize
+from bso_client.energy.energy_monitor import synchronize
 
 
 def test_a_pytorch_that_does_not_use_cuda_is_left_alone() -> None:

@@ -72,7 +72,7 @@ def test_time_and_energy_go_on_where_the_checkpoint_was(
     (kept,) = (torch.load(tmp_path / "last.ckpt", weights_only=True)["callbacks"][name] for name in ["BsoCallback"])
     train(make_bso(), tmp_path, 0.95)
 
-    assert optimizer.commands(ReportEpoch)[-1].energy_j == kept["energy_j"] + 10.0
+    assert optimizer.commands(ReportEpoch)[-1].energy_j == kept["consumed"]["energy_j"] + 10.0
 
 
 def test_a_trial_that_has_ended_is_not_resumed_by_its_checkpoint(

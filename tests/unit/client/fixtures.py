@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from bso_client import BatchSizeOptimizer, JobSpec
-from bso_client.outbox import Outbox
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, ScriptedMonitor, job_spec
 
 __all__ = [
@@ -30,9 +29,9 @@ def has_delivered(bso: BatchSizeOptimizer) -> bool:
 
     That the optimizer has a command comes earlier: the client does not know of the answer yet.
     """
-    assert bso._core.run is not None
-    outbox: Outbox = bso._core.run._outbox  # type: ignore[attr-defined]  # a run of this process has one
-    return outbox.waiting == 0
+    contact = bso._session._contact
+    assert contact is not None
+    return contact.outbox.waiting == 0
 
 
 @pytest.fixture

@@ -1,14 +1,16 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from bso.domain.commands import BeginTrial, Request
+from bso.domain.commands import BeginTrial, Command, Request
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun
 from bso.domain.trial import Outcome
 from bso_client import Unreachable
-from bso_client.asking import ask
-from bso_client.leases import keep_lease
-from bso_client.progress import Progress
+from bso_client.delivery.asking import ask
+from bso_client.delivery.lease import keep_lease
+from bso_client.training.state import TrainingState
+from bso_client.training.transitions import received
 from tests.servers import PATIENCE_S
 from tests.unit.client.doubles import HARDWARE, job_spec
 
@@ -69,27 +71,35 @@ async def test_an_answer_to_another_question_is_none() -> None:
 
 
 async def test_a_renewal_that_fails_is_tried_again_until_the_trial_has_ended() -> None:
-    progress = Progress(
-        batch_size=64,
-        reason="",
-        spec=job_spec().resolve(),
-        hardware=HARDWARE,
-        trial_number=1,
-        trial_id="x",
-        lease_s=0.03,
-    )
+    class Sender:
+        state = TrainingState(
+            job_id="job",
+            key="k",
+            batch_size=64,
+            reason="",
+            spec=job_spec().resolve(),
+            hardware=HARDWARE,
+            trial_number=1,
+            trial_id="x",
+            lease_s=0.03,
+        )
+
+        def received(self, command: Command, reply: Reply) -> None:
+            self.state = received(self.state, command, reply).state
+
+    sender = Sender()
 
     class Ending(Scripted):
         async def call(self, request: Request, *, timeout_s: float) -> Reply:
             if len(self.answers) == 1:
-                progress.end(Outcome.CONVERGED, "", should_retry=False)
+                sender.state = replace(sender.state, outcome=Outcome.CONVERGED)
             return await super().call(request, timeout_s=timeout_s)
 
     transport = Ending(Unreachable("away"), LATER, RENEWED)
-    await asyncio.wait_for(keep_lease(transport, "job", progress), PATIENCE_S)
+    await asyncio.wait_for(keep_lease(transport, sender), PATIENCE_S)
 
     assert len(transport.came) == 3
-    assert progress.bound == 7.0
+    assert sender.state.bound == 7.0
 
 
 async def test_a_retry_after_the_deadline_is_refused_at_once() -> None:

@@ -2,12 +2,14 @@ import asyncio
 import logging
 import math
 import traceback
+from pathlib import Path
 
 import pytest
 
 from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch, Request
 from bso.domain.replies import KEPT, Problem, Reply
 from bso_client import BatchSizeOptimizer, Misconfigured, Outcome, Refused, SpecConflict, Unreachable
+from bso_client.delivery.journal import contents
 from tests.servers.waiting import eventually
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor, job_spec
 from tests.unit.client.fixtures import MakeOptimizer, has_delivered
@@ -40,7 +42,7 @@ def test_what_keeps_a_training_from_beginning_is_one_error_and_not_a_chain(
         bso.get_batch_size()
     shown = "".join(traceback.format_exception(raised.value))
     assert shown.count("Traceback (most recent call last)") == 1
-    assert "session.py" not in shown
+    assert "contact.py" not in shown
 
 
 def test_a_job_that_is_known_here_goes_on_with_the_best_size_last_heard_of(
@@ -56,7 +58,7 @@ def test_a_job_that_is_known_here_goes_on_with_the_best_size_last_heard_of(
     bso = make_bso()
     for trial in bso.trials():
         assert (trial.batch_size, trial.trial_number, trial.recurrence_id) == (128, None, None)
-        assert trial.reason == "the optimizer is out of reach: the best one last heard of"
+        assert trial.reason == "the optimizer is out of reach: the best one known here"
         with trial:
             trial.on_evaluate(0.5)
             optimizer.is_away = False
@@ -298,7 +300,7 @@ def test_a_misconfigured_way_is_an_error_at_first_and_no_reason_to_stop_later(
     assert make_bso(transport=Broken()).get_batch_size() == 64
 
 
-def test_what_could_not_be_delivered_at_the_end_is_a_warning(
+def test_what_could_not_be_delivered_at_the_end_is_kept_and_a_warning_says_where(
     bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     for trial in bso.trials():
@@ -307,8 +309,9 @@ def test_what_could_not_be_delivered_at_the_end_is_a_warning(
             trial.on_evaluate(0.95)
     bso.close(timeout=0.1)
 
-    lost = [record for record in caplog.records if getattr(record, "action", "") == "reports_lost"]
-    assert [record.getMessage() for record in lost] == ["2 reports could not be delivered and are lost"]
+    [said] = [record.getMessage() for record in caplog.records if getattr(record, "action", "") == "reports_kept"]
+    assert said.startswith("2 reports could not be delivered: they are kept in ")
+    assert "`bso journal flush`" in said
 
 
 def test_a_known_job_registers_again_when_the_way_is_back(
@@ -339,7 +342,7 @@ def test_closing_says_at_once_what_it_waits_for(
     bso.close(timeout=2.0)
 
     said = {getattr(record, "action", ""): record.getMessage() for record in caplog.records}
-    assert list(said) == ["optimizer_away", "closing_waits", "reports_lost"]
+    assert list(said) == ["optimizer_away", "closing_waits", "reports_kept"]
     assert said["closing_waits"].startswith("2 reports wait for the optimizer, which does not answer: closing waits")
 
 
@@ -388,3 +391,20 @@ def test_who_waits_for_an_answer_is_told_for_how_long(make_bso: MakeOptimizer) -
     finally:
         logging.getLogger("bso").removeHandler(warnings)
     assert warnings.said == ["the optimizer has not answered yet: waiting up to 60 s for it"]
+
+
+def test_what_is_refused_after_an_outage_is_set_aside_with_the_reason(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path
+) -> None:
+    for trial in bso.trials():
+        with trial:
+            optimizer.is_away = True
+            trial.on_evaluate(0.1)
+            optimizer.problem = Problem(type="unknown_job", title="There is no such job", detail="it was deleted")
+            optimizer.is_away = False
+            eventually(lambda: has_delivered(bso))
+            optimizer.problem = None
+            trial.call_off("seen enough")
+    [found] = contents(tmp_path / "state")
+    assert found.set_aside[0]["reason"] == "unknown_job: There is no such job: it was deleted"
+    assert list(found.letters) == []

@@ -14,9 +14,9 @@ from bso_client import Outcome
 from bso_client.command_ids import new_command_id
 from bso_client.failures import ending_of
 from bso_client.job_spec import JobSpec
-from bso_client.meter import Consumption
 from bso_client.notes import Note, Notebook
-from bso_client.progress import Progress
+from bso_client.training.consumption import Consumption
+from bso_client.training.state import TrainingState
 from tests.unit.client.doubles import HARDWARE, job_spec
 
 E = TypeVar("E", bound=BaseException)
@@ -124,9 +124,18 @@ def test_energy_stays_unknown_once_a_part_is_unknown() -> None:
     assert consumed == Consumption(time_s=2.0, energy_j=None)
 
 
-def ended(batch_size: int, cost: float, outcome: Outcome = Outcome.CONVERGED) -> Progress:
+def ended(batch_size: int, cost: float, outcome: Outcome = Outcome.CONVERGED) -> TrainingState:
     spec = job_spec().resolve()
-    return Progress(batch_size=batch_size, reason="", spec=spec, hardware=HARDWARE, cost=cost, outcome=outcome)
+    return TrainingState(
+        job_id="job",
+        key="key",
+        batch_size=batch_size,
+        reason="",
+        spec=spec,
+        hardware=HARDWARE,
+        cost=cost,
+        outcome=outcome,
+    )
 
 
 def test_the_note_keeps_the_cheapest_converged_batch_size() -> None:

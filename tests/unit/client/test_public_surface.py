@@ -19,8 +19,10 @@ from tests.unit.client.doubles import ScriptedMonitor
 
 def a_script(bso: BatchSizeOptimizer) -> None:
     assert_type(bso.trials(), Generator[Trial, None, None])
+    assert_type(bso.resumable_trials(None), Generator[Trial, None, None])
     for trial in bso.trials():
         assert_type(trial.batch_size, int)
+        assert_type(trial.is_resumed, bool)
         assert_type(trial.outcome, Outcome | None)
         assert_type(trial.bound, float | None)
         assert_type(trial.learning_rate, float)

@@ -173,3 +173,33 @@ def test_a_trial_that_was_never_registered_is_registered_when_it_is_resumed(
     bso.on_train_begin()
     eventually(lambda: len(optimizer.trials()) == 2)
     assert asdict(optimizer.commands(BeginTrial)[-1])["batch_size"] == 64
+
+
+def test_a_loop_resumes_the_trial_of_a_checkpoint(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+    state = preempted(make_bso)
+    seen = []
+    for trial in make_bso().resumable_trials(state):
+        seen.append((trial.is_resumed, trial.epoch))
+        with trial:
+            trial.on_evaluate(0.95)
+    assert seen == [(True, 1.0)]
+    assert [row.outcome for row in optimizer.trials()] == [Outcome.CONVERGED]
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_loop_over_a_trial_that_has_ended_begins_anew(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, has_checkpoint: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = None
+    for trial in make_bso().trials():
+        with trial:
+            state = trial.state_dict()
+            trial.on_evaluate(0.95)
+    seen = []
+    for trial in make_bso().resumable_trials(state if has_checkpoint else None):
+        seen.append(trial.is_resumed)
+        with trial:
+            trial.on_evaluate(0.95)
+    assert seen == [False]
+    assert [row.outcome for row in optimizer.trials()] == [Outcome.CONVERGED] * 2
+    assert ("training begins anew" in caplog.text) is has_checkpoint

@@ -5,8 +5,8 @@ import pytest
 
 from bso.domain.replies import Problem
 from bso_client import BatchSizeOptimizer, DistributedNotReady, InvalidSetting, InvalidUrl
-from bso_client.core import OptimizerCore
 from bso_client.errors import Misconfigured, Refused
+from bso_client.session import Session
 from bso_client.settings import read_settings
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, ScriptedMonitor, job_spec
 
@@ -131,9 +131,9 @@ async def test_ranks_are_told_what_to_do(
     environ: dict[str, str], words: str, optimizer: ReachableOptimizer, tmp_path: Path
 ) -> None:
     environ |= {"BSO_STATE_DIR": str(tmp_path)}
-    core = OptimizerCore(job_spec(), environ, transport=optimizer, hardware=HARDWARE)
+    session = Session(job_spec(), environ, transport=optimizer, hardware=HARDWARE)
     with pytest.raises(DistributedNotReady, match=words):
-        await core.begin()
+        await session.begin()
 
 
 @pytest.mark.parametrize(

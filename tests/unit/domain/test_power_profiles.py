@@ -71,9 +71,11 @@ def test_a_job_that_comes_back_after_its_deletion_has_no_profiles(life: JobLife)
 def test_only_beginning_and_resuming_need_profiles_to_be_loaded(life: JobLife) -> None:
     trial = life.begin("a", hardware=V100)
     assert life.job is not None
+    assert needs_profiles_of(life.job, do.BeginTrial(hardware=A100)) is None, "nothing was measured yet"
+    job = replace(life.job, has_power_profiles=True)
     renewal = do.RenewLease(trial_number=trial.trial_number, trial_id=trial.trial_id)
     needs = {
-        command: needs_profiles_of(life.job, command)
+        command: needs_profiles_of(job, command)
         for command in (
             do.BeginTrial(hardware=A100),
             replace(renewal, is_resumption=True),

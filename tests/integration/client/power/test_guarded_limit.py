@@ -1,3 +1,4 @@
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -5,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bso_client.power.guarded_limit import GuardedLimit, LimitNotSet
+from bso_client.power.guard import LockFile
+from bso_client.power.limits import GuardedLimit, LimitNotSet
 from tests.fakes.gpus import FakeGpus
 from tests.integration.client.power.conftest import MakePowerLimit
 
@@ -102,6 +104,29 @@ def test_a_gpu_that_is_not_there_is_told(gpus: FakeGpus, tmp_path: Path) -> None
     gpus.add()
     with pytest.raises(LimitNotSet, match="only 0 are there"):
         GuardedLimit(["GPU-gone"], lock_folder=tmp_path)
+
+
+def test_several_gpus_are_taken_together_or_not_at_all(gpus: FakeGpus, tmp_path: Path) -> None:
+    uuids = [gpus.device(gpus.add())["uuid"] for _ in range(2)]
+    with LockFile(tmp_path, uuids[1]):
+        with pytest.raises(LimitNotSet, match="sets the power limit of the same GPU already"):
+            GuardedLimit(uuids, lock_folder=tmp_path)
+        LockFile(tmp_path, uuids[0]).close()
+    assert gpus.limits_set == []
+
+
+def test_a_limit_is_restored_by_its_holder_although_a_forked_child_lives_on(
+    gpus: FakeGpus, make_limit: MakeLimit
+) -> None:
+    limit = make_limit()
+    limit.set(400)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    limit.close()
+    assert gpus.device(0)["limit_w"] == 650.0
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 def test_a_power_limit_optimizer_that_cannot_replace_its_guard_gives_up(

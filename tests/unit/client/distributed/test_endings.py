@@ -6,7 +6,8 @@ from bso_client import BsoError, InvalidSpec, Refused, TrainFailed
 from bso_client.distributed.carried import carried, raise_first
 from bso_client.distributed.endings import Evaluated, Left, ending_of_all
 from bso_client.distributed.pool import PooledMeter
-from bso_client.meter import Consumption, Meter
+from bso_client.meter import Meter
+from bso_client.training.consumption import Consumption
 
 NOTHING = Consumption()
 GOES_ON = Evaluated(epoch=1.0, metric=0.1, consumed=NOTHING)
@@ -90,7 +91,7 @@ def test_energies_add_up_and_the_slowest_rank_tells_the_time() -> None:
     meter.stop()
     assert meter.consumed == Consumption(time_s=105.0, energy_j=1100.0)  # two ranks, as far as one can know
     own = meter.own.consumed
-    meter.pool(own, [own, Consumption(time_s=7.0, energy_j=150.0)])
+    meter.pool([own, Consumption(time_s=7.0, energy_j=150.0)])
     assert meter.consumed == Consumption(time_s=107.0, energy_j=1200.0)
     meter.start()
     clock.now = 6.0
@@ -100,5 +101,5 @@ def test_energies_add_up_and_the_slowest_rank_tells_the_time() -> None:
 def test_energy_that_one_rank_could_not_measure_is_unknown() -> None:
     clock = Clock()
     meter = PooledMeter(Meter(clock, clock=clock), before=NOTHING, size=2)
-    meter.pool(NOTHING, [NOTHING, Consumption(time_s=1.0, energy_j=None)])
+    meter.pool([NOTHING, Consumption(time_s=1.0, energy_j=None)])
     assert meter.consumed == Consumption(time_s=1.0, energy_j=None)

@@ -3,7 +3,6 @@
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -12,15 +11,13 @@ from hypothesis import strategies as st
 from bso_client.energy.counters import (
     MOST_POWER_W,
     Counter,
-    PowerIntegral,
     Reading,
     SteadyCounter,
     WrappingCounter,
     energy_between,
     energy_of_window,
 )
-from bso_client.energy.errors import MeterFailed
-from bso_client.energy.opened import keep_reading
+from bso_client.energy.rapl import keep_reading
 
 POWER_W = 100.0
 
@@ -194,90 +191,6 @@ def test_no_energy_is_lost_or_made_by_wrapping(increments: list[float], start_j:
     readings = [counter.read() for _ in sums]
 
     assert energy_between(readings[0], readings[-1]) == pytest.approx(sum(increments), abs=1e-6)
-
-
-def integral(*samples: tuple[float, float], longest_gap_s: float = 5.0, kept_s: float = 1000.0) -> PowerIntegral:
-    made = PowerIntegral(longest_gap_s=longest_gap_s, kept_s=kept_s)
-    for at_s, power_w in samples:
-        made.add(at_s, power_w)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("at_s", "energy_j"),
-    [(10.0, 0.0), (10.5, 62.5), (11.0, 150.0), (11.5, 150.0 + 93.75), (12.0, 150.0 + 175.0), (13.0, 150.0 + 300.0)],
-)
-def test_power_is_taken_to_be_linear_between_samples(at_s: float, energy_j: float) -> None:
-    measured = integral((10.0, 100.0), (11.0, 200.0), (13.0, 100.0))
-
-    assert measured.at(at_s).energy_j == pytest.approx(energy_j)
-    assert measured.at(at_s).at_s == at_s
-
-
-@given(
-    steps_s=st.lists(st.floats(1e-6, 4.9), min_size=1, max_size=50),
-    ends=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
-    power_w=st.floats(0.1, 1e4),
-)
-def test_constant_power_is_power_times_time_whenever_samples_were_taken(
-    steps_s: list[float], ends: tuple[float, float], power_w: float
-) -> None:
-    samples = [(1000.0 + sum(steps_s[:count]), power_w) for count in range(len(steps_s) + 1)]
-    begin_s, end_s = (1000.0 + end * (samples[-1][0] - 1000.0) for end in sorted(ends))
-    measured = integral(*samples)
-
-    energy_j = energy_between(measured.at(begin_s), measured.at(end_s))
-    assert energy_j == pytest.approx(power_w * (end_s - begin_s), rel=1e-6, abs=1e-9 * power_w)
-
-
-def test_windows_within_one_interval_add_up_to_it() -> None:
-    measured = integral((0.0, 100.0), (1.0, 500.0))
-    readings = [measured.at(number / 7) for number in range(8)]
-    parts = [energy_between(begin, end) for begin, end in pairwise(readings)]
-
-    assert sum(parts) == pytest.approx(300.0)
-    assert parts == sorted(parts)
-
-
-def test_an_instant_before_the_first_or_after_the_last_sample_is_not_known() -> None:
-    measured = integral((10.0, 100.0), (11.0, 100.0))
-
-    assert (measured.reaches(11.0), measured.reaches(11.1)) == (True, False)
-    with pytest.raises(MeterFailed, match="not kept"):
-        measured.at(9.9)
-    with pytest.raises(MeterFailed, match="not sampled at that time"):
-        measured.at(11.1)
-
-
-def test_samples_are_kept_for_so_long_and_one_before_it() -> None:
-    measured = integral(*((float(at_s), 100.0) for at_s in range(100)), kept_s=9.5)
-
-    assert measured.at(89.5).energy_j == pytest.approx(8950.0)
-    with pytest.raises(MeterFailed, match="not kept"):
-        measured.at(88.9)
-
-
-def test_a_failed_sample_loses_the_thread_once() -> None:
-    measured = integral((0.0, 100.0))
-    measured.interrupt()
-    measured.interrupt()
-    for at_s in (2.0, 3.0):
-        measured.add(at_s, 100.0)
-
-    assert measured.at(2.0) == reading(0.0, at_s=2.0, breaks=1)
-    assert math.isnan(energy_between(measured.at(0.0), measured.at(2.0)))
-    assert energy_between(measured.at(2.0), measured.at(3.0)) == 100.0
-    with pytest.raises(MeterFailed, match="not sampled at that time"):
-        measured.at(1.0)
-
-
-def test_too_long_a_gap_between_samples_loses_the_thread() -> None:
-    measured = integral((0.0, 100.0), (5.5, 100.0), (6.0, 100.0))
-
-    assert math.isnan(energy_between(measured.at(0.0), measured.at(5.5)))
-    assert energy_between(measured.at(5.5), measured.at(6.0)) == 50.0
-    with pytest.raises(MeterFailed, match="not sampled at that time"):
-        measured.at(2.0)
 
 
 def test_counters_are_read_in_the_background_until_it_is_over() -> None:

@@ -5,7 +5,6 @@ import math
 import os
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
 
@@ -13,7 +12,7 @@ import pytest
 
 from bso_client import EnergyMethod, EnergyMonitor, InvalidSetting, NoMeter, NotInThisProcess, WrongOrder
 from bso_client.distributed.counting import devices_of, is_counted_elsewhere
-from bso_client.energy.measurement import total_energy_j
+from bso_client.energy.monitor import total_energy_j
 from tests.fakes.gpus import FakeGpus
 from tests.fakes.powercap import FakePowercap
 from tests.unit.client.energy.conftest import Clock, MakeMonitor
@@ -308,13 +307,14 @@ def test_gpus_of_others_are_not_measured_by_the_processors_meter(
         make_monitor()
 
 
-def test_a_gpu_that_tells_neither_energy_nor_power_is_refused(
-    gpus: FakeGpus, powercap: FakePowercap, make_monitor: MakeMonitor
+@pytest.mark.parametrize("power_w", [40.0, None], ids=["from before Volta", "virtual"])
+def test_a_gpu_without_an_energy_counter_is_refused(
+    gpus: FakeGpus, powercap: FakePowercap, make_monitor: MakeMonitor, power_w: float | None
 ) -> None:
-    gpus.add(name="GRID T4-1Q", energy_j=None, power_w=None)
+    gpus.add(name="Tesla P4", energy_j=None, power_w=power_w)
     powercap.add_package()
 
-    with pytest.raises(NoMeter, match=r"GPU 0 \(GRID T4-1Q\).*nvmlDeviceGetPowerUsage: Not Supported"):
+    with pytest.raises(NoMeter, match=r"GPU 0 \(Tesla P4\).*Not Supported.*pass a monitor of your own"):
         make_monitor()
 
 
@@ -408,13 +408,11 @@ def test_threads_may_share_a_monitor(two: FakeGpus, make_monitor: MakeMonitor) -
 
 
 def test_a_forked_copy_measures_nothing_and_takes_nothing_away(
-    two: FakeGpus, powercap: FakePowercap, make_monitor: MakeMonitor, clock: Clock
+    two: FakeGpus, powercap: FakePowercap, make_monitor: MakeMonitor
 ) -> None:
     """As a worker of a DataLoader is: it has a copy of everything, and ends before the training does."""
     powercap.add_package()
-    two.change(1, energy_j=None)  # its power is sampled by a helper process
     monitor = make_monitor()
-    clock.now = time.monotonic()
     monitor.begin_window("w")
     child = os.fork()
     if child == 0:
@@ -428,13 +426,10 @@ def test_a_forked_copy_measures_nothing_and_takes_nothing_away(
         finally:
             os._exit(1)
     two.consume(0, 5.0)
-    clock.now = time.monotonic()
+    two.consume(1, 2.0)
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    measured = monitor.end_window("w")
-    assert measured.gpu_energy[0] == 5.0
-    assert measured.gpu_energy[1] == pytest.approx(100.0 * measured.time, rel=1e-6)
-    assert measured.method is EnergyMethod.NVML_POWER
+    assert monitor.end_window("w").gpu_energy == {0: 5.0, 1: 2.0}
 
 
 def test_a_monitor_is_a_context_manager(two: FakeGpus) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bso_client import EnergyMethod, EnergyMonitor, HardwareKind, InvalidSetting
-from bso_client.energy.meters import find_gpus
+from bso_client.energy.gpus import find_gpus
 from bso_client.hardware import cpu_kind, hardware_for
 from tests.fakes.gpus import FakeGpus
 from tests.fakes.powercap import FakePowercap

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from bso_client.energy.measurement import total_energy_j
-from bso_client.meter import Consumption, Meter
+from bso_client.energy.monitor import total_energy_j
+from bso_client.meter import Meter
+from bso_client.training.consumption import Consumption
 from tests.unit.client.doubles import Measured, ScriptedMonitor
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from bso.domain.errors import Misconfigured
-from bso_client.energy.errors import GpuLost, MigSlice, NoNvml, NoPermission, NotSupported, NvmlError
-from bso_client.energy.nvml import Nvml
+from bso_client.energy.nvml import GpuLost, MigSlice, NoNvml, NoPermission, NotSupported, Nvml, NvmlError
 from tests.fakes.gpus import FakeGpus
 
 
@@ -27,14 +26,14 @@ def test_errors_say_which_gpu_and_what_to_expect_of_it(
     gpus.add(name="NVIDIA L4")
     with Nvml() as nvml:
         [gpu] = nvml.gpus()
-        gpus.fail("nvmlDeviceGetPowerUsage", code)
+        gpus.fail("nvmlDeviceGetTotalEnergyConsumption", code)
 
         with pytest.raises(NvmlError) as caught:
-            gpu.power_w()
+            gpu.energy_j()
 
     assert type(caught.value) is kind
     assert caught.value.code == code
-    assert str(caught.value) == f"GPU 0 (NVIDIA L4): nvmlDeviceGetPowerUsage: {said} (NVML error {code})"
+    assert str(caught.value) == f"GPU 0 (NVIDIA L4): nvmlDeviceGetTotalEnergyConsumption: {said} (NVML error {code})"
     assert isinstance(caught.value, Misconfigured)
 
 
@@ -79,7 +78,7 @@ def test_a_lost_gpu_harms_only_those_who_see_it(gpus: FakeGpus) -> None:
 @pytest.mark.parametrize("visible", [None, "0", "GPU-0000", "MIG-GPU-1/2/3", "MIG-41b3e3c5"])
 def test_slices_are_refused_with_an_explanation(gpus: FakeGpus, visible: str | None) -> None:
     gpus.add(mig_mode=1)
-    with Nvml() as nvml, pytest.raises(MigSlice, match="tells the energy of the whole GPU only"):
+    with Nvml() as nvml, pytest.raises(MigSlice, match="reports the energy of the whole GPU only"):
         nvml.visible_gpus(visible)
 
 

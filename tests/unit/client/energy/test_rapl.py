@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from bso_client import EnergyMethod, EnergyMonitor, InvalidSetting, NoMeter
-from bso_client.energy.errors import MeterFailed
-from bso_client.energy.meters import find_processors
-from bso_client.energy.rapl import find_zones
+from bso_client.energy.monitor import MeterFailed
+from bso_client.energy.rapl import find_processors, find_zones
 from tests.fakes.gpus import FakeGpus
 from tests.fakes.powercap import FakePowercap
 from tests.servers import eventually

@@ -5,7 +5,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from bso_client.energy.synchronization import synchronize
+from bso_client.energy.energy_monitor import synchronize
 from tests.fakes.gpus import FakeGpus
 from tests.unit.client.energy.conftest import MakeMonitor
 

@@ -1,6 +1,6 @@
 import pytest
 
-from bso_client.energy.visible_devices import names_mig_slice, visible_positions
+from bso_client.energy.nvml import names_mig_slice, visible_positions
 
 UUIDS = ("GPU-8f1a0000", "GPU-8f2b0000", "GPU-90000000", "GPU-a0000000")
 

@@ -1,7 +1,16 @@
 from bso.domain.commands import PowerMeasurement
-from bso_client.power.agreement import Opening, Stand, joint_opening, resume_together, stand_of
-from bso_client.power.profiling import Phase, Plan, begin_profiling, begin_step
-from bso_client.power.reduction import Window
+from bso_client.power.profiling import (
+    Opening,
+    Phase,
+    Plan,
+    Stand,
+    Window,
+    begin_profiling,
+    begin_step,
+    joint_opening,
+    resume_together,
+    stand_of,
+)
 
 PLAN = Plan(limits_w=(300, 200, 100), wait_steps=0, warmup_steps=2, profile_steps=4)
 

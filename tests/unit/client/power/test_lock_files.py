@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from bso_client.power.devices import Device, common_limits_w
-from bso_client.power.lock_files import LimitRecord, LimitTaken, LockFile, LockFiles, default_lock_folder
+from bso_client.power.guard import LimitRecord, LimitTaken, LockFile
+from bso_client.power.limits import default_lock_folder
 
 RECORD = LimitRecord(original_w=300.0, set_w=(200.0, 100.0), boot_id="boot")
 
@@ -31,14 +31,6 @@ def test_what_a_holder_left_behind_is_found_by_the_next_unless_it_is_forgotten(t
     lock.forget()
     assert lock.left_behind() is None
     lock.close()
-
-
-def test_several_locks_are_taken_together_or_not_at_all(tmp_path: Path) -> None:
-    taken = LockFile(tmp_path, "GPU-2")
-    with pytest.raises(LimitTaken):
-        LockFiles(tmp_path, ["GPU-1", "GPU-2"])
-    LockFile(tmp_path, "GPU-1").close()
-    taken.close()
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
@@ -76,24 +68,3 @@ def test_a_record_explains_the_limits_that_its_holder_has_set(current_w: float, 
 
 def test_the_folder_for_locks_can_be_written() -> None:
     assert os.access(default_lock_folder(), os.W_OK)
-
-
-def device(uuid: str, *, lowest_w: float = 100, highest_w: float = 300, default_w: float = 250) -> Device:
-    return Device(
-        index=0,
-        uuid=uuid,
-        name="A100",
-        memory_mib=40960,
-        lowest_w=lowest_w,
-        highest_w=highest_w,
-        default_w=default_w,
-    )
-
-
-def test_gpus_are_driven_between_the_limits_that_all_of_them_take() -> None:
-    devices = [device("a"), device("b", lowest_w=150, highest_w=280)]
-    assert common_limits_w(devices, {"a": 250, "b": 250}) == (280, 150)
-
-
-def test_a_cap_below_the_default_is_respected() -> None:
-    assert common_limits_w([device("a"), device("b")], {"a": 250, "b": 200}) == (200, 100)

@@ -3,10 +3,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bso_client.power.guarded_limit import LimitNotSet
-from bso_client.power.profiling import Plan, begin_profiling
-from bso_client.power.reduction import Window
-from bso_client.power.tuning import Tuning
+from bso_client.power.limits import LimitNotSet
+from bso_client.power.profiling import Plan, Window, begin_profiling
+from bso_client.power.training import Tuning
 
 PLAN = Plan(limits_w=(300.0, 200.0), wait_steps=0, warmup_steps=0, profile_steps=2)
 
@@ -84,7 +83,7 @@ def test_a_meter_that_does_not_begin_gives_no_measurement(caplog: pytest.LogCapt
 
     tuned = tuning(Limit(), Meter(begins=begins))
     train(tuned, 5)
-    assert [window.tells_something for window in tuned.windows] == [False, True]
+    assert [window.is_known for window in tuned.windows] == [False, True]
     assert "OSError('no meter')" in caplog.text
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from bso.domain.trial import Trial
 from bso_client import BatchSizeOptimizer, EnergyMethod, EnergyMonitor, InvalidSetting
-from bso_client.energy import metering
-from bso_client.energy.assumed import ConstantPowerMonitor
-from bso_client.energy.metering import EnergySetting, default_monitor, read_metering_settings
+from bso_client.energy import energy_monitor
+from bso_client.energy.energy_monitor import default_monitor
+from bso_client.energy.meters import EnergySetting, read_metering_settings
+from bso_client.energy.monitor import ConstantPowerMonitor
 from tests.fakes.gpus import FakeGpus
 from tests.fakes.powercap import FakePowercap
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, job_spec
@@ -23,7 +24,7 @@ def _this_machine(monkeypatch: pytest.MonkeyPatch, gpus: FakeGpus, powercap: Fak
     monkeypatch.setenv("BSO_POWERCAP_DIR", str(powercap.root))
     for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(metering, "_told", set())
+    monkeypatch.setattr(energy_monitor, "_warned", set())
 
 
 def trial_of(optimizer: ReachableOptimizer, *meanwhile: Callable[[], None], **options: Any) -> Trial:

@@ -1,0 +1,42 @@
+"""What came of a scenario: the object in build/faults.json."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What came of a scenario; times in s. ``not_run`` says why it was left out."""
+
+    scenario: str
+    seed: int
+    broker: str
+    database: str
+    not_run: str | None = None
+    attempted: int = 0
+    acknowledged: int = 0
+    applied: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    contradicted: int = 0
+    unreported: int = 0
+    unexpected: list[str] = field(default_factory=list)
+    others_stall_s: float = 0.0
+    others_slowest_s: float = 0.0
+    recovery_s: float = 0.0
+    recovery_of_harmed_s: float = 0.0
+    figures: dict[str, float] = field(default_factory=dict)
+    promises: dict[str, float] = field(default_factory=dict)
+    broken_promises: list[str] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing was lost, doubled or contradicted, and nothing unexpected happened."""
+        return not (self.lost or self.duplicated or self.contradicted or self.unexpected)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        return dataclasses.asdict(self)
