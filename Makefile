@@ -16,7 +16,7 @@ comma := ,
 DEV := $(VENV)/.installed-dev
 TRAINING := $(VENV)/.installed-dev+training
 # What only the tests with PyTorch can reach, and their data.
-TOGETHER := torch_ranks shared_run together exchange leader equipment meeting
+TOGETHER := torch_ranks group exchange leader equipment meeting
 empty :=
 MATRIX := $(BIN)/python -m tests.faults.matrix --smoke --add
 NEEDS_TORCH := $(subst $(empty) $(empty),$(comma),client/bso_client/integrations/* $(TOGETHER:%=client/bso_client/distributed/%.py))
@@ -97,12 +97,14 @@ dist: $(DEV) ## build the sdist and the wheel of a release in dist, and check wh
 
 faults: $(DEV) ## strike many jobs with faults and audit what came of it: build/faults.json (ARGS="--help")
 	@tools/install-servers faults
+ifneq ($(ARGS),)
 	$(BIN)/python -m tests.faults.matrix $(ARGS)
-ifeq ($(ARGS),)
-	$(MATRIX) --database postgresql
-	@export PYTHON=$(abspath $(BIN))/python; if urls=$$(tools/newest-servers start); then \
-	  eval "$$urls"; $(MATRIX) --database given; status=$$?; tools/newest-servers stop; exit $$status; \
-	else $(MATRIX) --database given --not-run "MySQL 9 and RabbitMQ 4 do not start here"; fi
+else
+	@status=0; $(BIN)/python -m tests.faults.matrix || status=1; \
+	$(MATRIX) --database postgresql || status=1; \
+	export PYTHON=$(abspath $(BIN))/python; if urls=$$(tools/newest-servers start); then \
+	  eval "$$urls"; $(MATRIX) --database given || status=1; tools/newest-servers stop; \
+	else $(MATRIX) --database given --not-run "MySQL 9 and RabbitMQ 4 do not start here"; fi; exit $$status
 endif
 
 fuzz: servers $(DEV) ## 200 000 messages of all kinds of nonsense among good ones (ARGS="--help")
