@@ -73,7 +73,7 @@ class Contact:
         learning_rate: LearningRate | None,
         journal: JournalPlace,
     ) -> None:
-        self.outbox = Outbox(transport, journal.of)
+        self.outbox = Outbox(transport, journal.of, deliver_earlier=self._deliver_earlier)
         self._journal = journal
         self._registration = registration
         self._transport = transport
@@ -209,17 +209,24 @@ class Contact:
         if not await self.outbox.drained(timeout_s=timeout_s):
             raise Unreachable(f"{self.outbox.waiting} reports of the last trial could not be delivered yet")
         if self.job_id is not None:
-            await self._flush(self.job_id, deadline)
+            await self._deliver_earlier(self.job_id, deadline)
         return deadline
 
-    async def _flush(self, job_id: str, deadline: float) -> None:
+    async def _deliver_earlier(self, job_id: str, deadline: float | None = None) -> None:
         """Deliver what ended processes have left of this job. Raises Unreachable, Misconfigured."""
         folder = self._journal.folder(job_id)
         if not folder.exists():
             return
         from bso_client.delivery.flushing import flush
 
-        flushed = await flush(folder, self._transport, timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
+        now = asyncio.get_running_loop().time()
+        timeout_s = self._waiting.unreachable_timeout_s if deadline is None else max(0.0, deadline - now)
+        try:
+            flushed = await flush(folder, self._transport, timeout_s=timeout_s)
+        except Exception as error:  # noqa: BLE001  # whatever a disk has, no training ends of it
+            words = "what earlier trainings have kept in %s cannot be delivered (%s: %s)"
+            logger.warning(words, folder, type(error).__name__, error, extra={"action": "journal_failed"})
+            return
         if flushed.delivered or flushed.set_aside:
             logger.info(
                 "%d reports of earlier trainings were delivered, %d refused and set aside in %s",

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from uuid import uuid4
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
+
 from tools.private_servers.server import PrivateServer, ServerFailed, program
 
 
@@ -76,7 +78,11 @@ class Management:
         """Close all connections of the URL's user, to any virtual host, from the server's side; how many they were."""
         path = f"connections/username/{urlsplit(url).username or 'guest'}"
         found: list[object] = self.request("GET", path)
-        self.request("DELETE", path)
+        # 500 is answered where one of them closes by itself meanwhile.
+        several = Retrying(
+            reraise=True, retry=retry_if_exception_type(ServerFailed), stop=stop_after_attempt(5), wait=wait_fixed(0.2)
+        )
+        several(self.request, "DELETE", path)
         return len(found)
 
     def url_of(self, vhost: str, *, name: str | None = None, password: str = "") -> str:

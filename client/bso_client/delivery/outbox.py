@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from bso.domain.commands import BeginTrial, Command, Request
@@ -83,11 +83,21 @@ class Letter:
 
 
 class Outbox:
-    """Letters of one process. One at a time is on its way; the others wait for it."""
+    """Letters of one process. One at a time is on its way; the others wait for it.
 
-    def __init__(self, transport: Transport, journal_of: Callable[[str], Journal]) -> None:
+    ``deliver_earlier`` delivers what ended processes have kept of a job: after an outage it goes first.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        journal_of: Callable[[str], Journal],
+        *,
+        deliver_earlier: Callable[[str], Awaitable[None]],
+    ) -> None:
         self._transport = transport
         self._journal_of = journal_of
+        self._deliver_earlier = deliver_earlier
         self._journal: Journal | None = None
         self._is_journal_broken = False
         self._identities: dict[str, Identity] = {}  # of trainings that were registered late, by their keys
@@ -167,6 +177,8 @@ class Outbox:
         while self._letters:
             letter = self._letters[0]
             try:
+                if self.is_away:
+                    await self._deliver_earlier(letter.sender.state.job_id)
                 refusal = await self._attempt(letter)
             except (Retryable, Misconfigured) as error:
                 letter.give_up_waiting()

@@ -314,6 +314,56 @@ def test_what_could_not_be_delivered_at_the_end_is_kept_and_a_warning_says_where
     assert "`bso journal flush`" in said
 
 
+def test_what_earlier_trainings_have_left_goes_first_when_an_outage_ends_in_mid_training(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer
+) -> None:
+    first = make_bso()
+    first.get_batch_size()
+    first.close()
+    optimizer.is_away = True
+    earlier = make_bso()
+    one_converged_recurrence(earlier)
+    earlier.close(timeout=0.0)
+
+    bso = make_bso()
+    for trial in bso.trials():
+        with trial:
+            trial.on_evaluate(0.5, epoch=1.0)
+            optimizer.is_away = False
+            eventually(lambda: has_delivered(bso))
+            trial.on_evaluate(0.95, epoch=3.0)
+    bso.close()
+    assert [report.epoch for report in optimizer.commands(ReportEpoch)] == [2.0, 1.0, 3.0]
+    assert [(row.outcome, row.epoch) for row in optimizer.trials()[1:]] == [
+        (Outcome.CONVERGED, 2.0),
+        (Outcome.CONVERGED, 3.0),
+    ]
+
+
+def test_a_journal_that_cannot_be_read_holds_up_no_training(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimizer.is_away = False
+    first = make_bso()
+    one_converged_recurrence(first)
+    first.close()
+    optimizer.is_away = True
+    earlier = make_bso()
+    one_converged_recurrence(earlier)
+    earlier.close(timeout=0.0)
+    optimizer.is_away = False
+    [file] = tmp_path.rglob("00000001.jsonl")
+    file.with_name("flush.lock").unlink(missing_ok=True)
+    file.with_name("flush.lock").mkdir()
+
+    bso = make_bso()
+    one_converged_recurrence(bso)
+    bso.close()
+    assert "journal_failed" in [getattr(record, "action", "") for record in caplog.records]
+    assert file.exists()
+    assert len(optimizer.trials()) == 2
+
+
 def test_a_known_job_registers_again_when_the_way_is_back(
     make_bso: MakeOptimizer, optimizer: ReachableOptimizer
 ) -> None:

@@ -64,7 +64,7 @@ def state() -> TrainingState:
 
 
 def run_over(transport: SlowTransport, *, report_timeout_s: float = 0.05) -> tuple[Driver, Outbox]:
-    outbox = Outbox(transport, journal_of)
+    outbox = Outbox(transport, journal_of, deliver_earlier=nothing_earlier)
     run = Driver(
         Step(state=state()),
         meter=PooledMeter(Meter(ScriptedMonitor()), before=Consumption(), size=1),
@@ -79,6 +79,9 @@ def run_over(transport: SlowTransport, *, report_timeout_s: float = 0.05) -> tup
 
 def journal_of(job_id: str) -> Journal:
     raise OSError(f"the tests of the journal keep {job_id}, not these")
+
+
+async def nothing_earlier(job_id: str) -> None: ...
 
 
 async def evaluate(run: Driver, metric: float) -> None:
@@ -193,7 +196,7 @@ async def test_a_bug_in_a_letter_does_not_stop_the_others(caplog: pytest.LogCapt
             return GO_ON
 
     transport = Answering()
-    outbox = Outbox(transport, journal_of)
+    outbox = Outbox(transport, journal_of, deliver_earlier=nothing_earlier)
     command = ReportEpoch(trial_number=0, trial_id="", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.1)
 
     class Sender:
@@ -249,7 +252,7 @@ async def test_a_training_whose_ranks_have_not_met_yet_reports_under_its_late_re
 
         def received(self, command: Command, reply: Reply) -> None: ...
 
-    outbox = Outbox(transport, journal_of)
+    outbox = Outbox(transport, journal_of, deliver_earlier=nothing_earlier)
     begin = BeginTrial(hardware=HARDWARE, batch_size=64)
     report = ReportEpoch(trial_number=0, trial_id="", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.1)
     sender = OfRank0()
