@@ -211,16 +211,21 @@ def _beliefs(stage: Stage, log: _Log, result: Result) -> None:
         facts = _journal(training)
         for fact in facts:
             _compare(stage, training, fact, log, result)
-        result.unreported += _unreported(stage, training, facts, log)
+    result.unreported += sum(_unreported(stage, job_id, log) for job_id in {one.job_id for one in stage.trainings})
 
 
-def _unreported(stage: Stage, training: Training, facts: Sequence[dict[str, object]], log: _Log) -> int:
-    """How many trials have ended for the training, and not for the optimizer.
+def _unreported(stage: Stage, job_id: str, log: _Log) -> int:
+    """How many trials have ended for the trainings of a job, and not for the optimizer.
 
-    One that was registered late has no number in what the training has noted: any other trial with its outcome is it.
+    One that was registered late has no number in what its training has noted: any other trial with its outcome is it.
     """
-    ended = [fact for fact in facts if fact["did"] == "trial_ended" and not _is_forgotten(stage, training, fact)]
-    own = {number: trial for (job_id, number), trial in log.trials.items() if job_id == training.job_id}
+    ended = [
+        fact
+        for training in stage.trainings
+        for fact in _journal(training)
+        if training.job_id == job_id and fact["did"] == "trial_ended" and not _is_forgotten(stage, training, fact)
+    ]
+    own = {number: trial for (of, number), trial in log.trials.items() if of == job_id}
     noted = {fact["trial_number"] for fact in ended}
     unnamed = Counter(str(fact["outcome"]) for fact in ended if fact["trial_number"] is None)
     others = Counter(

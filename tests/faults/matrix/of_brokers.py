@@ -11,17 +11,20 @@ from urllib.parse import quote
 import aio_pika
 from aio_pika.exceptions import DeliveryError
 
-from bso.domain.commands import DescribeJob, Request
+from bso.domain.commands import BeginTrial, DescribeJob, Request
 from bso.domain.decide import Rules
 from bso.replay.rebuilding import rebuild
 from bso.schema.codec import encode_command
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, EVENT_LOG, EVENTS, PARKED, PARKED_FOR_S
+from bso_client.delivery.journal import contents
 from tests.faults.matrix.pair import of_three_nodes
 from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage
 from tests.integration.broker.test_broker_failures import settled_down
 from tools.private_servers import RabbitMQ
+
+_SHORT_TRAININGS = 24
 
 
 @scenario("SIGKILL of the broker, which is away for 3 s", needs_private=True, strikes_for_s=2.0)
@@ -40,6 +43,25 @@ async def broker_restarted(stage: Stage) -> None:
 async def broker_away(stage: Stage) -> None:
     await _begun_and_settled(stage)
     await stage.suffer(_server(stage).kill, 40.0, _server(stage).start)
+
+
+@scenario("24 short trainings of two jobs while the broker is away, eight at a time", needs_private=True)
+async def broker_away_from_many(stage: Stage) -> None:
+    await _begun_and_settled(stage)
+    async with stage.fault():
+        await asyncio.to_thread(_server(stage).kill)
+        for _ in range(_SHORT_TRAININGS // 8):
+            for number in range(8):
+                stage.train(like=stage.trainings[number % 2], nights=1)
+            for training in stage.trainings[-8:]:
+                await asyncio.to_thread(training.process.wait, 60)
+        folders = {training.state_dir for training in stage.trainings}
+        kept = [letter for folder in folders for job in contents(folder) for letter in job.letters]
+        stage.figures["commands_kept"] = len(kept)
+        beginnings = {letter.training for letter in kept if isinstance(letter.request.command, BeginTrial)}
+        if len(beginnings) < _SHORT_TRAININGS:
+            stage.surprises.append(f"{len(beginnings)} of {_SHORT_TRAININGS} trainings have kept their beginning")
+        await asyncio.to_thread(_server(stage).start)
 
 
 @scenario("the node that leads the command queue is killed, of three", needs_private=True, variant=of_three_nodes)

@@ -151,18 +151,19 @@ class Stage:
             self._running.append(asyncio.create_task(Pulse(job_id=job_id, sender=self.sender).run()))
         await self.all_go_on()
 
-    def train(self) -> None:
-        """Start a training of a job of its own."""
+    def train(self, *, like: Training | None = None, nights: int | None = None) -> None:
+        """Start a training of a job of its own, or ``like`` another one, of its job; as often as ``nights`` says."""
         number = len(self.trainings)
-        job_id = f"training-{self.rng.getrandbits(32):08x}"
+        job_id = like.job_id if like else f"training-{self.rng.getrandbits(32):08x}"
         environ = {name: text for name, text in os.environ.items() if not name.startswith("BSO_")}
-        state_dir = self.folder / f"state-{number}"
+        state_dir = like.state_dir if like else self.folder / f"state-{number}"
         environ |= {"BSO_URL": self.trainings_url, "BSO_STATE_DIR": str(state_dir)}
         environ["BSO_ENERGY"] = "assumed"
         journal = self.folder / f"training-{number}.jsonl"
+        how_often = [str(nights)] if nights else []
         with (self.folder / f"training-{number}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, str(_SCRIPT), str(journal), job_id, str(self.rng.getrandbits(32))],
+                [sys.executable, str(_SCRIPT), str(journal), job_id, str(self.rng.getrandbits(32)), *how_often],
                 stdout=log,
                 stderr=log,
                 env=environ,

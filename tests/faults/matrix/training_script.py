@@ -1,9 +1,10 @@
-"""A training as users write one: ``training_script.py JOURNAL JOB SEED``; BSO_URL and BSO_STATE_DIR say the rest.
+"""A training as users write one: ``training_script.py JOURNAL JOB SEED [NIGHTS]``, with BSO_URL and BSO_STATE_DIR set.
 
-Recurs until SIGUSR1. What it evaluated and how each trial ended stands in the journal, one JSON object a line, so that
-it can be compared with what the optimizer has recorded.
+Recurs until SIGUSR1, or as often as NIGHTS says, and then waits for nobody. What it evaluated and how each trial ended
+stands in the journal, one JSON object a line, so that it can be compared with what the optimizer has recorded.
 """
 
+import itertools
 import json
 import random
 import signal
@@ -18,7 +19,7 @@ EPOCHS_NEEDED = {16: 9, 32: 6, 64: 4, 128: 6, 256: 1000}
 STATE = {"is_over": False}
 
 
-def main(journal: Path, job_id: str, seed: int) -> None:
+def main(journal: Path, job_id: str, seed: int, nights: int | None) -> None:
     rng = random.Random(seed)
     signal.signal(signal.SIGUSR1, lambda *_: STATE.update(is_over=True))
     spec = JobSpec(
@@ -30,9 +31,11 @@ def main(journal: Path, job_id: str, seed: int) -> None:
             lines.write(json.dumps({"at_s": time.monotonic(), **facts}) + "\n")
 
         note(did="started")
-        while not STATE["is_over"]:
+        for _ in range(nights) if nights else itertools.count():
+            if STATE["is_over"]:
+                break
             try:
-                recur(spec, rng, note)
+                recur(spec, rng, note, unreachable_timeout=0.5 if nights else 20.0)
             except BsoError as error:  # a batch size could not be had: the next night there will be one
                 note(did="refused", error=f"{type(error).__name__}: {error}")
                 time.sleep(0.5)
@@ -42,8 +45,8 @@ def main(journal: Path, job_id: str, seed: int) -> None:
         note(did="ended")
 
 
-def recur(spec, rng, note) -> None:  # type: ignore[no-untyped-def]  # a script
-    optimizer = BatchSizeOptimizer(spec, unreachable_timeout=20.0)
+def recur(spec, rng, note, unreachable_timeout) -> None:  # type: ignore[no-untyped-def]  # a script
+    optimizer = BatchSizeOptimizer(spec, unreachable_timeout=unreachable_timeout)
     for trial in optimizer.trials():
         epoch = 0
         with trial:
@@ -58,4 +61,4 @@ def recur(spec, rng, note) -> None:  # type: ignore[no-untyped-def]  # a script
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else None)
