@@ -11,6 +11,7 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 from typing_extensions import override
 
+from bso.domain.errors import Misconfigured
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.addresses import new_reply_queue
 from bso_broker.channel import discarded_bytes
@@ -147,8 +148,8 @@ class RpcClient:
 
         Raises CallTimeout when no reply came within ``timeout_s`` (it may be carried out all the same: call again
         with the same message_id), NoCommandQueue when there is no queue and nobody has answered before, and what is
-        Misconfigured when the first connection shows it. After ``expiration_s`` the broker drops a command that no
-        worker has taken.
+        Misconfigured: at once when the first connection shows it, later when it still is so after ``timeout_s``.
+        After ``expiration_s`` the broker drops a command that no worker has taken.
         """
         if message_id in self._in_flight:
             raise ValueError(f"a call with message_id {message_id} is under way already")
@@ -160,6 +161,8 @@ class RpcClient:
             async with asyncio.timeout(timeout_s):
                 return await self._ask_until_answered(command)
         except TimeoutError as error:
+            if isinstance(self._link.last_error, Misconfigured):
+                raise self._link.last_error from error
             raise CallTimeout(self._why_no_reply(timeout_s)) from (self._link.last_error or error)
         finally:
             self._in_flight.discard(message_id)

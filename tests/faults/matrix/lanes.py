@@ -21,6 +21,7 @@ from bso.domain.commands import (
     ReportPowerProfile,
     Request,
 )
+from bso.domain.errors import Misconfigured
 from bso.domain.replies import KEPT, EpochJudged, Problem, Reply, TrialBegun
 from bso.domain.trial import Outcome
 from bso.schema.codec import decode_reply, encode_command
@@ -86,7 +87,7 @@ class Sender:
                 reply = decode_reply(
                     await self.caller.call(body, message_id=asked.request.command_id, timeout_s=_CALL_TIMEOUT_S)
                 )
-            except (CallTimeout, NoCommandQueue):
+            except (CallTimeout, NoCommandQueue, Misconfigured):
                 await asyncio.sleep(0.2)
                 continue
             except BrokerClosed as error:

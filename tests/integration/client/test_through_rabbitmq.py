@@ -17,10 +17,12 @@ from bso_client import (
     NotInThisProcess,
     Unreachable,
 )
+from bso_client.delivery.journal import contents
 from tests.integration.client.queue_worker import QueueWorker
 from tests.integration.client.scripts import Script
 from tests.servers import PATIENCE_S, eventually
 from tests.servers.proxy import TcpProxy
+from tools.private_servers import Management
 
 SPEC = JobSpec(job_id="job", batch_sizes=[32, 64, 128], default_batch_size=64, target_metric=0.9, max_epochs=5)
 HARDWARE = HardwareKind(gpu_model="test", max_power_w=1.0, energy_method=EnergyMethod.ASSUMED)
@@ -45,6 +47,33 @@ def make_bso(tmp_path: Path) -> Iterator[MakeOptimizer]:
 def worker(amqp_url: str) -> Iterator[QueueWorker]:
     with QueueWorker(amqp_url) as worker:
         yield worker
+
+
+class Trainer:
+    """A login of its own for trainings."""
+
+    def __init__(self, amqp_url: str, management: Management, state_dir: Path) -> None:
+        self.name = f"trainer-{amqp_url.rpartition('/')[2]}"
+        self.state_dir = state_dir
+        self._amqp_url, self._management = amqp_url, management
+        self.url = self._with_password("right")
+
+    def lose_permission(self) -> None:
+        """Refuse the login from now on."""
+        self._with_password("another")
+        self._management.close_connections(self.url)
+
+    def regain_permission(self) -> None:
+        """Accept it again."""
+        self._with_password("right")
+
+    def _with_password(self, password: str) -> str:
+        return self._management.add_user(self._amqp_url, self.name, password, configure=".*", write=".*", read=".*")
+
+
+@pytest.fixture
+def trainer(amqp_url: str, rabbitmq_management: Management, tmp_path: Path) -> Trainer:
+    return Trainer(amqp_url, rabbitmq_management, tmp_path / "state")
 
 
 def complaint(make_bso: MakeOptimizer, url: str, *, timeout_s: float, too_early: str) -> str:
@@ -137,6 +166,49 @@ def test_a_wrong_password_says_so(amqp_url: str, make_bso: MakeOptimizer) -> Non
     url = f"{scheme}://nobody:wrong@{rest.rpartition('@')[2]}"
     with pytest.raises(Misconfigured, match="refuses user 'nobody'"):
         make_bso(url, unreachable_timeout=PATIENCE_S).get_batch_size()
+
+
+def test_a_login_that_is_refused_in_mid_training_is_no_outage(
+    trainer: Trainer, worker: QueueWorker, make_bso: MakeOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    bso = make_bso(trainer.url)
+    for trial in bso.trials():
+        with trial:
+            trial.on_evaluate(0.1)
+            trainer.lose_permission()
+            trial.on_evaluate(0.2)
+            assert not trial.finished
+            trainer.regain_permission()
+            eventually(lambda: worker.trials()[0].reports == 2)
+            trial.on_evaluate(0.95)
+    bso.close(timeout=PATIENCE_S)
+    actions = {getattr(record, "action", "") for record in caplog.records}
+    assert "optimizer_refuses" in actions
+    assert "optimizer_away" not in actions
+    assert worker.trials()[0].outcome is Outcome.CONVERGED
+    assert contents(trainer.state_dir) == []
+
+
+def test_what_a_refused_login_leaves_is_kept_for_this_login_and_delivered_by_its_next_training(
+    trainer: Trainer, amqp_url: str, worker: QueueWorker, make_bso: MakeOptimizer
+) -> None:
+    bso = make_bso(trainer.url)
+    for trial in bso.trials():
+        with trial:
+            trainer.lose_permission()
+            trial.on_evaluate(0.95)
+    bso.close(timeout=0.5)
+    [kept] = contents(trainer.state_dir)
+    assert (kept.place.login, len(kept.letters)) == (trainer.name, 2)
+
+    somebody_else = make_bso(amqp_url)
+    somebody_else.get_batch_size()
+    assert len(contents(trainer.state_dir)) == 1
+    trainer.regain_permission()
+    after = make_bso(trainer.url)
+    after.get_batch_size()
+    assert contents(trainer.state_dir) == []
+    assert worker.trials()[0].outcome is Outcome.CONVERGED
 
 
 def test_a_wrong_virtual_host_says_so(amqp_url: str, make_bso: MakeOptimizer) -> None:
