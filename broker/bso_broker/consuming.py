@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import aiormq
 from aiormq.abc import DeliveredMessage
+from pamqp.commands import Queue
 from typing_extensions import override
 
 from bso.domain.errors import BsoError
@@ -72,17 +73,22 @@ class ConsumerSession(Session):
             self._declaring = asyncio.create_task(self._keep_declared(), name="bso-topology")
 
     async def _keep_declared(self) -> None:
+        was_forgotten = False
         while not self.lost.is_set():
             await asyncio.sleep(self.address.declare_every_s)
             try:
                 if not await declare_if_allowed(self._connection):
                     return
+                is_forgotten = self._consumer_tag is not None and not (await self._look()).consumer_count
             except ConnectionLost:
                 continue  # then this session ends, too
             except BsoError as error:
                 await self._found(error)
-            else:
-                await self._found(None)
+                continue
+            await self._found(None)
+            if is_forgotten and was_forgotten:  # once only: RabbitMQ counts none, too, while a queue has no leader
+                self.fail(ConnectionLost("the queue of commands has no consumer: it was deleted and created again"))
+            was_forgotten = is_forgotten
 
     async def _found(self, obstacle: BsoError | None) -> None:
         is_news = str(obstacle) != str(self.obstacle)
@@ -151,7 +157,11 @@ class ConsumerSession(Session):
         await self.requeue(list(self._unsettled))
 
     async def ready_messages(self) -> int:
-        """Count what waits in the queue, on a channel of its own, since a missing queue closes it."""
+        """Count what waits in the queue."""
+        return (await self._look()).message_count or 0
+
+    async def _look(self) -> Queue.DeclareOk:
+        """Look at the queue, on a channel of its own, since a missing queue closes it."""
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 channel = await self._connection.channel(publisher_confirms=False)
@@ -163,7 +173,7 @@ class ConsumerSession(Session):
             if is_lost(error):
                 raise explain(error) from error
             raise
-        return answer.message_count or 0
+        return answer
 
     @override
     def fail(self, cause: BaseException | None) -> None:

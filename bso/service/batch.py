@@ -86,11 +86,11 @@ class Batch:
 
     async def run(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded, LogOutdated."""
+        since = None if self.watch is None else self.watch.seen
         await self._lock(requests)
         self._read_snapshots()
         await self._find_orphans(requests)
         open_to = [request for request in requests if request.job_id not in self._unusable]
-        since = None if self.watch is None else self.watch.seen
         memory = await self.uow.recollect({request.command_id for request in open_to}, active_of=self._loaded.keys())
         if self.watch is not None:
             self.watch.check(memory.log_epoch, since=since)
@@ -113,7 +113,8 @@ class Batch:
         if self.waits:
             self._stored = await self.uow.lock(job_ids, creating=creating)
             return
-        tried = await self.uow.try_lock(job_ids, creating=creating)
+        command_ids = {request.command_id for request in requests}
+        tried = await self.uow.try_lock(job_ids, creating=creating, command_ids=command_ids)
         self._stored = tried.jobs
         self._unusable |= {job_id: Conflict(f"another transaction holds job {job_id}") for job_id in tried.busy}
 

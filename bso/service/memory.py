@@ -196,7 +196,9 @@ class InMemoryUnitOfWork:
         """Read jobs."""
         return await self.jobs(job_ids)
 
-    async def try_lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> TriedLocks:
+    async def try_lock(
+        self, job_ids: Collection[str], *, creating: Collection[str], command_ids: Collection[str]
+    ) -> TriedLocks:
         """Read jobs; no other unit of work holds any."""
         return TriedLocks(jobs=await self.jobs(job_ids))
 

@@ -40,8 +40,13 @@ class UnitOfWork(Protocol):
         """
         ...
 
-    async def try_lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> TriedLocks:
-        """Lock jobs as ``lock`` does, but wait for none that exists and that another transaction holds."""
+    async def try_lock(
+        self, job_ids: Collection[str], *, creating: Collection[str], command_ids: Collection[str]
+    ) -> TriedLocks:
+        """Lock jobs as ``lock`` does, but wait for none that exists and that another transaction holds.
+
+        ``recollect`` will be asked next, for some of ``command_ids`` and of these jobs.
+        """
         ...
 
     async def orphans(self, job_ids: Collection[str]) -> Collection[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any, cast
@@ -27,7 +28,7 @@ from bso.service.records import (
 from bso.storage import statements
 from bso.storage.dialects import Dialect, Updates
 from bso.storage.faults import translated
-from bso.storage.round_trips import LATER
+from bso.storage.round_trips import LATER, rows_later
 from bso.storage.rows import Row, event_row, profile_from, profile_row, trial_from, trial_row
 from bso.storage.tables import event, job, parked_job, power_profile, trial
 
@@ -55,6 +56,7 @@ class SqlUnitOfWork:
         self._dialect = dialect
         self._has_outbox = has_outbox
         self._placeholders: set[str] = set()
+        self._recollected: Recollection | None = None
 
     async def lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> Mapping[str, StoredJob]:
         """Lock jobs in the order of their ids; those to be created by a row that stands for them.
@@ -70,14 +72,23 @@ class SqlUnitOfWork:
                 found[row["job_id"]] = _stored(row)
         return self._without_placeholders(found)
 
-    async def try_lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> TriedLocks:
-        """Lock the jobs that are free, and places for those to be created; READ COMMITTED locks no gaps in between."""
+    async def try_lock(
+        self, job_ids: Collection[str], *, creating: Collection[str], command_ids: Collection[str]
+    ) -> TriedLocks:
+        """Lock the jobs that are free, and places for those to be created; READ COMMITTED locks no gaps in between.
+
+        What ``recollect`` will be asked is asked in the same round trip, after the lock.
+        """
         ids = {"job_ids": sorted(job_ids)}
-        found = {row["job_id"]: _stored(row) for row in await self._rows(statements.free_jobs(self._dialect), ids)}
+        with translated():
+            locked = await rows_later(self._connection, statements.free_jobs(self._dialect), ids)
+        self._recollected = await self._recollection(command_ids, job_ids)
+        found = {row[0]: StoredJob(job_id=row[0], last_seq=row[1], state=row[2]) for row in locked}
         missing = sorted(set(job_ids) - found.keys())
         busy = frozenset(await self.jobs(missing)) if missing else frozenset()
         places = [job_id for job_id in missing if job_id in creating and job_id not in busy]
         if places:
+            self._recollected = None
             await self._hold_places(places)
             found |= {row["job_id"]: _stored(row) for row in await self._locked(places)}
         return TriedLocks(jobs=self._without_placeholders(found), busy=busy)
@@ -92,6 +103,14 @@ class SqlUnitOfWork:
 
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
         """What these commands were answered, all active trials of the jobs ``active_of``, and the database's clock."""
+        memory, self._recollected = self._recollected, None
+        if memory is None:
+            return await self._recollection(command_ids, active_of)
+        replies = {command_id: reply for command_id, reply in memory.replies.items() if command_id in command_ids}
+        active = {key: trial for key, trial in memory.active.items() if key[0] in active_of}
+        return replace(memory, replies=replies, active=active)
+
+    async def _recollection(self, command_ids: Collection[str], active_of: Collection[str]) -> Recollection:
         asked = {"command_ids": sorted(command_ids), "job_ids": sorted(active_of)}
         rows = await self._rows(statements.recollection(self._dialect), asked)
         answers = {row["command_id"]: row for row in rows if row["reply"] is not None}

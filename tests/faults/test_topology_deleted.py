@@ -27,7 +27,7 @@ from bso_workers.bootstrap import WorkerParts
 from tests.integration.broker.test_topology import shared
 from tests.integration.workers.fixtures import running_worker
 from tests.integration.workers.training import Queue, new_job, register
-from tests.servers import eventually_async
+from tests.servers import TcpProxy, eventually_async
 from tools.private_servers import Management, ServerFailed
 
 DELETIONS: dict[str, Callable[[AbstractChannel], Awaitable[object]]] = {
@@ -118,6 +118,27 @@ async def test_what_was_created_with_other_properties_is_reported_until_it_is_me
     await eventually_async(is_complete, what="everything again")
     await eventually_async(lambda: worker.readiness.is_ready, what="a ready worker")
     assert worker.consumer.readiness.since_s > connected_since
+
+
+async def test_a_worker_that_the_new_queue_does_not_know_consumes_again(
+    amqp_url: str,
+    store: SqlStore,
+    ask: Queue,
+    operator: AbstractChannel,
+    *,
+    tcp_proxy: Callable[[str], TcpProxy],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As where RabbitMQ deletes the queue, somebody creates it again at once, and no consumer is ever cancelled."""
+    proxy = tcp_proxy(amqp_url)
+    proxy.replaces = (b"consumer_cancel_notify", b"consumer_cancel_notice")
+    address = BrokerAddress(url=proxy.url, declare_every_s=0.3)
+    async with RabbitBroker(address) as broker, running_worker(broker, store):
+        await register(ask, new_job())
+        await operator.queue_delete(COMMAND_QUEUE)
+        await register(ask, new_job())
+    assert "has no consumer" in caplog.text
+    assert "cancelled the consumer" not in caplog.text
 
 
 async def test_a_login_that_may_not_declare_any_more_goes_on_consuming(

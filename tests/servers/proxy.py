@@ -36,6 +36,8 @@ class TcpProxy:
         self._held = 0
         self.requests = 0
         """How many packets have come from clients; a request is one, unless it is large."""
+        self.replaces: tuple[bytes, bytes] | None = None
+        """What is forwarded as something else of the same length."""
         self._delay_s = 0.0
         self.port = 0
 
@@ -162,6 +164,7 @@ class TcpProxy:
         with contextlib.suppress(OSError):
             while chunk := await reader.read(65536):
                 self.requests += flow is self._requests_flow
+                chunk = chunk.replace(*self.replaces) if self.replaces else chunk
                 self._held += 1
                 try:
                     await flow.wait()

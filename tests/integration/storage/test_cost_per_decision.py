@@ -1,5 +1,6 @@
 """What a decision costs does not grow with history: counted in statements and rows, not in seconds."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from sqlalchemy import event
 
 from bso.domain.commands import PowerMeasurement, RenewLease, ReportPowerProfile
 from bso.domain.replies import TrialBegun
+from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.storage import SqlStore
 from bso_migrations import upgrade
@@ -86,19 +88,39 @@ async def test_a_batch_takes_the_same_few_statements_whatever_went_before(migrat
     assert [len(statements) for statements in counts] == [STATEMENTS_OF_A_BATCH] * 4, counts
 
 
-async def test_a_batch_takes_four_round_trips(
-    migrated_url: str, open_at: OpenAt, tcp_proxy: Callable[[str], TcpProxy]
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_batch_takes_few_round_trips(
+    migrated_url: str, open_at: OpenAt, tcp_proxy: Callable[[str], TcpProxy], waits: bool
 ) -> None:
-    """Lock, recollect, all that is written, commit; whether it is one report or many."""
+    """Lock, recollect, all that is written, commit; whether it is one report or many. A lock that does not wait for
+    others goes together with what it recollects.
+    """
     if "mysql" not in migrated_url:
         pytest.skip("only MySQL and MariaDB take several statements at once")
     proxy = tcp_proxy(migrated_url)
     engine = Engine(open_at(proxy.url))
     running = await trained(engine, trials=1)
     for epoch, jobs in ((1, JOBS), (2, JOBS[:1])):
+        reports = [report(running[job_id], epoch, job_id=job_id) for job_id in jobs]
         before = proxy.requests
-        await ask(engine, *(report(running[job_id], epoch, job_id=job_id) for job_id in jobs))
-        assert proxy.requests - before == 4
+        answers = await (engine.execute(reports) if waits else engine.attempt(reports))
+        assert all(isinstance(answer, Answer) and answer.events for answer in answers)
+        assert proxy.requests - before == (4 if waits else 3)
+
+
+async def test_what_goes_out_with_the_lock_is_read_after_it(migrated_url: str, open_at: OpenAt) -> None:
+    """A command that another transaction decides while this one waits to be sent is recognized."""
+    engine, rival = Engine(open_at(migrated_url)), Engine(open_at(migrated_url))
+    await ask(engine, *map(registration, JOBS))
+    for _ in range(10):
+        twice = [beginning(job_id) for job_id in JOBS]
+        first, second = await asyncio.gather(engine.attempt(twice), rival.attempt(twice))
+        for one, other in zip(first, second, strict=True):
+            decided = [each for each in (one, other) if isinstance(each, Answer)]
+            assert len({str(each.reply) for each in decided}) == 1
+            assert sum(bool(each.events) for each in decided) == 1
+        rows = [len(await open_at(migrated_url).trials(job_id)) for job_id in JOBS]
+        assert len(set(rows)) == 1
 
 
 async def test_one_report_alone_learns_the_id_of_its_event_without_asking_for_it(
