@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import aiormq
 from aiormq.abc import DeliveredMessage
-from pamqp.commands import Queue
 from typing_extensions import override
 
 from bso.domain.errors import BsoError
@@ -58,6 +57,8 @@ class ConsumerSession(Session):
         self._prefetch = prefetch
         self._wake = wake
         self._consumer_tag: str | None = None
+        self._has_come = False  # anything since the subscription was looked at last
+        self._subscribing = asyncio.Lock()
         self._arrived: deque[Delivery] = deque()
         self._unsettled: dict[int, None] = {}
 
@@ -65,30 +66,58 @@ class ConsumerSession(Session):
     async def open(self) -> None:
         self._connection = await self.connect("bso worker: commands")
         is_declared = await declare_if_allowed(self._connection)
-        self._channel = await self.channel(self._connection, confirms=False, largest_body=MAX_MESSAGE_BYTES)
-        await self._channel.basic_qos(prefetch_count=self._prefetch)
-        consuming = await self._channel.basic_consume(COMMAND_QUEUE, self._on_message)
-        self._consumer_tag = consuming.consumer_tag
+        await self._subscribe(await self._new_channel())
         if is_declared:
             self._declaring = asyncio.create_task(self._keep_declared(), name="bso-topology")
 
+    async def _new_channel(self) -> aiormq.Channel:
+        channel = await self.channel(self._connection, confirms=False, largest_body=MAX_MESSAGE_BYTES)
+        await channel.basic_qos(prefetch_count=self._prefetch)
+        return channel
+
+    async def _subscribe(self, channel: aiormq.Channel) -> None:
+        self._channel = channel
+        self._consumer_tag = (await channel.basic_consume(COMMAND_QUEUE, self._on_message)).consumer_tag
+
     async def _keep_declared(self) -> None:
-        was_forgotten = False
         while not self.lost.is_set():
             await asyncio.sleep(self.address.declare_every_s)
             try:
                 if not await declare_if_allowed(self._connection):
                     return
-                is_forgotten = self._consumer_tag is not None and not (await self._look()).consumer_count
+                await self._consume_anew()
             except ConnectionLost:
                 continue  # then this session ends, too
             except BsoError as error:
                 await self._found(error)
-                continue
-            await self._found(None)
-            if is_forgotten and was_forgotten:  # once only: RabbitMQ counts none, too, while a queue has no leader
-                self.fail(ConnectionLost("the queue of commands has no consumer: it was deleted and created again"))
-            was_forgotten = is_forgotten
+            else:
+                await self._found(None)
+
+    async def _consume_anew(self) -> None:
+        """Subscribe again, on another channel, where nothing has come since the last time.
+
+        RabbitMQ may forget to cancel the consumers of a queue that is deleted, and created again at once by others.
+        """
+        async with self._subscribing:
+            has_come, self._has_come = self._has_come, False
+            if has_come or self._unsettled or self._consumer_tag is None:
+                return
+            old = self._channel
+            try:
+                async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                    await old.basic_cancel(self._consumer_tag)
+                    await asyncio.sleep(0)  # what came just before the answer is on its way through aiormq's tasks
+                    if self._unsettled:
+                        await self._subscribe(old)
+                        return
+                    await self._subscribe(await self._new_channel())
+                    await self.discard(old)
+            except TimeoutError:
+                self.fail(ConnectionLost(f"the broker at {self.address} stopped answering"))
+            except BaseException as error:
+                if not is_lost(error):
+                    raise
+                self.fail(error)
 
     async def _found(self, obstacle: BsoError | None) -> None:
         is_news = str(obstacle) != str(self.obstacle)
@@ -100,6 +129,7 @@ class ConsumerSession(Session):
 
     async def _on_message(self, message: DeliveredMessage) -> None:
         delivery = _delivery(message, session=self.number, login=self.address.login)
+        self._has_come = True
         self._unsettled[delivery.tag] = None
         self._arrived.append(delivery)
         self._wake()
@@ -143,9 +173,10 @@ class ConsumerSession(Session):
     async def stop_consuming(self) -> None:
         """Let no more come, and hand back what has arrived but was not taken."""
         self.settled.clear()
-        if self._consumer_tag is not None:
-            await self._channel.basic_cancel(self._consumer_tag, timeout=_ANSWER_TIMEOUT_S)
-            self._consumer_tag = None
+        async with self._subscribing:
+            if self._consumer_tag is not None:
+                await self._channel.basic_cancel(self._consumer_tag, timeout=_ANSWER_TIMEOUT_S)
+                self._consumer_tag = None
         await asyncio.sleep(0)  # what came just before the answer is still on its way through aiormq's tasks
         untaken = [delivery.tag for delivery in self._arrived]
         self._arrived.clear()
@@ -157,11 +188,7 @@ class ConsumerSession(Session):
         await self.requeue(list(self._unsettled))
 
     async def ready_messages(self) -> int:
-        """Count what waits in the queue."""
-        return (await self._look()).message_count or 0
-
-    async def _look(self) -> Queue.DeclareOk:
-        """Look at the queue, on a channel of its own, since a missing queue closes it."""
+        """Count what waits in the queue, on a channel of its own, since a missing queue closes it."""
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 channel = await self._connection.channel(publisher_confirms=False)
@@ -173,7 +200,7 @@ class ConsumerSession(Session):
             if is_lost(error):
                 raise explain(error) from error
             raise
-        return answer
+        return answer.message_count or 0
 
     @override
     def fail(self, cause: BaseException | None) -> None:

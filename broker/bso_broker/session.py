@@ -40,6 +40,7 @@ class Session(ABC):
         self.cause: BsoError | None = None
         self._connections: list[Connection] = []
         self._channels: list[aiormq.Channel] = []
+        self._discarded: set[asyncio.Future[None]] = set()
 
     @abstractmethod
     async def open(self) -> None:
@@ -70,8 +71,17 @@ class Session(ABC):
         channel.on_consumer_cancel_callbacks.add(self._consumer_cancelled)
         return channel
 
+    async def discard(self, channel: aiormq.Channel) -> None:
+        """Close a channel of this session, which goes on."""
+        self._channels.remove(channel)
+        self._discarded.add(channel.closing)
+        await self._close_all([channel], _CLOSE_TIMEOUT_S)
+
     def _watch(self, closing: asyncio.Future[None]) -> None:
         def gone(future: asyncio.Future[None]) -> None:
+            if future in self._discarded:
+                self._discarded.discard(future)
+                return
             self.fail(None if future.cancelled() else future.exception())
 
         closing.add_done_callback(gone)
