@@ -17,8 +17,9 @@ from bso.cli.replaying.progress import Counter
 from bso.cli.terminal import HANG, counted, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
-    from bso_client.delivery.flushing import Flushed
-    from bso_client.delivery.journal import Contents, Place
+    from bso_client.delivery.flush import Flushed
+    from bso_client.delivery.journal import Place
+    from bso_client.delivery.left_behind import Contents
 
 app = typer.Typer(
     cls=Group,
@@ -45,7 +46,7 @@ JobsArgument = Annotated[
 @app.command("list")
 def list_entries(state_dir: StateDirOption = None, as_json: JsonOption = False) -> None:
     """List what is kept, by address, login and job, and what the optimizer has refused."""
-    from bso_client.delivery.journal import contents
+    from bso_client.delivery.left_behind import contents
 
     found = contents(here(state_dir=state_dir).state_dir)
     if as_json:
@@ -100,7 +101,7 @@ def drop(
     as_json: JsonOption = False,
 ) -> None:
     """Delete what ended trainings have kept, and what was set aside, for good: the optimizer never learns of it."""
-    from bso_client.delivery.journal import drop as dropped_from
+    from bso_client.delivery.left_behind import drop as dropped_from
 
     if all_ == bool(jobs):
         raise typer.BadParameter("give jobs, as `bso journal list` shows them, or --all")
@@ -117,7 +118,7 @@ def drop(
 
 def _chosen(state_dir: Path, jobs: Sequence[str] | None, place: Place | None) -> Sequence[Contents]:
     """What is kept of these jobs, none for all, at one place or at all. Raises Refused where there is no such job."""
-    from bso_client.delivery.journal import contents
+    from bso_client.delivery.left_behind import contents
 
     found = [one for one in contents(state_dir) if place is None or one.place == place]
     missing = sorted(set(jobs or ()) - {one.job_id for one in found})
@@ -127,7 +128,7 @@ def _chosen(state_dir: Path, jobs: Sequence[str] | None, place: Place | None) ->
 
 
 async def _flushed(url: str, chosen: Sequence[Contents], *, timeout_s: float) -> Sequence[Flushed]:
-    from bso_client.delivery.flushing import flush as deliver
+    from bso_client.delivery.flush import flush as deliver
     from bso_client.transports import open_transport
 
     if not any(one.letters for one in chosen):

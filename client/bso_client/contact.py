@@ -217,7 +217,7 @@ class Contact:
         folder = self._journal.folder(job_id)
         if not folder.exists():
             return
-        from bso_client.delivery.flushing import flush
+        from bso_client.delivery.flush import flush
 
         now = asyncio.get_running_loop().time()
         timeout_s = self._waiting.unreachable_timeout_s if deadline is None else max(0.0, deadline - now)

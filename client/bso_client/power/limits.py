@@ -11,9 +11,8 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bso.domain.errors import Misconfigured
 from bso_client.child_process import command_for
@@ -22,6 +21,9 @@ from bso_client.energy.gpus import LimitedGpu, NoLimitedGpu, common_limits_w, fi
 from bso_client.energy.monitor import Monitor
 from bso_client.energy.nvml import NvmlError
 from bso_client.lifecycle import before_sigterm
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 logger = logging.getLogger("bso")
 
@@ -244,6 +246,8 @@ class _Guard:
 
 def _started(order: Sequence[str]) -> tuple[subprocess.Popen[bytes], Connection]:
     """The guard, whose stdin is the connection. Its stderr is ours: there it reports what it cannot restore."""
+    from multiprocessing import Pipe  # most processes start no guard
+
     ours, theirs = Pipe()
     command = command_for("bso_client.power.guard", *order)
     try:

@@ -19,8 +19,8 @@ from bso.replay.verifying import verify
 from bso.schema.codec import decode_event, reply_payload
 from bso.service.records import StoredEvent
 from bso_broker.topology import DEAD_LETTERS, EVENT_LOG
-from bso_client.delivery.flushing import flush
-from bso_client.delivery.journal import contents
+from bso_client.delivery.flush import flush
+from bso_client.delivery.left_behind import contents
 from bso_client.transports import open_transport
 from tests.faults.matrix.ledger import Asked
 from tests.faults.matrix.result import Result

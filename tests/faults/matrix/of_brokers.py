@@ -17,7 +17,7 @@ from bso.replay.rebuilding import rebuild
 from bso.schema.codec import encode_command
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, EVENT_LOG, EVENTS, PARKED, PARKED_FOR_S
-from bso_client.delivery.journal import contents
+from bso_client.delivery.left_behind import contents
 from tests.faults.matrix.pair import of_three_nodes
 from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage

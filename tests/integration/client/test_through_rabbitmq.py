@@ -17,7 +17,7 @@ from bso_client import (
     NotInThisProcess,
     Unreachable,
 )
-from bso_client.delivery.journal import contents
+from bso_client.delivery.left_behind import contents
 from tests.integration.client.queue_worker import QueueWorker
 from tests.integration.client.scripts import Script
 from tests.servers import PATIENCE_S, eventually

@@ -9,7 +9,7 @@ import pytest
 from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch, Request
 from bso.domain.replies import KEPT, Problem, Reply
 from bso_client import BatchSizeOptimizer, Misconfigured, Outcome, Refused, SpecConflict, Unreachable
-from bso_client.delivery.journal import contents
+from bso_client.delivery.left_behind import contents
 from tests.servers.waiting import eventually
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor, job_spec
 from tests.unit.client.fixtures import MakeOptimizer, has_delivered

@@ -17,17 +17,9 @@ from bso.domain.errors import Misconfigured
 from bso.domain.replies import KEPT, Problem, Reply
 from bso.domain.trial import Outcome
 from bso_client.command_ids import beginning_id, new_command_id
-from bso_client.delivery.flushing import Flushed, flush
-from bso_client.delivery.journal import (
-    Journal,
-    Kept,
-    Place,
-    contents,
-    drop,
-    folder_of,
-    place_of,
-    take_over,
-)
+from bso_client.delivery.flush import Flushed, flush
+from bso_client.delivery.journal import Journal, Kept, Place, folder_of, place_of
+from bso_client.delivery.left_behind import contents, drop, take_over
 from tests.servers import PATIENCE_S
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, job_spec
 

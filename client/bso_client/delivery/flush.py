@@ -12,7 +12,8 @@ from filelock import FileLock, Timeout
 from bso.domain.commands import BeginTrial, Request
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.domain.replies import KEPT, Problem, TrialBegun
-from bso_client.delivery.journal import Kept, LeftBehind, addressed, take_over
+from bso_client.delivery.journal import Kept, addressed
+from bso_client.delivery.left_behind import LeftBehind, take_over
 from bso_client.transports.transport import Transport
 
 _ATTEMPT_S = 30.0

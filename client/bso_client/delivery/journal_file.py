@@ -1,0 +1,141 @@
+"""A file of the journal: one record a line, each with its checksum, appended and fsynced, under a lock.
+
+A living process holds the lock of its file, which the kernel lifts however the process ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # where it is used it is imported: most processes keep nothing, and need not wait for it
+    from filelock import FileLock
+
+LETTER, DELIVERED, IDENTIFIED = "letter", "delivered", "identified"
+"""What a record may be: a command that is kept, that it is delivered, and what its trial is called."""
+SET_ASIDE = "set-aside.jsonl"
+
+
+class JournalFile:
+    """One open file of the journal, and its lock."""
+
+    def __init__(self, path: Path, lock: FileLock) -> None:
+        self.path = path
+        self.open_ids: set[str] = set()
+        self._lock = lock
+        self._end: int | None = None  # of the last whole line
+
+    @classmethod
+    def new(cls, folder: Path, *, about: Mapping[str, str]) -> JournalFile:
+        """A file of this process' own, after all that are there. Raises OSError.
+
+        ``about`` is written beside the folder, unless that was done before.
+        """
+        from filelock import FileLock
+
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        for each in (folder.parent, folder):
+            each.mkdir(mode=0o700, exist_ok=True)
+        described = folder.parent / "place.json"
+        if not described.exists():
+            described.write_text(json.dumps(about), encoding="utf-8")
+        with FileLock(folder / "number.lock"):
+            numbers = [int(path.stem) for path in files_in(folder)]
+            path = folder / f"{max(numbers, default=0) + 1:08d}.jsonl"
+            lock = FileLock(lock_of(path))
+            lock.acquire(timeout=0)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            _sync_folder(folder)
+        return cls(path, lock)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a record, to disk. Raises OSError; then nothing is added."""
+        line = _line(record)
+        if self._end is None:
+            self._end = self.path.read_bytes().rfind(b"\n") + 1
+        descriptor = os.open(self.path, os.O_WRONLY)
+        try:
+            os.ftruncate(descriptor, self._end)  # what a write without space has left
+            if os.pwrite(descriptor, line, self._end) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            os.fsync(descriptor)
+            self._end += len(line)
+        finally:
+            os.close(descriptor)
+
+    def delivered(self, command_id: str) -> None:
+        """Note that a command is delivered."""
+        if command_id in self.open_ids:
+            self.append({"kind": DELIVERED, "command_id": command_id})
+            self.open_ids.discard(command_id)
+
+    def delete(self) -> None:
+        """Delete it: there is nothing left in it."""
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of it."""
+        if not self.path.exists():
+            lock_of(self.path).unlink(missing_ok=True)
+        self._lock.release()
+
+
+def files_in(folder: Path) -> Sequence[Path]:
+    return sorted(path for path in folder.glob("*.jsonl") if path.stem.isdigit())
+
+
+def lock_of(path: Path) -> Path:
+    return path.with_suffix(".lock")
+
+
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """The sound records of a file, in their order."""
+    for line in lines(path):
+        if is_sound(line):
+            yield json.loads(line.partition(b" ")[2])
+
+
+def lines(path: Path) -> Sequence[bytes]:
+    try:
+        return path.read_bytes().split(b"\n")[:-1]  # after the last one there is nothing, or a torn one
+    except FileNotFoundError:
+        return []
+
+
+def is_sound(line: bytes) -> bool:
+    checksum, _, body = line.partition(b" ")
+    return checksum == _checksum(body)
+
+
+def set_aside(folder: Path, record: Mapping[str, Any]) -> None:
+    with (folder / SET_ASIDE).open("ab") as file:
+        file.write(_line({**record, "set_aside_at": timestamp()}))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    body = json.dumps(record, separators=(",", ":")).encode()
+    return _checksum(body) + b" " + body + b"\n"
+
+
+def _checksum(body: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(body)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def timestamp() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,163 @@
+"""What ended processes have left in the journal, to be looked at, delivered or dropped."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from bso.schema.codec import decode_command
+from bso_client.delivery.journal import FORMAT, Identity, Kept, Place, identity_record, letter_record
+from bso_client.delivery.journal_file import (
+    DELIVERED,
+    IDENTIFIED,
+    LETTER,
+    SET_ASIDE,
+    JournalFile,
+    files_in,
+    is_sound,
+    lines,
+    lock_of,
+    records,
+    set_aside,
+)
+
+logger = logging.getLogger("bso")
+
+
+@dataclass(slots=True, kw_only=True)
+class LeftBehind:
+    """The file of a process that has ended: what is still to be delivered, and the trials that are known by now."""
+
+    file: JournalFile
+    letters: Sequence[Kept]
+    identities: dict[str, Identity]
+
+    def identified(self, training: str, trial_number: int, trial_id: str) -> None:
+        """Note what a training is called."""
+        self.identities[training] = (trial_number, trial_id)
+        self.file.append(identity_record(training, trial_number, trial_id))
+
+    def delivered(self, kept: Kept) -> None:
+        """Note that a command is delivered."""
+        self.file.delivered(kept.request.command_id)
+
+    def set_aside(self, kept: Kept, reason: str) -> None:
+        """Put a command where people find it, with the reason, and deliver it no more."""
+        set_aside(self.file.path.parent, letter_record(kept) | {"reason": reason})
+        self.delivered(kept)
+
+
+def take_over(folder: Path) -> Iterator[LeftBehind]:
+    """The files of ended processes, oldest first, each held as long as it is looked at."""
+    for path in files_in(folder):
+        lock = FileLock(lock_of(path))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            continue  # its process lives
+        file = JournalFile(path, lock)
+        try:
+            if path.exists() and _is_of_this_format(path):  # another process may have delivered it just now
+                letters, identities = _read(path)
+                file.open_ids = {kept.request.command_id for kept in letters}
+                yield LeftBehind(file=file, letters=letters, identities=identities)
+                if not file.open_ids:
+                    _set_aside_damaged(path)
+                    file.delete()
+        finally:
+            file.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What the journal holds of a job at a place; ``is_held``: a living process keeps some of it."""
+
+    place: Place
+    job_id: str
+    letters: Sequence[Kept]
+    set_aside: Sequence[Mapping[str, Any]]
+    is_held: bool
+    folder: Path
+
+
+def contents(state_dir: Path) -> Sequence[Contents]:
+    """Everything that the journal of a state directory holds."""
+    found: list[Contents] = []
+    for place_file in sorted((state_dir / "journal").glob("*/place.json")):
+        place = Place(**json.loads(place_file.read_text(encoding="utf-8")))
+        for folder in sorted(path for path in place_file.parent.iterdir() if path.is_dir()):
+            letters = [kept for path in files_in(folder) for kept in _read(path)[0]]
+            aside = list(records(folder / SET_ASIDE))
+            if letters or aside:
+                held = any(_is_held(path) for path in files_in(folder))
+                found.append(
+                    Contents(
+                        place=place,
+                        job_id=folder.name,
+                        letters=letters,
+                        set_aside=aside,
+                        is_held=held,
+                        folder=folder,
+                    )
+                )
+    return found
+
+
+def drop(folder: Path) -> int:
+    """Delete what ended processes have kept in a folder, and what was set aside; the number of commands."""
+    dropped = len(list(records(folder / SET_ASIDE)))
+    (folder / SET_ASIDE).unlink(missing_ok=True)
+    for left in take_over(folder):
+        dropped += len(left.letters)
+        left.file.open_ids.clear()  # so that it is deleted
+    return dropped
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with FileLock(lock_of(path), timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _read(path: Path) -> tuple[Sequence[Kept], dict[str, Identity]]:
+    """What is still to be delivered, and the trials whose numbers are known."""
+    letters: dict[str, Kept] = {}
+    identities: dict[str, Identity] = {}
+    for record in records(path):
+        if record["kind"] == LETTER:
+            request = decode_command(json.dumps(record["message"]).encode())
+            letters[request.command_id] = Kept(training=record["training"], request=request, kept_at=record["kept_at"])
+        elif record["kind"] == DELIVERED:
+            letters.pop(record["command_id"], None)
+        elif record["kind"] == IDENTIFIED:
+            identities[record["training"]] = (record["trial_number"], record["trial_id"])
+    return list(letters.values()), identities
+
+
+def _is_of_this_format(path: Path) -> bool:
+    formats = {record["format"] for record in records(path) if record["kind"] == LETTER}
+    if formats <= {FORMAT}:
+        return True
+    logger.warning(
+        "%s holds commands of format %s, this release reads %s: it is left to the release that wrote it",
+        *(path, ", ".join(map(str, sorted(formats))), FORMAT),
+        extra={"action": "journal_too_new"},
+    )
+    return False
+
+
+def _set_aside_damaged(path: Path) -> None:
+    for number, line in enumerate(lines(path), start=1):
+        if not is_sound(line):
+            reason = f"line {number} of {path.name} is damaged"
+            logger.warning("%s: it is set aside", reason, extra={"action": "journal_damaged"})
+            text = line.decode("utf-8", "backslashreplace")
+            set_aside(path.parent, {"kind": "damaged", "text": text, "reason": reason})
