@@ -1,7 +1,7 @@
 """Sessions and links: what is set up on a connection lives as long as it, and a link opens the next one, for ever.
 
 aio-pika's robust connections restore too little (see DECISIONS): here a session is made from nothing each time, and
-whoever waits on a lost session is told so and asks the link for the next one.
+whoever waits on a lost session is woken and asks the link for the next one.
 """
 
 from __future__ import annotations
@@ -224,10 +224,10 @@ class Link(Generic[S]):
             retry=retry_if_exception_type(Exception),
             before_sleep=self._failed,
         )
-        _heed_cancellation()
+        _raise_if_cancelled()
         session: S = await retrying(open_session, self._new_session)
         try:
-            _heed_cancellation()
+            _raise_if_cancelled()
         except asyncio.CancelledError:
             await session.close()
             raise
@@ -240,7 +240,7 @@ class Link(Generic[S]):
         return session
 
     async def _failed(self, state: RetryCallState) -> None:
-        _heed_cancellation()
+        _raise_if_cancelled()
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, BsoError):
             news = str(error) != str(self.last_error)
@@ -259,8 +259,8 @@ class Link(Generic[S]):
             self._news.notify_all()
 
 
-def _heed_cancellation() -> None:
-    """Raise CancelledError if this task was told to end: aiormq turns that into an error of its own where it can.
+def _raise_if_cancelled() -> None:
+    """Raise CancelledError if this task was cancelled: aiormq turns that into an error of its own where it can.
 
     It does so when the connection breaks in the same moment; whoever waits for the task's end would wait for ever.
     """

@@ -48,7 +48,7 @@ class _SubscriberSession(Session):
         if size := discarded_bytes(message):
             extra = {"action": "event_too_large"}
             logger.warning("skipped an event of %d bytes: %s", size, message.routing_key, extra=extra)
-            await self.told(message.delivery_tag or 0)
+            await self.note_handled(message.delivery_tag or 0)
             return
         properties = message.header.properties
         event = Event(
@@ -59,7 +59,7 @@ class _SubscriberSession(Session):
         )
         self._arrived.put_nowait(_Arrived(session=self, tag=message.delivery_tag or 0, event=event))
 
-    async def told(self, tag: int) -> None:
+    async def note_handled(self, tag: int) -> None:
         """Let the broker send another event in the place of this one."""
         try:
             await self._channel.basic_ack(tag, wait=False)
@@ -118,5 +118,5 @@ class EventSubscriber:
                 await self._link.session()
             arrived = await self._arrived.get()
             if arrived is not None:
-                await arrived.session.told(arrived.tag)
+                await arrived.session.note_handled(arrived.tag)
                 yield arrived.event

@@ -132,7 +132,7 @@ def worker(
     """Decide commands from the broker and record them in the database, until SIGTERM.
 
     Start as many workers as you like: they share one queue, and any of them may be killed at any time. Each also
-    publishes what another one recorded but could not publish, and suspends trials that are not heard of any more.
+    publishes what another one recorded but could not publish, and suspends trials that send nothing any more.
     The schema must be there (`bso migrate`); exchanges and queues are declared by the worker itself.
 
     Every option can be given as an environment variable, BSO_ and its name in capitals (BSO_BATCH_LIMIT=64), or in a

@@ -38,7 +38,7 @@ class RegisterJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginTrial:
-    """Begin a training run and be told its batch size.
+    """Begin a training run, and ask for its batch size.
 
     Without ``recurrence_id`` the trial joins the oldest open recurrence that has no running trial, else it opens
     one. ``batch_size`` records a choice that a client out of reach has made itself; ``replaces`` is then the
@@ -94,7 +94,7 @@ class FinishTrial:
 class RenewLease:
     """Say that a training is alive; wakes a suspended trial up. Idempotent, leaves no event unless it wakes.
 
-    With ``is_resumption`` the training goes on from a checkpoint, and is also told its batch size's power profile.
+    With ``is_resumption`` the training goes on from a checkpoint, and also asks for its batch size's power profile.
     """
 
     trial_number: int

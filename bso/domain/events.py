@@ -100,7 +100,7 @@ class TrialSuspended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResumed:
-    """A suspended trial was heard of again."""
+    """A suspended trial has sent something again."""
 
     trial_number: int
 

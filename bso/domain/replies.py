@@ -1,4 +1,4 @@
-"""Replies: what the sender of a command is told."""
+"""Replies: what the sender of a command receives."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ The life of a trial (a test holds this diagram against TRANSITIONS)::
     RUNNING   -> SUSPENDED   its lease lapsed
     SUSPENDED -> RUNNING     a report, a renewal or a resumption arrived
     RUNNING   -> ENDED       a verdict, or the training said how it ended
-    SUSPENDED -> ENDED       nothing was heard for the whole resume window
+    SUSPENDED -> ENDED       nothing was received for the whole resume window
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FAILURES = frozenset({Outcome.NOT_CONVERGED, Outcome.COST_EXCEEDED, Outcome.INFE
 
 OUT_OF_MEMORY = "out_of_memory"  # infeasible, and so is every larger batch size
 DIVERGED = "diverged"  # the metric was not a finite number twice in a row
-LEASE_LAPSED = "lease_lapsed"  # nothing was heard of it for the whole resume window; its result may come late
+LEASE_LAPSED = "lease_lapsed"  # nothing was received from it for the whole resume window; its result may come late
 
 
 def reason_code(reason: str) -> str:

@@ -13,7 +13,7 @@ async def export(
 ) -> int:
     """Write a job's log in the order of seq, one event a line; returns the number of events.
 
-    ``progress`` is told how many have been written since. The memory that it takes does not grow with the log.
+    ``progress`` is called with the number written since. The memory that it takes does not grow with the log.
     """
     count = 0
     async for page in pages_of(log, job_id):

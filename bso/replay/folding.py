@@ -144,8 +144,8 @@ class Folding:
         self.profiles_before = recorded.recorded_at
 
     def _compare(self, seq: int, snapshot: Job) -> None:
-        told = {number: self.trials.get(number) for number in {*snapshot.trials, *self.job.trials}}
-        folded = replace(self.job, trials={number: trial for number, trial in told.items() if trial is not None})
+        known = {number: self.trials.get(number) for number in {*snapshot.trials, *self.job.trials}}
+        folded = replace(self.job, trials={number: trial for number, trial in known.items() if trial is not None})
         self.inner_snapshots.append(InnerSnapshot(seq=seq, folded=folded, snapshot=snapshot))
 
     def _without_ended(self, job: Job) -> Job:

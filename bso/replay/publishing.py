@@ -1,4 +1,4 @@
-"""Recorded events told again, in the order in which they were recorded, no faster than asked."""
+"""Recorded events published again, in the order in which they were recorded, no faster than asked."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ async def publish(
 ) -> int:
     """Send the wanted events, at most ``rate_per_s`` a second on average; returns their number.
 
-    One job after another where jobs are named, else as the database numbered them. ``progress`` is told how many were
-    sent since; what ``send`` raises ends it.
+    One job after another where jobs are named, else as the database numbered them. ``progress`` is called with how many
+    were sent since; what ``send`` raises ends it.
     """
     loop = asyncio.get_running_loop()
     began, sent = loop.time(), 0

@@ -64,8 +64,8 @@ async def rebuild(store: Rebuildable, job_id: str, *, rules: Rules) -> Rebuilt:
 async def bring(log: LogPages, store: Rebuildable, job_id: str, *, rules: Rules) -> Rebuilt:
     """Add what a store's log of a job lacks, and rebuild the job's tables, in one transaction.
 
-    Doing so again changes nothing. Added events count as published: nobody is told of them. Raises LogConflict where
-    the store's log holds something else, and LogBroken; nothing of the job was changed then.
+    Doing so again changes nothing. Added events count as published: they are not published again. Raises LogConflict
+    where the store's log holds something else, and LogBroken; nothing of the job was changed then.
     """
     async for attempt in _retrying():
         with attempt:
@@ -158,7 +158,7 @@ def _is_changed(table: str, expected: Row, found: Row | None) -> bool:
 
 
 def _lease(row: Row, found: Row | None, now: datetime, rules: Rules) -> Any:
-    """When a trial's lease ends: where none is known, as if it had been heard of just now."""
+    """When a trial's lease ends: where none is known, as if it had reported just now."""
     if row["state"] == TrialState.ENDED.value:
         return None
     known = None if found is None or found["state"] != row["state"] else found["lease_expires_at"]

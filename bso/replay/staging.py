@@ -40,7 +40,7 @@ async def stage(
     """Lay the events of a file out in a log; returns their number, repeated lines not counted.
 
     Lines may come in any order and more than once. Raises BadExport, naming the line, for one that is no event or
-    contradicts an earlier one; ``name`` is the file's. ``progress`` is told how many lines have been read since.
+    contradicts an earlier one; ``name`` is the file's. ``progress`` is called with the number of lines read since.
     """
     staged = 0
     for part in _in_parts(_read(lines, name)):

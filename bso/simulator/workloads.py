@@ -9,7 +9,7 @@ from pathlib import Path
 from bso.simulator.csv_files import Row, read_rows
 
 WorkloadKey = tuple[str, str, str]
-"""Dataset, network and optimizer: what the rows of a trace are told apart by."""
+"""Dataset, network and optimizer: what the rows of a trace are distinguished by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Workload:
 
     @property
     def key(self) -> WorkloadKey:
-        """What its rows in a trace are told apart by."""
+        """What its rows in a trace are distinguished by."""
         return self.dataset, self.network, self.optimizer
 
 

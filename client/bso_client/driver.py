@@ -49,7 +49,7 @@ EVALUATION = "the training (on_evaluate)"
 END = "the training (the end of the trial)"
 
 _END_NOTE, _CHECKPOINT_NOTE = "out-of-memory", "checkpoint"
-_GRACE_S = 3.0  # for the others to come and hear of an error, before it goes its way
+_GRACE_S = 3.0  # for the others to come and learn of an error, before it goes its way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,7 +340,7 @@ class Driver:
                 ending = _ending_in(said)
                 outcome, reason = ending.outcome, ending.reason
             except (BsoError, TimeoutError) as lost:
-                logger.debug("the other ranks did not hear of it: %s", lost, extra={"action": "rank_lost"})
+                logger.debug("the other ranks did not learn of it: %s", lost, extra={"action": "rank_lost"})
         await self.finish(outcome, reason)
 
     async def _end_with(self, said: Sequence[Said], *, about: str) -> Ending:

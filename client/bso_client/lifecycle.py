@@ -1,4 +1,4 @@
-"""How a process that ends, is told to end, or forks, treats its trainings."""
+"""How a process that ends, receives SIGTERM, or forks, treats its trainings."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Closing(Protocol):
 
 
 def before_sigterm(closing: Closing) -> None:
-    """Have it closed first when SIGTERM ends this process; a program that heeds SIGTERM itself ends in its own way.
+    """Have it closed first when SIGTERM ends this process; a program that handles SIGTERM itself ends in its own way.
 
     Whatever a process leaves to others that run beside it may not be done: with the first process of a container all
     others are killed.

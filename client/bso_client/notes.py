@@ -1,4 +1,4 @@
-"""What a job's last process heard, noted in the state directory: enough to go on while the optimizer is away."""
+"""What a job's last process has learnt, noted in the state directory: enough to go on while the optimizer is away."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A job as it was last heard of. ``best_cost`` [J] is that of the best batch size's last converged training."""
+    """A job as it was last seen. ``best_cost`` [J] is that of the best batch size's last converged training."""
 
     job_id: str
     spec: JobSpec
@@ -60,7 +60,7 @@ class Notebook:
             self._folder.mkdir(parents=True, exist_ok=True)
             replace_file(self._folder / f"{note.job_id}.json", json.dumps({"format": _FORMAT, **asdict(note)}))
         except OSError as error:
-            _warn(f"cannot note what was heard about job {note.job_id} in {self._folder}: {error}")
+            _warn(f"cannot note what is known of job {note.job_id} in {self._folder}: {error}")
 
 
 def _note_from(data: Any) -> Note:

@@ -162,7 +162,7 @@ class Answering:
         except (Retryable, Misconfigured):
             return False
         except Rejected:
-            pass  # it is not the size: nobody can be told
+            pass  # it is not the size: nobody can be answered
         return True
 
     async def _set_aside(self, delivery: Delivery, sender: Sender, *, kind: str, reason: str) -> bool:

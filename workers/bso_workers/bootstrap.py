@@ -67,7 +67,7 @@ async def _until_signalled(settings: WorkerSettings) -> ExitCode:
 
 
 async def serve(settings: WorkerSettings, *, until: Callable[[], Awaitable[str]]) -> ExitCode:
-    """Work until told to stop. A broker or database that is away is waited for; Misconfigured is a bad address."""
+    """Work until a signal to stop. A broker or database that is away is waited for; Misconfigured is a bad address."""
     warn_of_unchecked_logins(settings)
     build_validators()  # while there are file descriptors
     store = open_store(settings.database_url, limits=_CONNECTIONS)
@@ -137,7 +137,7 @@ class WorkerParts:
             await self.consumer.close()
 
     def health_pages(self) -> HealthPages:
-        """What is told over HTTP."""
+        """What is served over HTTP."""
         return HealthPages(
             readiness=self.readiness,
             metrics=self.metrics,

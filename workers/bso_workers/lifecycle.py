@@ -22,7 +22,7 @@ _CANCEL_AGAIN_S = 2.0
 class ExitCode(IntEnum):
     """How a worker ended."""
 
-    DRAINED = 0  # it was told to stop, and everything taken is answered or back with the broker
+    DRAINED = 0  # it was asked to stop, and everything taken is answered or back with the broker
     CRASHED = 1  # a loop failed in an unforeseen way: start it again
     MISCONFIGURED = 2  # it cannot start like this: somebody has to change a setting
 
@@ -68,7 +68,7 @@ Tasks = Mapping[str, asyncio.Task[None]]
 async def run_together(
     loops: Mapping[str, Loop], *, until: Callable[[], Awaitable[str]], drain: Callable[[Tasks], Awaitable[None]]
 ) -> ExitCode:
-    """Run the loops until told to stop, then drain and end them. A loop that fails or ends by itself ends all."""
+    """Run the loops until a signal to stop, then drain and end them. A loop that fails or ends by itself ends all."""
     is_draining = asyncio.Event()
     exit_code = ExitCode.DRAINED
     try:

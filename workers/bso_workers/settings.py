@@ -20,7 +20,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class WorkerSettings(BaseModel):
-    """All that a worker can be told. Each field is the variable BSO_<FIELD>, or a file that BSO_<FIELD>_FILE names."""
+    """All settings of a worker. Each field is the variable BSO_<FIELD>, or a file that BSO_<FIELD>_FILE names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -43,8 +43,8 @@ def _forwarding(running: Sequence[subprocess.Popen[bytes]], witness: Witness) ->
             if not witness.has_reached(process.pid, number):
                 process.send_signal(number)
 
-    heeded = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, pass_on) for number in heeded}
+    handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, pass_on) for number in handled}
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
     run.json                                the command, how often, when
     recurrence-0001/recurrence.json         its id, launches, exit codes, trials
     recurrence-0001/launch-1.log            what the first launch printed
-    recurrence-0001/trials.jsonl            what its trainings told the optimizer and heard back
+    recurrence-0001/trials.jsonl            what its trainings sent and received
 
 Files are replaced as a whole, before each launch and after it, so that whoever finds them finds them whole.
 """

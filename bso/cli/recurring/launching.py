@@ -27,7 +27,7 @@ FORWARDED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHU
 class Ended:
     """How a program ended. ``code`` is what a shell would say: 128 + the signal's number for one that was killed.
 
-    None: it was launched by a driver that is gone, and nobody heard its exit code.
+    None: it was launched by a driver that is gone, and nobody knows its exit code.
     """
 
     code: int | None

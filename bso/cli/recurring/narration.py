@@ -1,4 +1,4 @@
-"""What a launched training told the optimizer and heard back, as the client wrote it down (BSO_TRIAL_LOG)."""
+"""What a launched training sent to the optimizer and received from it, as the client wrote it down (BSO_TRIAL_LOG)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Narration:
         return b"\n" if self._path.stat().st_size > self._offset else b""
 
     def _heard(self, line: Mapping[str, Any]) -> SeenTrial | None:
-        """What a line says of its trial; a line that makes no sense is skipped, and the first one told."""
+        """What a line says of its trial; a line that makes no sense is skipped, and the first one reported."""
         from bso.schema.errors import MalformedMessage
 
         try:
@@ -192,13 +192,13 @@ def _begun(line: Mapping[str, Any], reply: TrialBegun) -> SeenTrial:
 def _measured(trial: SeenTrial, line: Mapping[str, Any]) -> SeenTrial:
     """With what the training measured; numbers that JSON lacks are strings."""
 
-    def told(name: str, otherwise: float | None) -> float | None:
+    def sent(name: str, otherwise: float | None) -> float | None:
         return otherwise if line.get(name) is None else float(line[name])
 
     return replace(
         trial,
-        time_s=told("time_s", None) or trial.time_s,
-        energy_j=told("energy_j", trial.energy_j),
-        epoch=told("epoch", None) or trial.epoch,
-        metric=told("metric", trial.metric),
+        time_s=sent("time_s", None) or trial.time_s,
+        energy_j=sent("energy_j", trial.energy_j),
+        epoch=sent("epoch", None) or trial.epoch,
+        metric=sent("metric", trial.metric),
     )

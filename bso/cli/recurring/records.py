@@ -105,7 +105,7 @@ class Recurrence:
 
     @property
     def is_without_model(self) -> bool:
-        """Whether trials began and none converged; a command that told bso nothing may have a model all the same."""
+        """Whether trials began and none converged; a command that sent nothing to bso may have a model all the same."""
         return bool(self.trials) and not self.has_model and not self.is_running
 
     @property

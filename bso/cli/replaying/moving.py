@@ -96,7 +96,7 @@ def import_(
 
     The whole file is checked before anything is written; an error names the line. Each job is one transaction, and
     events that are there already are skipped: an import that was broken off is simply started again. A job whose log
-    holds something else is refused, the others are imported. Nobody is told of imported events: `bso replay publish`
+    holds something else is refused, the others are imported. Imported events are not published: `bso replay publish`
     does that.
 
     With --json one object per job on a line. Exit code 1 if any job was refused.

@@ -68,14 +68,14 @@ def as_json(summaries: Sequence[Summary], difference: Difference | None) -> dict
     )
     if difference is None:
         return first
-    told = {"regret": difference.regret, "cost_over_oracle": difference.cost_over_oracle}
-    return {**first, "against": others[0], "difference": told}
+    shown = {"regret": difference.regret, "cost_over_oracle": difference.cost_over_oracle}
+    return {**first, "against": others[0], "difference": shown}
 
 
 def sentence_of(difference: Difference) -> str:
     """What one policy wastes less than the other, for people."""
-    told = (f"{_with_interval(estimate, sign='+')} @{horizon}" for horizon, estimate in difference.regret.items())
-    return f"{difference.policy} less {difference.against}, with the same luck: regret {', '.join(told)}"
+    shown = (f"{_with_interval(estimate, sign='+')} @{horizon}" for horizon, estimate in difference.regret.items())
+    return f"{difference.policy} less {difference.against}, with the same luck: regret {', '.join(shown)}"
 
 
 def tables_of(summary: Summary, console: Console) -> tuple[Table, ...]:

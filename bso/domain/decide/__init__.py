@@ -59,7 +59,7 @@ def decide(
 ) -> Decision:
     """What follows from a command. Bad input is refused with a Problem; nothing is raised for it.
 
-    ``job`` None: it was never heard of. ``now`` is the database's clock. ``earlier`` is what the log holds for
+    ``job`` None: it is not registered. ``now`` is the database's clock. ``earlier`` is what the log holds for
     exactly the reported epoch, needed where needs_earlier_report says so; ``power_profiles`` what is known of the job
     on the hardware kind that needs_profiles_of names; ``like`` is the job that job_like names.
     """

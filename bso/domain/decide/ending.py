@@ -177,8 +177,8 @@ MOST = 1e18
 def _ending(job: Job, trial: Trial, command: FinishTrial) -> Ending:
     time_s = trial.time_s if command.time_s is None else command.time_s
     energy_j = trial.energy_j if command.energy_j is None else command.energy_j
-    told = undistorted(trial.totals, trial.profiled)
-    added_s, added_j = trial.time_s - told.time_s, trial.energy_j - told.energy_j
+    ordinary = undistorted(trial.totals, trial.profiled)
+    added_s, added_j = trial.time_s - ordinary.time_s, trial.energy_j - ordinary.energy_j
     return Ending(
         outcome=command.outcome,
         reason=_told(command),

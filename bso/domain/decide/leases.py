@@ -44,6 +44,6 @@ def expire_lease(job: Job, trial: Trial, command: ExpireLease, context: Context)
         suspended = TrialSuspended(trial_number=trial.trial_number)
         after = with_lease(apply(job, [suspended]), trial.trial_number, context.resume_window_ends())
         return Decision(job=after, events=(suspended,), reply=LeaseExpired(state=TrialState.SUSPENDED))
-    reason = f"{LEASE_LAPSED}: nothing was heard of the trial for the whole resume window"
+    reason = f"{LEASE_LAPSED}: the trial sent nothing for the whole resume window"
     events = end_trial(job, trial, Ending.of(trial, Outcome.INTERRUPTED, reason), context.now)
     return Decision(job=apply(job, events), events=events, reply=LeaseExpired(state=TrialState.ENDED))

@@ -128,9 +128,9 @@ def _nothing_from(like: str, spec: JobSpec, context: Context) -> str:
 def _conflict(job: Job, spec: JobSpec) -> Decision:
     recorded, asked = asdict(job.spec), asdict(spec)
     fields = {name: f"is {recorded[name]!r}, got {asked[name]!r}" for name in _differing(job.spec, spec)}
-    told = "; ".join(f"{name} {difference}" for name, difference in fields.items())
+    others = "; ".join(f"{name} {difference}" for name, difference in fields.items())
     detail = (
-        f"job {job.job_id} is registered with other values: {told}; go back to those, take another job_id, or pass "
+        f"job {job.job_id} is registered with other values: {others}; go back to those, take another job_id, or pass "
         'on_conflict="new_version": the job then gets another version, which `version` may name, and keeps the old one'
     )
     return refused(job, "job_conflict", "The job is registered with another identity", detail, fields)

@@ -96,16 +96,16 @@ def _earlier_epoch(
     job: Job, trial: Trial, command: ReportEpoch, context: Context, earlier: EpochReport | None
 ) -> Decision:
     """Fill a gap in, answer a repetition again, or set a contradiction aside."""
-    told = EpochJudged(should_stop=False, reason="recorded before", cost=trial.cost, bound=trial.bound)
+    answered = EpochJudged(should_stop=False, reason="recorded before", cost=trial.cost, bound=trial.bound)
     if earlier is None:
         woken = _woken(trial)
         before = apply(job, woken)
         reported = _reported(before, trial, command, is_fill_in=True)
         after = _renewed(apply(before, [reported]), trial, context)
-        return Decision(job=after, events=(*woken, reported), reply=told)
+        return Decision(job=after, events=(*woken, reported), reply=answered)
     same = EpochReport(epoch=command.epoch, time_s=command.time_s, energy_j=command.energy_j, metric=command.metric)
     if _alike(earlier, same):
-        return unchanged(job, told)
+        return unchanged(job, answered)
     detail = (
         f"epoch {command.epoch:g} of trial {trial.trial_number} was reported before with other numbers: "
         f"expected {earlier}, got {same}"

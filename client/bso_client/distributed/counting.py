@@ -39,7 +39,7 @@ def devices_of(monitor: Monitor | None, environ: Mapping[str, str], *, machine: 
 def counting(monitor: Monitor, devices: Sequence[str], counted: Sequence[str]) -> Monitor:
     """The monitor, or one in its place that counts only some of its devices, and measures nothing if there are none.
 
-    Raises InvalidSetting where ranks share some but not all of their processors: those are not told apart.
+    Raises InvalidSetting where ranks share some but not all of their processors: those cannot be distinguished.
     """
     if len(counted) == len(devices):
         return monitor

@@ -31,7 +31,7 @@ class Joining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """What a rank brings: what it tells the others, its part of a batch, and its meter (``assumed`` if that fails)."""
+    """What a rank brings: what it sends the others, its part of a batch, and its meter (``assumed`` if that fails)."""
 
     joining: Joining
     share: Share

@@ -104,7 +104,7 @@ class LastWords:
 
 
 def make_ready(open_transport: Callable[[], Transport]) -> None:
-    """Load in the background what say_for needs: once rank 0 has died, its survivors are soon told to end, too."""
+    """Load in the background what say_for needs: once rank 0 has died, its survivors soon receive SIGTERM, too."""
     threading.Thread(target=open_transport, name="bso last words", daemon=True).start()
 
 

@@ -20,8 +20,8 @@ _PAUSE_S = 0.01
 def meet(store: Any, *, rank: int, size: int, timeout_s: float, about: str) -> str:
     """A name that all ranks of this launch agree on, and no other launch uses. Raises RankLost after ``timeout_s``.
 
-    Every rank says hello with a word that nobody used before. Rank 0 answers with all words that it has heard and the
-    name, again and again, until every rank has found its own word in the answer and confirmed the name.
+    Every rank says hello with a word that nobody used before. Rank 0 answers with all words that it has received and
+    the name, again and again, until every rank has found its own word in the answer and confirmed the name.
     """
     looks = _looks(timeout_s)
     if rank == 0:
@@ -37,14 +37,14 @@ def meet(store: Any, *, rank: int, size: int, timeout_s: float, about: str) -> s
 
 
 def _invite(store: Any, size: int, looks: Iterator[None], *, timeout_s: float, about: str) -> str:
-    name, heard = uuid.uuid4().hex, dict[int, str]()
+    name, received = uuid.uuid4().hex, dict[int, str]()
     away = list(range(1, size))
     for _ in looks:
         hellos = {rank: f"bso/hello/{rank}" for rank in away}
-        now = heard | {rank: store.get(key).decode() for rank, key in hellos.items() if store.check([key])}
-        if now != heard:
-            heard = now
-            store.set("bso/answer", json.dumps({"name": name} | {str(rank): word for rank, word in heard.items()}))
+        now = received | {rank: store.get(key).decode() for rank, key in hellos.items() if store.check([key])}
+        if now != received:
+            received = now
+            store.set("bso/answer", json.dumps({"name": name} | {str(rank): word for rank, word in received.items()}))
         away = [rank for rank in away if not store.check([f"bso/{name}/{rank}"])]
         if not away:
             return name

@@ -97,7 +97,7 @@ class TorchRanks:
             thread.join(_DISCONNECT_S)
 
     def leave_note(self, key: str, words: str) -> None:
-        """Leave words for the other ranks that they find without meeting this one; not told if nobody keeps them."""
+        """Leave words for the other ranks, which find them without meeting this one. Nothing is raised."""
         with contextlib.suppress(Exception):  # the process that keeps them may be gone
             _store().set(f"bso/{key}/{self.rank}", words)
 

@@ -23,7 +23,7 @@ _NO_DRIVER = (9, 12)
 class GpuMeters:
     """The GPUs of this process, in its own order, and why there are none. Close ``nvml`` when done with them.
 
-    ``are_numbers_certain``: whether CUDA counts them as NVML does. It counts the fastest first unless it is told
+    ``are_numbers_certain``: whether CUDA counts them as NVML does. It counts the fastest first unless it is asked
     otherwise, which differs where the GPUs do.
     """
 

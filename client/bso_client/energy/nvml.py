@@ -63,7 +63,7 @@ _ERRORS: dict[int, type[NvmlError]] = {
 
 MIG_EXPLANATION = (
     "it is partitioned (MIG), and NVML reports the energy of the whole GPU only: what one slice consumes cannot be "
-    "told apart from its neighbours"
+    "distinguished from its neighbours"
 )
 
 

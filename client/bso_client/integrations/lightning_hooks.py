@@ -112,7 +112,7 @@ class TrialHooks:
             self._evaluated(trainer, metrics, trainer.current_epoch + self._share_of_epoch(trainer))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """The Trainer has come to its end, by itself or because it was told to."""
+        """The Trainer has come to its end, by itself or because somebody stopped it."""
         self._power.row_ends()
         self._reporter.end()
 
@@ -144,8 +144,8 @@ class TrialHooks:
 
     def _evaluated(self, trainer: Any, metrics: Mapping[str, Any], epoch: float) -> None:
         samples = trainer.global_step * self.trial.batch_size
-        told = {name: _as_told(value) for name, value in metrics.items()}
-        if self._reporter.evaluated(told, epoch=epoch, samples=samples):
+        reported = {name: _as_reported(value) for name, value in metrics.items()}
+        if self._reporter.evaluated(reported, epoch=epoch, samples=samples):
             trainer.should_stop = True
 
 
@@ -167,7 +167,7 @@ def _wrong_batch_size(trainer: Any, trial: Trial) -> str:
     )
 
 
-def _as_told(value: Any) -> Any:
+def _as_reported(value: Any) -> Any:
     """Lightning keeps metrics as 32-bit floats, in which 0.95 is less than a target of 0.95: seven digits are meant."""
     return float(f"{float(value):.7g}") if str(getattr(value, "dtype", "")) == "torch.float32" else value
 

@@ -147,7 +147,7 @@ class Reporter:
     def _why_nothing_was_reported(self) -> str:
         if self._missing_among:
             return f"{self._missing}: {_described(self._missing_among, self.metric)}"
-        return "the training ended without an evaluation after its first step, so the optimizer heard nothing of it"
+        return "the training ended without an evaluation after its first step, so nothing was reported to the optimizer"
 
     @property
     def _missing(self) -> str:

@@ -47,7 +47,7 @@ class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it
     75, which asks ``bso recur`` to launch again.
 
     ``max_epochs``           end the training after so many epochs, if the job's max_epochs does not end it before
-    ``power_limit``          a PowerLimitOptimizer, which is told of every step
+    ``power_limit``          a PowerLimitOptimizer, which counts every step
     ``max_micro_batch_size`` samples that fit in a rank's memory at once: micro batches are loaded, see ``accumulation``
     ``samples_per_epoch``    the length of an epoch of an IterableDataset, over all ranks
     ``loading``              every other argument of a DataLoader but batch_size and batch_sampler

@@ -121,13 +121,13 @@ class BsoCallback(PowerLimitCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The Trainer has come to its end, by itself or because it was told to."""
+        """The Trainer has come to its end, by itself or because somebody stopped it."""
         super().on_train_end(args, state, control, **kwargs)
         self._is_training = False
         unannounced = self._unannounced_checkpoint(args, state)
         if unannounced is not None:
             keep_trial(self.trial, unannounced, should_write=args.should_save)
-            self._reporter.preempted("the process was told to end; it saved a checkpoint")
+            self._reporter.preempted("the process received SIGTERM; it saved a checkpoint")
             return
         self._reporter.end()
         if args.should_save:

@@ -198,7 +198,7 @@ class Follower:
         )
 
     def _install(self) -> Installation | None:
-        """The GPUs, their limit and their meter; None: with a problem, which was told once."""
+        """The GPUs, their limit and their meter; None: with a problem, which was logged once."""
         if self._installation is None and not self._problem:
             with contextlib.nullcontext() if self._bso is None else self._bso.paused():  # not the training's time
                 found = installed(
@@ -246,8 +246,8 @@ class Follower:
         assert self._training is not None
         if not profile:
             self._give_up(
-                "no power limit could be measured: where the meter told 0 J the steps were too short for it, which a "
-                "larger profile_steps helps"
+                "no power limit could be measured: where the meter measured 0 J the steps were too short for it, which "
+                "a larger profile_steps helps"
             )
             return
         tuning.warn_of_short_windows()

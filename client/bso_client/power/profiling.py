@@ -143,7 +143,7 @@ def limits_between(highest_w: float, lowest_w: float, *, step_w: float) -> tuple
 class Window:
     """What one rank measured under one limit of each of its GPUs [W]; its GPUs' energy [J] together, and time [s].
 
-    ``samples`` are those that this rank trained on. ``is_valid``: the limit was set, and the meter told something.
+    ``samples`` are those that this rank trained on. ``is_valid``: the limit was set, and the meter measured something.
     """
 
     limit_w: float
@@ -154,7 +154,7 @@ class Window:
 
     @property
     def is_known(self) -> bool:
-        """Whether power and throughput follow from it. A meter that is too slow for the window tells 0 J."""
+        """Whether power and throughput follow from it. A meter that is too slow for the window measures 0 J."""
         numbers = (self.time_s, self.energy_j, self.samples)
         return self.is_valid and all(math.isfinite(number) and number > 0 for number in numbers)
 
@@ -211,7 +211,7 @@ class Stand:
 
 
 def stand_of(state: Profiling, windows: Sequence[Window]) -> Stand:
-    """What a rank tells the others."""
+    """What a rank sends to the others."""
     return Stand(windows=tuple(windows), warmup_steps=state.plan.warmup_steps, profile_steps=state.plan.profile_steps)
 
 

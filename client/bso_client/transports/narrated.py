@@ -50,20 +50,25 @@ def _line(request: Request, reply: TrialBegun | EpochJudged | TrialFinished) -> 
     from bso.schema.envelope import dump
     from bso.schema.names import wire_name
 
-    told = request.command
-    trial_number = reply.trial_number if isinstance(reply, TrialBegun) else getattr(told, "trial_number", 0)
+    command = request.command
+    trial_number = reply.trial_number if isinstance(reply, TrialBegun) else getattr(command, "trial_number", 0)
     words = {"job_id": request.job_id, "trial_number": trial_number, "type": wire_name(type(reply)), "body": reply}
-    return dump(words | _measured(told)) + b"\n"
+    return dump(words | _measured(command)) + b"\n"
 
 
-def _measured(told: Command) -> dict[str, object]:
+def _measured(command: Command) -> dict[str, object]:
     """What the training said and the reply does not repeat."""
-    match told:
+    match command:
         case BeginTrial():
-            return {"energy_method": told.hardware.energy_method}
+            return {"energy_method": command.hardware.energy_method}
         case ReportEpoch():
-            return {"epoch": told.epoch, "metric": told.metric, "time_s": told.time_s, "energy_j": told.energy_j}
+            return {
+                "epoch": command.epoch,
+                "metric": command.metric,
+                "time_s": command.time_s,
+                "energy_j": command.energy_j,
+            }
         case FinishTrial(time_s=float(), energy_j=energy_j):
-            return {"time_s": told.time_s, "energy_j": energy_j}
+            return {"time_s": command.time_s, "energy_j": energy_j}
         case _:
             return {}

@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """The learning rate, its reference batch size and scaling rule as JSON; NULL: not told."""
+    """The learning rate, its reference batch size and scaling rule as JSON; NULL: not given."""
     add_column("trial", sa.Column("learning_rate", long_text()))
 
 
