@@ -230,7 +230,7 @@ class Session:
             return known
         if known is not None:
             self._instruments = None
-        self._group = Group(Exchange(several), self._open_transport)
+        self._group = Group(Exchange(several), self._open_transport, self._journal.of)
         return self._group
 
     def _equipment(self, group: Group, saved: TrainingState | None) -> Equipment:
@@ -283,9 +283,14 @@ class Session:
                     on_unreachable=options.get("on_unreachable", "continue"),
                 ),
                 learning_rate=options.get("learning_rate"),
-                journal=JournalPlace(state_dir=settings.resolved_state_dir, place=place_of(settings.resolved_url)),
+                journal=self._journal,
             )
         return self._contact
+
+    @property
+    def _journal(self) -> JournalPlace:
+        settings = self.settings
+        return JournalPlace(state_dir=settings.resolved_state_dir, place=place_of(settings.resolved_url))
 
     def _open_transport(self) -> Transport:
         given = self._options.get("transport")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bso.domain.hardware import HardwareKind
+from bso_client.delivery.journal import Journal
 from bso_client.distributed.carried import CarriedError, carried, raise_first
 from bso_client.distributed.counting import counting
 from bso_client.distributed.exchange import Exchange
@@ -43,9 +44,12 @@ class Party:
 class Group:
     """The processes that train together; a process that trains alone is a group of one."""
 
-    def __init__(self, exchange: Exchange, open_transport: Callable[[], Transport]) -> None:
+    def __init__(
+        self, exchange: Exchange, open_transport: Callable[[], Transport], journal_of: Callable[[str], Journal]
+    ) -> None:
         self.exchange = exchange
         self._open_transport = open_transport
+        self._journal_of = journal_of
         self._leader: LeaderWatch | None = None
 
     @property
@@ -89,7 +93,8 @@ class Group:
         leader = self._leader
         if leader is None or not (leader.has_died or (self.exchange.is_lost and await leader.has_died_soon())):
             return
-        await say_for(leader.leader, LastWords(state=state, consumed=consumed), self._open_transport)
+        words = LastWords(state=state, consumed=consumed)
+        await say_for(leader.leader, words, self._open_transport, self._journal_of)
 
     def close(self) -> None:
         """Let go of the other ranks. They need not meet."""

@@ -9,12 +9,14 @@ import select
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bso.domain.commands import FinishTrial, Request
 from bso.domain.errors import BsoError
+from bso.domain.replies import KEPT, Problem
 from bso.domain.trial import Outcome
+from bso_client.delivery.journal import Journal, Kept
 from bso_client.distributed.counting import machine_name
 from bso_client.training.consumption import Consumption
 from bso_client.training.state import TrainingState
@@ -108,16 +110,36 @@ def make_ready(open_transport: Callable[[], Transport]) -> None:
     threading.Thread(target=open_transport, name="bso last words", daemon=True).start()
 
 
-async def say_for(leader: Leader, words: LastWords, open_transport: Callable[[], Transport]) -> None:
-    """Tell the optimizer how a trial ended whose rank 0 cannot; it is lost if the optimizer is out of reach."""
+async def say_for(
+    leader: Leader, words: LastWords, open_transport: Callable[[], Transport], journal_of: Callable[[str], Journal]
+) -> None:
+    """Report how a trial ended whose rank 0 cannot. Where the optimizer is out of reach, the journal keeps that."""
     if words.state.trial_id is None or words.state.is_refused:
         return
+    request = words.request(leader)
     transport = open_transport()
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             await transport.start()
-            await transport.call(words.request(leader), timeout_s=_TIMEOUT_S)
+            reply = await transport.call(request, timeout_s=_TIMEOUT_S)
+        if isinstance(reply, Problem) and reply.is_retryable and reply.type != KEPT:
+            _keep(request, words.state, journal_of, f"{reply.title}: {reply.detail}")
     except (BsoError, TimeoutError) as error:
-        logger.warning("nobody could say that rank 0 has died: %s", error, extra={"action": "last_words_lost"})
+        _keep(request, words.state, journal_of, str(error) or "no reply")
     finally:
         await transport.close()
+
+
+def _keep(request: Request, state: TrainingState, journal_of: Callable[[str], Journal], why: str) -> None:
+    assert isinstance(request.command, FinishTrial)
+    late = replace(request, command=replace(request.command, is_journalled=True))
+    try:
+        journal = journal_of(request.job_id)
+        journal.keep(Kept(training=state.key, request=late))
+        journal.close()
+    except Exception as error:  # noqa: BLE001  # whatever a disk has
+        words = "rank 0 has died, and how its trial ended is lost (%s; %s)"
+        logger.warning(words, why, error, extra={"action": "last_words_lost"})
+    else:
+        words = "rank 0 has died; how its trial ended is kept in %s, and delivered later (%s)"
+        logger.warning(words, journal.folder, why, extra={"action": "reports_kept"})
