@@ -67,7 +67,7 @@ class TimedTransport:
 def measure(laboratory: Laboratory) -> list[Figure]:
     """Medians of epochs with and without the client, the difference, and that as a part of an epoch of 10 s.
 
-    What is added is told apart: the client's own work, and the time until the optimizer has decided and answered;
+    What is added is distinguished: the client's own work, and the time until the optimizer has decided and answered;
     beside it, what a block takes to be on this disk, which a broker and a database each wait for.
     """
     figures = Figures(benchmark="epochs")

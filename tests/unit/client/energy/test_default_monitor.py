@@ -108,7 +108,7 @@ def test_a_slice_of_a_gpu_is_not_measured_by_the_processors_meter(
     trial = trial_of(optimizer)
 
     assert trial.hardware.energy_method is EnergyMethod.ASSUMED
-    assert "what one slice consumes cannot be told apart from its neighbours" in caplog.text
+    assert "what one slice consumes cannot be distinguished from its neighbours" in caplog.text
 
 
 def test_a_meter_that_fails_leaves_the_energy_of_its_trial_unknown_not_assumed(

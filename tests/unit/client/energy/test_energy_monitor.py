@@ -289,7 +289,7 @@ def test_a_slice_is_refused_although_processors_are_readable(
     gpus.add(mig_mode=1)
     powercap.add_package()
 
-    with pytest.raises(NoMeter, match=r"cannot be told apart.*train on a whole GPU"):
+    with pytest.raises(NoMeter, match=r"cannot be distinguished.*train on a whole GPU"):
         make_monitor(visible=visible)
     assert make_monitor([]).method is EnergyMethod.RAPL
 
