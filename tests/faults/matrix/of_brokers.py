@@ -139,7 +139,7 @@ async def command_exchange_deleted(stage: Stage) -> None:
 
 @scenario("a job is damaged while its commands cannot be parked: the exchange is deleted, then the queues are full")
 async def parking_unavailable(stage: Stage) -> None:
-    await stage.begin()
+    await stage.begin(lanes=6)  # some of them are about to report, which is what is parked
     async with stage.fault():
         await _damage(stage)
         await stage.pause(3.0)
@@ -154,7 +154,7 @@ async def parking_unavailable(stage: Stage) -> None:
 
 @scenario("a job is damaged while its commands are parked again and again, five times a second", strikes_for_s=14.0)
 async def parked_thirty_times(stage: Stage) -> None:
-    await stage.begin()
+    await stage.begin(lanes=6)  # some of them are about to report, which is what is parked
     async with stage.fault():
         await _policy(stage, {"message-ttl": 200})
         await _damage(stage)

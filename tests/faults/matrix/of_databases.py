@@ -182,6 +182,7 @@ async def database_restored(stage: Stage) -> None:
     dump = await asyncio.to_thread(server.dump, name)
     await stage.progress(150)
     async with stage.fault():
+        stage.sender.expect_a_restore()  # tables are loaded one after the other, the epoch of the log among them
         await asyncio.to_thread(server.load, name, dump)
         for worker in stage.living:
             await asyncio.to_thread(worker.until, partial(_asks_for_restored, worker))
