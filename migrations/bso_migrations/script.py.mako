@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from bso_migrations.steps import create_index, create_table, drop_index, drop_table
+from bso_migrations.column_types import MYSQL_TABLE
+from bso_migrations.steps import create_table, drop_table
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
@@ -13,10 +14,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """One DDL step."""
+    """One table."""
     ${upgrades if upgrades else "raise NotImplementedError"}
 
 
 def downgrade() -> None:
-    """Undo it."""
+    """Drop it, with all its rows."""
     ${downgrades if downgrades else "raise NotImplementedError"}

@@ -1,12 +1,12 @@
 """The steps that revisions are made of. Each can be taken again after it was taken but not recorded.
 
 MySQL commits every DDL statement on its own: a server that dies between a statement and the record of its revision
-leaves the step done. Taking it again must then be no error.
+leaves the step done, or half done. Taking it again must then be no error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,10 +14,19 @@ from alembic import context, op
 
 
 def create_table(
-    name: str, *columns: sa.schema.SchemaItem, first_row: Mapping[str, str] | None = None, **options: Any
+    name: str,
+    *columns: sa.schema.SchemaItem,
+    indexes: Mapping[str, Sequence[str]] | None = None,
+    first_row: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> None:
-    """Create a table unless it is there; ``first_row`` is SQL by column, for a table that is never empty."""
+    """Create a table and its indexes unless they are there. ``indexes`` are columns by the name of the index.
+
+    ``first_row`` is SQL by column, for a table that is never empty.
+    """
     op.create_table(name, *columns, if_not_exists=True, **options)
+    for index, indexed in (indexes or {}).items():
+        _create_index(index, name, indexed)
     if first_row is not None:
         op.execute(
             f"INSERT INTO {name} ({', '.join(first_row)}) SELECT {', '.join(first_row.values())} "  # noqa: S608  ours
@@ -30,33 +39,7 @@ def drop_table(name: str) -> None:
     op.drop_table(name, if_exists=True)
 
 
-def create_index(name: str, table: str, columns: list[str]) -> None:
-    """Create an index unless it is there."""
-    if context.is_offline_mode() or name not in _indexes(table):
-        op.create_index(name, table, columns)
-
-
-def drop_index(name: str, table: str) -> None:
-    """Drop an index if it is there."""
-    if context.is_offline_mode() or name in _indexes(table):
-        op.drop_index(name, table_name=table)
-
-
-def add_column(table: str, column: sa.Column[Any]) -> None:
-    """Add a column unless it is there."""
-    if context.is_offline_mode() or column.name not in _columns(table):
-        op.add_column(table, column)
-
-
-def drop_column(table: str, name: str) -> None:
-    """Drop a column if it is there."""
-    if context.is_offline_mode() or name in _columns(table):
-        op.drop_column(table, name)
-
-
-def _columns(table: str) -> set[str]:
-    return {column["name"] for column in sa.inspect(op.get_bind()).get_columns(table)}
-
-
-def _indexes(table: str) -> set[str | None]:
-    return {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}
+def _create_index(name: str, table: str, columns: Sequence[str]) -> None:
+    known = () if context.is_offline_mode() else sa.inspect(op.get_bind()).get_indexes(table)
+    if name not in {index["name"] for index in known}:
+        op.create_index(name, table, list(columns))

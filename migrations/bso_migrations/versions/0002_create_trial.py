@@ -50,6 +50,12 @@ def upgrade() -> None:
         sa.Column("is_over_bound", sa.Boolean(), nullable=False),
         sa.Column("late_outcome", ascii_text(16)),
         sa.Column("ended_at", moment()),
+        sa.Column("profiled_epochs", number(), nullable=False),
+        sa.Column("profiled_time_s", number(), nullable=False),
+        sa.Column("profiled_energy_j", number(), nullable=False),
+        sa.Column("learning_rate", long_text()),
+        sa.Column("cost_squares", number(), nullable=False),
+        indexes={"ix_trial_active": ["job_id", "state"], "ix_trial_lease": ["lease_expires_at"]},
         **MYSQL_TABLE,
     )
 

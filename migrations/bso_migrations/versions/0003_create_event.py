@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from bso_migrations.column_types import MYSQL_TABLE, ascii_text, long_text, moment, number, row_id
 from bso_migrations.steps import create_table, drop_table
 
-revision = "0005"
-down_revision = "0004"
+revision = "0003"
+down_revision = "0002"
 branch_labels = None
 depends_on = None
 
@@ -30,8 +30,13 @@ def upgrade() -> None:
         sa.Column("reply", long_text()),
         sa.Column("recorded_at", moment(), nullable=False),
         sa.Column("published_at", moment()),
+        sa.Column("log_epoch", sa.BigInteger(), nullable=False),
         sa.UniqueConstraint("job_id", "seq", name="uq_event_job_seq"),
         sa.UniqueConstraint("command_id", "part", name="uq_event_command_part"),
+        indexes={
+            "ix_event_unpublished": ["published_at", "event_id"],
+            "ix_event_epoch": ["job_id", "trial_number", "epoch"],
+        },
         sqlite_autoincrement=True,
         **MYSQL_TABLE,
     )

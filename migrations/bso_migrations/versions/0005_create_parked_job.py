@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from bso_migrations.column_types import MYSQL_TABLE, ascii_text, long_text, moment
 from bso_migrations.steps import create_table, drop_table
 
-revision = "0014"
-down_revision = "0013"
+revision = "0005"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 

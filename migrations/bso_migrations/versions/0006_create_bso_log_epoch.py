@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from bso_migrations.column_types import MYSQL_TABLE, moment
 from bso_migrations.steps import create_table, drop_table
 
-revision = "0015"
-down_revision = "0014"
+revision = "0006"
+down_revision = "0005"
 branch_labels = None
 depends_on = None
 

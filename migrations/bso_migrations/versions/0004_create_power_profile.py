@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from bso_migrations.column_types import MYSQL_TABLE, ascii_text, long_text, moment, number, words
 from bso_migrations.steps import create_table, drop_table
 
-revision = "0008"
-down_revision = "0007"
+revision = "0004"
+down_revision = "0003"
 branch_labels = None
 depends_on = None
 
