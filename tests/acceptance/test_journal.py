@@ -50,7 +50,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def bso(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bso.cli", *arguments]
+    command = [sys.executable, "-m", "bso_cli", *arguments]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
 

@@ -199,6 +199,11 @@ def test_a_command_that_trains_nothing_is_noticed(bso: Command) -> None:
     assert "began no trial" in done.stderr
 
 
+def test_it_is_not_endless(bso: Command) -> None:
+    endless = bso("recur", "--", "true")
+    assert (endless.returncode, "how many recurrences?" in endless.stderr) == (2, True)
+
+
 def test_what_the_command_prints_does_not_disturb_the_json(bso: Command) -> None:
     shown = bso.json("recur", 1, "--", "echo", "hello")
     assert shown["failed"] == 0

@@ -25,6 +25,8 @@ gate, reached = sys.argv[1:]
 spec = JobSpec(job_id="toy", batch_sizes=[8, 16, 32], default_batch_size=16, target_metric=0.9, beta_knob=None)
 bso = BatchSizeOptimizer(spec)
 with bso.relaunching():
+    if "BSO_SEED" in os.environ:
+        print("seed", os.environ["BSO_SEED"])
     bso.get_batch_size()
     bso.on_train_begin()
     bso.on_evaluate(0.3)
@@ -73,7 +75,8 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 def recurrences(log_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(log_dir.glob("recurrence-*/recurrence.json"))]
+    found: list[dict[str, Any]] = json.loads((log_dir / "run.json").read_text())["recurrences"]
+    return found
 
 
 def test_each_launch_leaves_its_output_and_what_came_of_it(bso: Command, training: list[str], log_dir: Path) -> None:
@@ -96,22 +99,21 @@ def test_quietly_the_output_is_only_kept(bso: Command, log_dir: Path) -> None:
     assert (log_dir / "recurrence-0001/launch-1.log").read_text() == "hello\n"
 
 
-def test_a_training_that_outlives_its_killed_driver_is_followed_to_its_end(
+def test_a_training_that_outlives_its_killed_driver_is_left_alone_and_not_started_twice(
     bso: Command, halting: Halting, log_dir: Path
 ) -> None:
     driver = bso.start("recur", 3, "--log-dir", log_dir, "--", *halting.command)
     halting.wait_until_reached()
     driver.kill()
     driver.wait(PATIENCE_S)
-
-    second = bso.start("recur", "--log-dir", log_dir)
-    assert second.stderr is not None
-    assert "recurrence 2 of 3, resumed" in second.stderr.readline()
-    assert "still runs: following it" in second.stderr.readline()
+    assert "or by a training that it has left running" in bso.refused("recur", "--log-dir", log_dir)
     halting.let_through()
-    shown, complaints = second.communicate(timeout=PATIENCE_S)
-    assert second.returncode == 0, complaints
-    assert "the other half" in shown
+    eventually(lambda: not _is_running(halting.pid))
+
+    done = bso("recur", "--log-dir", log_dir)
+    assert done.returncode == 0, done.stderr
+    assert "recurrence 2 of 3, resumed" in done.stderr
+    assert "the other half" in (log_dir / "recurrence-0002/launch-1.log").read_text()
     assert [(one["number"], len(one["launches"])) for one in recurrences(log_dir)] == [(1, 1), (2, 1), (3, 1)]
     trials = bso.json("jobs", "show", "toy")["trials"]
     assert [trial["outcome"] for trial in trials] == ["converged"] * 3
@@ -135,8 +137,9 @@ def test_a_killed_driver_and_a_killed_training_are_gone_on_with_in_the_same_recu
     assert "ended while nobody watched" in done.stderr
     first, second, third = recurrences(log_dir)
     assert (first["number"], second["recurrence_id"]) == (1, unfinished["recurrence_id"])
-    assert [(launch["number"], launch["seed"]) for launch in second["launches"]] == [(1, 6), (2, 7)]
-    assert [launch["seed"] for launch in third["launches"]] == [8]
+    assert [len(one["launches"]) for one in (second, third)] == [2, 1]
+    assert (log_dir / "recurrence-0002/launch-2.log").read_text().startswith("seed 7\n")
+    assert (log_dir / "recurrence-0003/launch-1.log").read_text().startswith("seed 8\n")
     trials = bso.json("jobs", "show", "toy")["trials"]
     assert [(trial["recurrence_id"], trial["outcome"]) for trial in trials] == [
         (first["recurrence_id"], "converged"),
@@ -205,10 +208,9 @@ def test_nothing_is_made_where_there_is_nothing_to_run(bso: Command, log_dir: Pa
 
 def test_a_damaged_file_is_named(bso: Command, log_dir: Path) -> None:
     bso.ok("recur", 1, "--log-dir", log_dir, "--", "true")
-    (log_dir / "recurrence-0001/recurrence.json").write_text('{"number": 1')
-    assert "recurrence.json is damaged" in bso.refused("recur", "--log-dir", log_dir)
-    (log_dir / "run.json").write_text('{"format": 2}')
-    assert "another release of bso" in bso.refused("recur", "--log-dir", log_dir)
+    for damaged in ('{"command": ["true"]', '{"command": ["true"]}'):
+        (log_dir / "run.json").write_text(damaged)
+        assert "run.json is damaged" in bso.refused("recur", "--log-dir", log_dir)
 
 
 # It keeps its trial with a checkpoint in the recurrence's folder, and stops at a gate the first time.
@@ -252,3 +254,54 @@ def test_a_training_with_a_checkpoint_goes_on_with_its_own_trial(
     assert (trial["outcome"], trial["epoch"]) == ("converged", 4.0)
     [recurrence] = recurrences(log_dir)
     assert [(one["trial_number"], one["outcome"]) for one in recurrence["trials"]] == [(1, "converged")]
+
+
+def test_the_command_is_told_its_recurrence_launch_seed_and_folder(bso: Command, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    words = f'echo "$BSO_RECURRENCE_NUMBER $BSO_LAUNCH_NUMBER $BSO_SEED $BSO_RECURRENCE_DIR" >>{told}'
+    bso.ok("recur", 2, "--seed", 41, "--log-dir", tmp_path / "run", "--", "sh", "-c", words)
+    assert told.read_text().splitlines() == [
+        f"1 1 41 {tmp_path}/run/recurrence-0001",
+        f"2 1 42 {tmp_path}/run/recurrence-0002",
+    ]
+
+
+def test_a_batch_size_that_failed_is_launched_again_though_a_launcher_hides_the_75(
+    bso: Command, training: list[str]
+) -> None:
+    shown = bso.json("recur", 1, "--", "sh", "-c", f"{' '.join(training)} fails || exit 1")
+    [recurrence] = shown["recurrences"]
+    assert (recurrence["exit_code"], recurrence["launches"], recurrence["has_model"]) == (0, 2, True)
+
+
+_COSTLY = """
+from bso_client import BatchSizeOptimizer, HardwareKind, JobSpec
+
+class Meter:
+    # An epoch takes as many joules as the batch size says.
+    def begin_window(self, key): ...
+    def end_window(self, key):
+        from types import SimpleNamespace
+        return SimpleNamespace(time=1.0, total_energy=float(bso.current_batch_size))
+
+spec = JobSpec(job_id="toy", batch_sizes=[10, 20], default_batch_size=20, target_metric=0.9, eta_knob=1.0)
+bso = BatchSizeOptimizer(spec, monitor=Meter())
+bso.current_batch_size = bso.get_batch_size()
+bso.on_train_begin()
+bso.on_evaluate(0.95)
+"""
+
+
+def test_the_summary_says_what_was_saved(bso: Command, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_COSTLY)
+    shown = bso.json("recur", 6, "--log-dir", tmp_path / "run", "--", sys.executable, script)
+    sizes = [one["trials"][0]["batch_size"] for one in shown["recurrences"]]
+    assert {10, 20} <= set(sizes)
+    assert [one["energy_j"] for one in shown["recurrences"]] == [float(size) for size in sizes]
+    assert all(one["time_s"] > 0 for one in shown["recurrences"])
+    saving = shown["saving"]
+    assert (saving["default_cost"], saving["cost"]) == (20.0, sum(sizes) / 6)
+    assert saving["share"] == 1 - sum(sizes) / 6 / 20
+    words = " ".join(bso.ok("recur", "--summary", "--log-dir", tmp_path / "run").split())
+    assert f"{saving['share']:.0%} less than a training with the default batch size 20" in words

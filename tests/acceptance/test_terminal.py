@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bso.cli.terminal import HANG
+from bso_cli.terminal import HANG
 from tests.acceptance.conftest import BSO, Command, command_in
 from tests.acceptance.recorded_jobs import LONG, record
 from tests.acceptance.screen import Screen, run_in_terminal

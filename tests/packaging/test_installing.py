@@ -18,13 +18,13 @@ for trial in BatchSizeOptimizer(spec).trials():
             trial.on_evaluate(0.95)
 print(trial.converged)
 """
-IMPORTS = "import bso, bso_broker, bso_client, bso_migrations, bso_optimizer, bso_workers"
+IMPORTS = "import bso, bso_broker, bso_cli, bso_client, bso_migrations, bso_optimizer, bso_workers"
 
 
 def test_every_package_can_be_imported(bare: Environment) -> None:
     bare.ok("python", "-c", IMPORTS)
     assert "bso-optimizer 0." in bare.ok("bso", "doctor")
-    assert bare.ok("bso", "--version") == bare.ok("python", "-m", "bso_optimizer", "--version")
+    assert bare.ok("bso", "--version") == bare.ok("python", "-m", "bso_cli", "--version")
 
 
 def test_neither_tests_nor_tools_come_with_it(bare: Environment) -> None:

@@ -12,7 +12,7 @@ PROGRAMS = {
     "the workers": ("python", "-c", "import bso_workers"),
     "the worker's module": ("python", "-m", "bso_workers"),
     "the command": ("bso", "jobs", "list"),
-    "the command's module": ("python", "-m", "bso_optimizer", "doctor"),
+    "the command's module": ("python", "-m", "bso_cli", "doctor"),
 }
 
 

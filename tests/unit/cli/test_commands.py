@@ -5,9 +5,9 @@ import inspect
 import pytest
 from typer.testing import CliRunner
 
-from bso.cli.main import app
-from bso.cli.worker import worker
 from bso.domain.errors import Misconfigured, Retryable
+from bso_cli.main import app
+from bso_cli.worker import worker
 from bso_workers.settings import WorkerSettings
 
 COMMANDS = [
@@ -144,13 +144,13 @@ def test_debug_shows_where_it_came_from() -> None:
 
 
 def test_what_may_work_later_is_said_to() -> None:
-    from bso.cli.refusals import sentence_of
+    from bso_cli.refusals import sentence_of
 
     assert "again" in sentence_of(Retryable("the database is away"))
 
 
 def test_an_error_without_words_is_its_docstring() -> None:
-    from bso.cli.refusals import sentence_of
+    from bso_cli.refusals import sentence_of
 
     class Broken(Misconfigured):
         """The thing is broken."""

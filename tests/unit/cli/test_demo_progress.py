@@ -5,9 +5,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bso.cli.demo.progress import DemoProgress
-from bso.cli.demo.training import News
 from bso.domain.trial import Outcome
+from bso_cli.demo.progress import DemoProgress
+from bso_cli.demo.training import News
 
 
 @pytest.mark.parametrize(("epoch", "said"), [(1, "1 epoch, 12 J"), (2, "2 epochs, 12 J"), (12, "12 epochs, 12 J")])

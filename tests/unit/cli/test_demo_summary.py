@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bso.cli.demo.picture import draw
-from bso.cli.demo.summary import summarize
-from bso.cli.demo.table import conclusion, results_table
 from bso.domain.trial import Outcome, Trial
 from bso.schema.envelope import dump
+from bso_cli.demo.picture import draw
+from bso_cli.demo.summary import summarize
+from bso_cli.demo.table import conclusion, results_table
 from tests.unit.cli.samples import arm, description, trial
 
 PNG = b"\x89PNG\r\n\x1a\n"

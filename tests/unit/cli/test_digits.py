@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from bso.cli.demo.digits import Classifier, Split, split_for, use_one_core
-from bso.cli.demo.training import CpuTimeMonitor
+from bso_cli.demo.digits import Classifier, Split, split_for, use_one_core
+from bso_cli.demo.training import CpuTimeMonitor
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,8 +6,6 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from bso.cli.jobs_power import profile_tables
-from bso.cli.jobs_printed import explained, is_energy_assumed, job_lines, kind_table, target_doubt, trials_tables
 from bso.domain.commands import DescribeJob, PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.learning_rate import LearningRate
@@ -15,6 +13,8 @@ from bso.domain.quantities import joules
 from bso.domain.replies import Confidence, JobDescription
 from bso.domain.trial import Outcome, Trial
 from bso.service.records import PowerProfile
+from bso_cli.jobs_power import profile_tables
+from bso_cli.jobs_printed import explained, is_energy_assumed, job_lines, kind_table, target_doubt, trials_tables
 from tests.unit.cli.samples import HARDWARE, SPEC, arm, description, trial
 from tests.unit.domain.builders import JobLife, expect
 

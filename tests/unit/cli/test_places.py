@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bso.cli.settings import NoDatabase, places
 from bso.domain.errors import Misconfigured
+from bso_cli.settings import NoDatabase, places
 
 
 def test_without_anything_it_is_a_file_in_the_state_directory(tmp_path: Path) -> None:

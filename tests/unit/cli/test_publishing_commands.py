@@ -3,9 +3,9 @@
 import shlex
 from datetime import UTC, datetime, timedelta
 
-from bso.cli.moments import moment_from
-from bso.cli.replaying.publishing import as_typed, command_for
 from bso.replay.publishing import Wanted
+from bso_cli.moments import moment_from
+from bso_cli.replaying.publishing import as_typed, command_for
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from bso.cli.recurring.narration import SeenTrial
-from bso.cli.recurring.records import Launch, Recurrence, Run
-from bso.cli.recurring.summary import (
+from bso.domain.trial import Outcome
+from bso_cli.recurring.recurrences import Launch, Recurrence, Run
+from bso_cli.recurring.summary import (
     called_off_in_words,
     saving,
     saving_in_words,
@@ -17,7 +17,7 @@ from bso.cli.recurring.summary import (
     total_in_words,
     warnings_of_last,
 )
-from bso.domain.trial import Outcome
+from bso_cli.recurring.trials import SeenTrial
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 TRIAL = SeenTrial(
@@ -38,11 +38,15 @@ TRIAL = SeenTrial(
 
 
 def ended(number: int, *trials: SeenTrial, exit_code: int = 0, stopped_by: str | None = None) -> Recurrence:
-    launch = Launch(number=1, began_at=NOW, ended_at=NOW, exit_code=exit_code, stopped_by=stopped_by)
+    launch = Launch(began_at=NOW, ended_at=NOW, exit_code=exit_code, stopped_by=stopped_by)
     closed_at = None if stopped_by is not None else NOW
     return Recurrence(
         number=number, recurrence_id=f"r{number}", began_at=NOW, ended_at=closed_at, launches=(launch,), trials=trials
     )
+
+
+def run(*recurrences: Recurrence, count: int) -> Run:
+    return Run(command=("train",), began_at=NOW, count=count, recurrences=recurrences)
 
 
 CALLED_OFF = replace(TRIAL, outcome=Outcome.CANCELLED, outcome_reason="the [new] data are wrong")
@@ -66,7 +70,7 @@ def test_a_training_that_was_called_off_is_shown_as_such_with_its_reason() -> No
 def test_what_somebody_stopped_is_interrupted_and_has_not_failed() -> None:
     recurrence = ended(1, INTERRUPTED, exit_code=130, stopped_by="SIGINT")
     assert "interrupted" in shown(recurrence).partition("✓ converged")[0]
-    words = total_in_words(Run(command=("train",), began_at=NOW, count=3), [recurrence])
+    words = total_in_words(run(recurrence, count=3))
     assert words.startswith("0 of 3 recurrences done, 0 failed, 0 without a model, 1 interrupted")
 
 
@@ -103,7 +107,7 @@ def test_assumed_energy_is_said_once_and_has_no_column(method: str) -> None:
     assert found is not None
     assert found.is_energy_assumed is is_assumed
     assert ("energy" not in table.splitlines()[1].split()) is is_assumed
-    total = total_in_words(Run(command=("train",), began_at=NOW, count=2), recurrences)
+    total = total_in_words(run(*recurrences, count=2))
     assert total.endswith("total cost 183 kJ")
     said = f"{table} {total} {saving_in_words(found)}".lower()
     assert said.count("assumed") == is_assumed
@@ -119,14 +123,14 @@ def test_where_only_some_energy_is_assumed_its_column_says_which() -> None:
 def test_a_run_without_trials_says_nothing_of_costs() -> None:
     assert shown(ended(1)).splitlines()[1].split() == ["no.", "began", "(UTC)", "outcome"]
     assert shown(ended(1)).split()[-2:] == ["no", "trial"]
-    total = total_in_words(Run(command=("train",), began_at=NOW, count=2), [ended(1)])
+    total = total_in_words(run(ended(1), count=2))
     assert total == "1 of 2 recurrences done, 0 failed, 0 without a model"
 
 
 def test_where_one_recurrence_has_a_trial_costs_are_shown() -> None:
     recurrences = [ended(1), ended(2, TRIAL)]
     assert "cost" in shown(*recurrences).splitlines()[1].split()
-    total = total_in_words(Run(command=("train",), began_at=NOW, count=2), recurrences)
+    total = total_in_words(run(*recurrences, count=2))
     assert total.endswith("0 without a model, total cost 123 kJ")
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bso.cli.main import app
-from bso.cli.simulating.printed import sentence_of
 from bso.simulator.intervals import Estimate
 from bso.simulator.summary import Difference
+from bso_cli.main import app
+from bso_cli.simulating.printed import sentence_of
 from tests.unit.simulator.problems import POWER, write_traces
 
 JOB = ("--dataset", "shapes", "--target-metric", "0.9", "--max-epochs", "50", "--default-batch-size", "64")

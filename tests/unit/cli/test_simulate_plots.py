@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from bso.cli.simulating.plots import draw_costs
 from bso.domain.decide.decision import POLICIES
 from bso.simulator import parse_drift
 from bso.simulator.study import Case, Settings, study
+from bso_cli.simulating.plots import draw_costs
 from tests.unit.simulator.problems import make
 
 PROBLEM = make({16: (9, 10, 11), 32: (5, 6), 64: (8, 9), 128: (20, 22)})

@@ -4,9 +4,9 @@ from io import StringIO
 
 from rich.console import Console
 
-from bso.cli.simulating.printed import tables_of
 from bso.simulator.intervals import Estimate
 from bso.simulator.summary import CaseSummary, Measures, Summary
+from bso_cli.simulating.printed import tables_of
 from tests.benchmarks.simulator import steep_problem
 
 REGRETS = ("20", "50", "100", "full")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bso.cli.tables import Table, table
-from bso.cli.terminal import wrapped
+from bso_cli.tables import Table, table
+from bso_cli.terminal import wrapped
 
 WORDS = st.text(alphabet="abcdefgh-/%", min_size=1, max_size=14)
 QUANTITIES = st.sampled_from(["1.01 kJ", "12 ms", "0.5 W", "3 d", "14x"])

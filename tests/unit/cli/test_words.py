@@ -7,9 +7,6 @@ from typing import Any, get_args
 import pytest
 import typer
 
-from bso.cli.moments import moment_from
-from bso.cli.sentences import sentence
-from bso.cli.terminal import counted, listed, moment, number
 from bso.domain.events import (
     ChangePoint,
     EpochReported,
@@ -20,6 +17,9 @@ from bso.domain.events import (
     RoundEnded,
     TrialStarted,
 )
+from bso_cli.moments import moment_from
+from bso_cli.sentences import sentence
+from bso_cli.terminal import counted, listed, moment, number
 from tests.unit.cli.samples import EVENTS, NOW
 
 

@@ -1,0 +1,197 @@
+"""Following a training through the file that its client appends to."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bso.domain.commands import FinishTrial, ReportEpoch, Request
+from bso.domain.errors import Retryable
+from bso.domain.knowledge import Stage
+from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
+from bso.domain.trial import Outcome
+from bso_cli.recurring.trials import TrialLog
+from bso_client.transports.narrated import NarratedTransport
+from tests.unit.cli.samples import SPEC
+
+BEGUN = TrialBegun(
+    trial_number=7,
+    trial_id="t7",
+    recurrence_id="night",
+    attempt=1,
+    batch_size=16,
+    reason="exploring 16",
+    is_last_attempt=False,
+    bound=None,
+    lease_s=600.0,
+    stage=Stage.PRUNING,
+    spec=SPEC,
+)
+GOING_ON = EpochJudged(should_stop=False, reason="", cost=2.0, bound=None)
+REPORT = ReportEpoch(trial_number=7, trial_id="t7", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.5)
+FINISH = FinishTrial(trial_number=7, trial_id="t7", outcome=Outcome.INTERRUPTED)
+
+
+class Scripted:
+    """A transport that replies what it was given."""
+
+    def __init__(self, *replies: Reply | Exception) -> None:
+        self._replies = list(replies)
+
+    async def start(self) -> None: ...
+
+    async def call(self, request: Request, *, timeout_s: float) -> Reply:
+        reply = self._replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "trials.jsonl"
+    path.touch()
+    return path
+
+
+def said(log: Path, *replies: Reply | Exception) -> None:
+    """Let a training hear these replies."""
+
+    async def hear() -> None:
+        transport = NarratedTransport(Scripted(*replies), log)
+        for reply in replies:
+            command = FINISH if isinstance(reply, TrialFinished) else REPORT
+            await transport.call(Request(command_id="c", job_id="job", command=command), timeout_s=1)
+
+    asyncio.run(hear())
+
+
+def test_a_trial_is_told_when_it_begins_and_when_it_ends(log: Path) -> None:
+    trials = TrialLog(log)
+    said(log, BEGUN, GOING_ON)
+    [begun] = trials.read_new()
+    assert (begun.job_id, begun.trial_number, begun.batch_size, begun.is_open) == ("job", 7, 16, True)
+
+    said(log, EpochJudged(should_stop=True, reason="done", cost=5.0, bound=None, outcome=Outcome.CONVERGED))
+    [ended] = trials.read_new()
+    assert (ended.outcome, ended.outcome_reason, ended.cost) == (Outcome.CONVERGED, "done", 5.0)
+    assert trials.read_new() == []
+
+
+def test_the_cost_is_that_of_the_last_report(log: Path) -> None:
+    trials = TrialLog(log)
+    said(log, BEGUN, GOING_ON)
+    trials.read_new()
+    [trial] = trials.trials
+    assert (trial.cost, trial.reports) == (2.0, 1)
+
+
+def test_a_training_that_says_how_it_ended_has_no_open_trial(log: Path) -> None:
+    trials = TrialLog(log)
+    said(log, BEGUN, TrialFinished(outcome=Outcome.INTERRUPTED, reason="SIGTERM", cost=1.0, should_retry=False))
+    trials.read_new()
+    assert [trial.is_open for trial in trials.trials] == [False]
+
+
+def test_half_a_line_waits_for_its_other_half(log: Path) -> None:
+    trials = TrialLog(log)
+    said(log, BEGUN)
+    whole = log.read_bytes()
+    log.write_bytes(whole[:20])
+    assert trials.read_new() == []
+    log.write_bytes(whole)
+    assert [trial.trial_number for trial in trials.read_new()] == [7]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"hello": 1}',
+        '{"job_id": "job", "trial_number": 7, "type": "trial_dreamt", "body": {}}',
+        '{"job_id": "job", "trial_number": 7, "type": "trial_begun", "body": {"attempt": "first"}}',
+        '{"job_id": ["job"], "trial_number": 7, "type": ["x"], "body": null}',
+    ],
+)
+def test_lines_that_make_no_sense_are_skipped_and_told_once(
+    log: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = TrialLog(log)
+    log.write_text(f"{line}\n{line}\n")
+    said(log, BEGUN)
+
+    assert [trial.trial_number for trial in trials.read_new()] == [7]
+    assert " ".join(capsys.readouterr().err.split()).count("it is skipped") == 1
+
+
+def test_refusals_and_renewals_are_not_written_down(log: Path) -> None:
+    renewed = LeaseRenewed(
+        trial_number=7, recurrence_id="n", batch_size=16, epoch=1.0, time_s=2.0, energy_j=20.0, bound=None, lease_s=1.0
+    )
+    said(log, renewed, Problem(type="t", title="no", detail="never"))
+    assert log.read_bytes() == b""
+
+
+def test_a_log_that_is_gone_harms_nothing(tmp_path: Path) -> None:
+    said(tmp_path / "gone" / "trials.jsonl", BEGUN)
+    assert not (tmp_path / "gone").exists()
+
+
+def test_what_the_transport_raises_goes_through(log: Path) -> None:
+    with pytest.raises(Retryable):
+        said(log, Retryable("away"))
+
+
+def test_what_was_measured_is_told_with_the_answer(log: Path) -> None:
+    trials = TrialLog(log)
+    said(log, BEGUN, GOING_ON)
+    trials.read_new()
+    [trial] = trials.trials
+    assert (trial.time_s, trial.energy_j, trial.epoch, trial.metric) == (1.0, 1.0, 1.0, 0.5)
+    assert trial.default_batch_size == SPEC.default_batch_size
+
+
+def test_a_trial_that_was_closed_from_outside_stays_closed_for_the_next_reader(log: Path) -> None:
+    trials = TrialLog(log)
+    said(log, BEGUN)
+    trials.read_new()
+    log.write_bytes(log.read_bytes() + b'{"job_id": "job", "trial_nu')  # killed in the middle of a word
+    trials.close(trials.trials[0], Outcome.INTERRUPTED, "SIGKILL")
+
+    later = TrialLog(log)
+    later.read_new()
+    [trial] = later.trials
+    assert (trial.outcome, trial.outcome_reason) == (Outcome.INTERRUPTED, "SIGKILL")
+
+
+def test_an_interrupted_trial_that_is_resumed_is_followed_again(log: Path) -> None:
+    trials = TrialLog(log)
+    said(log, BEGUN, TrialFinished(outcome=Outcome.INTERRUPTED, reason="SIGTERM", cost=1.0, should_retry=True))
+    trials.read_new()
+    said(log, GOING_ON)
+    [resumed] = trials.read_new()
+    assert (resumed.is_open, resumed.cost) == (True, 2.0)
+    said(log, EpochJudged(should_stop=True, reason="done", cost=5.0, bound=None, outcome=Outcome.CONVERGED))
+    trials.read_new()
+    assert [trial.outcome for trial in trials.trials] == [Outcome.CONVERGED]
+
+
+def test_what_comes_after_any_other_end_changes_nothing(log: Path) -> None:
+    trials = TrialLog(log)
+    said(log, BEGUN, EpochJudged(should_stop=True, reason="", cost=5.0, bound=None, outcome=Outcome.COST_EXCEEDED))
+    said(log, TrialFinished(outcome=Outcome.INTERRUPTED, reason="late", cost=9.0, should_retry=True), GOING_ON)
+    trials.read_new()
+    assert [(trial.outcome, trial.cost) for trial in trials.trials] == [(Outcome.COST_EXCEEDED, 5.0)]
+
+
+def test_warnings_are_those_of_the_last_word(log: Path) -> None:
+    ended = EpochJudged(should_stop=True, reason="", cost=1.0, bound=None, outcome=Outcome.CONVERGED)
+    said(log, replace(BEGUN, warnings=("look at it",)), GOING_ON)
+    trials = TrialLog(log)
+    trials.read_new()
+    assert [trial.warnings for trial in trials.trials] == [("look at it",)]
+    said(log, ended)
+    trials.read_new()
+    assert [trial.warnings for trial in trials.trials] == [()]

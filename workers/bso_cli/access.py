@@ -1,0 +1,141 @@
+"""How commands reach jobs: the store itself, or the optimizer with a command."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from bso.domain.errors import Misconfigured
+from bso.domain.quantities import seconds
+from bso_cli.refusals import Refused
+from bso_cli.settings import Places
+from bso_cli.terminal import print_notice
+
+if TYPE_CHECKING:
+    from bso.domain.commands import Command, Request
+    from bso.domain.replies import JobDescription, Reply
+    from bso.service.ports import Store
+    from bso.service.records import StoredEvent
+    from bso.storage.store import SqlStore
+
+R = TypeVar("R", bound="Reply")
+
+CALL_TIMEOUT_S = 15.0
+_SLOW_S = 2.0  # a wait that is longer than this is said
+_PAGE = 1000
+
+
+class NothingThere(Misconfigured):
+    """The SQLite file does not exist yet."""
+
+
+@asynccontextmanager
+async def reading(url: str) -> AsyncIterator[SqlStore]:
+    """An open store with the schema of this program. Raises NothingThere, Misconfigured, Retryable."""
+    from bso.service.records import SchemaStatus
+    from bso.storage import open_store
+    from bso.storage.connections import PATIENT
+
+    require_existing_file(url)
+    has_outbox = not url.startswith("sqlite")  # nobody publishes an embedded job's events
+    store = open_store(url, limits=PATIENT, has_outbox=has_outbox)
+    try:
+        with naming_file(url):
+            schema = await store.schema_state()
+            if schema.status in (SchemaStatus.MISSING, SchemaStatus.OLDER):
+                raise Misconfigured(
+                    f"the database has schema {schema.found or '(none)'} and this program needs {schema.expected}: "
+                    "run `bso migrate` with the same BSO_DATABASE_URL"
+                )
+            yield store
+    finally:
+        await store.close()
+
+
+@contextmanager
+def naming_file(url: str) -> Iterator[None]:
+    """Let errors of an SQLite file say which file it is; those of other databases pass as they are."""
+    if not url.startswith("sqlite"):
+        yield
+        return
+    from bso.storage.embedded import named
+    from bso.storage.urls import database_url, sqlite_path
+
+    with named(sqlite_path(database_url(url))):
+        yield
+
+
+async def whole_history(store: Store, job_id: str | None, *, after: int = 0) -> AsyncIterator[StoredEvent]:
+    """Every event, of one job or of all, read page by page."""
+    while page := await store.history(job_id, after=after, limit=_PAGE):
+        for stored in page:
+            yield stored
+        after = page[-1].event_id
+
+
+def require_existing_file(url: str) -> None:
+    """Raise NothingThere where the address is that of a file which is not there; others pass."""
+    if not url.startswith("sqlite"):
+        return
+    from bso.storage.urls import database_url, sqlite_path
+
+    path = sqlite_path(database_url(url))
+    if not path.exists():
+        raise NothingThere(f"no training has used {path} yet: {_neighbours(path)}")
+
+
+async def ask(places: Places, job_id: str, command: Command, expected: type[R]) -> R:
+    """Send one command, to the database where one is known, else through the broker. Raises Refused."""
+    from bso.domain.commands import Request
+    from bso.domain.replies import Problem
+
+    request = Request(command_id=str(uuid.uuid4()), job_id=job_id, command=command)
+    where_to_look = "`bso jobs list` shows the jobs of a database"
+    if places.has_database:
+        from bso.service.engine import Engine
+        from bso.service.log_epochs import LogWatch
+
+        async with reading(places.database("bso")) as store:
+            [answer] = await Engine(store, watch=LogWatch(store.log_epochs)).execute([request])
+            reply = answer.reply
+            if isinstance(reply, Problem) and await store.history(job_id, limit=1):
+                where_to_look = f"its history is still there: `bso events history {job_id}`, `bso jobs list --deleted`"
+    else:
+        reply = await _call(places.optimizer_url, request)
+    if isinstance(reply, Problem):
+        advice = f"; {where_to_look}" if reply.type == "unknown_job" else ""
+        raise Refused(f"{reply.title}: {reply.detail}{advice}")
+    assert isinstance(reply, expected), f"expected {expected.__name__}, got {type(reply).__name__}"
+    return reply
+
+
+async def describe(places: Places, job_id: str) -> JobDescription:
+    """What the optimizer knows of a job. Raises Refused where there is no such job."""
+    from bso.domain.commands import DescribeJob
+    from bso.domain.replies import JobDescription
+
+    return await ask(places, job_id, DescribeJob(), JobDescription)
+
+
+async def _call(url: str, request: Request) -> Reply:
+    from bso_client.transports import open_transport
+
+    transport = open_transport(url)
+    await transport.start()
+    words = f"the optimizer has not answered yet: waiting up to {seconds(CALL_TIMEOUT_S)} for it"
+    notice = asyncio.get_running_loop().call_later(_SLOW_S, print_notice, words)
+    try:
+        return await transport.call(request, timeout_s=CALL_TIMEOUT_S)
+    finally:
+        notice.cancel()
+        await transport.close()
+
+
+def _neighbours(path: Path) -> str:
+    if not path.parent.is_dir():
+        return "its folder does not exist; is BSO_STATE_DIR or BSO_URL the one that the training had?"
+    return "run one first, or name the file that the training used with BSO_URL or BSO_STATE_DIR"

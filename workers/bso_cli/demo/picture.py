@@ -1,0 +1,179 @@
+"""The exploration as a picture: which batch sizes were tried, what they cost, and what is believed of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bso.domain.errors import Misconfigured
+from bso.domain.quantities import joules, percent
+from bso.domain.tally import LAST
+from bso.domain.trial import Outcome, Trial
+from bso_cli.demo.summary import DemoSummary
+
+_MARKS: Mapping[Outcome, tuple[str, str, str]] = {
+    Outcome.CONVERGED: ("o", "#2a9d5c", "reached the target"),
+    Outcome.COST_EXCEEDED: ("X", "#e08a00", "stopped early: too costly"),
+    Outcome.NOT_CONVERGED: ("s", "#c8553d", "did not converge"),
+    Outcome.INFEASIBLE: ("^", "#7a1f1f", "infeasible"),
+    Outcome.INTERRUPTED: ("D", "#8d6cab", "interrupted"),
+    Outcome.CANCELLED: ("v", "#999999", "cancelled"),
+}
+_ACCENT, _QUIET = "#1d3557", "#9aa5b1"
+_OUT = ("pruned", "infeasible", "removed")
+_COST = "cost, estimated"
+_DEEPEST = 0.9  # of the mean: how far an interval reaches down, since a logarithmic axis has no zero
+
+
+def draw(summary: DemoSummary, trials: Sequence[Trial], path: Path) -> Path:
+    """Write the picture as PNG. Raises Misconfigured where matplotlib is missing."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise Misconfigured(
+            "the demo draws with matplotlib, which is not installed: pip install 'bso-optimizer[demo]'"
+        ) from error
+    ended = [trial for trial in trials if trial.outcome is not None]
+    figure = Figure(figsize=(11, 9), layout="constrained")
+    FigureCanvasAgg(figure)
+    exploration, costs, beliefs = figure.subplots(3, 1)
+    figure.suptitle(_headline(summary), fontsize=13, fontweight="bold", x=0.01, ha="left")
+    _draw_exploration(exploration, summary, ended)
+    _draw_costs(costs, summary, ended)
+    _draw_beliefs(beliefs, summary, ended)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def _headline(summary: DemoSummary) -> str:
+    if summary.saving is None or summary.best_batch_size is None:
+        return f"{summary.job_id}: {summary.trials} trials, no best batch size yet"
+    return (
+        f"{summary.job_id}: a training with batch size {summary.best_batch_size} costs "
+        f"{_than(summary.saving.cost)} one with the default {summary.default_batch_size}"
+    )
+
+
+def _whole_saving(summary: DemoSummary) -> str:
+    return "" if summary.saving is None else f": in the mean {_than(summary.saving.whole_cost)} a default training"
+
+
+def _than(share: float) -> str:
+    return f"{percent(abs(share))} {'less' if share >= 0 else 'more'} than"
+
+
+def _costs_by_recurrence(trials: Sequence[Trial]) -> tuple[dict[str, float], dict[str, float]]:
+    """The costs [J] of trials that converged, and of the others, by recurrence in the order of their beginning."""
+    with_model: dict[str, float] = {}
+    without: dict[str, float] = {}
+    for trial in trials:
+        for costs, is_theirs in (
+            (with_model, trial.outcome is Outcome.CONVERGED),
+            (without, trial.outcome is not Outcome.CONVERGED),
+        ):
+            costs[trial.recurrence_id] = costs.get(trial.recurrence_id, 0.0) + (trial.cost if is_theirs else 0.0)
+    return with_model, without
+
+
+def _draw_exploration(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> None:
+    numbers = [trial.trial_number for trial in trials]
+    axes.plot(numbers, [trial.batch_size for trial in trials], color=_QUIET, linewidth=0.8, zorder=1)
+    for outcome, (marker, colour, label) in _MARKS.items():
+        points = [trial for trial in trials if trial.outcome is outcome]
+        if points:
+            x, y = [trial.trial_number for trial in points], [trial.batch_size for trial in points]
+            axes.scatter(
+                x, y, marker=marker, color=colour, label=label, s=46, zorder=2, edgecolors="white", linewidths=0.6
+            )
+    axes.axhline(summary.default_batch_size, color=_QUIET, linestyle=":", label="default batch size")
+    _batch_size_axis(axes.yaxis, axes.set_yscale, summary)
+    axes.set(xlabel="trial", ylabel="batch size")
+    axes.set_title("Batch size of each trial", loc="left")
+    _legend_beside(axes)
+
+
+def _draw_costs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> None:
+    """What was paid for each model; what the trials that gave none add to it stands out."""
+    with_model, without = _costs_by_recurrence(trials)
+    values = [with_model[name] + without[name] for name in with_model]
+    numbers = range(1, len(values) + 1)
+    axes.bar(numbers, list(with_model.values()), color=_QUIET, width=0.8, label="reached the target")
+    axes.bar(
+        numbers,
+        list(without.values()),
+        bottom=list(with_model.values()),
+        color="#e0a458",
+        width=0.8,
+        label="stopped, or failed",
+    )
+    averages = [sum(values[max(0, end - LAST) : end]) / min(LAST, end) for end in numbers]
+    axes.plot(numbers, averages, color=_ACCENT, linewidth=2, label="mean of the last five")
+    if summary.saving is not None:
+        default = summary.saving.default_mean_cost
+        axes.axhline(default, color="#c8553d", linestyle=":", label="default batch size, mean")
+    axes.set(xlabel="recurrence", ylabel=_COST)
+    axes.yaxis.set_major_formatter(_in_joules())
+    axes.set_title(f"Cost of each recurrence, with all that was tried{_whole_saving(summary)}", loc="left")
+    _legend_beside(axes)
+
+
+def _draw_beliefs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> None:
+    seen = [trial for trial in trials if trial.outcome is Outcome.CONVERGED]
+    sizes, costs = [trial.batch_size for trial in seen], [trial.cost for trial in seen]
+    axes.scatter(sizes, costs, color="#e0a458", s=18, alpha=0.8, label="cost of a converged trial", zorder=1)
+    for one in summary.batch_sizes:
+        if one.posterior_mean is None or one.posterior_std is None:
+            continue
+        is_best = one.batch_size == summary.best_batch_size
+        others = _QUIET if one.status in _OUT else _ACCENT
+        axes.errorbar(
+            one.batch_size,
+            one.posterior_mean,
+            yerr=[[min(2 * one.posterior_std, one.posterior_mean * _DEEPEST)], [2 * one.posterior_std]],
+            fmt="o",
+            color="#2a9d5c" if is_best else others,
+            capsize=5,
+            markersize=8 if is_best else 6,
+            label="best batch size" if is_best else None,
+            zorder=2,
+        )
+    axes.errorbar([], [], yerr=[], fmt="o", color=_ACCENT, capsize=5, label="expected next ± 2 std")
+    if any(one.status in _OUT for one in summary.batch_sizes):
+        axes.errorbar([], [], yerr=[], fmt="o", color=_QUIET, capsize=5, label="the same, but left out")
+    _batch_size_axis(axes.xaxis, axes.set_xscale, summary)
+    axes.set(xlabel="batch size", ylabel=_COST)
+    _cost_axis(axes)
+    axes.set_title("What a training to the target is expected to cost next, by batch size", loc="left")
+    _legend_beside(axes)
+
+
+def _batch_size_axis(axis: Any, set_scale: Any, summary: DemoSummary) -> None:
+    sizes = [one.batch_size for one in summary.batch_sizes]
+    set_scale("log", base=2)
+    axis.set_ticks(sizes, labels=[str(size) for size in sizes])
+    axis.set_ticks([], minor=True)
+
+
+def _cost_axis(axes: Any) -> None:
+    """Logarithmic, so that one batch size that costs far more does not set the scale for the others."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(_in_joules())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _in_joules() -> Any:
+    from matplotlib.ticker import FuncFormatter
+
+    return FuncFormatter(lambda value, _position: joules(value))
+
+
+def _legend_beside(axes: Any) -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)

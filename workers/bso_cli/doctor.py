@@ -1,0 +1,66 @@
+"""``bso doctor``: what is wrong with this installation, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from bso.domain.errors import Misconfigured
+from bso_cli.options import DatabaseOption, JsonOption, UrlOption, here
+from bso_cli.refusals import FAILURE, sentence_of
+from bso_cli.terminal import HANG, counted, print_json, print_result, styled
+
+if TYPE_CHECKING:
+    from bso_cli.findings import Finding
+
+_MARKS = {"ok": "[green]✓[/]", "note": "[yellow]·[/]", "broken": "[bold red]✗[/]"}
+
+
+def doctor(
+    url: UrlOption = None,
+    database_url: DatabaseOption = None,
+    state_dir: Annotated[
+        Path | None, typer.Option("--state-dir", metavar="DIR", help="[default: BSO_STATE_DIR, else the user's own]")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check addresses, state directory, broker, workers, database, schema, versions and energy meters.
+
+    It also says by how much the cost of an epoch varies from run to run, where jobs have shown that.
+
+    Exits with 1 if anything is broken. It looks as a training would (BSO_URL), and at the database where
+    BSO_DATABASE_URL names one.
+    """
+    findings = _findings(url, database_url, state_dir)
+    broken = [finding for finding in findings if finding.health.value == "broken"]
+    if as_json:
+        print_json({"is_healthy": not broken, "findings": findings})
+    else:
+        _show(findings)
+        conclusion = f"[red]{counted(len(broken), 'thing')} broken.[/]" if broken else "[green]Everything works.[/]"
+        print_result(styled(conclusion))
+    raise typer.Exit(FAILURE if broken else 0)
+
+
+def _findings(url: str | None, database_url: str | None, state_dir: Path | None) -> Sequence[Finding]:
+    from bso_cli.checks import examine
+    from bso_cli.findings import broken
+
+    try:
+        places = here(url=url, database_url=database_url, state_dir=state_dir)
+    except Misconfigured as error:
+        return [broken("settings", sentence_of(error), "correct the option or the environment variable")]
+    return asyncio.run(examine(places))
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        mark = _MARKS[finding.health.value]
+        print_result(styled(f"{mark} [bold]{finding.topic}[/]: {escape(finding.found)}"), hang=2)
+        if finding.advice:
+            print_result(f"  → {finding.advice}", hang=HANG)

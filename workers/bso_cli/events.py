@@ -1,0 +1,225 @@
+"""``bso events``: what has happened, and what is happening."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from bso_cli.moments import EXPECTED, moment_from
+from bso_cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, here, known_types
+from bso_cli.refusals import Group
+from bso_cli.settings import Places
+from bso_cli.terminal import HANG, counted, moment, print_json, print_notice, print_result, styled
+
+if TYPE_CHECKING:
+    from bso.domain.log import RecordedEvent
+    from bso.service.records import StoredEvent
+    from bso.service.retention import Pruned
+
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Read the history of jobs, or follow it live.")
+
+LOOK_S = 0.5
+ROOM_BELOW = 1000
+"""How far below the last event_id a live tail looks again: transactions commit in another order than they number."""
+MOST_SEEN = 10_000
+
+OptionalJob = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Only this job.", show_default=False)]
+
+
+@app.command()
+def history(
+    job_id: OptionalJob = None,
+    types: TypesOption = None,
+    after: Annotated[int, typer.Option(metavar="EVENT_ID", help="Only events after this one.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 1000,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print events in the order in which they were recorded; with --json one object a line."""
+    from bso_cli.access import reading, whole_history
+
+    database = here(database_url=database_url).database("bso events history")
+    wanted = known_types(types)
+
+    async def read() -> None:
+        shown = 0
+        async with reading(database) as store:
+            async for stored in whole_history(store, job_id, after=after):
+                if _is_wanted(stored.recorded, wanted):
+                    _show(stored.recorded, event_id=stored.event_id, as_json=as_json)
+                    shown += 1
+                if shown >= limit:
+                    print_notice(styled(f"[dim]more follow: --after {stored.event_id}[/]"))
+                    return
+        if not shown:
+            print_notice("no events" + (f" of job {job_id}" if job_id else ""))
+
+    asyncio.run(read())
+
+
+@app.command()
+def tail(
+    job_id: OptionalJob = None,
+    types: TypesOption = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="End after so many events.", show_default=False)
+    ] = None,
+    url: UrlOption = None,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Follow events as they happen, until Ctrl-C: through the broker where BSO_URL names one, else in the database.
+
+    Each event is shown once, as it arrives; the order of a job's events is that of (log_epoch, seq).
+    """
+    places = here(url=url, database_url=database_url)
+    wanted = known_types(types)
+
+    async def follow() -> None:
+        seen = 0
+        async for recorded in _live(places, job_id):
+            if not _is_wanted(recorded, wanted):
+                continue
+            _show(recorded, event_id=None, as_json=as_json)
+            seen += 1
+            if seen == count:
+                return
+
+    asyncio.run(follow())
+
+
+@app.command()
+def prune(
+    before: Annotated[str, typer.Option(metavar="WHEN", help=f"Delete what is older: {EXPECTED}.", show_default=False)],
+    export: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="Append the events to this file first, as JSON lines.", show_default=False),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Export old events and delete them. What the jobs have learnt stays; replay starts from a snapshot."""
+    from bso.service.retention import prune_events
+    from bso_cli.access import reading
+    from bso_cli.exports import event_fields, json_writer
+
+    database = here(database_url=database_url).database("bso events prune")
+    limit = moment_from(before, now=datetime.now(UTC))
+    if not yes:
+        typer.confirm(f"Export and delete the events before {moment(limit)} UTC?", abort=True, err=True)
+
+    async def run() -> Pruned:
+        with export.open("a", encoding="utf-8") as stream:
+            write = json_writer(stream)
+
+            def keep(page: Sequence[StoredEvent]) -> None:
+                for stored in page:
+                    write(event_fields(stored))
+                stream.flush()
+                os.fsync(stream.fileno())
+
+            async with reading(database) as store:
+                return await prune_events(store, before=limit, export=keep)
+
+    pruned = asyncio.run(run())
+    if as_json:
+        print_json(pruned)
+    else:
+        of = f" of {counted(pruned.jobs, 'job')}" if pruned.events else ""
+        print_result(f"{counted(pruned.events, 'event')}{of} deleted, exported to {export}")
+
+
+def _live(places: Places, job_id: str | None) -> AsyncIterator[RecordedEvent]:
+    if places.url is not None and not places.is_embedded:
+        return _from_broker(places.url, job_id)
+    return _from_database(places.database("bso events tail"), job_id)
+
+
+async def _from_broker(url: str, job_id: str | None) -> AsyncIterator[RecordedEvent]:
+    from bso.schema.codec import decode_event
+    from bso_broker.addresses import event_pattern
+    from bso_broker.rabbit import RabbitBroker
+
+    async with RabbitBroker(url) as broker:
+        seen = _Seen()
+        subscriber = broker.event_subscriber(event_pattern(job_id=job_id))
+        await subscriber.start()
+        announcement = asyncio.create_task(_announce_when(subscriber.connected))
+        try:
+            async for event in subscriber:
+                recorded = decode_event(event.body)
+                if seen.is_new(recorded):
+                    yield recorded
+        finally:
+            announcement.cancel()
+            await subscriber.close()
+
+
+async def _from_database(database: str, job_id: str | None) -> AsyncIterator[RecordedEvent]:
+    from bso_cli.access import reading
+
+    async with reading(database) as store:
+        last = await store.last_event_id(job_id)
+        seen = {stored.event_id for stored in await store.history(job_id, after=max(0, last - ROOM_BELOW))}
+        _announce()
+        while True:
+            for stored in await store.history(job_id, after=max(0, last - ROOM_BELOW), limit=2 * ROOM_BELOW):
+                if stored.event_id not in seen:
+                    seen.add(stored.event_id)
+                    last = max(last, stored.event_id)
+                    yield stored.recorded
+            seen = {event_id for event_id in seen if event_id > last - ROOM_BELOW}
+            await asyncio.sleep(LOOK_S)
+
+
+class _Seen:
+    """The events that were shown last: the broker delivers at least once."""
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[tuple[str, int, int], None] = OrderedDict()
+
+    def is_new(self, recorded: RecordedEvent) -> bool:
+        """Note an event; whether it was not among the last ones."""
+        place = (recorded.job_id, recorded.log_epoch, recorded.seq)
+        is_new = place not in self._places
+        self._places[place] = None
+        self._places.move_to_end(place)
+        if len(self._places) > MOST_SEEN:
+            self._places.popitem(last=False)
+        return is_new
+
+
+async def _announce_when(connected: asyncio.Event) -> None:
+    await connected.wait()
+    _announce()
+
+
+def _announce() -> None:
+    print_notice(styled("[dim]following what happens from now on; Ctrl-C ends[/]"))
+
+
+def _show(recorded: RecordedEvent, *, event_id: int | None, as_json: bool) -> None:
+    from bso_cli.exports import recorded_fields
+    from bso_cli.sentences import sentence
+
+    if as_json:
+        place = {} if event_id is None else {"event_id": event_id}
+        print_json(place | recorded_fields(recorded))
+        return
+    when, job = moment(recorded.recorded_at), escape(recorded.job_id)
+    print_result(styled(f"[dim]{when}[/] {job} [dim]#{recorded.seq}[/] {escape(sentence(recorded.event))}"), hang=HANG)
+
+
+def _is_wanted(recorded: RecordedEvent, wanted: Collection[str]) -> bool:
+    from bso.schema.codec import wire_name
+
+    return not wanted or wire_name(type(recorded.event)) in wanted

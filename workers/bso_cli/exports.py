@@ -1,0 +1,121 @@
+"""Trials, events and power profiles for other programs: JSON lines, or comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from bso.domain.hardware import HardwareKind
+from bso.domain.log import RecordedEvent
+from bso.schema.codec import event_payload
+from bso.schema.envelope import dump
+from bso.service.ports import Store
+from bso.service.records import StoredEvent
+from bso_cli.access import whole_history
+from bso_cli.jobs_power import highest_first
+
+Row = Mapping[str, Any]
+
+
+async def exported(store: Store, job_id: str, *, what: str, form: str, output: Path | None) -> int:
+    """Write a job's trials, events or profiles and return their number; no file is made where there is nothing."""
+    rows = {"trials": trial_rows, "events": event_rows, "profiles": power_rows}[what](store, job_id)
+    first = await anext(rows, None)
+    if first is None:
+        return 0
+    opened = nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8", newline="")
+    with opened as stream:
+        write = csv_writer(stream, first) if form == "csv" else json_writer(stream)
+        write(first)
+        count = 1
+        async for row in rows:
+            write(row)
+            count += 1
+    return count
+
+
+async def trial_rows(store: Store, job_id: str) -> AsyncIterator[Row]:
+    """One row per trial, the fields of its parts beside its own; ``learning_rate`` is that of its batch size."""
+    for trial in await store.trials(job_id):
+        fields: dict[str, Any] = json.loads(dump(replace(trial, learning_rate=None)))
+        del fields["hardware"]
+        rate = trial.learning_rate
+        fields["learning_rate"] = None if rate is None else rate.at(trial.batch_size)
+        yield {
+            "job_id": job_id,
+            **fields,
+            "learning_rate_reference": None if rate is None else rate.value,
+            "learning_rate_reference_batch_size": None if rate is None else rate.reference_batch_size,
+            "learning_rate_rule": None if rate is None else rate.rule,
+            **_prefixed("profiled", fields.pop("profiled")),
+            **hardware_fields(trial.hardware),
+        }
+
+
+async def power_rows(store: Store, job_id: str) -> AsyncIterator[Row]:
+    """One row per batch size, hardware kind and power limit."""
+    for profile in await store.power_profiles(job_id):
+        for measured in highest_first(profile):
+            yield {
+                "job_id": job_id,
+                "batch_size": profile.batch_size,
+                **json.loads(dump(measured)),
+                **hardware_fields(profile.hardware),
+            }
+
+
+def hardware_fields(hardware: HardwareKind) -> dict[str, Any]:
+    """A hardware kind as columns."""
+    return _prefixed("hardware", json.loads(dump(hardware)))
+
+
+def _prefixed(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}_{name}": value for name, value in fields.items()}
+
+
+async def event_rows(store: Store, job_id: str | None) -> AsyncIterator[Row]:
+    """One row per event, in order."""
+    async for stored in whole_history(store, job_id):
+        yield event_fields(stored)
+
+
+def event_fields(stored: StoredEvent) -> dict[str, Any]:
+    """An event as one flat row with its payload as an object."""
+    return {"event_id": stored.event_id, **recorded_fields(stored.recorded)}
+
+
+def recorded_fields(recorded: RecordedEvent) -> dict[str, Any]:
+    """The same without the number that the database gave it."""
+    event_type, payload = event_payload(recorded.event)
+    return {
+        "job_id": recorded.job_id,
+        "seq": recorded.seq,
+        "log_epoch": recorded.log_epoch,
+        "recorded_at": recorded.recorded_at.isoformat(),
+        "type": event_type,
+        "command_id": recorded.command_id,
+        "part": recorded.part,
+        "payload": json.loads(payload),
+    }
+
+
+def json_writer(stream: IO[str]) -> Any:
+    """A function that writes a row as one JSON object on a line."""
+    return lambda row: print(json.dumps(row), file=stream)
+
+
+def csv_writer(stream: IO[str], first: Row) -> Any:
+    """A function that writes a row as comma-separated values (RFC 4180), after a header."""
+    writer = csv.DictWriter(stream, fieldnames=list(first))
+    writer.writeheader()
+    return lambda row: writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value) if isinstance(value, dict | list) else value

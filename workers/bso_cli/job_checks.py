@@ -1,0 +1,80 @@
+"""What recorded jobs say of the machines that they run on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bso.domain.errors import Rejected
+from bso.domain.quantities import percent
+from bso_cli.findings import Finding, broken, note, ok
+from bso_cli.jobs_listed import ListedJob, attention_of, listed_job, trouble_of
+from bso_cli.terminal import counted
+
+if TYPE_CHECKING:
+    from bso.service.ports import Store
+
+MOST_JOBS = 200
+"""Jobs that are looked at, for time."""
+_NOISY = 0.15
+_MOST_NAMED = 3
+
+
+async def check_parked(store: Store) -> list[Finding]:
+    """Whether there are jobs whose commands cannot be decided."""
+    parked = await store.parked_jobs.all()
+    if not parked:
+        return []
+    others = f", and {counted(len(parked) - 1, 'more job')} (`bso jobs list`)" if len(parked) > 1 else ""
+    found = f"{trouble_of(parked[0])}{others}"
+    return [broken("jobs in trouble", found, "all other jobs go on; workers try again by themselves")]
+
+
+async def check_log(store: Store) -> list[Finding]:
+    """Whether workers have stopped because the database holds an older state than before."""
+    epoch = await store.log_epochs.current()
+    if epoch is not None and epoch.outdated_at is None:
+        return []
+    found = "it holds an older state than before, as after restoring a backup: workers take no commands"
+    return [broken("database", found, "when the restore is complete, run `bso restored`")]
+
+
+async def check_jobs(store: Store) -> list[Finding]:
+    """Which jobs need attention, and by how much costs vary, as far as jobs have shown it."""
+    jobs = []
+    for overview in await store.overviews(limit=MOST_JOBS):
+        with contextlib.suppress(Rejected):  # a damaged snapshot: `bso replay verify` looks for these
+            jobs.append(listed_job(overview))
+    return [*_attention(jobs), *_noise(jobs)]
+
+
+def _attention(jobs: Sequence[ListedJob]) -> list[Finding]:
+    """Which jobs end one recurrence after the other without a model."""
+    found = [sentence for sentence in map(attention_of, jobs) if sentence]
+    others = f"; and {counted(len(found) - 1, 'more job')} (`bso jobs list`)" if len(found) > 1 else ""
+    advice = "a recurrence is one training there, until one reaches the target"
+    return [note("jobs", f"{found[0]}{others}", advice)] if found else []
+
+
+def _noise(jobs: Sequence[ListedJob]) -> list[Finding]:
+    """By how much the cost of an epoch varies from run to run."""
+    found: dict[str, float] = {}
+    for job in jobs:
+        kinds = () if job.description is None else job.description.kinds
+        noises = [kind.confidence.cost_noise for kind in kinds if kind.confidence is not None]
+        known = [noise for noise in noises if noise is not None]
+        if known:
+            found[job.overview.summary.job_id] = max(known)
+    if not found:
+        return []
+    noisy = sorted((job_id for job_id in found if found[job_id] > _NOISY), key=lambda job_id: -found[job_id])
+    if not noisy:
+        most = percent(max(found.values()), 1)
+        return [
+            ok("noise", f"what an epoch costs varies by {most} or less from run to run in {counted(len(found), 'job')}")
+        ]
+    named = ", ".join(f"{percent(found[job_id], 1)} in job {job_id}" for job_id in noisy[:_MOST_NAMED])
+    more = f", and in {counted(len(noisy) - _MOST_NAMED, 'more job')}" if len(noisy) > _MOST_NAMED else ""
+    advice = "choices take more runs there: is a node shared, or energy assumed (docs/energy.md)?"
+    return [note("noise", f"what an epoch costs varies from run to run: by {named}{more}", advice)]

@@ -1,0 +1,285 @@
+"""``bso jobs``: what the optimizer knows of each job, and why it decided as it did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.text import Text
+
+from bso_cli import jobs_decisions
+from bso_cli import jobs_hindsight as hindsight
+from bso_cli import jobs_listed as listed_jobs
+from bso_cli import jobs_printed as printed
+from bso_cli.access import NothingThere, ask, describe, reading
+from bso_cli.jobs_power import profile_tables
+from bso_cli.moments import EXPECTED, moment_from
+from bso_cli.options import DatabaseOption, JobArgument, JsonOption, UrlOption, here
+from bso_cli.refusals import Group, Refused
+from bso_cli.settings import Places
+from bso_cli.terminal import (
+    HANG,
+    counted,
+    listed,
+    moment,
+    people,
+    print_block,
+    print_blocks,
+    print_json,
+    print_notice,
+    print_result,
+    styled,
+)
+
+if TYPE_CHECKING:
+    from bso.domain.trial import Trial
+    from bso.service.records import PowerProfile
+
+app = typer.Typer(cls=Group, no_args_is_help=True, help="See what is known of each job, and why it was decided so.")
+
+
+@app.command("list")
+def list_jobs(
+    database_url: DatabaseOption = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Show deleted jobs too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the jobs of the database."""
+    database = here(database_url=database_url).database("bso jobs list")
+
+    async def read() -> None:
+        try:
+            async with reading(database) as store:
+                every = await store.overviews()
+                parked = {one.job_id: one for one in await store.parked_jobs.all()}
+            found = [one for one in every if deleted or not one.summary.is_deleted]
+            if not found:
+                left_out = f" ({counted(len(every), 'deleted one')}: --deleted)" if every else ""
+                print_notice(f"no jobs in this database yet{left_out}")
+        except NothingThere as error:
+            found, parked = [], {}
+            print_notice(Text(str(error)))
+        jobs = [listed_jobs.listed_job(one, parked.get(one.summary.job_id)) for one in found]
+        if as_json:
+            print_json([listed_jobs.fields_of(job) for job in jobs])
+        elif jobs:
+            _print_list(jobs)
+        for one in parked.values():
+            print_notice(Text(listed_jobs.trouble_of(one)))
+        for sentence in filter(None, map(listed_jobs.attention_of, jobs)):
+            print_notice(Text(sentence))
+
+    asyncio.run(read())
+
+
+@app.command()
+def show(
+    job_id: JobArgument,
+    trials: Annotated[int, typer.Option(min=0, metavar="N", help="How many of the last trials to show.")] = 20,
+    url: UrlOption = None,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a job: its batch sizes with their status and posterior, its power profiles, and its last trials.
+
+    Where only a broker is known (BSO_URL), the optimizer is asked, and profiles and trials are left out.
+    """
+    places = here(url=url, database_url=database_url)
+
+    async def read() -> None:
+        job = await describe(places, job_id)
+        profiles, recorded = await _recorded(places, job_id)
+        last = (recorded or [])[-trials:] if trials else []
+        if as_json:
+            print_json({"job": job, "power_profiles": profiles, "trials": last})
+            return
+        for line in printed.job_lines(job):
+            print_result(styled(line))
+        if (doubt := printed.target_doubt(job, recorded or ())) is not None:
+            print_result(styled(f"[bold yellow]{doubt}[/]"))
+        print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
+        if job.kinds:
+            print_result(printed.explained(job.spec.policy, has_means=recorded is not None))
+        print_blocks(*profile_tables(profiles, job.spec), *printed.trials_tables(last, of=job.trials))
+        if printed.is_energy_assumed(job, recorded or ()):
+            print_result("")
+            print_result(printed.ENERGY_IS_ASSUMED)
+
+    asyncio.run(read())
+
+
+@app.command()
+def why(
+    job_id: JobArgument,
+    trial: Annotated[
+        int | None,
+        typer.Argument(min=1, metavar="[TRIAL]", help="Only this trial, and what was known then.", show_default=False),
+    ] = None,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show why each trial got its batch size and how it ended, in the words that were recorded then.
+
+    Of one trial also what was known at that moment: the batch sizes there were to choose from, and what each was
+    expected to cost. All of it comes from the event log alone.
+    """
+    database = here(database_url=database_url).database("bso jobs why")
+
+    async def read() -> None:
+        async with reading(database) as store:
+            decisions = await jobs_decisions.decisions(store, job_id, trial_number=trial)
+            if not decisions:
+                raise Refused(_nothing_recorded(job_id, trial))
+            known = None if trial is None else await hindsight.known_before(store, job_id, trial)
+        if as_json:
+            print_json(decisions if known is None else {"known": known, "decisions": decisions})
+            return
+        if known is not None:
+            print_block(hindsight.known_table(known))
+            print_result("")
+        for line in jobs_decisions.story(decisions):
+            print_result(styled(line), hang=HANG)
+
+    asyncio.run(read())
+
+
+@app.command()
+def allow(
+    job_id: JobArgument,
+    batch_size: Annotated[int, typer.Argument(metavar="BATCH_SIZE", help="The batch size.", show_default=False)],
+    hardware: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Only on this hardware kind (hardware_key of `bso jobs show --json`)."),
+    ] = None,
+    url: UrlOption = None,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a batch size be tried again that ran out of memory or of time."""
+    from bso.domain.commands import AllowBatchSize
+    from bso.domain.replies import AllowedAgain
+
+    places = here(url=url, database_url=database_url)
+    command = AllowBatchSize(batch_size=batch_size, hardware_key=hardware)
+    reply = asyncio.run(ask(places, job_id, command, AllowedAgain))
+    if as_json:
+        print_json(reply)
+    else:
+        kinds = counted(len(reply.hardware_keys), "hardware kind")
+        print_result(f"Batch size {batch_size} of job {job_id} may be tried again on {kinds}.")
+
+
+@app.command()
+def export(
+    job_id: JobArgument,
+    what: Annotated[
+        Literal["trials", "events", "profiles"],
+        typer.Option(
+            metavar="WHAT",
+            help="trials: one row each; events: the whole history; profiles: one row per power limit profiled.",
+        ),
+    ] = "trials",
+    format: Annotated[  # noqa: A002  the option's name
+        Literal["jsonl", "csv"], typer.Option(help="JSON lines, or comma-separated values with a header.")
+    ] = "jsonl",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="[default: standard output]", show_default=False),
+    ] = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """Export a job's trials, events or power profiles for other programs."""
+    from bso_cli.exports import exported
+
+    database = here(database_url=database_url).database("bso jobs export")
+
+    async def write() -> int:
+        async with reading(database) as store:
+            return await exported(store, job_id, what=what, form=format, output=output)
+
+    rows = asyncio.run(write())
+    if not rows and what == "profiles":
+        raise Refused(
+            f"no power limits were profiled for job {job_id}; `bso jobs list` shows the jobs of this database"
+        )
+    if not rows:
+        raise Refused(_nothing_recorded(job_id, None))
+    print_notice(f"{counted(rows, 'row')} exported{f' to {output}' if output else ''}")
+
+
+@app.command()
+def delete(
+    job_id: JobArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: UrlOption = None,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a job: running trials are cancelled, its history stays until `bso jobs purge`."""
+    from bso.domain.commands import DeleteJob
+    from bso.domain.replies import Deleted
+
+    places = here(url=url, database_url=database_url)
+    if not yes:
+        job = asyncio.run(describe(places, job_id))
+        typer.confirm(f"Forget what {counted(job.trials, 'trial')} taught job {job_id}?", abort=True, err=True)
+    reply = asyncio.run(ask(places, job_id, DeleteJob(), Deleted))
+    if as_json:
+        print_json({"job_id": job_id, "cancelled_trials": reply.cancelled_trials})
+    else:
+        cancelled = f"; cancelled trials: {listed(reply.cancelled_trials)}" if reply.cancelled_trials else ""
+        print_result(f"Job {job_id} is deleted{cancelled}.")
+
+
+@app.command()
+def purge(
+    before: Annotated[
+        str, typer.Option(metavar="WHEN", help=f"Only jobs that were deleted before: {EXPECTED}.")
+    ] = "30d",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove every trace of jobs that were deleted some time ago, their history included."""
+    from bso.service.retention import purge_jobs
+
+    database = here(database_url=database_url).database("bso jobs purge")
+    limit = moment_from(before, now=datetime.now(UTC))
+    if not yes:
+        typer.confirm(f"Remove all jobs deleted before {moment(limit)} UTC for good?", abort=True, err=True)
+
+    async def run() -> tuple[str, ...]:
+        async with reading(database) as store:
+            return await purge_jobs(store, deleted_before=limit)
+
+    purged = asyncio.run(run())
+    if as_json:
+        print_json({"purged": purged})
+    else:
+        print_result(f"{counted(len(purged), 'job')} removed: {listed(purged)}")
+
+
+async def _recorded(places: Places, job_id: str) -> tuple[list[PowerProfile], list[Trial] | None]:
+    """A job's power profiles and trials; None where there is no database to look into."""
+    if not places.has_database:
+        return [], None
+    async with reading(places.database("bso jobs show")) as store:
+        return list(await store.power_profiles(job_id)), list(await store.trials(job_id))
+
+
+def _print_list(jobs: Sequence[listed_jobs.ListedJob]) -> None:
+    shown = listed_jobs.jobs_table(jobs)
+    if shown.fits(people().width):
+        print_block(shown)
+        return
+    for job in jobs:
+        print_result(styled(listed_jobs.paragraph(job)), hang=HANG)
+
+
+def _nothing_recorded(job_id: str, trial: int | None) -> str:
+    what = f"trial {trial} of job {job_id}" if trial is not None else f"job {job_id}"
+    return f"nothing is recorded of {what}; `bso jobs list` shows the jobs of this database"

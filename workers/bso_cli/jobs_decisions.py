@@ -1,0 +1,89 @@
+"""What was decided for a job, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.markup import escape
+
+from bso.domain.events import (
+    AttentionNeeded,
+    ChangePoint,
+    Event,
+    LateResult,
+    RecurrenceOpened,
+    RoundEnded,
+    StageEntered,
+    StopWithdrawn,
+    TrialEnded,
+    TrialStarted,
+)
+from bso.schema.codec import wire_name
+from bso.service.ports import Store
+from bso.service.records import StoredEvent
+from bso_cli.access import whole_history
+from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
+from bso_cli.sentences import ENERGY_ASSUMED, sentence
+from bso_cli.terminal import moment
+
+_DECISIONS = (
+    TrialStarted,
+    TrialEnded,
+    LateResult,
+    StopWithdrawn,
+    RoundEnded,
+    StageEntered,
+    ChangePoint,
+    AttentionNeeded,
+    RecurrenceOpened,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One recorded decision or fact: ``text`` is a sentence, ``trial_number`` the trial it is about, if any."""
+
+    seq: int
+    at: datetime
+    type: str
+    trial_number: int | None
+    recurrence_number: int | None
+    text: str
+
+
+async def decisions(store: Store, job_id: str, *, trial_number: int | None = None) -> list[Decision]:
+    """What was decided for a job, in order; with a trial number, what concerns it alone."""
+    found: list[Decision] = []
+    recurrences: dict[str, int] = {}
+    async for stored in whole_history(store, job_id):
+        event = stored.recorded.event
+        if isinstance(event, RecurrenceOpened):
+            recurrences[event.recurrence_id] = event.recurrence_number
+        about = getattr(event, "trial_number", None)
+        if isinstance(event, _DECISIONS) and trial_number in (None, about):
+            found.append(_decision(stored, event, about, recurrences))
+    return found
+
+
+def story(decisions: Sequence[Decision]) -> Iterator[str]:
+    """Decisions as lines with their time, trials set off from what they taught; that energy is assumed is said once."""
+    for one in decisions:
+        mark = "•" if one.trial_number is not None else "▸"
+        style = ("[bold]", "[/]") if one.type == "trial_started" else ("", "")
+        yield f"[dim]{moment(one.at)}[/] {mark} {style[0]}{escape(one.text.removesuffix(ENERGY_ASSUMED))}{style[1]}"
+    if any(one.text.endswith(ENERGY_ASSUMED) for one in decisions):
+        yield ENERGY_IS_ASSUMED
+
+
+def _decision(stored: StoredEvent, event: Event, about: int | None, recurrences: Mapping[str, int]) -> Decision:
+    recurrence_id = getattr(event, "recurrence_id", None)
+    return Decision(
+        seq=stored.recorded.seq,
+        at=stored.recorded.recorded_at,
+        type=wire_name(type(event)),
+        trial_number=about,
+        recurrence_number=recurrences.get(recurrence_id) if recurrence_id is not None else None,
+        text=sentence(event),
+    )

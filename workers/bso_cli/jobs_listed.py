@@ -1,0 +1,196 @@
+"""All jobs at a glance: one line each, from what is stored of a job and its last trial."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from bso.domain.quantities import NOTHING, seconds
+from bso_cli.jobs_printed import ATTENTION, outcome
+from bso_cli.tables import Table, table
+from bso_cli.terminal import HANG, counted, listed, moment, number
+
+if TYPE_CHECKING:
+    from bso.domain.replies import JobDescription, KindDescription
+    from bso.domain.trial import Trial
+    from bso.service.records import JobOverview, ParkedJob
+
+IN_TROUBLE = "in trouble"
+_NUMBERS = ("version", "best batch size", "default", "trials", "recurrences", "took", "target")
+_OPTIONAL = ("target", "owner", "default", "ended (UTC)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedJob:
+    """A job of the list. ``description`` is None of a deleted job, and of one whose state cannot be read.
+
+    ``parked``: its commands cannot be decided for now.
+    """
+
+    overview: JobOverview
+    description: JobDescription | None
+    parked: ParkedJob | None = None
+
+    @property
+    def kind(self) -> KindDescription | None:
+        """What the current version knows on the hardware kind of the last trial; None: nothing."""
+        kinds = self.description.kinds if self.description is not None else ()
+        last = self.overview.last_trial
+        return next((kind for kind in kinds if last is not None and kind.hardware_key == last.hardware.key), None)
+
+    @property
+    def attention(self) -> str:
+        """Why somebody should look at it, in a word or two; empty: nobody need."""
+        return IN_TROUBLE if self.parked is not None else ATTENTION if attention_of(self) else ""
+
+
+def listed_job(overview: JobOverview, parked: ParkedJob | None = None) -> ListedJob:
+    """A job of the list, its snapshot read."""
+    from bso.domain.decide import describe_job
+    from bso.schema.errors import MalformedMessage, StateTooNew
+    from bso.service.serialization import read_snapshot
+
+    description = None
+    if not overview.summary.is_deleted:
+        try:
+            description = describe_job(read_snapshot(overview.stored))
+        except (MalformedMessage, StateTooNew):
+            description = None
+    return ListedJob(overview=overview, description=description, parked=parked)
+
+
+def trouble_of(parked: ParkedJob) -> str:
+    """A sentence about a job in trouble."""
+    return (
+        f"job {parked.job_id} is in trouble since {moment(parked.parked_at)[:16]} UTC, and its commands wait: "
+        f"{parked.reason}. `bso replay verify {parked.job_id}` says whether what is stored of it is damaged, and "
+        f"`bso replay rebuild {parked.job_id}` mends that"
+    )
+
+
+def attention_of(job: ListedJob) -> str:
+    """Why somebody should look at a job, and what to do, in a sentence; empty: nobody need."""
+    kinds = job.description.kinds if job.description is not None else ()
+    needing = [kind for kind in kinds if kind.needs_attention]
+    if not needing:
+        return ""
+    where = f" on {listed([kind.hardware for kind in needing])}" if len(kinds) > 1 else ""
+    return f"job {job.overview.summary.job_id} {ATTENTION}{where}: {needing[-1].attention}"
+
+
+def fields_of(job: ListedJob) -> dict[str, Any]:
+    """A job as a JSON object, its specification unpacked."""
+    summary, last = job.overview.summary, job.overview.last_trial
+    kinds = job.description.kinds if job.description is not None else ()
+    return {
+        "job_id": summary.job_id,
+        "version_number": summary.version_number,
+        "version": summary.version,
+        "policy": summary.policy,
+        "owner": summary.owner,
+        "is_deleted": summary.is_deleted,
+        "trials": summary.last_trial_number,
+        "recurrences": None if job.description is None else job.description.recurrences,
+        "kinds": [
+            {
+                "hardware": kind.hardware,
+                "hardware_key": kind.hardware_key,
+                "best_batch_size": kind.best_batch_size,
+                "needs_attention": kind.needs_attention,
+                "attention": kind.attention,
+            }
+            for kind in kinds
+        ],
+        "last_trial": last,
+        "parked": job.parked,
+        "spec": _spec(job),
+        "created_at": summary.created_at,
+        "changed_at": summary.changed_at,
+    }
+
+
+def jobs_table(jobs: Sequence[ListedJob]) -> Table:
+    """One line per job."""
+    columns = {
+        "job": [_name(job) for job in jobs],
+        "version": [str(job.overview.summary.version_number) for job in jobs],
+        "best batch size": [_best(job) for job in jobs],
+        "default": [str(_spec(job).get("default_batch_size", NOTHING)) for job in jobs],
+        "trials": [str(job.overview.summary.last_trial_number) for job in jobs],
+        "recurrences": [NOTHING if job.description is None else str(job.description.recurrences) for job in jobs],
+        "last training": [_of_last(job, outcome) for job in jobs],
+        "took": [_of_last(job, _took) for job in jobs],
+        "ended (UTC)": [_of_last(job, lambda trial: moment(trial.ended_at)[:16]) for job in jobs],
+        "hardware": [_hardware(job) for job in jobs],
+        "target": [number(_spec(job).get("target_metric"), 12) for job in jobs],
+        "owner": [escape(job.overview.summary.owner or NOTHING) for job in jobs],
+        "attention": [f"[bold yellow]{job.attention}[/]" if job.attention else "" for job in jobs],
+    }
+    if not any(columns["attention"]):
+        del columns["attention"]
+    if set(columns["owner"]) == {NOTHING}:
+        del columns["owner"]
+    numbers = [name for name in _NUMBERS if name in columns]
+    made = table("", *columns, right=numbers, optional=[name for name in _OPTIONAL if name in columns])
+    for cells in zip(*columns.values(), strict=True):
+        made.add_row(*cells)
+    return made
+
+
+def paragraph(job: ListedJob) -> str:
+    """A job in two or three lines, for screens that are too narrow for the table."""
+    summary, last = job.overview.summary, job.overview.last_trial
+    default = f" (default {_spec(job).get('default_batch_size', NOTHING)})"
+    best = "no best batch size yet" if _best(job) == NOTHING else f"best batch size {_best(job)}"
+    if job.description is None:
+        best = "deleted" if summary.is_deleted else "cannot be read by this release"
+    attention = f", [bold yellow]{job.attention}[/]" if job.attention else ""
+    ran = counted(summary.last_trial_number, "trial")
+    if job.description is not None:
+        ran += f" in {counted(job.description.recurrences, 'recurrence')}"
+    if last is not None:
+        ended = "" if last.ended_at is None else f", ended {moment(last.ended_at)[:16]} UTC"
+        took = f", {_took(last)}" if last.reports else ""
+        ran += f"; the last: {outcome(last)}{took}{ended}, on {_hardware(job)}"
+    return f"[bold]{_name(job)}[/], version {summary.version_number}: {best}{default}{attention}\n{' ' * HANG}{ran}"
+
+
+def _name(job: ListedJob) -> str:
+    name = escape(job.overview.summary.job_id)
+    return f"[dim]{name} (deleted)[/]" if job.overview.summary.is_deleted else name
+
+
+def _best(job: ListedJob) -> str:
+    """The best batch size on the hardware of the last trial."""
+    return NOTHING if job.kind is None or job.kind.best_batch_size is None else str(job.kind.best_batch_size)
+
+
+def _of_last(job: ListedJob, say: Callable[[Trial], str]) -> str:
+    return NOTHING if job.overview.last_trial is None else say(job.overview.last_trial)
+
+
+def _took(trial: Trial) -> str:
+    """The time of a trial until its last report."""
+    if not trial.reports:
+        return NOTHING
+    return seconds(trial.time_s) if trial.outcome is not None else f"{seconds(trial.time_s)} so far"
+
+
+def _hardware(job: ListedJob) -> str:
+    """That of the last trial, and how many other kinds the current version has run on."""
+    last = job.overview.last_trial
+    if last is None:
+        return NOTHING
+    keys = {kind.hardware_key for kind in job.description.kinds} if job.description is not None else set[str]()
+    others = len(keys - {last.hardware.key})
+    more = f" and {counted(others, 'other kind')}" if others else ""
+    return escape(f"{last.hardware.number_of_gpus} x {last.hardware.gpu_model}{more}")
+
+
+def _spec(job: ListedJob) -> dict[str, Any]:
+    found = json.loads(job.overview.summary.spec)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,61 @@
+"""Power profiles as tables: what each power limit does to the speed and the cost of a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from bso.domain.commands import PowerMeasurement
+from bso.domain.cost import cost_of
+from bso.domain.hardware import HardwareKind
+from bso.domain.job_spec import JobSpec
+from bso.domain.quantities import figure, joules, watts
+from bso.service.records import PowerProfile
+from bso_cli.tables import Table, table
+
+_NUMBERS = ("batch size", "power limit", "average power", "samples/s", "energy / sample", "cost / sample")
+
+
+def profile_tables(profiles: Sequence[PowerProfile], spec: JobSpec) -> Iterator[Table]:
+    """One table per hardware kind, a line per batch size and power limit; the cheapest limit of each is set off."""
+    for hardware, of_kind in groupby(sorted(profiles, key=_place), key=lambda profile: profile.hardware):
+        made = table(f"Power limits profiled on {hardware.describe()}", *_NUMBERS, "", right=_NUMBERS)
+        for profile in of_kind:
+            _add_rows(made, profile, spec)
+        yield made
+
+
+def _add_rows(made: Table, profile: PowerProfile, spec: JobSpec) -> None:
+    prices = {one: _cost_of_a_sample(one, profile.hardware, spec) for one in profile.measurements}
+    cheapest = min(prices, key=lambda one: prices[one], default=None)
+    for measured in highest_first(profile):
+        made.add_row(
+            str(profile.batch_size),
+            watts(measured.power_limit_w),
+            watts(measured.average_power_w),
+            figure(measured.samples_per_s),
+            joules(measured.average_power_w / measured.samples_per_s),
+            joules(prices[measured]),
+            "cheapest" if measured == cheapest else "",
+            style="bold green" if measured == cheapest else None,
+        )
+
+
+def _cost_of_a_sample(measured: PowerMeasurement, hardware: HardwareKind, spec: JobSpec) -> float:
+    """The job's own cost [J] of one sample under this limit."""
+    time_s = 1.0 / measured.samples_per_s
+    return cost_of(
+        energy_j=measured.average_power_w * time_s,
+        time_s=time_s,
+        eta_knob=spec.eta_knob,
+        max_power_w=hardware.max_power_w,
+    )
+
+
+def highest_first(profile: PowerProfile) -> list[PowerMeasurement]:
+    """The measurements of a profile, from the highest power limit to the lowest."""
+    return sorted(profile.measurements, key=lambda one: -one.power_limit_w)
+
+
+def _place(profile: PowerProfile) -> tuple[str, str, int]:
+    return profile.hardware.describe(), profile.hardware.key, profile.batch_size

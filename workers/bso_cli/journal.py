@@ -1,0 +1,169 @@
+"""``bso journal``: what trainings could not deliver, and keep on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from bso_cli.options import JsonOption, UrlOption, here
+from bso_cli.refusals import FAILURE, Group, Refused
+from bso_cli.replaying.progress import Counter
+from bso_cli.terminal import HANG, counted, print_json, print_notice, print_result
+
+if TYPE_CHECKING:
+    from bso_client.delivery.flush import Flushed
+    from bso_client.delivery.journal import Destination
+    from bso_client.delivery.left_behind import Contents
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="Look at what trainings could not deliver and keep on this machine; deliver it by hand.",
+)
+
+_PATIENCE_S = 60.0
+
+StateDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        metavar="DIR",
+        help="The state directory of the trainings. [default: BSO_STATE_DIR, else the user's own]",
+        show_default=False,
+    ),
+]
+JobsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[JOB]...", help="Only these jobs.", show_default=False)
+]
+
+
+@app.command("list")
+def list_entries(state_dir: StateDirOption = None, as_json: JsonOption = False) -> None:
+    """List what is kept, by address, login and job, and what the optimizer has refused."""
+    from bso_client.delivery.left_behind import contents
+
+    found = contents(here(state_dir=state_dir).state_dir)
+    if as_json:
+        print_json([_fields(one) for one in found])
+        return
+    for one in found:
+        print_result(Text(_line(one)), hang=HANG)
+        for record in one.set_aside:
+            print_result(Text(f"  set aside {record['set_aside_at']}: {record['reason']}"), hang=HANG)
+    if not found:
+        print_notice("nothing is kept: everything was delivered")
+
+
+@app.command()
+def flush(
+    jobs: JobsArgument = None,
+    url: UrlOption = None,
+    state_dir: StateDirOption = None,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for answers, for each job.")] = _PATIENCE_S,
+    as_json: JsonOption = False,
+) -> None:
+    """Deliver what ended trainings have kept for this address and login. Harmless: nothing is recorded twice.
+
+    The next training of a job does the same before it begins. What the optimizer refuses, that of a deleted job for
+    example, is set aside with the reason. Exits with 1 where something could not be delivered.
+    """
+    from bso_client.delivery.journal import destination_of
+
+    logging.getLogger("bso").setLevel(logging.ERROR)
+    places = here(url=url, state_dir=state_dir)
+    destination = destination_of(places.optimizer_url)
+    chosen = _chosen(places.state_dir, jobs, destination)
+    done = asyncio.run(_flushed(places.optimizer_url, chosen, timeout_s=timeout))
+    delivered, set_aside = sum(one.delivered for one in done), sum(one.set_aside for one in done)
+    obstacles = sorted({str(one.obstacle) for one in done if one.obstacle is not None})
+    if as_json:
+        print_json({"delivered": delivered, "set_aside": set_aside, "obstacles": obstacles})
+    else:
+        print_result(f"{counted(delivered, 'command')} delivered, {set_aside} refused and set aside")
+        for words in obstacles:
+            print_notice(f"the rest stays where it is: {words}")
+    if obstacles:
+        raise typer.Exit(FAILURE)
+
+
+@app.command()
+def drop(
+    jobs: JobsArgument = None,
+    all_: Annotated[bool, typer.Option("--all", help="Those of all jobs, addresses and logins.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what ended trainings have kept, and what was set aside, for good: the optimizer never learns of it."""
+    from bso_client.delivery.left_behind import drop as dropped_from
+
+    if all_ == bool(jobs):
+        raise typer.BadParameter("give jobs, as `bso journal list` shows them, or --all")
+    chosen = _chosen(here(state_dir=state_dir).state_dir, jobs, None)
+    number = sum(len(one.letters) + len(one.set_aside) for one in chosen)
+    if not yes:
+        typer.confirm(f"Delete {counted(number, 'command')} for good?", abort=True, err=True)
+    dropped = sum(dropped_from(one.folder) for one in chosen)
+    if as_json:
+        print_json({"dropped": dropped})
+    else:
+        print_result(f"{counted(dropped, 'command')} deleted")
+
+
+def _chosen(state_dir: Path, jobs: Sequence[str] | None, destination: Destination | None) -> Sequence[Contents]:
+    """What is kept of these jobs, none: all, at one destination or at all. Raises Refused if there is no such job."""
+    from bso_client.delivery.left_behind import contents
+
+    found = [one for one in contents(state_dir) if destination is None or one.destination == destination]
+    missing = sorted(set(jobs or ()) - {one.job_id for one in found})
+    if missing:
+        raise Refused(f"nothing is kept of job {', '.join(missing)} here; `bso journal list` shows what there is")
+    return [one for one in found if not jobs or one.job_id in jobs]
+
+
+async def _flushed(url: str, chosen: Sequence[Contents], *, timeout_s: float) -> Sequence[Flushed]:
+    from bso_client.delivery.flush import flush as deliver
+    from bso_client.transports import open_transport
+
+    if not any(one.letters for one in chosen):
+        return []
+    transport = open_transport(url)
+    await transport.start()
+    try:
+        with Counter("delivering", "commands") as counter:
+            return [
+                await deliver(one.folder, transport, timeout_s=timeout_s, progress=lambda: counter(1)) for one in chosen
+            ]
+    finally:
+        await transport.close()
+
+
+def _line(one: Contents) -> str:
+    login = f" as {one.destination.login}" if one.destination.login else ""
+    since = f", the oldest of {one.letters[0].kept_at}" if one.letters else ""
+    held = "; a training that runs keeps some of it" if one.is_held else ""
+    trainings = len({kept.training for kept in one.letters})
+    return (
+        f"{one.job_id} at {one.destination.address}{login}: {counted(len(one.letters), 'command')} of "
+        f"{counted(trainings, 'training')}{since}{held}"
+    )
+
+
+def _fields(one: Contents) -> dict[str, Any]:
+    return {
+        "job_id": one.job_id,
+        "address": one.destination.address,
+        "login": one.destination.login,
+        "commands": len(one.letters),
+        "trainings": len({kept.training for kept in one.letters}),
+        "oldest": one.letters[0].kept_at if one.letters else None,
+        "is_held": one.is_held,
+        "set_aside": [{"reason": record["reason"], "at": record["set_aside_at"]} for record in one.set_aside],
+        "folder": str(one.folder),
+    }

@@ -1,0 +1,77 @@
+"""Options that several commands share, and how they are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bso.domain.errors import Misconfigured
+from bso_cli.settings import Places, places, told_or_in_file
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="The optimizer: sqlite:////path/to/file or amqp(s)://user:pass@host/vhost. "
+        "[default: BSO_URL, else a SQLite file in the state directory]",
+        show_default=False,
+    ),
+]
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        metavar="URL",
+        help="The database: mysql://user:pass@host/bso, postgresql://..., or sqlite:////path/to/file.db. "
+        "[default: BSO_DATABASE_URL, else BSO_URL where it is sqlite, else the state directory's file]",
+        show_default=False,
+    ),
+]
+
+BrokerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="The broker, with an operator's login. [default: BSO_AMQP_URL, else BSO_URL]",
+        show_default=False,
+    ),
+]
+
+TypesOption = Annotated[
+    list[str] | None,
+    typer.Option("--type", metavar="TYPE", help="Only events of this type, e.g. trial_ended; may be repeated."),
+]
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job_id.", show_default=False)]
+
+
+def known_types(types: Sequence[str] | None) -> Sequence[str]:
+    """The event types that ``TypesOption`` names, none for all of them. Raises typer.BadParameter."""
+    from bso.schema.codec import EVENTS
+
+    for name in types or ():
+        if name not in EVENTS:
+            raise typer.BadParameter(f"there is no event type {name!r}; known are {', '.join(EVENTS)}")
+    return types or ()
+
+
+def operators_broker(url: str | None, *, what: str) -> str:
+    """The address of the broker for an operator's command. Raises Misconfigured: ``what`` are the broker's."""
+    address = url or told_or_in_file(os.environ, "BSO_AMQP_URL") or here().url
+    if address is None or not address.startswith("amqp"):
+        raise Misconfigured(f"{what} are the broker's: set BSO_AMQP_URL, or give --url amqp://user:password@host/")
+    return address
+
+
+def here(*, url: str | None = None, database_url: str | None = None, state_dir: Path | None = None) -> Places:
+    """The places that options and this process' environment name."""
+    return places(os.environ, url=url, database_url=database_url, state_dir=state_dir)

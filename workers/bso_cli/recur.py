@@ -1,0 +1,206 @@
+"""``bso recur``: run a training command again and again, as a scheduler would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bso.domain.errors import Misconfigured
+from bso_cli.options import JsonOption, UrlOption, here
+from bso_cli.terminal import print_blocks, print_json, print_notice, print_result, styled
+
+if TYPE_CHECKING:
+    from bso_cli.recurring.recurrences import Run, RunFolder
+
+_STANDARD_ERROR = 2
+
+
+def recur(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[N] [-- COMMAND...]", help="How many recurrences, and the training command.", show_default=False
+        ),
+    ] = None,
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--log-dir", metavar="DIR", help="Keep the output of each launch, and go on from here when started again."
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Keep the output in --log-dir without showing it.")
+    ] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Only show what the run in --log-dir has come to, also while it runs.")
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="S", help="Set BSO_SEED: S for the first launch, then one more for each."),
+    ] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--job-id", metavar="JOB", help="Set BSO_JOB_ID for the command.", show_default=False)
+    ] = None,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a recurrence that failed.")] = False,
+    launches: Annotated[int, typer.Option(min=1, metavar="N", help="Most launches of one recurrence.")] = 20,
+    grace: Annotated[
+        float, typer.Option(min=0.0, metavar="SEC", help="How long a stopped training may take to end.")
+    ] = 30.0,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a training command for N recurrences, one after the other, and follow what becomes of its trials.
+
+    **A recurrence** is one occasion on which a model is wanted. A command that exits with 75 asks for another batch
+    size and is launched again in the same recurrence; so is one whose batch size failed under a launcher that hides
+    the 75, as torchrun does. Any other failure stops, with the command's exit code. The trial of a command that was
+    killed is finished as interrupted. SIGTERM and Ctrl-C are passed on.
+
+    **The command finds** in its environment BSO_URL, BSO_RECURRENCE_ID (one for all launches of a recurrence),
+    BSO_RECURRENCE_NUMBER and BSO_LAUNCH_NUMBER (from 1), with --job-id BSO_JOB_ID, with --seed BSO_SEED, and with
+    --log-dir BSO_RECURRENCE_DIR, a folder of this recurrence, for checkpoints and the like. The trial of a killed
+    command that has left something there may be resumed by the next launch.
+
+    **With --log-dir** a run that was stopped or killed goes on when it is started again, with the recurrence that it
+    was in; what has ended is not repeated.
+
+    **On a schedule**, let cron, systemd or Kubernetes begin a recurrence when it is due: docs/ml-engineer.md.
+
+    Exits with 0 only if every recurrence ended with a model, or its command reported nothing to bso; with 1 if one
+    ended without a model although its command exited with 0; with 128 + n after signal n; else with the first failed
+    command's exit code.
+
+    **Examples**
+
+    Twenty nights at once: `bso recur 20 -- python train.py --data /data`
+
+    Go on after a reboot: `bso recur --log-dir runs/nightly`
+
+    Look at it meanwhile: `bso recur --summary --log-dir runs/nightly`
+
+    Drifting data, a slice a day: `bso recur 30 -- sh -c 'python train.py --slice $BSO_RECURRENCE_NUMBER'`
+
+    Four GPUs: `bso recur 20 --seed 1 -- torchrun --nproc-per-node 4 train.py`
+    """
+    from bso_cli.recurring.driver import Driver, Options
+
+    if summary:
+        _show_summary(log_dir, as_json=as_json)
+        return
+    if quiet and log_dir is None:
+        raise typer.BadParameter("--quiet needs --log-dir DIR: without it the output would be lost")
+    count, command = _count_and_command(words or [])
+    with _settled(command, count, job_id, seed, log_dir=log_dir) as (run, folder, lock):
+        options = Options(
+            environment={**os.environ, "BSO_URL": here(url=url).optimizer_url},
+            launches=launches,
+            keeps_going=keep_going,
+            grace_s=grace,
+            is_kept=log_dir is not None,
+            shown=None if quiet else (sys.stderr if as_json else sys.stdout).buffer,
+            stdout=_STANDARD_ERROR if as_json else None,
+        )
+        driver = Driver(run, folder, options, lock=lock)
+        code = driver.drive()
+    _show(driver.run, as_json=as_json)
+    raise typer.Exit(code or int(any(one.is_without_model for one in driver.run.recurrences)))
+
+
+def _count_and_command(words: list[str]) -> tuple[int | None, tuple[str, ...]]:
+    """``[N] COMMAND...``: a first word that is a number is how many recurrences. Raises typer.BadParameter for 0."""
+    count = int(words[0]) if words and words[0].isdecimal() else None
+    if count == 0:
+        raise typer.BadParameter("N is 0: how many recurrences? At least 1")
+    command = words if count is None else words[1:]
+    return count, tuple(command[1:] if command[:1] == ["--"] else command)
+
+
+@contextlib.contextmanager
+def _settled(
+    command: tuple[str, ...], count: int | None, job_id: str | None, seed: int | None, *, log_dir: Path | None
+) -> Iterator[tuple[Run, RunFolder, int | None]]:
+    """What to run, its folder, and that folder's lock. What cannot be run is refused before anything is made."""
+    from bso_cli.programs import require_program
+    from bso_cli.recurring.recurrences import Run, RunFolder
+
+    if log_dir is not None and (log_dir / "run.json").exists():
+        folder = RunFolder(log_dir)
+        with folder.occupied() as lock:
+            found = folder.run()
+            assert found is not None
+            for what, before, now in (
+                ("the command", " ".join(found.command), " ".join(command)),
+                ("--job-id", found.job_id, job_id),
+                ("--seed", found.seed, seed),
+            ):
+                if now not in (None, "", before):
+                    raise Misconfigured(
+                        f"{log_dir} holds another run: there, {what} is {before!r}, not {now!r}. "
+                        "Leave it out to go on with that run, or use another folder"
+                    )
+            yield replace(found, count=count or found.count), folder, lock
+        return
+    if not command:
+        where = f" ({log_dir} holds no run to go on with)" if log_dir is not None else ""
+        raise typer.BadParameter(f"which command?{where} As in: bso recur 20 -- python train.py")
+    if count is None:
+        raise typer.BadParameter("how many recurrences? As in: bso recur 20 -- python train.py")
+    require_program(command[0])
+    run = Run(command=command, began_at=datetime.now(UTC), count=count, job_id=job_id, seed=seed)
+    if log_dir is None:
+        with tempfile.TemporaryDirectory(prefix="bso-recur-") as path:
+            yield run, RunFolder(Path(path)), None
+        return
+    folder = RunFolder(log_dir)
+    with folder.occupied() as lock:
+        folder.save(run)
+        yield run, folder, lock
+
+
+def _show_summary(log_dir: Path | None, *, as_json: bool) -> None:
+    from bso_cli.recurring.recurrences import RunFolder
+    from bso_cli.recurring.trials import TrialLog
+
+    if log_dir is None:
+        raise typer.BadParameter("--summary needs the --log-dir DIR of a run")
+    folder = RunFolder(log_dir)
+    run = folder.run()
+    if run is None:
+        raise Misconfigured(f"{log_dir} holds no run: give the --log-dir that `bso recur` was started with")
+    for last in [one for one in run.recurrences if one.is_open]:
+        log = TrialLog(folder.trial_log(last))
+        log.read_new()
+        run = run.with_(replace(last, trials=log.trials))
+    _show(run, as_json=as_json)
+
+
+def _show(run: Run, *, as_json: bool) -> None:
+    from rich.markup import escape
+
+    from bso_cli.recurring import summary
+
+    recurrences = run.recurrences
+    if (warning := summary.several_jobs_in_words(recurrences)) is not None:
+        print_notice(styled(f"[yellow]{escape(warning)}[/]"))
+    if as_json:
+        print_json(summary.summary_fields(run))
+        return
+    if recurrences:
+        print_blocks(summary.summary_table(recurrences))
+        print_result("")
+    for sentence in summary.called_off_in_words(recurrences):
+        print_result(sentence)
+    print_result(summary.total_in_words(run))
+    if (found := summary.saving(recurrences)) is not None:
+        print_result(summary.saving_in_words(found))
+    for sentence in summary.warnings_of_last(recurrences):
+        print_result(styled(f"[yellow]{escape(sentence)}[/]"))

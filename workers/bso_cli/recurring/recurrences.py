@@ -1,0 +1,203 @@
+"""What ``bso recur`` keeps of a run: its recurrences, their launches and trials, and every word that was printed.
+
+run.json                      the command, and what came of each recurrence
+recurrence-0001/launch-1.log  what the first launch printed
+recurrence-0001/trials.jsonl  what its trainings sent and received
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from bso.domain.errors import Misconfigured
+from bso.domain.trial import Outcome
+from bso_cli.recurring.trials import SeenTrial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One launch of the command. ``exit_code`` is that of a shell; None: it runs, or nobody saw it end.
+
+    ``stopped_by`` is the signal to ``bso recur`` that ended it, if one did.
+    """
+
+    began_at: datetime
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    stopped_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """One occasion on which a model is wanted, open until ``ended_at``."""
+
+    number: int
+    recurrence_id: str
+    began_at: datetime
+    ended_at: datetime | None = None
+    launches: tuple[Launch, ...] = ()
+    trials: tuple[SeenTrial, ...] = ()
+
+    @property
+    def folder_name(self) -> str:
+        """Its folder in that of the run."""
+        return f"recurrence-{self.number:04d}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still to be worked on."""
+        return self.ended_at is None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its last launch has not ended, as far as is known."""
+        return bool(self.launches) and self.launches[-1].ended_at is None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether somebody stopped its last launch, to go on with it later."""
+        return self.is_open and not self.is_running and bool(self.launches) and self.launches[-1].stopped_by is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its last launch ended badly by itself."""
+        return bool(self.exit_code) and not self.is_running and not self.is_interrupted
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the last launch, 0 where none is known."""
+        return (self.launches[-1].exit_code or 0) if self.launches else 0
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a trial converged."""
+        return any(trial.outcome is Outcome.CONVERGED for trial in self.trials)
+
+    @property
+    def is_without_model(self) -> bool:
+        """Whether trials began and none converged; a command that sent nothing to bso may have a model all the same."""
+        return bool(self.trials) and not self.has_model and not self.is_running
+
+    @property
+    def called_off(self) -> SeenTrial | None:
+        """Its last trial, if that was called off and there is no model."""
+        last = self.trials[-1] if self.trials and not self.has_model else None
+        return last if last is not None and last.outcome is Outcome.CANCELLED else None
+
+    @property
+    def cost(self) -> float:
+        """The cost of all its trials [J]."""
+        return sum(trial.cost for trial in self.trials)
+
+    @property
+    def time_s(self) -> float:
+        """The training time of all its trials, as far as they reported it."""
+        return sum(trial.time_s for trial in self.trials)
+
+    @property
+    def energy_j(self) -> float | None:
+        """The energy of all its trials; None where one reported none."""
+        found = [trial.energy_j for trial in self.trials if trial.reports]
+        return None if not found or None in found else sum(energy for energy in found if energy is not None)
+
+    def with_last(self, launch: Launch) -> Recurrence:
+        """With its last launch as it is now."""
+        return replace(self, launches=(*self.launches[:-1], launch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A command that is run for ``count`` recurrences.
+
+    ``seed`` is that of the first launch; each launch has its own, one more than the last.
+    """
+
+    command: tuple[str, ...]
+    began_at: datetime
+    count: int
+    job_id: str | None = None
+    seed: int | None = None
+    recurrences: tuple[Recurrence, ...] = ()
+
+    def with_(self, recurrence: Recurrence) -> Run:
+        """With a recurrence as it is now."""
+        return replace(self, recurrences=(*self.recurrences[: recurrence.number - 1], recurrence))
+
+    @property
+    def next_seed(self) -> int | None:
+        """The seed of the next launch."""
+        return None if self.seed is None else self.seed + sum(len(one.launches) for one in self.recurrences)
+
+
+class RunFolder:
+    """Where a run keeps what it knows. One process writes at a time; anybody may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def occupied(self) -> Iterator[int]:
+        """Make the folder and keep others out, until the lock's file descriptor, which is given, is closed everywhere.
+
+        A training that inherits it keeps them out, too. Raises Misconfigured where somebody is in.
+        """
+        import fcntl
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+", encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.seek(0)
+                holder = lock.read().strip() or "another process"
+                raise Misconfigured(
+                    f"{self.path} is in use by {holder}, or by a training that it has left running: one `bso recur` at "
+                    f"a time may write there. Wait, or look on with `bso recur --summary --log-dir {self.path}`"
+                ) from error
+            lock.truncate(0)
+            lock.write(f"process {os.getpid()} on {platform.node()}\n")
+            lock.flush()
+            yield lock.fileno()
+
+    def run(self) -> Run | None:
+        """What is run here; None in a new folder. Raises Misconfigured where it cannot be read."""
+        from bso.schema.envelope import validated
+        from bso.schema.errors import MalformedMessage
+
+        path = self.path / "run.json"
+        try:
+            found: Run = validated(Run, json.loads(path.read_bytes()), str(path))
+        except FileNotFoundError:
+            return None
+        except (ValueError, MalformedMessage) as error:
+            raise Misconfigured(f"{path} is damaged ({error}): use another folder") from error
+        return found
+
+    def save(self, run: Run) -> None:
+        """Keep a run as it is now: the file is replaced as a whole, so that whoever finds it finds it whole."""
+        from bso.schema.envelope import dump
+        from bso_client.atomic import replace_file
+
+        for recurrence in run.recurrences[-1:]:
+            self.of(recurrence).mkdir(exist_ok=True)
+        replace_file(self.path / "run.json", json.dumps(json.loads(dump(run)), indent=1) + "\n")
+
+    def of(self, recurrence: Recurrence) -> Path:
+        """The folder of a recurrence."""
+        return self.path / recurrence.folder_name
+
+    def trial_log(self, recurrence: Recurrence) -> Path:
+        """What the trainings of a recurrence send to the optimizer and receive."""
+        return self.of(recurrence) / "trials.jsonl"
+
+    def holds_more(self, recurrence: Recurrence) -> bool:
+        """Whether the training has left something in the recurrence's folder, such as a checkpoint."""
+        names = {path.name for path in self.of(recurrence).iterdir() if not path.match("launch-*.log")}
+        return bool(names - {"trials.jsonl"})

@@ -1,0 +1,229 @@
+"""``bso replay export``, ``import`` and ``rebuild``: recorded history out of a database, and into one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from bso.domain.errors import Misconfigured, Rejected
+from bso_cli.access import NothingThere, reading
+from bso_cli.options import DatabaseOption, JsonOption, here
+from bso_cli.refusals import FAILURE, Refused
+from bso_cli.replaying.progress import Counter
+from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, JobsArgument, job_ids, log_of, staged
+from bso_cli.terminal import counted, print_json, print_notice, print_result, styled
+
+if TYPE_CHECKING:
+    from bso.replay.rebuilding import Rebuilt
+    from bso.storage.store import SqlStore
+
+
+def export(
+    jobs: JobsArgument = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="[default: standard output]", show_default=False),
+    ] = None,
+    source: FromOption = None,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Export the event log, replies included, as JSON lines: one event a line, job by job.
+
+    An export can be imported into any database, is the same whichever it came from, and grows no memory however large
+    it is. A file appears under its name only when it is complete. With --from an export is sorted, freed of repeated
+    lines, and narrowed to jobs.
+    """
+    done = asyncio.run(_export(jobs, output, source, database_url))
+    if jobs and not done["events"]:
+        raise Refused(f"nothing is recorded of {', '.join(jobs)}; `bso jobs list` shows the jobs of a database")
+    if as_json and output is not None:
+        print_json(done)
+    else:
+        where = f" to {output}" if output else ""
+        exported = f"{counted(done['events'], 'event')} of {counted(done['jobs'], 'job')} exported{where}"
+        print_notice(exported)
+
+
+async def _export(
+    jobs: list[str] | None, output: Path | None, source: Path | None, database_url: str | None
+) -> dict[str, int]:
+    from bso.replay.exporting import export as export_job
+
+    exported = events = 0
+    async with log_of(source, database_url, command="bso replay export") as log:
+        with Counter("exporting", "events") as counter, _written(output) as stream:
+            async for job_id in job_ids(log, jobs):
+                counter.now(f"exporting {job_id}")
+                count = await export_job(log, job_id, stream.write, progress=counter)
+                exported, events = exported + (count > 0), events + count
+    return {"jobs": exported, "events": events}
+
+
+@contextmanager
+def _written(output: Path | None) -> Iterator[IO[bytes]]:
+    """A stream to standard output, or to a file that is there only when all went well."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    unfinished = output.with_name(f"{output.name}.unfinished")
+    try:
+        with unfinished.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.replace(output)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The export; - is standard input.", show_default=False)],
+    jobs: JobsArgument = None,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Import an export into a database, and make its tables what the log tells.
+
+    The whole file is checked before anything is written; an error names the line. Each job is one transaction, and
+    events that are there already are skipped: an import that was broken off is simply started again. A job whose log
+    holds something else is refused, the others are imported. Imported events are not published: `bso replay publish`
+    does that.
+
+    With --json one object per job on a line. Exit code 1 if any job was refused.
+    """
+    database = here(database_url=database_url).database("bso replay import")
+
+    @asynccontextmanager
+    async def both() -> AsyncIterator[tuple[SqlStore, SqlStore]]:
+        async with _writing(database) as store, staged(file) as log:
+            yield log, store
+
+    if file != STANDARD_INPUT and not file.exists():
+        raise Refused(f"there is no file {file}")
+    _bring(both, jobs, as_json=as_json)
+
+
+def rebuild(
+    jobs: JobsArgument = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="URL", help="Copy log and tables into this database instead.", show_default=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the tables what the event log tells; `bso replay verify` shows beforehand what that changes.
+
+    Only what differs is written, in one transaction per job that holds its lock. Rows of which the log ought to tell,
+    and does not, are deleted; what is older than a pruned log stays. Running trials keep their leases.
+
+    With --to the log goes into another database, MySQL, MariaDB, PostgreSQL or SQLite, and the tables are made there.
+
+    With --json one object per job on a line. Exit code 1 if the log of any job cannot be folded.
+    """
+    source = here(database_url=database_url).database("bso replay rebuild")
+    if to is not None:
+        _bring(lambda: _from_one_to_another(source, to), jobs, as_json=as_json)
+        return
+    if not yes:
+        which = counted(len(jobs), "job") if jobs else "all jobs"
+        typer.confirm(f"Overwrite the tables of {which} where the log says something else?", abort=True, err=True)
+
+    async def run() -> bool:
+        from bso.domain.decide import Rules
+        from bso.replay.rebuilding import rebuild as rebuild_job
+
+        async with _writing(source) as store:
+            return await _each(store, jobs, lambda job_id: rebuild_job(store, job_id, rules=Rules()), as_json=as_json)
+
+    if not asyncio.run(run()):
+        raise typer.Exit(FAILURE)
+
+
+@asynccontextmanager
+async def _from_one_to_another(source: str, target: str) -> AsyncIterator[tuple[SqlStore, SqlStore]]:
+    async with reading(source) as log, _writing(target) as store:
+        yield log, store
+
+
+def _bring(
+    both: Callable[[], AbstractAsyncContextManager[tuple[SqlStore, SqlStore]]],
+    jobs: list[str] | None,
+    *,
+    as_json: bool,
+) -> None:
+    async def run() -> bool:
+        from bso.domain.decide import Rules
+        from bso.replay.rebuilding import bring
+
+        async with both() as (log, store):
+            return await _each(log, jobs, lambda job_id: bring(log, store, job_id, rules=Rules()), as_json=as_json)
+
+    if not asyncio.run(run()):
+        raise typer.Exit(FAILURE)
+
+
+async def _each(
+    log: SqlStore, jobs: list[str] | None, work: Callable[[str], Awaitable[Rebuilt]], *, as_json: bool
+) -> bool:
+    """Do the work for each job, tell what came of it, and return whether none was refused."""
+    from bso.schema.errors import StateTooNew
+
+    events = added = rows = done = refused = 0
+    with Counter("rebuilding", "events") as counter:
+        async for job_id in job_ids(log, jobs):
+            counter.now(f"rebuilding {job_id}")
+            try:
+                result = await work(job_id)
+            except (Rejected, StateTooNew) as error:
+                refused += 1
+                _tell_refusal(job_id, error, as_json=as_json)
+                continue
+            counter(result.events)
+            done, events = done + 1, events + result.events
+            added, rows = added + result.added_events, rows + result.changed_rows
+            _tell(result, as_json=as_json)
+    if not as_json:
+        new = f"{counted(added, 'event')} added, {counted(rows, 'row')} written" if added or rows else "nothing to do"
+        left = f"; {counted(refused, 'job')} refused" if refused else ""
+        print_result(f"{counted(done, 'job')} with {counted(events, 'event')}: {new}{left}")
+    return not refused
+
+
+def _tell(result: Rebuilt, *, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+    elif result.untold_trials:
+        ended = f"{counted(result.untold_trials, 'trial')} ended before the log begins, and are not in it"
+        print_notice(f"job {result.job_id}: {ended}")
+
+
+def _tell_refusal(job_id: str, error: Exception, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"job_id": job_id, "problem": str(error)})
+    else:
+        print_notice(styled(f"[red]✗[/] job {escape(job_id)}: {escape(str(error))}"))
+
+
+@asynccontextmanager
+async def _writing(url: str) -> AsyncIterator[SqlStore]:
+    """A store to write to: it must have exactly this program's schema."""
+    from bso.service.readiness import require_schema
+
+    try:
+        async with reading(url) as store:
+            await require_schema(store)
+            yield store
+    except NothingThere as error:
+        raise Misconfigured("the database does not exist yet: run `bso migrate` with the same address") from error

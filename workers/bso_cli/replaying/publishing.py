@@ -1,0 +1,154 @@
+"""``bso replay publish``: recorded events again, for whoever listens to replays."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from bso.domain.errors import BsoError
+from bso_cli.moments import EXPECTED, moment_from
+from bso_cli.options import BrokerOption, DatabaseOption, JsonOption, TypesOption, known_types, operators_broker
+from bso_cli.refusals import Refused
+from bso_cli.replaying.progress import Counter
+from bso_cli.replaying.sources import FromOption, JobsArgument, log_of
+from bso_cli.terminal import counted, print_json, print_notice, print_result
+
+if TYPE_CHECKING:
+    from bso.domain.errors import Retryable
+    from bso.replay.publishing import History, Wanted
+    from bso.service.records import StoredEvent
+
+_ONE_TRY_S = 30.0
+_PATIENCE_S = 300.0
+
+
+def publish(
+    jobs: JobsArgument = None,
+    types: TypesOption = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help=f"Only what was recorded from then on: {EXPECTED}.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Only what was recorded before; in the same forms.")
+    ] = None,
+    after: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="EVENT_ID",
+            help="Only what follows this event, of the first JOB where jobs are named; publishing that was broken off "
+            "says which. In a file: how many different events have gone before.",
+            show_default=False,
+        ),
+    ] = 0,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, metavar="N", help="At most so many events a second. [default: no limit]")
+    ] = None,
+    source: FromOption = None,
+    url: BrokerOption = None,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish recorded events again, on the topic exchange bso.replay.
+
+    Routing keys and bodies are those of live events; the exchange is another one, because trainings and dashboards
+    take what comes from bso.events for news. Bind a queue to bso.replay before: what nobody listens to is gone.
+    Events may arrive twice; (job_id, log_epoch, seq) shows it.
+    """
+    from bso.replay.publishing import Wanted
+
+    now = datetime.now(UTC)
+    wanted = Wanted(
+        jobs=jobs or (),
+        types=known_types(types),
+        since=None if since is None else moment_from(since, now=now),
+        before=None if before is None else moment_from(before, now=now),
+        after=after,
+    )
+    broker = operators_broker(url, what="replays")
+    others = as_typed(
+        {"--rate": rate, "--from": source, "--url": url, "--database-url": database_url, "--json": as_json}
+    )
+    sent = asyncio.run(_publish(wanted, source, database_url, broker, rate, others))
+    if as_json:
+        print_json({"published": sent})
+    else:
+        print_result(f"{counted(sent, 'event')} published on bso.replay")
+
+
+def as_typed(options: Mapping[str, object]) -> list[str]:
+    """Options and their values as words of a command line, without the passwords in addresses."""
+    words: list[str] = []
+    for name, value in options.items():
+        if value is True:
+            words.append(name)
+        elif value is not None and value is not False:
+            words += [name, re.sub(r"(?<=//)([^:/@]*):.*@", r"\1:***@", str(value))]
+    return words
+
+
+def command_for(wanted: Wanted, others: Sequence[str]) -> str:
+    """The command that publishes what is wanted, ``others`` being its further options.
+
+    Ages have become points in time: an age would mean another one later.
+    """
+    types = [word for name in wanted.types for word in ("--type", name)]
+    since = None if wanted.since is None else wanted.since.isoformat()
+    before = None if wanted.before is None else wanted.before.isoformat()
+    narrowed = as_typed({"--since": since, "--before": before, "--after": wanted.after or None})
+    return shlex.join(["bso", "replay", "publish", *wanted.jobs, *types, *narrowed, *others])
+
+
+async def _publish(
+    wanted: Wanted,
+    source: Path | None,
+    database_url: str | None,
+    address: str,
+    rate_per_s: float | None,
+    others: Sequence[str],
+) -> int:
+    from bso.replay.publishing import Gone, patient
+    from bso.replay.publishing import publish as publish_wanted
+    from bso_broker.event_messages import event_message
+    from bso_broker.rabbit import RabbitBroker
+
+    gone = Gone(wanted)
+    async with log_of(source, database_url, command="bso replay publish") as log, RabbitBroker(address) as broker:
+        await _require_recorded(log, wanted.jobs)
+        await broker.declare()
+        publisher = broker.replay_publisher()
+
+        async def send(events: Sequence[StoredEvent]) -> None:
+            await publisher.publish_batch([event_message(one.recorded) for one in events], timeout_s=_ONE_TRY_S)
+
+        with Counter("publishing", "events") as counter:
+            send_patiently = patient(send, patience_s=_PATIENCE_S, on_failure=_say_that_it_waits)
+
+            async def send_and_count(events: Sequence[StoredEvent]) -> None:
+                await send_patiently(events)
+                gone.count(events)
+
+            try:
+                return await publish_wanted(log, wanted, send_and_count, rate_per_s=rate_per_s, progress=counter)
+            except BsoError as error:
+                said = f"stopped after {counted(gone.events, 'event')}: {error}"
+                rest = gone.rest()
+                raise Refused(said if rest is None else f"{said}\nTo go on: {command_for(rest, others)}") from error
+
+
+async def _require_recorded(log: History, jobs: Collection[str]) -> None:
+    unknown = [job_id for job_id in dict.fromkeys(jobs) if not await log.history(job_id, limit=1)]
+    if unknown:
+        raise Refused(f"nothing is recorded of {', '.join(unknown)}")
+
+
+def _say_that_it_waits(error: Retryable) -> None:
+    print_notice(Text(f"{error}; trying again for up to {_PATIENCE_S:g} s"))

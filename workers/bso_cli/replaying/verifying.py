@@ -1,0 +1,129 @@
+"""``bso replay verify``: whether the tables are what the log tells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.text import Text
+
+from bso_cli.access import reading
+from bso_cli.options import DatabaseOption, JsonOption, here
+from bso_cli.refusals import FAILURE, Refused
+from bso_cli.replaying.progress import Counter
+from bso_cli.replaying.sources import FromOption, JobsArgument, job_ids, log_of, staged
+from bso_cli.terminal import HANG, counted, print_json, print_result, styled
+
+if TYPE_CHECKING:
+    from bso.replay.verifying import Verdict
+
+COMMAND = "bso replay verify"
+
+
+def verify(
+    jobs: JobsArgument = None,
+    source: FromOption = None,
+    log_only: Annotated[
+        bool, typer.Option("--log-only", help="Only check that each log is whole and can be folded; no tables.")
+    ] = False,
+    most: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Print at most so many differences per job; --json has all.")
+    ] = 20,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fold the event log and compare it with the tables, row by row; every difference is named.
+
+    Nothing is changed and nothing is locked; jobs may be in use meanwhile. Leases are no part of history. Where old
+    events were pruned the check starts at the snapshot that pruning left; older rows are counted as untold.
+
+    With --from the log is that of an export, and the tables are still the database's. With --from and --log-only no
+    database is needed: that checks a backup.
+
+    With --json one object per job on a line. Exit code 1 if anything differs or a log cannot be folded.
+    """
+    is_sound = asyncio.run(_verify(jobs, source, database_url, log_only=log_only, most=most, as_json=as_json))
+    if not is_sound:
+        raise typer.Exit(FAILURE)
+
+
+async def _verify(
+    jobs: Sequence[str] | None,
+    source: Path | None,
+    database_url: str | None,
+    *,
+    log_only: bool,
+    most: int,
+    as_json: bool,
+) -> bool:
+    checked = unsound = events = 0
+    with Counter("comparing", "events") as counter:
+        async for verdict in _verdicts(jobs, source, database_url, log_only=log_only):
+            counter(verdict.events)
+            checked, events, unsound = checked + 1, events + verdict.events, unsound + (not verdict.is_sound)
+            if as_json:
+                print_json(verdict_fields(verdict))
+            elif not verdict.is_sound or jobs:
+                print_verdict(verdict, most)
+    if source is not None and not checked:
+        raise Refused(f"{source} holds no event: there is nothing to check")
+    if not as_json:
+        with_what = "checked" if log_only else "compared with the tables"
+        result = f"{unsound} of them not sound" if unsound else "no differences"
+        print_result(f"{counted(checked, 'job')} with {counted(events, 'event')} {with_what}: {result}")
+    return not unsound
+
+
+async def _verdicts(
+    jobs: Sequence[str] | None, source: Path | None, database_url: str | None, *, log_only: bool
+) -> AsyncIterator[Verdict]:
+    from bso.replay.verifying import verify as verify_job
+    from bso.replay.verifying import verify_against, verify_log
+
+    if log_only:
+        async with log_of(source, database_url, command=COMMAND) as log:
+            async for job_id in job_ids(log, jobs):
+                yield await verify_log(log, job_id)
+        return
+    async with reading(here(database_url=database_url).database(COMMAND)) as store:
+        if source is None:
+            async for job_id in job_ids(store, jobs):
+                yield await verify_job(store, job_id)
+            return
+        async with staged(source) as log:
+            async for job_id in job_ids(log, jobs):
+                yield await verify_against(log, store, job_id)
+
+
+def verdict_fields(verdict: Verdict) -> dict[str, object]:
+    """What came of a job's check, for JSON."""
+    return {
+        "job_id": verdict.job_id,
+        "is_sound": verdict.is_sound,
+        "events": verdict.events,
+        "trials": verdict.trials,
+        "problem": verdict.problem,
+        "differences": verdict.differences,
+        "untold_trials": verdict.untold_trials,
+        "untold_power_profiles": verdict.untold_profiles,
+    }
+
+
+def print_verdict(verdict: Verdict, most: int) -> None:
+    """Print what came of a job's check, at most so many differences."""
+    mark = "[green]✓[/]" if verdict.is_sound else "[red]✗[/]"
+    found = f"{counted(verdict.events, 'event')}, {counted(verdict.trials, 'trial')}"
+    if verdict.untold_trials or verdict.untold_profiles:
+        rows = (counted(verdict.untold_trials, "trial"), counted(verdict.untold_profiles, "power profile"))
+        found += f" (older than the log: {' and '.join(rows)})"
+    print_result(styled(f"{mark} job {escape(verdict.job_id)}: {found}"))
+    if verdict.problem is not None:
+        print_result(Text(f"    {verdict.problem}"), hang=HANG)
+    for difference in verdict.differences[:most]:
+        print_result(Text(f"    {difference.sentence}"), hang=HANG)
+    if len(verdict.differences) > most:
+        print_result(f"    and {len(verdict.differences) - most} more: `bso replay verify --json` has all")

@@ -1,0 +1,114 @@
+"""``bso restored``: workers go on after the database was restored from a backup."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from bso_cli.access import reading
+from bso_cli.options import DatabaseOption, JsonOption, here
+from bso_cli.refusals import FAILURE
+from bso_cli.replaying.progress import Counter
+from bso_cli.replaying.sources import job_ids
+from bso_cli.replaying.verifying import print_verdict, verdict_fields
+from bso_cli.terminal import HANG, counted, print_json, print_result
+
+if TYPE_CHECKING:
+    from bso.replay.verifying import Verdict
+    from bso.storage.store import SqlStore
+
+_MOST = 5  # differences printed of a job; `bso replay verify` prints more
+
+
+@dataclass(slots=True, kw_only=True)
+class _Checked:
+    """What came of comparing the log with the tables."""
+
+    jobs: int = 0
+    events: int = 0
+    unsound: list[Verdict] = field(default_factory=list)
+
+
+def restored(
+    unchecked: Annotated[
+        bool,
+        typer.Option(
+            "--unchecked", help="Compare nothing; also where a log is damaged that no backup has whole any more."
+        ),
+    ] = False,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let workers go on after the database was restored from a backup. Run it once the restore is complete.
+
+    It stops workers that run, and compares the event log with the tables, as `bso replay verify` does. Where they agree
+    it begins a new epoch of the log: events and event_ids from then on cannot be mistaken for those that the restore
+    took away. Workers that had stopped then go on by themselves.
+
+    Where the tables of a job differ from its log, it names the job with the command that mends it, and exits with 1:
+    workers stay stopped. Mend the jobs, and run it again.
+    """
+    has_begun = asyncio.run(_restored(database_url, is_checked=not unchecked, as_json=as_json))
+    if not has_begun:
+        raise typer.Exit(FAILURE)
+
+
+async def _restored(database_url: str | None, *, is_checked: bool, as_json: bool) -> bool:
+    from bso.service.readiness import require_schema
+
+    async with reading(here(database_url=database_url).database("bso restored")) as store:
+        await require_schema(store)
+        await store.log_epochs.look(lambda _: "it is being checked")
+        checked = await _compared(store) if is_checked else _Checked()
+        if not as_json:
+            _print(checked, is_checked=is_checked)
+        begun = None if checked.unsound else await store.log_epochs.begin()
+    if as_json:
+        unsound = [{**verdict_fields(verdict), "remedy": _remedy(verdict)} for verdict in checked.unsound]
+        number = None if begun is None else begun.number
+        print_json({"log_epoch": number, "jobs": checked.jobs, "events": checked.events, "unsound": unsound})
+    elif begun is not None:
+        print_result(f"epoch {begun.number} of the log has begun: workers that had stopped go on by themselves")
+    return begun is not None
+
+
+async def _compared(store: SqlStore) -> _Checked:
+    from bso.replay.verifying import verify
+
+    checked = _Checked()
+    with Counter("comparing", "events") as counter:
+        async for job_id in job_ids(store, None):
+            verdict = await verify(store, job_id)
+            counter(verdict.events)
+            checked.jobs, checked.events = checked.jobs + 1, checked.events + verdict.events
+            if not verdict.is_sound:
+                checked.unsound.append(verdict)
+    return checked
+
+
+def _print(checked: _Checked, *, is_checked: bool) -> None:
+    for verdict in checked.unsound:
+        print_verdict(verdict, _MOST)
+        print_result(Text(f"  → {_remedy(verdict)}"), hang=HANG)
+    compared = f"{counted(checked.jobs, 'job')} with {counted(checked.events, 'event')} compared with the tables"
+    if checked.unsound:
+        print_result(
+            f"{compared}: {len(checked.unsound)} of them not sound. Workers stay stopped: mend them, and run "
+            "`bso restored` again"
+        )
+    elif is_checked:
+        print_result(f"{compared}: no differences")
+
+
+def _remedy(verdict: Verdict) -> str:
+    if verdict.problem is None:
+        return shlex.join(["bso", "replay", "rebuild", verdict.job_id, "--yes"])
+    return (
+        "its log is damaged: restore another backup, or take the job from an export (`bso replay import`); "
+        "`bso restored --unchecked` lets workers go on as it is, and they set the job aside"
+    )

@@ -1,0 +1,172 @@
+"""Events as sentences: what happened to a job, in the words of its users."""
+
+from __future__ import annotations
+
+from bso.domain.events import (
+    AttentionNeeded,
+    BatchSizeAllowed,
+    ChangePoint,
+    EpochReported,
+    Event,
+    JobDeleted,
+    JobRegistered,
+    JobRespecified,
+    JobSnapshotted,
+    LateResult,
+    PowerProfiled,
+    RecurrenceEnded,
+    RecurrenceOpened,
+    RoundEnded,
+    StageEntered,
+    StopAcknowledged,
+    StopWithdrawn,
+    TrialEnded,
+    TrialResumed,
+    TrialStarted,
+    TrialSuspended,
+)
+from bso.domain.hardware import EnergyMethod
+from bso.domain.job_spec import JobSpec
+from bso.domain.quantities import joules, seconds
+from bso.domain.trial import Outcome
+from bso_cli.terminal import listed, number
+
+ENERGY_ASSUMED = " (energy assumed, not measured)"
+
+
+def sentence(event: Event) -> str:
+    """What happened, in one line."""
+    match event:
+        case TrialStarted() | EpochReported() | TrialSuspended() | TrialResumed():
+            return _of_trial(event)
+        case TrialEnded() | LateResult() | StopAcknowledged() | StopWithdrawn():
+            return _of_end(event)
+        case RecurrenceOpened() | RecurrenceEnded():
+            return _of_recurrence(event)
+        case JobRegistered() | JobRespecified() | JobDeleted() | JobSnapshotted():
+            return _of_job(event)
+        case _:
+            return _of_knowledge(event)
+
+
+def _of_trial(
+    event: TrialStarted | EpochReported | TrialSuspended | TrialResumed,
+) -> str:
+    trial = f"trial {event.trial_number}"
+    match event:
+        case TrialStarted():
+            bound = "" if event.bound is None else f"; it is stopped above {joules(event.bound)}"
+            is_assumed = event.hardware.energy_method is EnergyMethod.ASSUMED
+            assumed = ENERGY_ASSUMED if is_assumed else ""
+            return f"{trial} began with batch size {event.batch_size}{_rate(event)}: {event.reason}{bound}{assumed}"
+        case EpochReported():
+            return (
+                f"{trial}, epoch {number(event.epoch)}: metric {number(event.metric)}, cost {joules(event.cost)} "
+                f"after {seconds(event.time_s)}{'; power limits were profiled' if event.is_profiling else ''}"
+            )
+        case TrialSuspended():
+            return f"{trial} sent nothing for a whole lease: suspended until it reports again"
+        case TrialResumed():
+            return f"{trial} reported again"
+
+
+def _of_end(event: TrialEnded | LateResult | StopAcknowledged | StopWithdrawn) -> str:
+    trial = f"trial {event.trial_number}"
+    match event:
+        case TrialEnded():
+            return f"{trial} ended as {_words(event.outcome.value)}: {event.reason} (cost {joules(event.cost)})"
+        case LateResult():
+            had_ended = "was given up" if event.recorded_outcome in (None, Outcome.INTERRUPTED) else "was stopped"
+            return f"{trial} {had_ended}, but went on and ended as {_words(event.outcome.value)}: {event.reason}"
+        case StopAcknowledged():
+            return f"{trial} knows that it was stopped"
+        case StopWithdrawn():
+            return f"{trial} never knew that it was stopped, and went on: its stop is forgotten"
+
+
+def _of_recurrence(event: RecurrenceOpened | RecurrenceEnded) -> str:
+    match event:
+        case RecurrenceOpened():
+            return f"recurrence {event.recurrence_number} ({event.recurrence_id}) opened: a model is due"
+        case RecurrenceEnded():
+            which = f"with the model of trial {event.trial_number}" if event.has_model else "without a model"
+            return f"recurrence {event.recurrence_id} ended {which}: {event.reason}"
+
+
+def _of_job(event: JobRegistered | JobRespecified | JobDeleted | JobSnapshotted) -> str:
+    match event:
+        case JobRegistered():
+            return f"the job was registered: {described(event.spec)}{_inherited(event)}"
+        case JobRespecified():
+            changed = f"the specification changed, version {event.version_number} is current"
+            return f"{changed}: {described(event.spec)}{_inherited(event)}"
+        case JobDeleted():
+            return "the job was deleted"
+        case JobSnapshotted():
+            return "everything before this was exported and removed"
+
+
+def _inherited(event: JobRegistered | JobRespecified) -> str:
+    if event.inherited is None:
+        return ""
+    sizes = {*event.inherited.epochs.records}
+    for known in event.inherited.knowledge.values():
+        sizes |= {*known.arms, *known.epoch_costs.records}
+    return (
+        f"; what is known of batch sizes {listed(sorted(sizes))} is inherited from {event.inherited.source}"
+        if sizes
+        else ""
+    )
+
+
+def _of_knowledge(
+    event: ChangePoint | RoundEnded | StageEntered | AttentionNeeded | BatchSizeAllowed | PowerProfiled,
+) -> str:
+    match event:
+        case ChangePoint():
+            risen = "risen" if event.cost >= event.old_reference else "fallen"
+            return (
+                f"costs have {risen} from {joules(event.old_reference)} to {joules(event.cost)} with trial "
+                f"{event.trial_number}: what is cheap is learnt anew"
+            )
+        case RoundEnded():
+            return _of_round(event)
+        case StageEntered():
+            sizes = "batch size" if len(event.batch_sizes) == 1 else "batch sizes"
+            return f"the {event.stage.value} stage began with {sizes} {listed(event.batch_sizes)}"
+        case AttentionNeeded():
+            return f"somebody should look at this job: {event.reason}"
+        case BatchSizeAllowed():
+            return f"batch size {event.batch_size} may be tried again"
+        case PowerProfiled():
+            return f"batch size {event.batch_size} was measured under {len(event.measurements)} power limits"
+
+
+def _of_round(event: RoundEnded) -> str:
+    ended = f"pruning round {event.round_number} ended"
+    if not event.survivors:
+        return f"{ended}: no batch size converged; it begins again in the next recurrence"
+    converged = f"{listed(event.survivors)} converged"
+    if len(event.survivors) > 1:
+        converged += f", {event.next_default_batch_size} at the least cost"
+    left_out = listed(event.pruned) if event.pruned else "none"
+    return f"{ended}: {converged}; left out from now on: {left_out}"
+
+
+def _rate(event: TrialStarted) -> str:
+    if event.learning_rate is None:
+        return ""
+    return f", learning rate {number(event.learning_rate.at(event.batch_size))} ({event.learning_rate.describe()})"
+
+
+def described(spec: JobSpec) -> str:
+    """A specification in a few words."""
+    direction = "at least" if spec.higher_is_better_metric else "at most"
+    return (
+        f"batch sizes {listed(spec.batch_sizes)} (default {spec.default_batch_size}), target metric {direction} "
+        f"{number(spec.target_metric, 12)} within {spec.max_epochs} epochs, eta {number(spec.eta_knob)}"
+    )
+
+
+def _words(value: str) -> str:
+    return value.replace("_", " ")

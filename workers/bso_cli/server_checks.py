@@ -1,0 +1,123 @@
+"""The broker, the workers behind it, and the database."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from bso.domain.errors import BsoError
+from bso.domain.quantities import seconds
+from bso_cli.findings import Finding, Health, broken, note, ok, schema_finding
+from bso_cli.job_checks import check_jobs, check_log, check_parked
+from bso_cli.refusals import sentence_of
+from bso_cli.settings import Places
+
+if TYPE_CHECKING:
+    import aiormq
+
+ANSWER_TIMEOUT_S = 5.0
+DATABASE_ADVICE = "is it running, and are host, port, login and name of the database right (BSO_DATABASE_URL)?"
+
+
+async def check_broker(places: Places) -> list[Finding]:
+    """Login, queues, workers, and whether one of them answers."""
+    from bso_broker.connection import BrokerAddress, connect
+
+    address = BrokerAddress(url=places.optimizer_url)
+    started = time.perf_counter()
+    connection = await connect(address, name="bso doctor")
+    try:
+        took = seconds(time.perf_counter() - started)
+        findings = [ok("broker", f"{address}, login {address.login}, {took}")]
+        queues, has_workers = await _check_queues(connection)
+        findings += queues
+    finally:
+        await connection.close()
+    return [*findings, await _check_answer(places)] if has_workers else findings
+
+
+async def _check_queues(connection: aiormq.Connection) -> tuple[list[Finding], bool]:
+    from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelNotFoundEntity
+
+    from bso_broker.connection import explain
+    from bso_broker.topology import COMMAND_QUEUE
+
+    start = "start a worker (`bso worker`): it declares exchanges and queues"
+    channel = await connection.channel()
+    try:
+        queue = await channel.queue_declare(COMMAND_QUEUE, passive=True, timeout=ANSWER_TIMEOUT_S)
+    except ChannelNotFoundEntity:
+        return [broken("workers", "no worker has ever been started on this virtual host", start)], False
+    except ChannelAccessRefused:
+        return [note("workers", f"this login may not look at the queue {COMMAND_QUEUE}")], True
+    except AMQPError as error:
+        raise explain(error) from error
+    waiting, consumers = queue.message_count or 0, queue.consumer_count or 0
+    if not consumers:
+        found = f"no worker consumes {COMMAND_QUEUE}; {waiting} commands wait"
+        return [broken("workers", found, "start one (`bso worker`), or look at /readyz of those that run")], False
+    working = ok("workers", f"{consumers} consume {COMMAND_QUEUE}; {waiting} commands wait")
+    return [working, *await _check_leftover(connection)], True
+
+
+async def _check_leftover(connection: aiormq.Connection) -> list[Finding]:
+    """Whether the queue that commands had before is still there."""
+    from aiormq.exceptions import AMQPError
+
+    from bso_broker.topology import FORMER_COMMAND_QUEUE
+
+    try:
+        channel = await connection.channel()
+        queue = await channel.queue_declare(FORMER_COMMAND_QUEUE, passive=True, timeout=ANSWER_TIMEOUT_S)
+    except AMQPError:
+        return []  # it is gone, as it should be, or this login may not look at it
+    found = f"{FORMER_COMMAND_QUEUE} is left over from an earlier release: it takes a copy of each command"
+    waiting = f"{queue.message_count or 0} messages, commands from before the upgrade among them"
+    advice = f"when none is missed, delete it: `rabbitmqctl delete_queue {FORMER_COMMAND_QUEUE}` ({waiting})"
+    return [broken("queues", found, advice)]
+
+
+async def _check_answer(places: Places) -> Finding:
+    """Ask for a job that cannot exist: the refusal shows that the whole way works."""
+    from bso.domain.commands import DescribeJob, Request
+    from bso_client.errors import Unreachable
+    from bso_client.transports import open_transport
+
+    transport = open_transport(places.optimizer_url)
+    await transport.start()
+    started = time.perf_counter()
+    try:
+        request = Request(command_id=str(uuid.uuid4()), job_id=f"doctor-{uuid.uuid4()}", command=DescribeJob())
+        await transport.call(request, timeout_s=ANSWER_TIMEOUT_S)
+    except Unreachable as error:
+        advice = "look at the logs and /readyz of the workers: can they reach their database?"
+        return broken("answers", sentence_of(error), advice)
+    finally:
+        await transport.close()
+    return ok("answers", f"a worker answered within {seconds(time.perf_counter() - started)}")
+
+
+async def check_database(places: Places) -> list[Finding]:
+    """Login and schema."""
+    from bso.storage import open_store
+    from bso.storage.urls import database_url, shown
+    from bso_cli.access import require_existing_file
+
+    assert places.database_url is not None
+    name = shown(database_url(places.database_url))
+    require_existing_file(places.database_url)
+    store = open_store(places.database_url)
+    try:
+        started = time.perf_counter()
+        try:
+            await store.ping()
+        except BsoError as error:
+            return [broken("database", f"{name}: {error}", DATABASE_ADVICE)]
+        took = seconds(time.perf_counter() - started)
+        schema = schema_finding("database", f"{name}, {took}", await store.schema_state())
+        if schema.health is not Health.OK:
+            return [schema]
+        return [schema, *await check_log(store), *await check_parked(store), *await check_jobs(store)]
+    finally:
+        await store.close()

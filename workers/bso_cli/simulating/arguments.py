@@ -1,0 +1,295 @@
+"""The options of ``bso simulate``, and what they say together."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from bso_cli.terminal import print_notice
+
+if TYPE_CHECKING:
+    from bso.simulator import Changes, Problem, Workload
+    from bso.simulator.study import Settings
+    from bso.simulator.traces import TrainTrace
+
+TracesArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACES",
+        envvar="BSO_TRACES",
+        help="A folder with summary_train.csv and a summary_power_GPU.csv for each GPU.",
+        show_default=False,
+    ),
+]
+TracesOrTruthsArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[TRACES]",
+        envvar="BSO_TRACES",
+        help="A folder with summary_train.csv and a summary_power_GPU.csv for each GPU; none with --truths.",
+        show_default=False,
+    ),
+]
+TruthsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--truths",
+        min=0,
+        metavar="SEED",
+        help="Instead of traces: made problems of six families, falling to cliff, their parameters drawn from SEED; "
+        "the default is the cheapest, a middle, the costliest batch size.",
+        show_default=False,
+    ),
+]
+GpuOption = Annotated[
+    list[str] | None, typer.Option("--gpu", metavar="GPU", help="Only this GPU; may be repeated. [default: all]")
+]
+DatasetOption = Annotated[
+    list[str] | None,
+    typer.Option("--dataset", metavar="DATASET", help="Only this dataset; may be repeated. [default: all known]"),
+]
+PolicyOption = Annotated[str, typer.Option("--policy", metavar="POLICY", help="The policy that decides.")]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option("--against", metavar="POLICY", help="Simulate this one, too, and tell the difference."),
+]
+SeedsOption = Annotated[int, typer.Option("--seeds", min=1, help="Simulate with the seeds 0, 1, ..., one less.")]
+EtaOption = Annotated[
+    float, typer.Option("--eta", min=0.0, max=1.0, help="eta_knob: 1 counts energy alone, 0 time alone.")
+]
+BetaOption = Annotated[
+    float, typer.Option("--beta", min=0.0, help="beta_knob, the early-stopping threshold; 0: never stop early.")
+]
+DriftOption = Annotated[
+    str,
+    typer.Option(
+        "--drift",
+        metavar="DRIFT",
+        help="What changes on the way: epochs:x2.5@50, epoch-cost:x2.5@50, epoch-cost:+1%, optimum@50, optimum:+2@50; "
+        "several with commas between.",
+    ),
+]
+MoveOption = Annotated[
+    str,
+    typer.Option(
+        "--move-from",
+        metavar="GPU@N",
+        help="The job runs on this GPU at first, and from recurrence N on on its own one: v100@30; with --truths the "
+        "other GPU is made-2.",
+    ),
+]
+VersionOption = Annotated[
+    str,
+    typer.Option(
+        "--new-version",
+        metavar="TARGET@N",
+        help="From recurrence N on the job has another target metric, which makes a new version: 0.65@30; with traces "
+        "it needs one --dataset.",
+    ),
+]
+NoiseOption = Annotated[
+    str,
+    typer.Option(
+        "--noise",
+        metavar="NOISE",
+        help="How costs vary though nothing changes: run:0.3, epoch:0.3, spikes:0.1x3, node:0.3; several with commas "
+        "between.",
+    ),
+]
+FailureRateOption = Annotated[
+    float, typer.Option("--failure-rate", metavar="P", help="The chance that any training fails, below 1.")
+]
+SpecOption = Annotated[
+    list[str] | None,
+    typer.Option("--spec", metavar="FIELD=VALUE", help="A field of the job specification; may be repeated."),
+]
+ProcessesOption = Annotated[
+    int | None, typer.Option("--processes", min=1, help="Processes to simulate in. [default: one per core]")
+]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", metavar="PATH", help="Write every trial there.", show_default=False)
+]
+PlotsOption = Annotated[
+    Path | None,
+    typer.Option("--plots", metavar="DIR", help="Draw regrets, choices and costs there.", show_default=False),
+]
+TargetOption = Annotated[
+    float | None, typer.Option("--target-metric", help="Another target; needs one --dataset.", show_default=False)
+]
+EpochsOption = Annotated[
+    int | None, typer.Option("--max-epochs", min=1, help="Another limit; needs one --dataset.", show_default=False)
+]
+DefaultOption = Annotated[
+    int | None,
+    typer.Option(
+        "--default-batch-size", min=1, help="Another default batch size; needs one --dataset.", show_default=False
+    ),
+]
+LowerOption = Annotated[
+    bool, typer.Option("--lower-is-better", help="For a dataset that is not known: the metric falls as it improves.")
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOptions:
+    """Job settings from the command line, None where nothing was said."""
+
+    datasets: Sequence[str] = ()
+    target_metric: float | None = None
+    max_epochs: int | None = None
+    default_batch_size: int | None = None
+    is_lower_better: bool = False
+
+
+def problems_of_single(
+    traces: Path | None, truths: int | None, gpus: Sequence[str], options: WorkloadOptions, changes: Changes
+) -> tuple[Problem, ...]:
+    """The problems of traces, or made ones. Raises as problems_from; BadParameter where neither is named."""
+    if truths is None:
+        if traces is None:
+            raise typer.BadParameter("name a folder of traces, or draw problems with --truths SEED")
+        return problems_from(traces, gpus, options, changes)
+    from bso.simulator.truths import made_problems
+
+    if traces is not None and str(traces) != os.environ.get("BSO_TRACES"):
+        raise typer.BadParameter(f"made problems need no traces, got {traces}", param_hint="--truths")
+    if gpus or _changes(options):
+        raise typer.BadParameter("made problems have no GPU, and job settings of their own", param_hint="--truths")
+    made = {problem.workload.dataset: problem for problem in made_problems(truths, changes=changes)}
+    unknown = [name for name in options.datasets if name not in made]
+    if unknown:
+        raise typer.BadParameter(f"no made problem is called {unknown[0]}; there are {', '.join(made)}")
+    return tuple(made[name] for name in options.datasets or made)
+
+
+def problems_from(traces: Path, gpus: Sequence[str], options: WorkloadOptions, changes: Changes) -> tuple[Problem, ...]:
+    """The problems that arguments name. Raises InvalidTrace, InvalidSimulation, and OSError for a missing file."""
+    from bso.simulator.phases import in_phases_of_traces
+    from bso.simulator.problem import problems_of
+    from bso.simulator.traces import TRAIN_FILE, power_files, read_power_trace, read_train_trace
+    from bso.simulator.workloads import known_workloads
+
+    if changes.new_version is not None and len(options.datasets) != 1:
+        raise typer.BadParameter(
+            "a target metric belongs to one dataset: give one --dataset", param_hint="--new-version"
+        )
+    train = read_train_trace(traces / TRAIN_FILE)
+    files = power_files(traces)
+    if not files:
+        raise FileNotFoundError(2, os.strerror(2), str(traces / "summary_power_GPU.csv"))
+    powers = [read_power_trace(path) for path in files]
+    known = known_workloads(traces)
+    problems = problems_of(train, powers, gpus=gpus, workloads=_workloads(train, known, options))
+    if not options.datasets:
+        _say_what_is_left_out(train, known)
+    return in_phases_of_traces(problems, changes, train, powers)
+
+
+def settings_from(
+    *,
+    policy: str,
+    eta: float,
+    beta: float,
+    drift: str,
+    noise: str,
+    failure_rate: float,
+    spec: Sequence[str],
+    recurrences: int | None = None,
+    overlap: int = 0,
+) -> Settings:
+    """What all simulations have in common. Raises InvalidSimulation for a drift or a noise that is not understood."""
+    from bso.simulator import parse_drift, parse_noise
+    from bso.simulator.study import Settings
+
+    overrides: dict[str, Any] = {"policy": policy, "eta_knob": eta, "beta_knob": beta or None}
+    return Settings(
+        spec_overrides=overrides | dict(map(_field, spec)),
+        recurrences=recurrences,
+        overlap=overlap,
+        drift=parse_drift(drift),
+        noise=parse_noise(noise),
+        failure_rate=failure_rate,
+    )
+
+
+def _field(text: str) -> tuple[str, object]:
+    """A field and its value, which is JSON or else a word."""
+    import json
+
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"expected FIELD=VALUE, got {text!r}", param_hint="--spec")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _say_what_is_left_out(train: TrainTrace, known: Sequence[Workload]) -> None:
+    from bso.simulator.workloads import WORKLOADS_FILE
+
+    unknown = sorted({run.workload for run in train.runs} - {workload.key for workload in known})
+    if unknown:
+        names = "; ".join(map(" ".join, unknown))
+        path = train.path.with_name(WORKLOADS_FILE)
+        said = (
+            f"Left out, since their targets are not known: {names}. Describe them in {path}, or name one by --dataset."
+        )
+        print_notice(Text(said))
+
+
+def _workloads(train: TrainTrace, known: Sequence[Workload], options: WorkloadOptions) -> tuple[Workload, ...]:
+    if not options.datasets:
+        if _changes(options):
+            raise typer.BadParameter("job settings belong to one dataset: name it with --dataset")
+        return tuple(known)
+    if len(options.datasets) > 1 and _changes(options):
+        raise typer.BadParameter("job settings belong to one dataset: give one --dataset")
+    named = [workload for workload in known if workload.dataset in options.datasets]
+    unknown = sorted(set(options.datasets) - {workload.dataset for workload in named})
+    changed = [dataclasses.replace(workload, **_changes(options)) for workload in named]
+    return (*changed, *(_unknown(dataset, train, options) for dataset in unknown))
+
+
+def _changes(options: WorkloadOptions) -> dict[str, Any]:
+    said = {
+        "target_metric": options.target_metric,
+        "max_epochs": options.max_epochs,
+        "default_batch_size": options.default_batch_size,
+        "higher_is_better_metric": False if options.is_lower_better else None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _unknown(dataset: str, train: TrainTrace, options: WorkloadOptions) -> Workload:
+    from bso.simulator import InvalidSimulation, Workload
+    from bso.simulator.workloads import WORKLOADS_FILE
+
+    keys = sorted({run.workload for run in train.runs if run.workload[0] == dataset})
+    if not keys:
+        held = ", ".join(sorted({run.workload[0] for run in train.runs}))
+        raise InvalidSimulation(f"{train.path} holds no run of dataset {dataset}; it holds {held}")
+    if len(keys) > 1:
+        names = "; ".join(" ".join(key) for key in keys)
+        raise InvalidSimulation(f"dataset {dataset} was trained in several ways, which no option tells apart: {names}")
+    if options.target_metric is None or options.max_epochs is None or options.default_batch_size is None:
+        raise typer.BadParameter(
+            f"dataset {dataset} is not known: give --target-metric, --max-epochs and --default-batch-size, or describe "
+            f"it in {train.path.with_name(WORKLOADS_FILE)}"
+        )
+    _, network, optimizer = keys[0]
+    return Workload(
+        dataset=dataset,
+        network=network,
+        optimizer=optimizer,
+        target_metric=options.target_metric,
+        max_epochs=options.max_epochs,
+        default_batch_size=options.default_batch_size,
+        higher_is_better_metric=not options.is_lower_better,
+    )

@@ -1,0 +1,287 @@
+"""``bso simulate``: how a policy would do on measured traces."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bso.domain.job_spec import DEFAULT_POLICY
+from bso_cli.options import JsonOption
+from bso_cli.refusals import Group
+from bso_cli.simulating.arguments import (
+    AgainstOption,
+    BetaOption,
+    CsvOption,
+    DatasetOption,
+    DefaultOption,
+    DriftOption,
+    EpochsOption,
+    EtaOption,
+    FailureRateOption,
+    GpuOption,
+    LowerOption,
+    MoveOption,
+    NoiseOption,
+    PlotsOption,
+    PolicyOption,
+    ProcessesOption,
+    SeedsOption,
+    SpecOption,
+    TargetOption,
+    TracesArgument,
+    TracesOrTruthsArgument,
+    TruthsOption,
+    VersionOption,
+    WorkloadOptions,
+    problems_from,
+    problems_of_single,
+    settings_from,
+)
+from bso_cli.terminal import onlookers, people, print_blocks, print_json, print_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bso.simulator import Run
+    from bso.simulator.study import Case, CaseRuns, Settings
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="Simulate policies on measured traces, with the production rules.\n\n"
+    "The traces are those of the artifact of the Zeus paper (NSDI '23), or your own in the same format: "
+    "docs/simulator.md says where to find them, and what a line holds.",
+)
+
+SEEDS = 10
+CLUSTER_SEEDS = 3
+
+
+@app.command()
+def single(
+    traces: TracesOrTruthsArgument = None,
+    truths: TruthsOption = None,
+    policy: PolicyOption = DEFAULT_POLICY,
+    against: AgainstOption = None,
+    seeds: SeedsOption = SEEDS,
+    recurrences: Annotated[
+        int | None,
+        typer.Option("--recurrences", "-n", min=1, help="[default: 2 x batch sizes x power limits]"),
+    ] = None,
+    gpu: GpuOption = None,
+    dataset: DatasetOption = None,
+    eta: EtaOption = 0.5,
+    beta: BetaOption = 2.0,
+    drift: DriftOption = "",
+    overlap: Annotated[
+        int, typer.Option("--overlap", min=0, help="How many other recurrences run beside each one.")
+    ] = 0,
+    noise: NoiseOption = "",
+    failure_rate: FailureRateOption = 0.0,
+    move_from: MoveOption = "",
+    new_version: VersionOption = "",
+    spec: SpecOption = None,
+    target_metric: TargetOption = None,
+    max_epochs: EpochsOption = None,
+    default_batch_size: DefaultOption = None,
+    lower_is_better: LowerOption = False,
+    processes: ProcessesOption = None,
+    csv: CsvOption = None,
+    plots: PlotsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let one job after the other recur, each recurrence until it has a model.
+
+    A problem is a workload on a GPU. *Regret* is the number of whole trainings wasted against an oracle that always
+    runs the best batch size at its best power limit, with the same luck. Intervals are 95 %, from a bootstrap.
+
+    **Examples**
+
+    `bso simulate single traces/ --gpu a40 --seeds 20`
+
+    `bso simulate single traces/ --dataset squad --recurrences 100 --drift epochs:x1.5@50 --json`
+
+    `bso simulate single --truths 1 --noise run:0.3 --recurrences 60 --against pruning_thompson`
+
+    `bso simulate single traces/ --gpu a40 --move-from v100@30 --recurrences 60`
+    """
+    from bso.simulator import parse_changes
+    from bso.simulator.study import Case
+
+    settings = settings_from(
+        policy=policy,
+        eta=eta,
+        beta=beta,
+        drift=drift,
+        noise=noise,
+        failure_rate=failure_rate,
+        spec=spec or [],
+        recurrences=recurrences,
+        overlap=overlap,
+    )
+    workloads = WorkloadOptions(
+        datasets=dataset or (),
+        target_metric=target_metric,
+        max_epochs=max_epochs,
+        default_batch_size=default_batch_size,
+        is_lower_better=lower_is_better,
+    )
+    changes = parse_changes(move_from=move_from, new_version=new_version)
+    problems = problems_of_single(traces, truths, gpu or (), workloads, changes)
+    cases = [Case(name=problem.name, problem=problem) for problem in problems]
+    _make_room(csv, plots)
+    results = _simulated(cases, seeds, settings, processes, against)
+    _tell(results, csv=csv, plots=plots, as_json=as_json)
+
+
+@app.command()
+def cluster(
+    traces: TracesArgument,
+    trace: Annotated[Path, typer.Argument(metavar="CLUSTER_TRACE", help="A CSV file, or .csv.xz.", show_default=False)],
+    policy: PolicyOption = DEFAULT_POLICY,
+    against: AgainstOption = None,
+    seeds: SeedsOption = CLUSTER_SEEDS,
+    gpu: GpuOption = None,
+    eta: EtaOption = 0.5,
+    beta: BetaOption = 2.0,
+    drift: DriftOption = "",
+    noise: NoiseOption = "",
+    failure_rate: FailureRateOption = 0.0,
+    move_from: MoveOption = "",
+    spec: SpecOption = None,
+    processes: ProcessesOption = None,
+    csv: CsvOption = None,
+    plots: PlotsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate the groups of a cluster trace, whose recurrences overlap.
+
+    The trace has the columns group, start_time, dataset and runtime_ratio, as the Alibaba cluster trace mapped by the
+    Zeus paper; its end_time is not needed. Each group is a job on each GPU; a recurrence begins at its
+    start_time, and its time and energy are multiplied by its runtime_ratio.
+
+    **Example**
+
+    `bso simulate trace traces/ --groups 40 --output cluster.csv && bso simulate cluster traces/ cluster.csv --gpu a40`
+    """
+    from bso.simulator import parse_changes
+    from bso.simulator.cluster import cluster_cases, read_cluster_trace
+
+    settings = settings_from(
+        policy=policy, eta=eta, beta=beta, drift=drift, noise=noise, failure_rate=failure_rate, spec=spec or []
+    )
+    problems = problems_from(traces, gpu or (), WorkloadOptions(), parse_changes(move_from=move_from))
+    cases = cluster_cases(read_cluster_trace(trace), problems)
+    _make_room(csv, plots)
+    results = _simulated(cases, seeds, settings, processes, against)
+    _tell(results, csv=csv, plots=plots, as_json=as_json)
+
+
+@app.command("trace")
+def make_trace(
+    traces: TracesArgument,
+    groups: Annotated[int, typer.Option("--groups", min=1, help="How many jobs recur.")] = 20,
+    recurrences: Annotated[int, typer.Option("--recurrences", "-n", min=1, help="How often, in the mean.")] = 50,
+    overlap: Annotated[
+        float, typer.Option("--overlap", min=0.0, help="How many others run, in the mean, when one begins.")
+    ] = 1.0,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="Runtimes are those of this GPU. [default: the first]")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same trace.")] = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="PATH", help="[default: standard output] .xz: compressed."),
+    ] = None,
+) -> None:
+    """Make a cluster trace for `bso simulate cluster`.
+
+    Recurrences of a group begin at random times; runtimes vary about that of the default batch size.
+    """
+    from bso.simulator import NO_CHANGES
+    from bso.simulator.cluster import cluster_trace_text, make_cluster_trace, write_cluster_trace
+    from bso.simulator.world import usual_runtime_s
+
+    problems = problems_from(traces, [gpu] if gpu else (), WorkloadOptions(), NO_CHANGES)
+    of_gpu = [problem for problem in problems if problem.gpu == problems[0].gpu]
+    jobs = make_cluster_trace(
+        {problem.workload.dataset: usual_runtime_s(problem) for problem in of_gpu},
+        groups=groups,
+        recurrences=recurrences,
+        overlap=overlap,
+        seed=seed,
+    )
+    if output is None:
+        sys.stdout.write(cluster_trace_text(jobs))
+    else:
+        write_cluster_trace(output, jobs)
+
+
+def _make_room(csv: Path | None, plots: Path | None) -> None:
+    """Raises OSError where results could not be written, before they are simulated."""
+    if csv is not None:
+        csv.touch()
+    if plots is not None:
+        plots.mkdir(parents=True, exist_ok=True)
+
+
+def _simulated(
+    cases: Sequence[Case], seeds: int, settings: Settings, processes: int | None, against: str | None
+) -> list[Sequence[CaseRuns]]:
+    """The results of the policy, and of the one it is compared with."""
+    from bso.simulator.study import study
+
+    compared = [settings]
+    if against is not None:
+        compared.append(replace(settings, spec_overrides={**settings.spec_overrides, "policy": against}))
+    cores = processes or os.cpu_count() or 1
+    with _progress(len(compared) * len(cases) * seeds) as advance:
+        return [study(cases, range(seeds), each, processes=cores, on_done=advance) for each in compared]
+
+
+@contextmanager
+def _progress(simulations: int) -> Iterator[Callable[[Run], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("[bold]simulations[/]"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=30),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=onlookers(), transient=True, disable=not onlookers().is_terminal) as bar:
+        task = bar.add_task("", total=simulations)
+        yield lambda run: bar.update(task, advance=1, description=f"{run.problem.name}, seed {run.seed}")
+
+
+def _tell(studies: Sequence[Sequence[CaseRuns]], *, csv: Path | None, plots: Path | None, as_json: bool) -> None:
+    from bso.simulator.summary import compare, summarize
+    from bso_cli.simulating import printed
+
+    written: list[Path] = []
+    if csv is not None:
+        printed.write_trials([result for results in studies for result in results], csv)
+        written.append(csv)
+    if plots is not None:
+        from bso_cli.simulating.plots import draw
+
+        written += [path for results in studies for path in draw(results, plots, is_named=len(studies) > 1)]
+    summaries = [summarize(results) for results in studies]
+    difference = compare(*studies) if len(studies) > 1 else None
+    if as_json:
+        print_json(printed.as_json(summaries, difference))
+        return
+    for summary in summaries:
+        print_blocks(*printed.tables_of(summary, people()))
+    if difference is not None:
+        print_result(printed.sentence_of(difference))
+    for path in written:
+        print_result(f"Written: {path}")

@@ -1,0 +1,147 @@
+"""What commands print: sentences for people, JSON for programs. Tables are in bso_cli.tables.
+
+On a terminal lines end between words. In a pipe or a file a sentence, and a row of a table, is one line however long it
+is, so that grep finds whole records; COLUMNS gives it a width.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import TextIO
+
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from bso.domain.quantities import NOTHING, figure
+
+_WIDER_THAN_ANY = 100_000
+_WORD = re.compile(r"\s*(?:\d\S* (?=(?:[pnµmkMGT]?[JWs]|d|h|min|x)\b))*\S+\s*")
+HANG = 4
+"""By how many columns all lines but the first of a list's item are indented."""
+
+
+@cache
+def people() -> Console:
+    """Where people read results: standard output."""
+    return _console(sys.stdout, is_error=False)
+
+
+@cache
+def onlookers() -> Console:
+    """Where people read progress and complaints: standard error, so that a pipe gets results alone."""
+    return _console(sys.stderr, is_error=True)
+
+
+def print_result(words: str | Text, *, hang: int = 0) -> None:
+    """Print a sentence for people."""
+    print_words(words, on=people(), hang=hang)
+
+
+def print_block(block: RenderableType, *, on: Console | None = None) -> None:
+    """Print a table, or what else fits itself into the width, for people or on another console."""
+    (on or people()).print(block, overflow="ignore", crop=False)
+
+
+def print_blocks(*blocks: RenderableType) -> None:
+    """Print several, each after a blank line."""
+    for block in blocks:
+        people().print()
+        print_block(block)
+
+
+def print_notice(words: str | Text, *, hang: int = 0) -> None:
+    """Print a sentence for onlookers."""
+    print_words(words, on=onlookers(), hang=hang)
+
+
+def print_words(words: str | Text, *, on: Console, hang: int = 0) -> None:
+    """Print words on a console: a string as it is, ``styled`` ones in colours.
+
+    A word that is longer than a line, as a path may be, is left whole.
+    """
+    on.print(wrapped(words, width=on.width, hang=hang), overflow="ignore", crop=False)
+
+
+def styled(markup: str) -> Text:
+    """Words with rich's markup in them; what comes from outside must have been escaped."""
+    return Text.from_markup(markup)
+
+
+def wrapped(words: str | Text, *, width: int, hang: int = 0) -> Text:
+    """Words with the ends of lines between them; lines after the first begin ``hang`` columns to the right."""
+    text = Text(words) if isinstance(words, str) else words
+    lines: list[Text] = []
+    for paragraph in text.split(allow_blank=True):
+        first, *rest = paragraph.divide(_ends(paragraph.plain, width, hang))
+        lines += [first, *(Text(" " * hang).append_text(line) for line in rest)]
+    for line in lines:
+        line.rstrip()
+    return Text("\n").join(lines)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text; a number and its unit are one."""
+    return [word[0].strip() for word in _WORD.finditer(text)]
+
+
+def _ends(text: str, width: int, hang: int) -> list[int]:
+    """Where lines end: before each word that would not fit any more. A number and its unit are one word."""
+    ends: list[int] = []
+    column = 0
+    for word in _WORD.finditer(text):
+        if column and column + cell_len(word[0].rstrip()) > width:
+            ends.append(word.start())
+            column = hang
+        column += cell_len(word[0])
+    return ends
+
+
+def print_json(value: object) -> None:
+    """One JSON object on one line; numbers that JSON lacks become the strings "NaN" and "Infinity"."""
+    from bso.schema.envelope import dump
+
+    sys.stdout.write(dump(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A bare number with so many significant digits; that a metric is NaN or infinite is said."""
+    return str(value) if value is not None and not math.isfinite(value) else figure(value, digits)
+
+
+def moment(value: datetime | None) -> str:
+    """A point in time, in UTC, to the second."""
+    if value is None:
+        return NOTHING
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """``1 trial``, ``2 trials``, ``2 launches``. Without ``plural`` it is the noun with an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or f'{noun}s'}"
+
+
+def listed(words: Sequence[object]) -> str:
+    """Words with commas between, a dash for none."""
+    return ", ".join(map(str, words)) or NOTHING
+
+
+def _console(stream: TextIO, *, is_error: bool) -> Console:
+    """A console as wide as COLUMNS says, else as the terminal (None: rich finds it out); elsewhere no line is too long.
+
+    A COLUMNS that is no width counts as unset, for rich too.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if re.fullmatch(r"0*[1-9]\d{0,5}", columns, re.ASCII) else None
+    if width is None and not stream.isatty():
+        width = _WIDER_THAN_ANY
+    environ = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return Console(stderr=is_error, highlight=False, width=width, _environ=environ)
