@@ -67,8 +67,7 @@ class ConsumerSession(Session):
         self._connection = await self.connect("bso worker: commands")
         is_declared = await declare_if_allowed(self._connection)
         await self._subscribe(await self._new_channel())
-        if is_declared:
-            self._declaring = asyncio.create_task(self._keep_declared(), name="bso-topology")
+        self._declaring = asyncio.create_task(self._keep_up(may_declare=is_declared), name="bso-topology")
 
     async def _new_channel(self) -> aiormq.Channel:
         channel = await self.channel(self._connection, confirms=False, largest_body=MAX_MESSAGE_BYTES)
@@ -79,19 +78,18 @@ class ConsumerSession(Session):
         self._channel = channel
         self._consumer_tag = (await channel.basic_consume(COMMAND_QUEUE, self._on_message)).consumer_tag
 
-    async def _keep_declared(self) -> None:
+    async def _keep_up(self, *, may_declare: bool) -> None:
         while not self.lost.is_set():
             await asyncio.sleep(self.address.declare_every_s)
+            obstacle: BsoError | None = None
             try:
-                if not await declare_if_allowed(self._connection):
-                    return
-                await self._consume_anew()
+                may_declare = may_declare and await declare_if_allowed(self._connection)
             except ConnectionLost:
                 continue  # then this session ends, too
             except BsoError as error:
-                await self._found(error)
-            else:
-                await self._found(None)
+                obstacle = error
+            await self._found(obstacle)
+            await self._consume_anew()
 
     async def _consume_anew(self) -> None:
         """Subscribe again, on another channel, where nothing has come since the last time.
@@ -114,9 +112,7 @@ class ConsumerSession(Session):
                     await self.discard(old)
             except TimeoutError:
                 self.fail(ConnectionLost(f"the broker at {self.address} stopped answering"))
-            except BaseException as error:
-                if not is_lost(error):
-                    raise
+            except (aiormq.AMQPError, RuntimeError, OSError) as error:
                 self.fail(error)
 
     async def _found(self, obstacle: BsoError | None) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bso.domain.log import RecordedEvent
-from bso.schema.codec import encode_event
-from bso.schema.names import wire_name
+from bso.schema.codec import encode_event, wire_name
 from bso_broker.addresses import routing_key
 from bso_broker.messages import Event
 

@@ -1,7 +1,7 @@
 """Sessions and links: what is set up on a connection lives as long as it, and a link opens the next one, for ever.
 
 aio-pika's robust connections restore too little (see DECISIONS): here a session is made from nothing each time, and
-whoever waits on a lost session is woken and asks the link for the next one.
+callers that wait on a lost session get ConnectionLost and ask the link for the next one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Session(ABC):
         self.cause: BsoError | None = None
         self._connections: list[Connection] = []
         self._channels: list[aiormq.Channel] = []
-        self._discarded: set[asyncio.Future[None]] = set()
 
     @abstractmethod
     async def open(self) -> None:
@@ -55,7 +54,7 @@ class Session(ABC):
         """Open a connection that belongs to this session."""
         connection = await connect(self.address, name=name)
         self._connections.append(connection)
-        self._watch(connection.closing)
+        connection.closing.add_done_callback(self._gone)
         return connection
 
     async def channel(
@@ -67,24 +66,17 @@ class Session(ABC):
         """
         channel = await connection.channel(publisher_confirms=confirms, largest_body=largest_body)
         self._channels.append(channel)
-        self._watch(channel.closing)
+        channel.closing.add_done_callback(lambda closing: self._gone(closing) if channel in self._channels else None)
         channel.on_consumer_cancel_callbacks.add(self._consumer_cancelled)
         return channel
 
     async def discard(self, channel: aiormq.Channel) -> None:
         """Close a channel of this session, which goes on."""
         self._channels.remove(channel)
-        self._discarded.add(channel.closing)
         await self._close_all([channel], _CLOSE_TIMEOUT_S)
 
-    def _watch(self, closing: asyncio.Future[None]) -> None:
-        def gone(future: asyncio.Future[None]) -> None:
-            if future in self._discarded:
-                self._discarded.discard(future)
-                return
-            self.fail(None if future.cancelled() else future.exception())
-
-        closing.add_done_callback(gone)
+    def _gone(self, closing: asyncio.Future[None]) -> None:
+        self.fail(None if closing.cancelled() else closing.exception())
 
     def _consumer_cancelled(self, frame: Basic.Cancel) -> None:
         self.fail(ConnectionLost(f"the broker cancelled the consumer {frame.consumer_tag}; was its queue deleted?"))

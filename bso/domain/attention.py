@@ -7,11 +7,10 @@ import math
 from bso.domain import pruning
 from bso.domain.events import AttentionNeeded, Event
 from bso.domain.hardware import HardwareKind
-from bso.domain.job import Job, JobVersion
+from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge, costs_of, feasible
 from bso.domain.policy import Choice
-from bso.domain.recurrence import Recurrence
 from bso.domain.trial import Trial
 
 RECURRENCES_BEFORE_ATTENTION = 3
@@ -74,9 +73,7 @@ def choose_with_attention(version: JobVersion, recurrence: Recurrence, hardware:
 
 
 def _without_model(knowledge: Knowledge) -> str:
-    """How many recurrences; a state of an older release has not counted them."""
-    count = max(knowledge.recurrences_without_model, RECURRENCES_BEFORE_ATTENTION)
-    return f"{count} recurrences in a row ended without a model"
+    return f"{knowledge.recurrences_without_model} recurrences in a row ended without a model"
 
 
 def _offered(spec: JobSpec, knowledge: Knowledge, recurrence: Recurrence) -> frozenset[int]:

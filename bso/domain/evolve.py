@@ -9,15 +9,13 @@ from bso.domain import events as happened
 from bso.domain.curve.evolution import with_approach, with_learnt_curve, with_second_look
 from bso.domain.events import Event
 from bso.domain.forgetting import after_allowing, after_change_point
-from bso.domain.job import Job, JobVersion
+from bso.domain.frozen_values import replace
+from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.knowledge import Knowledge
 from bso.domain.learning import with_end_of_trial
-from bso.domain.progress import progressed
-from bso.domain.recurrence import Recurrence
-from bso.domain.replacing import replace
+from bso.domain.progress import progressed, squares_after
 from bso.domain.stops import with_other_result, with_stop, withdrawn, without_stop
 from bso.domain.trial import FAILURES, OUT_OF_MEMORY, EpochReport, Outcome, Trial, TrialState, reason_code
-from bso.domain.within_run import squares_after
 
 
 def evolve(job: Job, event: Event) -> Job:

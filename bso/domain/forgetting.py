@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bso.domain.frozen_values import replace
 from bso.domain.knowledge import ArmRecord, Knowledge, PruningState, Stage, too_large_from
-from bso.domain.replacing import replace
 
 
 def after_change_point(knowledge: Knowledge) -> Knowledge:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bso.domain.curve.records import EpochKnowledge
+from bso.domain.frozen_values import replace
 from bso.domain.job import JobVersion
 from bso.domain.job_spec import CURVE, JobSpec
 from bso.domain.knowledge import OUT_OF_MEMORY_FOR_GOOD, ArmRecord, Knowledge, fresh_knowledge
-from bso.domain.replacing import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

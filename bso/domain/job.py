@@ -1,4 +1,4 @@
-"""A recurring training job: the aggregate that commands are decided on."""
+"""A recurring training job, the aggregate that commands are decided on, and its recurrences."""
 
 from __future__ import annotations
 
@@ -7,13 +7,36 @@ from dataclasses import dataclass, field
 
 from bso.domain.curve.cost_records import EpochCostKnowledge
 from bso.domain.curve.records import EpochKnowledge
+from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge, fresh_knowledge
 from bso.domain.learning_rate import LearningRate
-from bso.domain.recurrence import Recurrence
-from bso.domain.replacing import replace
 from bso.domain.trial import Trial, TrialState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """An open recurrence. It ends with a converged trial, when its last attempt has failed, or when it is abandoned.
+
+    ``aborts`` counts its trials that failed (interrupted and cancelled ones have not), ``failed`` are their batch
+    sizes. ``out_of_memory_from`` gives, by key of the hardware kind, the smallest batch size that ran out of memory.
+    """
+
+    recurrence_id: str
+    recurrence_number: int
+    aborts: int = 0
+    failed: frozenset[int] = frozenset()
+    out_of_memory_from: Mapping[str, int] = field(default_factory=dict)
+
+    def excludes(self, batch_size: int, hardware_key: str) -> bool:
+        """Whether the batch size failed in this recurrence, or must be expected to run out of memory."""
+        return batch_size in self.failed or not self.may_fit(batch_size, hardware_key)
+
+    def may_fit(self, batch_size: int, hardware_key: str) -> bool:
+        """Whether neither the batch size nor a smaller one ran out of memory in this recurrence."""
+        ceiling = self.out_of_memory_from.get(hardware_key)
+        return ceiling is None or batch_size < ceiling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from bso.domain.curve.cost_records import EpochCostKnowledge
+from bso.domain.frozen_values import remembered
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import PRUNING_THOMPSON, JobSpec
-from bso.domain.remembering import remembered
 from bso.domain.statistics import CostStatistics, statistics_of
 
 INTERRUPTIONS_BEFORE_REST = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bso.domain import pruning
 from bso.domain.events import LateResult, TrialEnded
+from bso.domain.frozen_values import replace
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import (
     INTERRUPTIONS_BEFORE_REST,
@@ -13,7 +14,6 @@ from bso.domain.knowledge import (
     PruningState,
     Stage,
 )
-from bso.domain.replacing import replace
 from bso.domain.trial import FAILURES, OUT_OF_MEMORY, Outcome, Trial, reason_code
 
 SAME_ELAPSED_TIME = 0.05

@@ -12,9 +12,8 @@ from typing import Protocol
 
 from bso.domain.events import Event, LateResult, TrialEnded
 from bso.domain.hardware import HardwareKind
-from bso.domain.job import Job, JobVersion
+from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.knowledge import Knowledge
-from bso.domain.recurrence import Recurrence
 from bso.domain.replies import Confidence
 from bso.domain.trial import Outcome, Trial
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from bso.domain.frozen_values import replace
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import PruningState, RoundVerdict
-from bso.domain.replacing import replace
 
 
 def candidates(state: PruningState, spec: JobSpec, feasible: frozenset[int]) -> tuple[int, ...]:

@@ -13,8 +13,9 @@ from bso.domain.events import (
     TrialEnded,
 )
 from bso.domain.evolve import evolve
+from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
-from bso.domain.job import Job, JobVersion
+from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import (
     NOT_CONVERGED_BEFORE_EXCLUSION,
@@ -28,8 +29,6 @@ from bso.domain.knowledge import (
 )
 from bso.domain.policy import Choice, Expectation, Outlook, Verdict
 from bso.domain.quantities import joules
-from bso.domain.recurrence import Recurrence
-from bso.domain.replacing import replace
 from bso.domain.replies import Confidence
 from bso.domain.rounds import end_of_round
 from bso.domain.stopping import early_stopping_bound, judge_progress

@@ -79,18 +79,18 @@ class TrialFinished:
 class LeaseRenewed:
     """The trial goes on; also what a resumed training needs to know of it, its ``power_profile`` if it asked for it.
 
-    ``epoch``, ``time_s`` and ``energy_j`` are those of its last report; workers of schema 1.0 tell the epoch alone.
+    ``epoch``, ``time_s`` and ``energy_j`` are those of its last report, 0 before the first one.
     """
 
     trial_number: int
     recurrence_id: str
     batch_size: int
     epoch: float
+    time_s: float
+    energy_j: float
     bound: float | None
     lease_s: float
     power_profile: tuple[PowerMeasurement, ...] = ()
-    time_s: float | None = None
-    energy_j: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

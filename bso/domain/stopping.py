@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from bso.domain.cost import is_all_profiled
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Stage, reference_of
 from bso.domain.policy import Verdict
-from bso.domain.profiling import is_all_profiled
 from bso.domain.progress import Progress
 from bso.domain.quantities import joules
 from bso.domain.trial import DIVERGED, Outcome, Trial

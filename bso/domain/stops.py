@@ -7,9 +7,8 @@ what its stop has taught is unlearnt before its result is learnt.
 from __future__ import annotations
 
 from bso.domain.curve.records import EpochKnowledge
-from bso.domain.job import Job, UnacknowledgedStop
-from bso.domain.recurrence import Recurrence
-from bso.domain.replacing import replace
+from bso.domain.frozen_values import replace
+from bso.domain.job import Job, Recurrence, UnacknowledgedStop
 from bso.domain.trial import Trial
 
 _MOST = 16

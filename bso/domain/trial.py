@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from bso.domain.cost import Profiled, Totals
 from bso.domain.hardware import HardwareKind
 from bso.domain.learning_rate import LearningRate
-from bso.domain.profiling import Profiled, Totals
 
 
 class TrialState(Enum):

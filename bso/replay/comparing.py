@@ -187,7 +187,7 @@ def _measurements(_: str, parsed: Any) -> Any:
 
 
 def _again(value: object) -> Any:
-    """A value as JSON would give it back: an older release may have left fields out."""
+    """A value as JSON would give it back."""
     return from_json(dump(value))
 
 

@@ -21,8 +21,8 @@ from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.schema.codec import event_from, reply_from
 from bso.schema.envelope import adapter, dump, explain
 from bso.schema.errors import MalformedMessage
-from bso.service.event_rows import row_without_reply
 from bso.service.records import LoggedEvent, NewEvent
+from bso.service.serialization import row_without_reply
 
 _LARGEST = 2**63 - 1
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bso.domain.job import Job
 from bso.replay.folding import Folding, LogBroken
 from bso.service.errors import Unstorable
-from bso.service.snapshots import snapshot_of
+from bso.service.serialization import snapshot_of
 from bso.storage.rows import Row, profile_row, trial_row
 
 

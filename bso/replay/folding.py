@@ -14,7 +14,7 @@ from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.trial import Trial
 from bso.service.records import LoggedEvent, PowerProfile
-from bso.service.snapshots import job_from_snapshot
+from bso.service.serialization import job_from_snapshot
 
 PAGE = 1000
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from bso.domain.errors import Retryable
 from bso.domain.log import RecordedEvent
-from bso.schema.names import wire_name
+from bso.schema.codec import wire_name
 from bso.service.records import StoredEvent
 
 _MOST_AT_ONCE = 500

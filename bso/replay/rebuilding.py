@@ -16,7 +16,7 @@ from bso.replay.comparing import is_untold, is_untold_profile, row_differences
 from bso.replay.expected_rows import ExpectedRows, expected_rows
 from bso.replay.folding import Folding, LogBroken, LogPages, pages_of
 from bso.service.errors import Conflict, StoreLost
-from bso.service.event_rows import recorded_from
+from bso.service.serialization import recorded_from
 from bso.storage.job_logs import JobRows, LockedJob, RowChanges
 from bso.storage.rows import Row
 

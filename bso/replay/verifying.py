@@ -11,8 +11,8 @@ from bso.replay.comparing import Difference, differences, is_untold, is_untold_p
 from bso.replay.expected_rows import expected_rows
 from bso.replay.folding import Folding, LogPages, pages_of
 from bso.schema.errors import StateTooNew
-from bso.service.event_rows import recorded_from, row_without_reply
 from bso.service.records import LoggedEvent
+from bso.service.serialization import recorded_from, row_without_reply
 from bso.storage.job_logs import JobRows, UnreadableRow
 
 _TRIES = 5

@@ -11,8 +11,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from bso.domain.identifiers import PATTERN
+from bso.schema.codec import COMMANDS, EVENTS, REPLIES
 from bso.schema.envelope import MAX_ANSWER_BYTES, MAX_MESSAGE_BYTES, SCHEMA_MAJOR, SCHEMA_VERSION
-from bso.schema.names import COMMANDS, EVENTS, REPLIES
 
 REF = "#/components/schemas/{model}"
 _NUMBER = "Number"
@@ -160,7 +160,7 @@ def _payload(name: str, what: str, body: Any) -> dict[str, Any]:
                 "minimum": 1,
                 "default": 1,
                 "description": "Restoring a backup begins a new epoch with a higher number: (log_epoch, seq) names one "
-                "event of a job. Missing in messages of programs before schema 1.3.",
+                "event of a job.",
             },
         }
         required += ["job_id", "sent_at", "seq", "part"]

@@ -1,10 +1,11 @@
-"""Commands, replies and events as messages, and back."""
+"""Commands, replies and events as messages, and back. Their names on the wire are fixed once they are released."""
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import datetime
-from typing import cast
+from typing import cast, get_args
 
 from bso.domain.commands import Command, RegisterJob, Request
 from bso.domain.events import Event
@@ -13,7 +14,16 @@ from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.replies import Reply
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, dump, seal, unseal, validated
 from bso.schema.errors import MalformedMessage
-from bso.schema.names import COMMANDS, EVENTS, REPLIES, wire_name
+
+
+def wire_name(message_type: type) -> str:
+    """The name of a message class: ``BeginTrial`` is ``begin_trial``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", message_type.__name__).lower()
+
+
+COMMANDS: dict[str, type] = {wire_name(member): member for member in get_args(Command)}
+REPLIES: dict[str, type] = {wire_name(member): member for member in get_args(Reply)}
+EVENTS: dict[str, type] = {wire_name(member): member for member in get_args(Event)}
 
 
 def build_validators() -> None:

@@ -1,6 +1,6 @@
-"""The envelope around every message, version 1.3.
+"""The envelope around every message, version 1.0.
 
-``{"schema": "1.3", "type": "begin_trial", "command_id": "<UUID>", "job_id": "...", "sent_at": "<ISO 8601>",
+``{"schema": "1.0", "type": "begin_trial", "command_id": "<UUID>", "job_id": "...", "sent_at": "<ISO 8601>",
 "trace": {...}, "body": {...}}``. Unknown fields are ignored, an unknown major version is refused. Numbers that JSON
 lacks travel as the strings "NaN", "Infinity" and "-Infinity".
 """
@@ -19,10 +19,8 @@ from pydantic_core import to_json
 from bso.schema.errors import MalformedMessage, UnsupportedSchema
 
 SCHEMA_MAJOR = 1
-SCHEMA_MINOR = 3
-"""Raised with fields that may be missing: 1.1 brought power profiles, profiled epochs and learning rates, 1.2 what a
-new version of a job inherits, 1.3 warnings at the end of a trial, recurrences that end without a model, stops that
-trainings acknowledge, and the log epoch of events."""
+SCHEMA_MINOR = 0
+"""Raised with fields that may be missing."""
 SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_MESSAGE_BYTES = 1_048_576
 MAX_ANSWER_BYTES = 4 * 1_048_576

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from bso.domain.job import Job, JobVersion, UnacknowledgedStop
-from bso.domain.recurrence import Recurrence
+from bso.domain.job import Job, JobVersion, Recurrence, UnacknowledgedStop
 from bso.schema.envelope import dump, validated
 from bso.schema.errors import StateTooNew
 
@@ -28,8 +27,8 @@ class JobState:
     current_version: int
     versions: Mapping[int, JobVersion]
     recurrences: Mapping[str, Recurrence]
-    unacknowledged_stops: Mapping[int, UnacknowledgedStop] = field(default_factory=dict)
-    has_power_profiles: bool = True  # where a snapshot does not say so, there may be some
+    unacknowledged_stops: Mapping[int, UnacknowledgedStop]
+    has_power_profiles: bool
 
 
 def state_of(job: Job) -> str:

@@ -27,8 +27,7 @@ from bso.domain.trial import EpochReport, Trial
 from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided, poisoned, recalled, repeated
 from bso.service.errors import Conflict, JobDamaged, OutOfTime, Unstorable
-from bso.service.event_rows import report_in, row_of
-from bso.service.log_watch import LogWatch
+from bso.service.log_epochs import LogWatch
 from bso.service.ports import Decide, UnitOfWork
 from bso.service.records import (
     Changes,
@@ -39,7 +38,7 @@ from bso.service.records import (
     StoredJob,
     TrialKey,
 )
-from bso.service.snapshots import SnapshotReader, changed_jobs, changed_trials
+from bso.service.serialization import SnapshotReader, changed_jobs, changed_trials, report_in, row_of
 
 _LONG_S = 0.001  # for one decision
 _MANY_SIZES = 64  # with more batch sizes a decision may take tenths of a second: others go on beside it
@@ -87,11 +86,13 @@ class Batch:
     async def run(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded, LogOutdated."""
         since = None if self.watch is None else self.watch.seen
-        await self._lock(requests)
+        memory = await self._lock(requests)
         self._read_snapshots()
         await self._find_orphans(requests)
         open_to = [request for request in requests if request.job_id not in self._unusable]
-        memory = await self.uow.recollect({request.command_id for request in open_to}, active_of=self._loaded.keys())
+        if memory is None:
+            command_ids = {request.command_id for request in open_to}
+            memory = await self.uow.recollect(command_ids, active_of=self._loaded.keys())
         if self.watch is not None:
             self.watch.check(memory.log_epoch, since=since)
         await self._load([request for request in open_to if request.command_id not in memory.replies], memory)
@@ -107,16 +108,18 @@ class Batch:
             for request in requests
         ]
 
-    async def _lock(self, requests: Sequence[Request]) -> None:
+    async def _lock(self, requests: Sequence[Request]) -> Recollection | None:
+        """Lock the jobs, and return what was recollected with it."""
         job_ids = sorted({request.job_id for request in requests})
         creating = _registering(requests)
         if self.waits:
             self._stored = await self.uow.lock(job_ids, creating=creating)
-            return
+            return None
         command_ids = {request.command_id for request in requests}
         tried = await self.uow.try_lock(job_ids, creating=creating, command_ids=command_ids)
         self._stored = tried.jobs
         self._unusable |= {job_id: Conflict(f"another transaction holds job {job_id}") for job_id in tried.busy}
+        return tried.memory
 
     def _read_snapshots(self) -> None:
         for job_id, stored in sorted(self._stored.items()):
@@ -136,7 +139,7 @@ class Batch:
 
     async def _load(self, requests: Sequence[Request], memory: Recollection) -> None:
         """Everything that deciding these needs."""
-        trials = dict(memory.active)
+        trials = {key: trial for key, trial in memory.active.items() if key[0] in self._loaded}
         asked = {
             (request.job_id, number)
             for request in requests

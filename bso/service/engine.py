@@ -29,9 +29,9 @@ from bso.service.errors import (
     StoreUnavailable,
     Unstorable,
 )
-from bso.service.log_watch import LogWatch
+from bso.service.log_epochs import LogWatch
 from bso.service.ports import Decide, UnitsOfWork
-from bso.service.snapshots import SnapshotReader
+from bso.service.serialization import SnapshotReader
 
 _DEFAULT_RULES = Rules()
 

@@ -1,12 +1,15 @@
-"""Epochs of the log: their numbers, and the one of a store in memory."""
+"""Epochs of the log: their numbers, the one of a store in memory, and the watch over what a store says of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from bso.domain.log import FIRST_EPOCH
+from bso.service.errors import LogOutdated
+from bso.service.ports import LogEpochs
 from bso.service.records import LogEpoch
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,3 +56,71 @@ class InMemoryLogEpochs:
         self._raise_event_ids(number)
         self.epoch = LogEpoch(number=number, looked_at=now)
         return self.epoch
+
+
+class LogWatch:
+    """Remembers the epoch of the log, when somebody looked last, and the highest event_id recorded by this process.
+
+    In a store that nobody has replaced by an older one, all three only grow, whatever is deleted from it. Where one of
+    them is lower than before, nothing may be decided until somebody begins another epoch.
+    """
+
+    def __init__(self, epochs: LogEpochs) -> None:
+        self._epochs = epochs
+        self._doubt: str | None = None
+        self.seen: LogEpoch | None = None
+        """The epoch at the last look; None before the first. Take it before asking the store, for ``check``."""
+        self.highest_event_id = 0
+        """Of what this process has recorded in this epoch. Take it before recording more, for ``check_event_ids``."""
+
+    async def look(self) -> bool:
+        """Look, and let the store record it; whether another epoch has begun since the last look.
+
+        Raises LogOutdated, which is recorded for others as well: also those that start later take no commands then.
+        """
+        problem = partial(self._problem, since=self.seen)
+        found = await self._epochs.look(problem)
+        reason = problem(found)
+        if found is None or reason is not None:
+            raise _outdated(reason)
+        has_begun = self.seen is not None and found.number != self.seen.number
+        if has_begun:
+            self._doubt, self.highest_event_id = None, 0
+        self.seen = found if self.seen is None else max(found, self.seen, key=_place)
+        return has_begun
+
+    def check(self, found: LogEpoch | None, *, since: LogEpoch | None) -> None:
+        """Compare what a transaction has read with what was ``seen`` before it read. Raises LogOutdated."""
+        reason = self._problem(found, since=since)
+        if reason is not None:
+            raise _outdated(reason)
+
+    def check_event_ids(self, event_ids: Collection[int], *, since: int) -> None:
+        """Compare new event_ids with the ``highest_event_id`` before they were given. Raises LogOutdated."""
+        if event_ids and min(event_ids) <= since:
+            self._doubt = f"it gave the event_id {min(event_ids)} after {since}"
+            raise _outdated(self._doubt)
+
+    def recorded(self, event_ids: Collection[int]) -> None:
+        """These event_ids have been committed."""
+        self.highest_event_id = max((self.highest_event_id, *event_ids))
+
+    def _problem(self, found: LogEpoch | None, *, since: LogEpoch | None) -> str | None:
+        if found is None:
+            return "its table bso_log_epoch has no row"
+        if since is not None and _place(found) < _place(since):
+            return f"a worker looked at it at {since.looked_at}, and it knows of none after {found.looked_at}"
+        if since is not None and found.number == since.number and self._doubt is not None:
+            return self._doubt
+        return None if found.outdated_at is None else f"that was found at {found.outdated_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _place(epoch: LogEpoch) -> tuple[int, object]:
+    return epoch.number, epoch.looked_at
+
+
+def _outdated(reason: str | None) -> LogOutdated:
+    return LogOutdated(
+        f"the database holds an older state than before, as after restoring a backup ({reason}): when the restore is "
+        "complete, run `bso restored`"
+    )

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from bso.domain.trial import EpochReport, Trial
-from bso.service.event_rows import epoch_report_of, recorded_from
 from bso.service.log_epochs import InMemoryLogEpochs
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.records import (
@@ -33,6 +32,7 @@ from bso.service.records import (
     TriedLocks,
     UnpublishedPage,
 )
+from bso.service.serialization import epoch_report_of, recorded_from
 
 IN_MEMORY_SCHEMA = "memory"
 

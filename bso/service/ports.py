@@ -45,7 +45,7 @@ class UnitOfWork(Protocol):
     ) -> TriedLocks:
         """Lock jobs as ``lock`` does, but wait for none that exists and that another transaction holds.
 
-        ``recollect`` will be asked next, for some of ``command_ids`` and of these jobs.
+        Where it costs nothing, ``recollect`` these commands and the active trials of all these jobs as well.
         """
         ...
 

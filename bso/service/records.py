@@ -30,10 +30,14 @@ class StoredJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedLocks:
-    """Jobs that were locked, by id, and ids of those that another transaction holds. Unknown jobs are in neither."""
+    """Jobs that were locked, by id, and ids of those that another transaction holds. Unknown jobs are in neither.
+
+    ``memory``: what was recollected in the same round trip; None where that cannot be.
+    """
 
     jobs: Mapping[str, StoredJob]
     busy: frozenset[str] = frozenset()
+    memory: Recollection | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

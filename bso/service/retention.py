@@ -9,10 +9,9 @@ from datetime import datetime
 
 from bso.domain.events import JobSnapshotted
 from bso.domain.log import RecordedEvent
-from bso.service.event_rows import row_without_reply
 from bso.service.ports import Store, UnitOfWork
 from bso.service.records import Changes, JobChange, StoredEvent, TrialKey
-from bso.service.snapshots import read_snapshot, snapshot_event
+from bso.service.serialization import read_snapshot, row_without_reply, snapshot_event
 
 _PAGE = 1000
 _SNAPSHOTS = uuid.UUID("0b1c2f3e-6a5d-5e0f-8f4b-3f7a0d9c1e22")

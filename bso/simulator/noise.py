@@ -19,8 +19,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from bso.domain.frozen_values import replace
 from bso.domain.randomness import seed_from, standard_normal, uniform
-from bso.domain.replacing import replace
 from bso.simulator.errors import InvalidSimulation
 
 GRAMMAR = "run:0.3, epoch:0.3, spikes:0.1x3, node:0.3, node:0.3x10"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bso.domain.replacing import replace
+from bso.domain.frozen_values import replace
 from bso.simulator.errors import InvalidSimulation
 from bso.simulator.problem import Phase, Problem, make_problem
 from bso.simulator.traces import PowerTrace, TrainTrace

@@ -20,8 +20,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
+from bso.domain.frozen_values import replace
 from bso.domain.randomness import seed_from, standard_normal, uniform
-from bso.domain.replacing import replace
 from bso.simulator.errors import InvalidSimulation
 from bso.simulator.phases import NO_CHANGES, Changes, in_phases
 from bso.simulator.problem import Problem

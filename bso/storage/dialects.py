@@ -1,4 +1,4 @@
-"""Where databases differ: clock, upsert, index hints, and how a connection is set up."""
+"""Where databases differ: column types, clock, upsert, index hints, and how a connection is set up."""
 
 from __future__ import annotations
 
@@ -8,10 +8,75 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Insert, Select, Table, bindparam, func, literal_column
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Double,
+    Insert,
+    Select,
+    String,
+    Table,
+    Text,
+    bindparam,
+    func,
+    literal_column,
+)
+from sqlalchemy import Dialect as SqlAlchemyDialect
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from bso.storage.column_types import Moment
+from bso.domain.identifiers import MAX_LENGTH
+
+_MYSQL = ("mysql", "mariadb")
+
+
+class Moment(TypeDecorator[datetime]):
+    """A moment with microseconds: aware in Python, UTC without a zone in the database."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: SqlAlchemyDialect) -> TypeEngine[Any]:
+        """DATETIME(6) where DATETIME alone would round to seconds."""
+        if dialect.name in _MYSQL:
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(DateTime(timezone=False))
+
+    def process_bind_param(self, value: datetime | None, dialect: SqlAlchemyDialect) -> datetime | None:
+        """To UTC; a moment without a zone is a bug."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"a moment needs a time zone, got {value!r}")
+        return value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: SqlAlchemyDialect) -> datetime | None:
+        """From UTC."""
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+def ascii_text(length: int = MAX_LENGTH) -> TypeEngine[str]:
+    """Short ASCII text, compared and sorted byte by byte."""
+    return (
+        String(length)
+        .with_variant(mysql.VARCHAR(length, charset="ascii", collation="ascii_bin"), *_MYSQL)
+        .with_variant(String(length, collation="C"), "postgresql")
+    )
+
+
+def words(length: int) -> TypeEngine[str]:
+    """Text of any language up to a length in characters."""
+    return String(length).with_variant(mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin"), *_MYSQL)
+
+
+def long_text() -> TypeEngine[str]:
+    """Text of any language and length, JSON included: kept character by character, never normalised."""
+    return Text().with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), *_MYSQL)
+
+
+def number() -> TypeEngine[float]:
+    """A double: FLOAT columns lose digits. Never NaN or infinite, which MySQL refuses."""
+    return Double().with_variant(mysql.DOUBLE(asdecimal=False), *_MYSQL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ _REAPED_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedded:
-    """An engine and its SQLite file. There is no worker: beginning a trial first expires lapsed leases."""
+    """An engine and its SQLite file. Without workers, beginning a trial expires its job's lapsed leases."""
 
     path: Path
     was_created: bool
@@ -41,16 +41,16 @@ class Embedded:
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
         """Decide requests; see Engine.execute."""
         with named(self.path):
-            if any(isinstance(request.command, BeginTrial) for request in requests):
-                await self._reap()
+            for job_id in {request.job_id for request in requests if isinstance(request.command, BeginTrial)}:
+                await self._reap(job_id)
             return await self.engine.execute(requests)
 
     async def close(self) -> None:
         """Close the file."""
         await self.store.close()
 
-    async def _reap(self) -> None:
-        while lapsed := await self.store.lapsed_leases(limit=_REAPED_AT_ONCE):
+    async def _reap(self, job_id: str) -> None:
+        while lapsed := await self.store.lapsed_leases(job_id=job_id, limit=_REAPED_AT_ONCE):
             answers = await self.engine.execute([expiry_of(lease) for lease in lapsed])
             if not any(answer.events for answer in answers):
                 return

@@ -96,7 +96,8 @@ async def _raise_event_ids(connection: AsyncConnection, dialect: Dialect, number
         return
     nobody = str(uuid.uuid4())
     texts = dict.fromkeys(("job_id", "command_id"), nobody) | dict.fromkeys(("type", "payload"), "")
-    row = {"event_id": number, "seq": 0, "part": 0, "recorded_at": now, "published_at": now, **texts}
+    numbers = {"event_id": number, "log_epoch": number, "seq": 0, "part": 0}
+    row = {**numbers, **texts, "recorded_at": now, "published_at": now}
     await connection.execute(insert(event), row)
     await connection.execute(delete(event).where(event.c.event_id == number))
 

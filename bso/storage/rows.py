@@ -10,15 +10,15 @@ from typing import Any
 from pydantic_core import from_json
 
 from bso.domain.commands import PowerMeasurement
+from bso.domain.cost import Profiled
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.learning_rate import LearningRate
-from bso.domain.profiling import Profiled
 from bso.domain.trial import Outcome, Trial, TrialState
 from bso.schema.envelope import dump, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.errors import Unstorable
-from bso.service.event_rows import recorded_from
 from bso.service.records import LoggedEvent, NewEvent, PowerProfile, StoredEvent
+from bso.service.serialization import recorded_from
 
 Row = Mapping[str, Any]
 
@@ -82,11 +82,11 @@ def trial_from(row: Row) -> Trial:
             hardware=_hardware(row),
             learning_rate=_learning_rate(row["learning_rate"]),
             profiled=Profiled(
-                epochs=row["profiled_epochs"] or 0.0,
-                time_s=row["profiled_time_s"] or 0.0,
-                energy_j=row["profiled_energy_j"] or 0.0,
+                epochs=row["profiled_epochs"],
+                time_s=row["profiled_time_s"],
+                energy_j=row["profiled_energy_j"],
             ),
-            cost_squares=row["cost_squares"] or 0.0,
+            cost_squares=row["cost_squares"],
             state=TrialState(row["state"]),
             outcome=Outcome(row["outcome"]) if row["outcome"] else None,
             late_outcome=Outcome(row["late_outcome"]) if row["late_outcome"] else None,

@@ -26,9 +26,8 @@ from bso.service.records import (
     StoredJob,
     UnpublishedPage,
 )
-from bso.storage.column_types import Moment
 from bso.storage.connections import READS_ONLY
-from bso.storage.dialects import dialect_named
+from bso.storage.dialects import Moment, dialect_named
 from bso.storage.faults import connecting, translated
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
 from bso.storage.log_epochs import SqlLogEpochs

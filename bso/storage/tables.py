@@ -16,9 +16,9 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from bso.storage.column_types import Moment, ascii_text, long_text, number, words
+from bso.storage.dialects import Moment, ascii_text, long_text, number, words
 
-SCHEMA_REVISION = "0016"
+SCHEMA_REVISION = "0006"
 """The newest revision in bso_migrations, and the only one that this program writes to."""
 
 metadata = MetaData()
@@ -87,17 +87,17 @@ trial = Table(
     Column("is_over_bound", Boolean, nullable=False),
     Column("late_outcome", ascii_text(16)),
     Column("ended_at", Moment),
-    Column("profiled_epochs", number()),
-    Column("profiled_time_s", number()),
-    Column("profiled_energy_j", number()),
+    Column("profiled_epochs", number(), nullable=False),
+    Column("profiled_time_s", number(), nullable=False),
+    Column("profiled_energy_j", number(), nullable=False),
     Column("learning_rate", long_text()),
-    Column("cost_squares", number()),
+    Column("cost_squares", number(), nullable=False),
     Index("ix_trial_active", "job_id", "state"),
     Index("ix_trial_lease", "lease_expires_at"),
     **_MYSQL_TABLE,
 )
 """One row per trial. A metric that is NaN or infinite stands in nonfinite_metric, and metric is NULL. learning_rate is
-JSON. What was profiled, and cost_squares, are NULL in rows that are older than their columns: nothing."""
+JSON."""
 
 event = Table(
     "event",
@@ -115,7 +115,7 @@ event = Table(
     Column("reply", long_text()),
     Column("recorded_at", Moment, nullable=False),
     Column("published_at", Moment),
-    Column("log_epoch", BigInteger, nullable=False, server_default="1"),
+    Column("log_epoch", BigInteger, nullable=False),
     UniqueConstraint("job_id", "seq", name="uq_event_job_seq"),
     UniqueConstraint("command_id", "part", name="uq_event_command_part"),
     Index("ix_event_unpublished", "published_at", "event_id"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any, cast
@@ -12,7 +11,6 @@ from sqlalchemy import Executable, and_, delete, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bso.domain.trial import EpochReport, Trial
-from bso.service.event_rows import epoch_report_of
 from bso.service.records import (
     Changes,
     JobChange,
@@ -25,6 +23,7 @@ from bso.service.records import (
     TrialKey,
     TriedLocks,
 )
+from bso.service.serialization import epoch_report_of
 from bso.storage import statements
 from bso.storage.dialects import Dialect, Updates
 from bso.storage.faults import translated
@@ -56,7 +55,6 @@ class SqlUnitOfWork:
         self._dialect = dialect
         self._has_outbox = has_outbox
         self._placeholders: set[str] = set()
-        self._recollected: Recollection | None = None
 
     async def lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> Mapping[str, StoredJob]:
         """Lock jobs in the order of their ids; those to be created by a row that stands for them.
@@ -77,21 +75,21 @@ class SqlUnitOfWork:
     ) -> TriedLocks:
         """Lock the jobs that are free, and places for those to be created; READ COMMITTED locks no gaps in between.
 
-        What ``recollect`` will be asked is asked in the same round trip, after the lock.
+        The memory is read in the same round trip, after the lock. Where places are created it would be too early.
         """
         ids = {"job_ids": sorted(job_ids)}
         with translated():
             locked = await rows_later(self._connection, statements.free_jobs(self._dialect), ids)
-        self._recollected = await self._recollection(command_ids, job_ids)
+        memory: Recollection | None = await self.recollect(command_ids, active_of=job_ids)
         found = {row[0]: StoredJob(job_id=row[0], last_seq=row[1], state=row[2]) for row in locked}
         missing = sorted(set(job_ids) - found.keys())
         busy = frozenset(await self.jobs(missing)) if missing else frozenset()
         places = [job_id for job_id in missing if job_id in creating and job_id not in busy]
         if places:
-            self._recollected = None
+            memory = None
             await self._hold_places(places)
             found |= {row["job_id"]: _stored(row) for row in await self._locked(places)}
-        return TriedLocks(jobs=self._without_placeholders(found), busy=busy)
+        return TriedLocks(jobs=self._without_placeholders(found), busy=busy, memory=memory)
 
     async def orphans(self, job_ids: Collection[str]) -> Collection[str]:
         """Those of these jobs that have a log and no row: the row was lost."""
@@ -103,14 +101,6 @@ class SqlUnitOfWork:
 
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
         """What these commands were answered, all active trials of the jobs ``active_of``, and the database's clock."""
-        memory, self._recollected = self._recollected, None
-        if memory is None:
-            return await self._recollection(command_ids, active_of)
-        replies = {command_id: reply for command_id, reply in memory.replies.items() if command_id in command_ids}
-        active = {key: trial for key, trial in memory.active.items() if key[0] in active_of}
-        return replace(memory, replies=replies, active=active)
-
-    async def _recollection(self, command_ids: Collection[str], active_of: Collection[str]) -> Recollection:
         asked = {"command_ids": sorted(command_ids), "job_ids": sorted(active_of)}
         rows = await self._rows(statements.recollection(self._dialect), asked)
         answers = {row["command_id"]: row for row in rows if row["reply"] is not None}

@@ -19,7 +19,7 @@ from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import LeaseRenewed, Registered, TrialBegun
 from bso_client.command_ids import new_command_id
 from bso_client.delivery.asking import ask
-from bso_client.delivery.journal import Journal, Place, folder_of
+from bso_client.delivery.journal import Destination, Journal, folder_of
 from bso_client.delivery.lease import keep_lease
 from bso_client.delivery.outbox import Outbox, Sender
 from bso_client.errors import CannotResume, Refused, Unreachable
@@ -45,19 +45,19 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalPlace:
-    """Where the journal of this optimizer's jobs is."""
+class Journals:
+    """The journals of this optimizer's jobs."""
 
     state_dir: Path
-    place: Place
+    destination: Destination
 
     def of(self, job_id: str) -> Journal:
         """This process' journal of a job."""
-        return Journal(self.state_dir, self.place, job_id)
+        return Journal(self.state_dir, self.destination, job_id)
 
     def folder(self, job_id: str) -> Path:
         """The folder of a job's journal."""
-        return folder_of(self.state_dir, self.place, job_id)
+        return folder_of(self.state_dir, self.destination, job_id)
 
 
 class Contact:
@@ -71,10 +71,10 @@ class Contact:
         transport: Transport,
         waiting: Waiting,
         learning_rate: LearningRate | None,
-        journal: JournalPlace,
+        journals: Journals,
     ) -> None:
-        self.outbox = Outbox(transport, journal.of, deliver_earlier=self._deliver_earlier)
-        self._journal = journal
+        self.outbox = Outbox(transport, journals.of, deliver_earlier=self._deliver_earlier)
+        self._journals = journals
         self._registration = registration
         self._transport = transport
         self._waiting = waiting
@@ -214,7 +214,7 @@ class Contact:
 
     async def _deliver_earlier(self, job_id: str, deadline: float | None = None) -> None:
         """Deliver what ended processes have left of this job. Raises Unreachable, Misconfigured."""
-        folder = self._journal.folder(job_id)
+        folder = self._journals.folder(job_id)
         if not folder.exists():
             return
         from bso_client.delivery.flush import flush

@@ -17,16 +17,14 @@ from bso.domain.commands import Command, PowerMeasurement
 from bso.domain.replies import EpochJudged, Reply
 from bso.domain.trial import EpochReport, Outcome
 from bso_client.delivery.outbox import Letter, Outbox
-from bso_client.distributed.carried import CarriedError, carried, raise_first
 from bso_client.distributed.endings import Ending, Evaluated, Left, Received, Said, ending_of_all
-from bso_client.distributed.exchange import Exchange
-from bso_client.distributed.pool import PooledMeter
+from bso_client.distributed.exchange import CarriedError, Exchange, carried, raise_first
 from bso_client.distributed.ranks import Ranks
 from bso_client.errors import BsoError, RankLost, RanksOutOfStep, TrainFailed
 from bso_client.failures import OUT_OF_MEMORY_REASON, described, ending_of
-from bso_client.training.consumption import Consumption
+from bso_client.meter import PooledMeter
 from bso_client.training.evaluation import checked
-from bso_client.training.state import Notice, Step, TrainingState
+from bso_client.training.state import Consumption, Notice, Step, TrainingState
 from bso_client.training.transitions import (
     acknowledged,
     checkpointed,

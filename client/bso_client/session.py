@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from bso.domain.trial import Outcome
-from bso_client.contact import Contact, JournalPlace, Waiting
-from bso_client.delivery.journal import place_of
+from bso_client.contact import Contact, Journals, Waiting
+from bso_client.delivery.journal import destination_of
 from bso_client.distributed import Ranks
 from bso_client.distributed.exchange import Exchange
 from bso_client.distributed.group import Group, Party
 from bso_client.distributed.joining import Equipment, Joining
 from bso_client.distributed.leader import Leader, this_process
-from bso_client.distributed.pool import PooledMeter
 from bso_client.distributed.readiness import ranks_for
 from bso_client.distributed.shares import Share
 from bso_client.driver import Driver, Place, say
@@ -31,15 +30,14 @@ from bso_client.errors import BsoError, InvalidSetting, NotInThisProcess, RankLo
 from bso_client.failures import described
 from bso_client.instruments import Instruments, instruments_for
 from bso_client.job_spec import JobSpec
-from bso_client.meter import Meter
+from bso_client.meter import Meter, PooledMeter
 from bso_client.notes import Notebook
 from bso_client.options import OptimizerOptions, check_options, kind_of
 from bso_client.registration import Registration
 from bso_client.settings import read_settings
 from bso_client.training.checkpoint import read_checkpoint
-from bso_client.training.consumption import Consumption
 from bso_client.training.recurrence import loop_after
-from bso_client.training.state import Step, TrainingState
+from bso_client.training.state import Consumption, Step, TrainingState
 from bso_client.transports import Transport, open_transport
 
 logger = logging.getLogger("bso")
@@ -230,7 +228,7 @@ class Session:
             return known
         if known is not None:
             self._instruments = None
-        self._group = Group(Exchange(several), self._open_transport, self._journal.of)
+        self._group = Group(Exchange(several), self._open_transport, self._journals.of)
         return self._group
 
     def _equipment(self, group: Group, saved: TrainingState | None) -> Equipment:
@@ -283,14 +281,14 @@ class Session:
                     on_unreachable=options.get("on_unreachable", "continue"),
                 ),
                 learning_rate=options.get("learning_rate"),
-                journal=self._journal,
+                journals=self._journals,
             )
         return self._contact
 
     @property
-    def _journal(self) -> JournalPlace:
+    def _journals(self) -> Journals:
         settings = self.settings
-        return JournalPlace(state_dir=settings.resolved_state_dir, place=place_of(settings.resolved_url))
+        return Journals(state_dir=settings.resolved_state_dir, destination=destination_of(settings.resolved_url))
 
     def _open_transport(self) -> Transport:
         given = self._options.get("transport")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bso.cli.demo.digits import Classifier, split_for, use_one_core
+from bso_cli.demo.digits import Classifier, split_for, use_one_core
 from tests.benchmarks.figures import Figure, Figures, percentile
 from tests.benchmarks.laboratory import Laboratory
 from tests.benchmarks.trials import endless_trial

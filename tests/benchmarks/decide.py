@@ -15,12 +15,12 @@ from bso.domain.curve.cost_records import EpochCostKnowledge, EpochCostRecord
 from bso.domain.curve.records import EpochKnowledge, EpochRecord
 from bso.domain.curve.sums import RunSums
 from bso.domain.decide import Decision, Rules, decide
+from bso.domain.frozen_values import MOST
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.job import Job, JobVersion
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Stage, fresh_knowledge
 from bso.domain.randomness import standard_normal
-from bso.domain.remembering import MOST
 from bso.domain.replies import TrialBegun
 from bso.schema.codec import decode_command, encode_command, encode_reply
 from tests.benchmarks.figures import Figure, Figures

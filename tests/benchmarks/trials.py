@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bso.cli.demo.training import CpuTimeMonitor
+from bso_cli.demo.training import CpuTimeMonitor
 from bso_client import BatchSizeOptimizer, JobSpec, Trial
 from bso_client.hardware import cpu_kind
 from bso_client.options import OptimizerOptions

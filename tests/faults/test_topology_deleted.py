@@ -145,10 +145,12 @@ async def test_a_worker_that_subscribes_again_all_the_time_loses_nothing(
 ) -> None:
     address = BrokerAddress(url=amqp_url, declare_every_s=0.01)
     async with RabbitBroker(address) as broker, running_worker(broker, store) as parts:
+        connected_since = parts.consumer.readiness.since_s
         for _ in range(10):
             await asyncio.gather(*(register(ask, new_job()) for _ in range(5)))
             await asyncio.sleep(0.02)  # noqa: TID251  rests in between: only an idle worker subscribes again
         assert parts.readiness.is_ready
+        assert parts.consumer.readiness.since_s == connected_since, "the session goes on"
 
 
 async def test_a_login_that_may_not_declare_any_more_goes_on_consuming(
@@ -160,5 +162,9 @@ async def test_a_login_that_may_not_declare_any_more_goes_on_consuming(
         with caplog.at_level(logging.INFO, "bso_broker"):
             await asyncio.to_thread(rabbitmq_management.permit, "declaring", amqp_url, configure="^$")
             await eventually_async(lambda: "declared by others" in caplog.text)
+            connected_since = parts.consumer.readiness.since_s
+        await register(ask, new_job())
+        await asyncio.sleep(1.0)  # noqa: TID251  it subscribes again meanwhile, and declares nothing
         await register(ask, new_job())
         assert parts.readiness.is_ready
+        assert parts.consumer.readiness.since_s == connected_since

@@ -12,8 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from bso.domain.errors import Misconfigured, Rejected, Retryable
 from bso.domain.events import AttentionNeeded, EpochReported
 from bso.domain.replies import KEPT, Problem, Reply
-from bso.schema.codec import encode_reply
-from bso.schema.names import wire_name
+from bso.schema.codec import encode_reply, wire_name
 from bso.service.answers import Answer
 from bso_broker.messages import Delivery
 from bso_broker.messages import Reply as BrokerReply

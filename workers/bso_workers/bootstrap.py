@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from bso.domain.errors import Misconfigured
 from bso.schema.codec import build_validators
 from bso.service.engine import Engine, Patience
-from bso.service.log_watch import LogWatch
+from bso.service.log_epochs import LogWatch
 from bso.service.ports import Store
 from bso.storage import open_store
 from bso.storage.connections import ConnectionLimits

@@ -10,7 +10,7 @@ from structlog.typing import FilteringBoundLogger
 
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.service.errors import StoreUnavailable
-from bso.service.log_watch import LogWatch
+from bso.service.log_epochs import LogWatch
 from bso.service.ports import Store
 from bso.service.readiness import require_schema
 from bso_broker.ports import CommandSource

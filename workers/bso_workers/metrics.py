@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from bso.schema.names import COMMANDS
+from bso.schema.codec import COMMANDS
 
 REASONS = (
     "malformed",

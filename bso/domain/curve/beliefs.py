@@ -14,11 +14,11 @@ from bso.domain.curve.epoch_priors import EPOCHS_CHANGE, change_since_inherited,
 from bso.domain.curve.gaussian_process import Observations, Posterior, Related
 from bso.domain.curve.records import EpochKnowledge, EpochRecord
 from bso.domain.curve.sums import RunSums, on_fewer_places
+from bso.domain.frozen_values import remembered
 from bso.domain.job import JobVersion
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
 from bso.domain.policy import Expectation
-from bso.domain.remembering import remembered
 
 _USUAL_NOISE = 0.03  # variance of ln epochs between runs, before any was seen
 _NOISE_WEIGHT = 4.0  # in degrees of freedom: of that guess among all batch sizes, and of their pool for each

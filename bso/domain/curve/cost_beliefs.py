@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bso.domain.curve.cost_records import MOST_FREEDOM_HANDED_ON, EpochCostKnowledge
 from bso.domain.curve.gaussian_process import MOST_COLUMNS, Observations, Posterior, Prior, Related
 from bso.domain.curve.sums import RunSums, on_fewer_places
-from bso.domain.replacing import replace
+from bso.domain.frozen_values import replace
 
 EPOCH_COST_PRIOR = Prior(level=10.0, slope=-0.35, level_variance=400.0, slope_variance=0.09, curve_variance=0.09)
 """ln of the cost of an epoch [J]; x in octaves from the default batch size."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from bso.domain.cost import is_all_profiled
 from bso.domain.curve.beliefs import Beliefs
 from bso.domain.curve.cost_records import CostSurprises, EpochCostKnowledge, LearntEpochCost
-from bso.domain.profiling import is_all_profiled
+from bso.domain.progress import reports_of
 from bso.domain.trial import Trial
-from bso.domain.within_run import reports_of
 
 _PROFILED_NOISE, _UNKNOWN_PROFILED_NOISE = 0.05**2, 0.15**2
 _MOST = 3.0  # standard deviations: of a larger surprise no more is believed

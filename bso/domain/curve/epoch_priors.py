@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bso.domain.curve.gaussian_process import Observations, Posterior, Prior, Related
-from bso.domain.replacing import replace
+from bso.domain.frozen_values import replace
 
 EPOCHS_PRIOR = Prior(
     level=math.log(10.0),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bso.domain.curve.cost_records import with_learnt_cost
 from bso.domain.curve.records import LearntCurve, with_learnt_epochs
 from bso.domain.events import EpochReported, TrialStarted
+from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.job_spec import CURVE
-from bso.domain.replacing import replace
 from bso.domain.trial import Trial
 
 

@@ -9,12 +9,11 @@ from bso.domain.curve.beliefs import Beliefs, beliefs_of
 from bso.domain.curve.standing import standing_of
 from bso.domain.curve.view import view_of
 from bso.domain.events import ChangePoint, Event, LateResult, TrialEnded
+from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
-from bso.domain.job import Job, JobVersion
+from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.knowledge import Knowledge
 from bso.domain.policy import Choice, Outlook, Verdict
-from bso.domain.recurrence import Recurrence
-from bso.domain.replacing import replace
 from bso.domain.replies import Confidence
 from bso.domain.stopping import judge_progress
 from bso.domain.trial import FAILURES, Outcome, Trial, TrialState

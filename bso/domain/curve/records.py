@@ -9,7 +9,7 @@ from bso.domain.curve.cost_records import LearntEpochCost
 from bso.domain.curve.sums import RunSums, on_one_level
 from bso.domain.curve.surprises import NO_SURPRISES, Surprises
 from bso.domain.curve.validation import Approach, Landmark, Ratio, with_ratios
-from bso.domain.replacing import replace
+from bso.domain.frozen_values import replace
 
 _ONE_BEFORE_THE_LAST = 2.0  # after a change a batch size that was given up may run once more; see Standing
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from bso.domain.curve import normal
 from bso.domain.curve.beliefs import Beliefs
 from bso.domain.curve.records import EpochRecord
-from bso.domain.job import JobVersion
+from bso.domain.frozen_values import remembered
+from bso.domain.job import JobVersion, Recurrence
 from bso.domain.knowledge import ArmRecord, Knowledge, feasible
-from bso.domain.recurrence import Recurrence
-from bso.domain.remembering import remembered
 
 _MISSES_TOLERATED = 1
 _CAUTION = 1.5  # of how much is to be saved for each risk of a loss of over 10 %

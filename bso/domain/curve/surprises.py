@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from bso.domain.curve import normal
-from bso.domain.replacing import replace
+from bso.domain.frozen_values import replace
 
 _SLACK, _ALARM = 1.0, 4.0  # standard deviations: what a surprise may be, and a sum of what exceeds it
 _LEAST_DEVIATION = 0.16  # less would take the rare long run of a batch size that hardly varies for a change

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bso.domain.frozen_values import replace
 from bso.domain.quantities import figure
-from bso.domain.replacing import replace
 
 MOST_PASSED = 16
 """Landmarks of one run; a job remembers twice as many."""

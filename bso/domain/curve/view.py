@@ -12,12 +12,10 @@ from bso.domain.curve.records import EpochKnowledge, LearntCurve, LearntEpochs
 from bso.domain.curve.standing import standing_of
 from bso.domain.curve.validation import Forecast, forecast
 from bso.domain.events import LateResult, TrialEnded
-from bso.domain.job import Job, JobVersion
+from bso.domain.frozen_values import remembered, replace
+from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
-from bso.domain.recurrence import Recurrence
-from bso.domain.remembering import remembered
-from bso.domain.replacing import replace
 from bso.domain.trial import DIVERGED, OUT_OF_MEMORY, Outcome, Trial, reason_code
 
 _FAILED = LearntEpochs(ln_epochs=None, variance=None, failed=1.0)

@@ -9,12 +9,11 @@ from bso.domain.decide.ending import Ending, end_trial
 from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
 from bso.domain.hardware import hardware_problems
 from bso.domain.identifiers import identifier_problem, trial_id_for
-from bso.domain.job import Job
+from bso.domain.job import Job, Recurrence
 from bso.domain.job_spec import MAX_BATCH_SIZE
 from bso.domain.knowledge import Knowledge
 from bso.domain.learning_rate import learning_rate_problems
 from bso.domain.policy import Choice
-from bso.domain.recurrence import Recurrence
 from bso.domain.replies import TrialBegun
 from bso.domain.trial import LEASE_LAPSED, Outcome, Trial, TrialState
 

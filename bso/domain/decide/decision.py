@@ -10,11 +10,11 @@ from bso.domain.commands import PowerMeasurement
 from bso.domain.curve.policy import CurvePolicy
 from bso.domain.events import Event
 from bso.domain.evolve import evolve
+from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.policy import Policy
 from bso.domain.pruning_thompson import PruningThompson
-from bso.domain.replacing import replace
 from bso.domain.replies import Problem, Reply
 from bso.domain.trial import Trial
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from bso.domain.attention import attention_needed
 from bso.domain.commands import FinishTrial
-from bso.domain.cost import cost_of
+from bso.domain.cost import cost_of, undistorted
 from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, unchanged, with_lease
 from bso.domain.events import (
     AttentionNeeded,
@@ -22,10 +22,8 @@ from bso.domain.events import (
     TrialEnded,
     TrialSuspended,
 )
-from bso.domain.job import Job
-from bso.domain.profiling import undistorted
-from bso.domain.recurrence import Recurrence
-from bso.domain.replacing import replace
+from bso.domain.frozen_values import replace
+from bso.domain.job import Job, Recurrence
 from bso.domain.replies import TrialFinished
 from bso.domain.stopping import is_over_bound
 from bso.domain.trial import FAILURES, LEASE_LAPSED, Outcome, Trial, TrialState, reason_code

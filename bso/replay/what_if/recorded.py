@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from bso.domain.commands import PowerMeasurement
-from bso.domain.cost import cost_of
+from bso.domain.cost import cost_of, is_all_profiled
 from bso.domain.errors import Rejected
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
-from bso.domain.profiling import is_all_profiled
 from bso.domain.trial import Outcome, Trial
 from bso.replay.folding import Folding
 

@@ -2,9 +2,9 @@
 
 One file for each process, by address, login and job::
 
-    STATE_DIR/journal/PLACE/JOB/NUMBER.jsonl    one record a line, each with its checksum, appended and fsynced
-    STATE_DIR/journal/PLACE/JOB/set-aside.jsonl commands that the optimizer has refused, with the reason
-    STATE_DIR/journal/PLACE/place.json          the address, without its password, and the login
+    STATE_DIR/journal/DESTINATION/JOB/NUMBER.jsonl     one record a line, each with its checksum, appended and fsynced
+    STATE_DIR/journal/DESTINATION/JOB/set-aside.jsonl  commands that the optimizer has refused, with the reason
+    STATE_DIR/journal/DESTINATION/destination.json     the address, without its password, and the login
 
 A living process holds the lock of its file, which the kernel lifts however the process ends. Others then deliver what
 the file holds, in the order of the NUMBERs. A line that a killed process has torn is left out; a damaged one is set
@@ -28,7 +28,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Destination:
     """Where an optimizer is, and the login with which a process speaks to it."""
 
     address: str
@@ -40,13 +40,13 @@ class Place:
         return hashlib.sha256(f"{self.address} {self.login}".encode()).hexdigest()[:16]
 
 
-def place_of(url: str) -> Place:
-    """The place of an optimizer's URL, without the password."""
+def destination_of(url: str) -> Destination:
+    """The destination of an optimizer's URL, without the password."""
     if url.startswith("sqlite"):
-        return Place(address=url, login="")
+        return Destination(address=url, login="")
     parts = urlsplit(url)
     host = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
-    return Place(address=f"{parts.scheme}://{host}{parts.path}", login=parts.username or "guest")
+    return Destination(address=f"{parts.scheme}://{host}{parts.path}", login=parts.username or "guest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +72,18 @@ def addressed(command: Command, identity: Identity | None) -> Command | None:
 
 
 class Journal:
-    """What this process keeps for one job at one place. The file is there as long as there is something in it."""
+    """What this process keeps for one job at one destination. The file is there as long as there is something in it."""
 
-    def __init__(self, state_dir: Path, place: Place, job_id: str) -> None:
-        self.folder: Path = folder_of(state_dir, place, job_id)
-        self._place = place
+    def __init__(self, state_dir: Path, destination: Destination, job_id: str) -> None:
+        self.folder: Path = folder_of(state_dir, destination, job_id)
+        self._destination = destination
         self._file: JournalFile | None = None
         self._identified: set[str] = set()  # trainings whose identity stands in the file
 
     def keep(self, kept: Kept) -> None:
         """Write a command down, to disk. Raises OSError, and leaves what was kept before as it was."""
         if self._file is None:
-            self._file = JournalFile.new(self.folder, about=asdict(self._place))
+            self._file = JournalFile.new(self.folder, about=asdict(self._destination))
             self._identified.clear()
         self._file.append(letter_record(kept))
         self._file.open_ids.add(kept.request.command_id)
@@ -114,9 +114,9 @@ class Journal:
             file.close()
 
 
-def folder_of(state_dir: Path, place: Place, job_id: str) -> Path:
-    """Where the journal of a job at a place is."""
-    return state_dir / "journal" / place.folder / job_id
+def folder_of(state_dir: Path, destination: Destination, job_id: str) -> Path:
+    """Where the journal of a job at a destination is."""
+    return state_dir / "journal" / destination.folder / job_id
 
 
 def letter_record(kept: Kept) -> dict[str, Any]:

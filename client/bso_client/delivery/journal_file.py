@@ -42,7 +42,7 @@ class JournalFile:
         folder.parent.parent.mkdir(parents=True, exist_ok=True)
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, exist_ok=True)
-        described = folder.parent / "place.json"
+        described = folder.parent / "destination.json"
         if not described.exists():
             described.write_text(json.dumps(about), encoding="utf-8")
         with FileLock(folder / "number.lock"):

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from bso.schema.codec import decode_command
-from bso_client.delivery.journal import FORMAT, Identity, Kept, Place, identity_record, letter_record
+from bso_client.delivery.journal import FORMAT, Destination, Identity, Kept, identity_record, letter_record
 from bso_client.delivery.journal_file import (
     DELIVERED,
     IDENTIFIED,
@@ -76,9 +76,9 @@ def take_over(folder: Path) -> Iterator[LeftBehind]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What the journal holds of a job at a place; ``is_held``: a living process keeps some of it."""
+    """What the journal holds of a job at a destination; ``is_held``: a living process keeps some of it."""
 
-    place: Place
+    destination: Destination
     job_id: str
     letters: Sequence[Kept]
     set_aside: Sequence[Mapping[str, Any]]
@@ -89,16 +89,16 @@ class Contents:
 def contents(state_dir: Path) -> Sequence[Contents]:
     """Everything that the journal of a state directory holds."""
     found: list[Contents] = []
-    for place_file in sorted((state_dir / "journal").glob("*/place.json")):
-        place = Place(**json.loads(place_file.read_text(encoding="utf-8")))
-        for folder in sorted(path for path in place_file.parent.iterdir() if path.is_dir()):
+    for described in sorted((state_dir / "journal").glob("*/destination.json")):
+        destination = Destination(**json.loads(described.read_text(encoding="utf-8")))
+        for folder in sorted(path for path in described.parent.iterdir() if path.is_dir()):
             letters = [kept for path in files_in(folder) for kept in _read(path)[0]]
             aside = list(records(folder / SET_ASIDE))
             if letters or aside:
                 held = any(_is_held(path) for path in files_in(folder))
                 found.append(
                     Contents(
-                        place=place,
+                        destination=destination,
                         job_id=folder.name,
                         letters=letters,
                         set_aside=aside,

@@ -6,11 +6,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bso_client.boot import boot_id
 from bso_client.energy import EnergyMonitor
 from bso_client.energy.gpus import find_gpus
 from bso_client.energy.monitor import AssumedEnergy, Measured, Monitor
 from bso_client.errors import InvalidSetting
+from bso_client.processes import boot_id
 
 
 def machine_name() -> str:

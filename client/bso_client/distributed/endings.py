@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from bso.domain.commands import Command
 from bso.domain.replies import Reply
 from bso.domain.trial import Outcome
-from bso_client.distributed.carried import CarriedError
-from bso_client.training.consumption import Consumption
+from bso_client.distributed.exchange import CarriedError
+from bso_client.training.state import Consumption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 from bso.domain.hardware import HardwareKind
 from bso_client.delivery.journal import Journal
-from bso_client.distributed.carried import CarriedError, carried, raise_first
 from bso_client.distributed.counting import counting
-from bso_client.distributed.exchange import Exchange
+from bso_client.distributed.exchange import CarriedError, Exchange, carried, raise_first
 from bso_client.distributed.joining import (
     Equipment,
     Joining,
@@ -23,8 +22,7 @@ from bso_client.distributed.leader import LastWords, Leader, LeaderWatch, make_r
 from bso_client.distributed.ranks import Ranks
 from bso_client.distributed.shares import Share
 from bso_client.energy.monitor import Monitor
-from bso_client.training.consumption import Consumption
-from bso_client.training.state import TrainingState
+from bso_client.training.state import Consumption, TrainingState
 from bso_client.transports.transport import Transport
 
 T = TypeVar("T")

@@ -18,8 +18,7 @@ from bso.domain.replies import KEPT, Problem
 from bso.domain.trial import Outcome
 from bso_client.delivery.journal import Journal, Kept
 from bso_client.distributed.counting import machine_name
-from bso_client.training.consumption import Consumption
-from bso_client.training.state import TrainingState
+from bso_client.training.state import Consumption, TrainingState
 from bso_client.transports.transport import Transport
 
 logger = logging.getLogger("bso")

@@ -23,8 +23,8 @@ from typing import Any, Self
 
 from filelock import lock_descriptor
 
-from bso_client.boot import boot_id
 from bso_client.energy.nvml import Gpu, Nvml, NvmlError
+from bso_client.processes import boot_id
 
 _STDIN, _STDERR = 0, 2
 _PARENT_CHECK_S = 0.25  # how soon the end of the training is noticed where its children keep the pipe open

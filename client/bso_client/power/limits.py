@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bso.domain.errors import Misconfigured
-from bso_client.child_process import command_for
 from bso_client.energy import EnergyMonitor, NoMeter
 from bso_client.energy.gpus import LimitedGpu, NoLimitedGpu, common_limits_w, find_limited_gpus
 from bso_client.energy.monitor import Monitor
 from bso_client.energy.nvml import NvmlError
 from bso_client.lifecycle import before_sigterm
+from bso_client.processes import command_for
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

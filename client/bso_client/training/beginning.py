@@ -10,8 +10,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import LeaseRenewed, TrialBegun
-from bso_client.training.consumption import resumption_of
-from bso_client.training.state import Message, Notice, Phase, Step, TrainingState
+from bso_client.training.state import Message, Notice, Phase, Step, TrainingState, resumption_of
 
 
 def begun(

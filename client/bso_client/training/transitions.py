@@ -25,8 +25,7 @@ from bso.domain.stopping import epochs, judge_progress
 from bso.domain.trial import OUT_OF_MEMORY, EpochReport, Outcome, reason_code
 from bso_client.errors import WrongOrder
 from bso_client.training.beginning import registered
-from bso_client.training.consumption import Consumption
-from bso_client.training.state import Message, Notice, Phase, Step, TrainingState
+from bso_client.training.state import Consumption, Message, Notice, Phase, Step, TrainingState
 
 _ONE_REPORT = frozenset({"invalid_report", "conflicting_report", "report_goes_backwards"})
 """Refusals of one report; any other one refuses the trial."""

@@ -2,8 +2,6 @@
 
 from collections.abc import AsyncIterator
 
-from bso.cli.jobs_decisions import decisions, story
-from bso.cli.sentences import sentence
 from bso.domain.commands import DeleteJob
 from bso.domain.decide import Rules
 from bso.domain.log import RecordedEvent
@@ -13,8 +11,10 @@ from bso.replay.rebuilding import bring, rebuild
 from bso.replay.staging import stage
 from bso.service.engine import Engine
 from bso.service.retention import purge_jobs
-from bso.service.snapshots import read_snapshot
+from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
+from bso_cli.jobs_decisions import decisions, story
+from bso_cli.sentences import sentence
 from tests.contract.replay.histories import FAR, assert_sound, execute, in_sqlite, pruned
 from tests.contract.storage.siblings import BEST, KNOWN, NEW, like, trained
 from tests.contract.storage.training import ask, begin, beginning, folded, registration, request, whole_history

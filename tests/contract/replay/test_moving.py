@@ -207,7 +207,7 @@ async def test_a_job_whose_older_events_were_imported_later_is_read_whole(store:
 
 
 async def _as_pruning_writes(gone: Any) -> list[Any]:
-    from bso.cli.exports import event_fields
+    from bso_cli.exports import event_fields
 
     return [logged_event(json.dumps(event_fields(stored))) for stored in gone]
 

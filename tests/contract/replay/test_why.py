@@ -4,9 +4,9 @@ from datetime import timedelta
 
 from pydantic_core import from_json
 
-from bso.cli.jobs_decisions import decisions, story
 from bso.schema.envelope import dump
 from bso.storage import SqlStore
+from bso_cli.jobs_decisions import decisions, story
 from tests.contract.replay.histories import TRAINED, in_sqlite, lived
 
 

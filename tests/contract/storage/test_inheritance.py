@@ -10,7 +10,7 @@ from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
 from bso.service.ports import Store
 from bso.service.records import Changes, JobChange
-from bso.service.snapshots import read_snapshot, snapshot_of
+from bso.service.serialization import read_snapshot, snapshot_of
 from tests.contract.storage.siblings import BEST, EPOCHS, KNOWN, NEW, inherited, like, trained
 from tests.contract.storage.training import (
     SPEC,

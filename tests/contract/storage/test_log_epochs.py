@@ -10,7 +10,7 @@ import pytest
 from bso.domain.log import FIRST_EPOCH
 from bso.service.engine import Engine
 from bso.service.errors import LogOutdated
-from bso.service.log_watch import LogWatch
+from bso.service.log_epochs import LogWatch
 from bso.service.ports import Store
 from bso.service.records import StoredEvent
 from bso.storage import SqlStore

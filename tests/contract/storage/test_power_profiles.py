@@ -10,9 +10,9 @@ from bso.domain.commands import (
     ReportPowerProfile,
     Request,
 )
+from bso.domain.cost import Profiled
 from bso.domain.hardware import HardwareKind
 from bso.domain.learning_rate import LearningRate
-from bso.domain.profiling import Profiled
 from bso.domain.replies import EpochJudged, LeaseRenewed, Reply, TrialBegun
 from bso.service.engine import Engine
 from bso.service.ports import Store

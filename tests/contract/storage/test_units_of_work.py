@@ -20,7 +20,7 @@ from bso.service.ports import Store
 from bso.service.readiness import require_schema
 from bso.service.records import SchemaStatus, StoredEvent
 from bso.service.retention import prune_events, purge_jobs
-from bso.service.snapshots import read_snapshot
+from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
 from tests.contract.storage.conftest import OpenStore
 from tests.contract.storage.doubles import HeldCommit, SteppedStore, plain_commit, rule_that_breaks_on

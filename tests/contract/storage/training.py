@@ -25,7 +25,7 @@ from bso.schema.envelope import dump
 from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.service.ports import Store
-from bso.service.snapshots import read_snapshot
+from bso.service.serialization import read_snapshot
 
 HARDWARE = HardwareKind(gpu_model="A40", max_power_w=300.0, energy_method=EnergyMethod.NVML_COUNTER)
 SPEC = {"batch_sizes": [32, 64, 128], "default_batch_size": 64, "target_metric": 0.9, "max_epochs": 20, "mab_seed": 7}

@@ -293,7 +293,7 @@ class Stage:
         """Run an operator's command."""
         environ = {**os.environ, "BSO_DATABASE_URL": self.database_url, "BSO_AMQP_URL": self.amqp_url}
         return subprocess.run(
-            [sys.executable, "-m", "bso.cli", *arguments], env=environ, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "bso_cli", *arguments], env=environ, capture_output=True, text=True, check=False
         )
 
     async def execute(self, *statements: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bso_client.child_process import command_for
+from bso_client.processes import command_for
 
 HELPER = """
 import json

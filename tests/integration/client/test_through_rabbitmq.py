@@ -199,7 +199,7 @@ def test_what_a_refused_login_leaves_is_kept_for_this_login_and_delivered_by_its
             trial.on_evaluate(0.95)
     bso.close(timeout=0.5)
     [kept] = contents(trainer.state_dir)
-    assert (kept.place.login, len(kept.letters)) == (trainer.name, 2)
+    assert (kept.destination.login, len(kept.letters)) == (trainer.name, 2)
 
     somebody_else = make_bso(amqp_url)
     somebody_else.get_batch_size()

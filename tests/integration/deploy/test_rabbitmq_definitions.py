@@ -106,7 +106,7 @@ async def test_an_operator_sends_dead_letters_again(rabbitmq: ConfiguredRabbitMQ
     async with aiormq.connect(rabbitmq.login_url("worker")) as connection:
         channel = await connection.channel(publisher_confirms=True)
         await channel.basic_publish(b"{", exchange=DEAD_LETTER_EXCHANGE, mandatory=True)
-    command = (sys.executable, "-m", "bso.cli", "dead-letters", "requeue", "--all")
+    command = (sys.executable, "-m", "bso_cli", "dead-letters", "requeue", "--all")
     done = await asyncio.create_subprocess_exec(
         *command, env={**os.environ, "BSO_AMQP_URL": rabbitmq.login_url("operator")}, stdout=asyncio.subprocess.PIPE
     )

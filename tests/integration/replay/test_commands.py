@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bso.cli.main import app
 from bso.service.engine import Engine
 from bso.storage import open_store
+from bso_cli.main import app
 from bso_migrations import upgrade
 from tests.contract.storage.training import Campaign
 

@@ -1,8 +1,10 @@
 """The embedded mode: a file that makes itself, shared by processes, without a worker."""
 
 import asyncio
+import sqlite3
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from bso.domain.errors import Misconfigured
 from bso.domain.events import TrialSuspended
 from bso.domain.replies import TrialBegun
 from bso.service.engine import Engine
-from bso.service.errors import SchemaMissing, StoreNotReady, StoreUnusable
+from bso.service.errors import JobDamaged, SchemaMissing, StoreNotReady, StoreUnusable
 from bso.service.records import SchemaStatus
 from bso.storage import open_store
 from bso.storage.embedded import open_embedded
@@ -88,6 +90,23 @@ async def test_beginning_a_trial_expires_lapsed_leases_first(tmp_path: Path) -> 
     kinds = [type(recorded.event) for recorded in await whole_history(handle.store, JOB)]
     assert kinds.index(TrialSuspended) < len(kinds) - 1
     await assert_log_equals_tables(handle.store)
+    await handle.close()
+
+
+async def test_a_damaged_job_keeps_no_other_from_beginning_a_trial(tmp_path: Path) -> None:
+    path = tmp_path / "bso.sqlite"
+    killed = await open_embedded(path, rules=Rules(lease_s=0.0), upgrade=upgrade)
+    for job_id in (JOB, "damaged"):
+        await ask(killed.engine, registration(job_id))
+        await begin(killed.engine, job_id)
+    await killed.close()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE job SET state = '{' WHERE job_id = 'damaged'")
+    handle = await open_embedded(path, upgrade=upgrade)
+    [answer] = await handle.execute([beginning()])
+    assert isinstance(answer.reply, TrialBegun)
+    with pytest.raises(JobDamaged, match="job damaged cannot be read"):
+        await handle.execute([beginning("damaged")])
     await handle.close()
 
 

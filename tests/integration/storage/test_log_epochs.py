@@ -4,7 +4,7 @@ import pytest
 
 from bso.service.engine import Engine
 from bso.service.errors import LogOutdated
-from bso.service.log_watch import LogWatch
+from bso.service.log_epochs import LogWatch
 from bso.storage.tables import log_epoch, metadata
 from bso_migrations import upgrade
 from tests.contract.storage.training import ask, begin, registration

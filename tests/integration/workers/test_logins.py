@@ -10,7 +10,7 @@ import pytest
 from bso.domain.commands import DeleteJob, RegisterJob, Request
 from bso.domain.replies import Deleted, Problem
 from bso.schema.codec import encode_command
-from bso.service.snapshots import read_snapshot
+from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
 from bso_broker.dead_letters import SENDER_HEADER
 from bso_broker.rabbit import RabbitBroker

@@ -20,8 +20,8 @@ async def test_a_thousand_events_that_cannot_be_read_keep_no_others_from_being_p
     rows = " UNION ALL ".join(f"SELECT {number} AS number" for number in range(2, 1002))
     await execute(
         store,
-        f"INSERT INTO event (job_id, seq, part, payload, {columns}) "
-        f"SELECT job_id, number, number, '[', {columns} FROM event, ({rows}) AS numbers WHERE job_id = '{damaged}'",
+        f"INSERT INTO event (job_id, seq, part, log_epoch, payload, {columns}) "
+        f"SELECT job_id, number, number, 1, '[', {columns} FROM event, ({rows}) AS numbers WHERE job_id = '{damaged}'",
     )
     await register(ask, healthy)
     relay = Relay(store=store, sink=MemoryBroker().event_publisher(), metrics=Metrics(), age_s=0.0, interval_s=1.0)

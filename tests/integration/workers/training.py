@@ -19,7 +19,7 @@ from bso.schema.envelope import dump
 from bso.service.engine import Engine
 from bso.service.ports import Store
 from bso.service.records import StoredEvent
-from bso.service.snapshots import read_snapshot
+from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
 from bso_broker.ports import Broker, CommandCaller
 from tests.servers import PATIENCE_S, eventually_async

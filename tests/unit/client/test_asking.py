@@ -15,7 +15,9 @@ from tests.servers import PATIENCE_S
 from tests.unit.client.doubles import HARDWARE, job_spec
 
 LATER = Problem(type="busy", title="Busy", detail="later", is_retryable=True)
-RENEWED = LeaseRenewed(trial_number=1, recurrence_id="r", batch_size=64, epoch=1.0, bound=7.0, lease_s=0.03)
+RENEWED = LeaseRenewed(
+    trial_number=1, recurrence_id="r", batch_size=64, epoch=1.0, time_s=2.0, energy_j=20.0, bound=7.0, lease_s=0.03
+)
 
 
 class Scripted:

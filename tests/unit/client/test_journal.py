@@ -18,12 +18,12 @@ from bso.domain.replies import KEPT, Problem, Reply
 from bso.domain.trial import Outcome
 from bso_client.command_ids import beginning_id, new_command_id
 from bso_client.delivery.flush import Flushed, flush
-from bso_client.delivery.journal import Journal, Kept, Place, folder_of, place_of
+from bso_client.delivery.journal import Destination, Journal, Kept, destination_of, folder_of
 from bso_client.delivery.left_behind import contents, drop, take_over
 from tests.servers import PATIENCE_S
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, job_spec
 
-HERE = Place(address="amqp://broker:5672/jobs", login="trainer")
+HERE = Destination(address="amqp://broker:5672/jobs", login="trainer")
 
 
 @pytest.fixture
@@ -108,10 +108,10 @@ def test_address_login_and_job_have_folders_of_their_own(tmp_path: Path) -> None
 
 
 def test_a_place_never_shows_the_password() -> None:
-    assert place_of("amqps://trainer:s3cret@broker:5671/jobs") == Place(
+    assert destination_of("amqps://trainer:s3cret@broker:5671/jobs") == Destination(
         address="amqps://broker:5671/jobs", login="trainer"
     )
-    assert "s3cret" not in repr(place_of("amqp://trainer:s3cret@broker"))
+    assert "s3cret" not in repr(destination_of("amqp://trainer:s3cret@broker"))
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])

@@ -12,11 +12,9 @@ from bso_client import Outcome, TrainFailed
 from bso_client.delivery.journal import Journal
 from bso_client.delivery.outbox import Outbox
 from bso_client.distributed.exchange import Exchange
-from bso_client.distributed.pool import PooledMeter
 from bso_client.driver import Driver, Place
-from bso_client.meter import Meter
-from bso_client.training.consumption import Consumption
-from bso_client.training.state import Message, Step, TrainingState
+from bso_client.meter import Meter, PooledMeter
+from bso_client.training.state import Consumption, Message, Step, TrainingState
 from tests.servers import PATIENCE_S
 from tests.servers.waiting import eventually_async
 from tests.unit.client.doubles import HARDWARE, ScriptedMonitor, job_spec
@@ -182,7 +180,16 @@ async def test_one_refused_report_does_not_silence_the_trial(transport: SlowTran
 async def test_an_answer_of_another_kind_is_no_judgement(transport: SlowTransport) -> None:
     run, _outbox = run_over(transport, report_timeout_s=PATIENCE_S)
     await transport.answers.put(
-        LeaseRenewed(trial_number=1, recurrence_id="r", batch_size=64, epoch=1.0, bound=None, lease_s=1.0)
+        LeaseRenewed(
+            trial_number=1,
+            recurrence_id="r",
+            batch_size=64,
+            epoch=1.0,
+            time_s=2.0,
+            energy_j=20.0,
+            bound=None,
+            lease_s=1.0,
+        )
     )
     await evaluate(run, 0.95)
 

@@ -15,8 +15,7 @@ from bso_client.command_ids import new_command_id
 from bso_client.failures import ending_of
 from bso_client.job_spec import JobSpec
 from bso_client.notes import Note, Notebook
-from bso_client.training.consumption import Consumption
-from bso_client.training.state import TrainingState
+from bso_client.training.state import Consumption, TrainingState
 from tests.unit.client.doubles import HARDWARE, job_spec
 
 E = TypeVar("E", bound=BaseException)

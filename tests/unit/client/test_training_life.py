@@ -12,17 +12,16 @@ import pytest
 
 import bso_client.training
 from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, RenewLease, ReportEpoch
+from bso.domain.cost import Profiled
 from bso.domain.knowledge import Stage
-from bso.domain.profiling import Profiled
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import EpochReport, Outcome
 from bso_client import CannotResume, TrainFailed, WrongOrder
 from bso_client.training import state as state_module
 from bso_client.training.beginning import begun, begun_alone, resumed
 from bso_client.training.checkpoint import checkpoint_of, read_checkpoint
-from bso_client.training.consumption import Consumption
 from bso_client.training.recurrence import choose_alone, first_recurrence, loop_after
-from bso_client.training.state import TRANSITIONS, Phase, Step, TrainingState
+from bso_client.training.state import TRANSITIONS, Consumption, Phase, Step, TrainingState
 from bso_client.training.transitions import (
     acknowledged,
     checkpointed,
@@ -241,7 +240,9 @@ def test_the_reply_to_its_end_says_whether_another_trial_is_due() -> None:
 
 
 def test_a_renewal_brings_the_bound_that_holds_now() -> None:
-    renewed = LeaseRenewed(trial_number=7, recurrence_id="r", batch_size=64, epoch=1.0, bound=3.0, lease_s=30.0)
+    renewed = LeaseRenewed(
+        trial_number=7, recurrence_id="r", batch_size=64, epoch=1.0, time_s=2.0, energy_j=20.0, bound=3.0, lease_s=30.0
+    )
     training = received(a_training(), RenewLease(trial_number=7, trial_id="seven"), renewed).state
     assert (training.bound, training.lease_s) == (3.0, 30.0)
 

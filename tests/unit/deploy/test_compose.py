@@ -13,7 +13,7 @@ import pytest
 import typer
 import yaml
 
-from bso.cli.main import app
+from bso_cli.main import app
 from bso_workers.settings import FILE_SUFFIX, PREFIX, WorkerSettings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -54,7 +54,7 @@ def test_its_commands_exist_with_these_options(name: str) -> None:
 def test_its_commands_explain_themselves(name: str) -> None:
     _, command, *_ = SERVICES[name]["command"]
     done = subprocess.run(
-        [sys.executable, "-m", "bso.cli", command, "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "bso_cli", command, "--help"], capture_output=True, text=True, check=True
     )
     assert f"bso {command}" in done.stdout or "Usage" in done.stdout
 

@@ -18,9 +18,8 @@ from bso.domain.log import RecordedEvent
 from bso.domain.replies import KEPT
 from bso.domain.trial import Outcome
 from bso.schema.asyncapi import ANSWERS
-from bso.schema.codec import encode_command, encode_event, encode_reply
+from bso.schema.codec import COMMANDS, EVENTS, REPLIES, encode_command, encode_event, encode_reply, wire_name
 from bso.schema.errors import MalformedMessage
-from bso.schema.names import COMMANDS, EVENTS, REPLIES, wire_name
 from bso_broker.topology import TOPOLOGY
 from docs.write_asyncapi import FILE, text
 from tests.unit.domain.builders import A100, THE_EPOCH, JobLife, command_id, searching

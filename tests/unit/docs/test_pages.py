@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import typer
 
-from bso.cli.main import app
 from bso_broker.topology import client_permissions
+from bso_cli.main import app
 from bso_workers.metrics import Metrics
 from tests.servers import PATIENCE_S
 

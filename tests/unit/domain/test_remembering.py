@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bso.domain.remembering import MOST, remembered
+from bso.domain.frozen_values import MOST, remembered
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bso.domain.profiling import Profiled
+from bso.domain.cost import Profiled
+from bso.domain.progress import reports_of, squares_after
 from bso.domain.trial import Trial
-from bso.domain.within_run import reports_of, squares_after
 from tests.unit.domain.builders import A100, THE_EPOCH, JobLife
 
 TRIAL = Trial(

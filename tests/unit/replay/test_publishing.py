@@ -11,7 +11,7 @@ import pytest
 from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.log import RecordedEvent
 from bso.replay.publishing import Gone, Wanted, patient, publish
-from bso.schema.names import wire_name
+from bso.schema.codec import wire_name
 from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
 from bso.service.records import StoredEvent

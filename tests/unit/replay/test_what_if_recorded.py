@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from bso.domain.cost import Profiled
 from bso.domain.events import JobDeleted
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import resolve_spec
 from bso.domain.log import RecordedEvent
-from bso.domain.profiling import Profiled
 from bso.domain.trial import LEASE_LAPSED, Outcome, Trial, TrialState
 from bso.replay.folding import Folding
 from bso.replay.what_if.recorded import End, NotRecorded, Record, record_of

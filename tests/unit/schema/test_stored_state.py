@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from bso.domain.commands import BeginTrial, DescribeJob
-from bso.domain.curve.records import EpochKnowledge
 from bso.domain.errors import Retryable
 from bso.domain.events import Event, JobRegistered, JobRespecified
-from bso.domain.evolve import evolve, fold
+from bso.domain.evolve import fold
 from bso.domain.job import Job
-from bso.domain.learning_rate import LearningRate
 from bso.schema.codec import event_from, event_payload
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.schema.state import job_from_state, state_of
@@ -32,20 +30,6 @@ def old_job(**spec: Any) -> JobLife:
     life.register(version="v2")
     life.converge(life.begin("z"), 0.1 + 0.2)
     return life
-
-
-OLD_SPEC = (
-    '{"batch_sizes":[32,64],"default_batch_size":64,"eta_knob":0.5,"beta_knob":2.0,"target_metric":0.5,'
-    '"higher_is_better_metric":true,"max_epochs":100,"num_pruning_rounds":2,"window_size":0,"mab_prior_mean":0.0,'
-    '"mab_prior_precision":0.0,"mab_num_explorations":2,"mab_seed":1,"policy":"curve","version":"","cost_budget":null,'
-    '"early_stopping":true,"max_attempts":3}'
-)
-OLD_LOG = (
-    ("job_registered", f'{{"version_number":1,"spec":{OLD_SPEC},"seed":1,"owner":null}}'),
-    ("job_respecified", f'{{"version_number":2,"spec":{OLD_SPEC.replace("0.5,", "0.7,", 1)},"seed":1}}'),
-    ("job_respecified", f'{{"version_number":1,"spec":{OLD_SPEC},"seed":1}}'),
-)
-"""Events as they were recorded before versions inherited anything: word by word, with another eta_knob and back."""
 
 
 def inheriting() -> JobLife:
@@ -115,20 +99,6 @@ def test_fields_that_a_newer_release_added_are_ignored() -> None:
     assert job_from_state("job", job.last_seq, {**stored(job), "colour": "red"}) == replace(job, trials={})
 
 
-def test_a_state_of_an_older_release_has_no_learning_rates() -> None:
-    life = old_job()
-    life.begin("w", learning_rate=LearningRate(0.1, reference_batch_size=32))
-    job = life.job
-    assert job is not None
-    assert job_from_state("job", job.last_seq, stored(job)).version.learning_rate is not None
-    old = stored(job)
-    for version in old["versions"].values():
-        del version["learning_rate"]
-    read = job_from_state("job", job.last_seq, old)
-    assert [version.learning_rate for version in read.versions.values()] == [None, None]
-    assert replace(read.version, learning_rate=job.version.learning_rate) == job.version
-
-
 def test_what_was_inherited_is_read_as_it_was_stored() -> None:
     job = inheriting().job
     assert job is not None
@@ -139,63 +109,12 @@ def test_what_was_inherited_is_read_as_it_was_stored() -> None:
     assert not again.versions[1].epochs.is_inherited
 
 
-def test_in_a_state_of_an_older_release_nothing_is_inherited() -> None:
-    job = inheriting().job
-    assert job is not None
-    old = stored(job)
-    for version in old["versions"].values():
-        del version["epochs"]["is_inherited"]
-        for known in version["knowledge"].values():
-            del known["epoch_costs"]["is_inherited"]
-    again = job_from_state(job.job_id, job.last_seq, old)
-    assert again.versions[1] == job.versions[1]
-    assert not again.version.epochs.is_inherited
-    assert again.version.epochs.records == job.version.epochs.records
-
-
-def test_a_log_of_an_older_release_gives_the_state_that_it_gave_there() -> None:
-    job = fold("job", [event_from(event_type, json.loads(payload)) for event_type, payload in OLD_LOG])
-    assert (job.current_version, [version.spec.eta_knob for version in job.versions.values()]) == (1, [0.5, 0.7])
-    for version in job.versions.values():
-        assert (version.epochs, version.knowledge) == (EpochKnowledge(), {})
-    body = json.loads(OLD_LOG[1][1])
-    assert event_from("job_respecified", body | {"inherited": None}) == event_from("job_respecified", body)
-
-
 def test_an_event_with_an_inheritance_gives_the_state_that_was_decided() -> None:
     life = inheriting()
     [respecified] = life.happened(JobRespecified)
     assert respecified.inherited is not None
     assert event_from(*_parsed(respecified)) == respecified
     assert fold("job", [event_from(*_parsed(event)) for event in life.history]) == without_leases(life.folded())
-
-
-def test_a_state_of_an_older_release_has_counted_no_recurrences_without_a_model() -> None:
-    life = JobLife()
-    life.register(policy="pruning_thompson")
-    for night in range(3):
-        while life.give_up(life.begin(f"r{night}")).should_retry:
-            pass
-    assert life.job is not None
-    old = stored(life.job)
-    for version in old["versions"].values():
-        for known in version["knowledge"].values():
-            assert known.pop("recurrences_without_model") == 3
-            known["pruning"]["barren_rounds"] = 3
-    life.job = job_from_state("job", life.job.last_seq, old)
-    trial = life.begin("after")
-    assert "needs attention: 3 recurrences in a row" in trial.warnings[0]
-    assert not life.give_up(trial).should_retry, "what needed attention there needs it here"
-    life.converge(life.begin("good"), 10.0)
-    assert life.begin("later").warnings == ()
-
-
-def test_a_recurrence_recorded_without_its_version_ended_as_it_did_there() -> None:
-    body = {"recurrence_id": "a", "has_model": False, "trial_number": None, "reason": "none of 3 attempts converged"}
-    event = event_from("recurrence_ended", body)
-    job = inheriting().job
-    assert job is not None
-    assert evolve(job, event).versions == job.versions
 
 
 def test_a_specification_recorded_without_a_policy_is_one_of_pruning_thompson_for_ever() -> None:

@@ -27,7 +27,7 @@ from bso.service.errors import (
 from bso.service.memory import InMemoryStore
 from bso.service.ports import UnitOfWork
 from bso.service.records import Changes, JobChange
-from bso.service.snapshots import SnapshotReader, read_snapshot
+from bso.service.serialization import SnapshotReader, read_snapshot
 from tests.contract.storage.doubles import HeldCommit, Step, SteppedStore, rule_that_breaks_on, rule_that_takes
 from tests.contract.storage.training import JOB, ask, begin, beginning, registration, report, whole_history
 

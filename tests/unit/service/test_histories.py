@@ -13,11 +13,11 @@ from bso.domain.trial import Outcome
 from bso.replay.folding import LogBroken
 from bso.schema.errors import StateTooNew
 from bso.service.engine import Engine
-from bso.service.event_rows import epoch_report_of, recorded_from
 from bso.service.leases import expiry_of
 from bso.service.memory import InMemoryStore
 from bso.service.records import LoggedEvent, NewEvent, StoredEvent
 from bso.service.retention import prune_events, purge_jobs
+from bso.service.serialization import epoch_report_of, recorded_from
 from tests.contract.storage.training import (
     JOB,
     Campaign,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bso_client.boot import boot_id
 from bso_client.power.guard import LimitRecord, LockFile
+from bso_client.processes import boot_id
 from tests.fakes.gpus import FakeGpus
 from tests.integration.client.power.conftest import MakePowerLimit
 from tests.servers.waiting import eventually

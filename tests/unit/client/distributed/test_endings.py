@@ -3,11 +3,10 @@ import pytest
 from bso.domain.replies import Problem
 from bso.domain.trial import OUT_OF_MEMORY, Outcome
 from bso_client import BsoError, InvalidSpec, Refused, TrainFailed
-from bso_client.distributed.carried import carried, raise_first
 from bso_client.distributed.endings import Evaluated, Left, ending_of_all
-from bso_client.distributed.pool import PooledMeter
-from bso_client.meter import Meter
-from bso_client.training.consumption import Consumption
+from bso_client.distributed.exchange import carried, raise_first
+from bso_client.meter import Meter, PooledMeter
+from bso_client.training.state import Consumption
 
 NOTHING = Consumption()
 GOES_ON = Evaluated(epoch=1.0, metric=0.1, consumed=NOTHING)

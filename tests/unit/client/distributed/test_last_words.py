@@ -10,11 +10,10 @@ from bso.domain.replies import Reply, TrialBegun
 from bso.domain.trial import Outcome
 from bso_client.command_ids import new_command_id
 from bso_client.delivery.flush import flush
-from bso_client.delivery.journal import Journal, Place
+from bso_client.delivery.journal import Destination, Journal
 from bso_client.delivery.left_behind import contents
 from bso_client.distributed.leader import LastWords, Leader, say_for
-from bso_client.training.consumption import Consumption
-from bso_client.training.state import TrainingState
+from bso_client.training.state import Consumption, TrainingState
 from tests.servers import PATIENCE_S
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, job_spec
 
@@ -28,7 +27,7 @@ def optimizer() -> ReachableOptimizer:
 
 @pytest.fixture
 def journal_of(tmp_path: Path) -> Callable[[str], Journal]:
-    return lambda job_id: Journal(tmp_path, Place(address="amqp://broker", login="trainer"), job_id)
+    return lambda job_id: Journal(tmp_path, Destination(address="amqp://broker", login="trainer"), job_id)
 
 
 async def asked(optimizer: ReachableOptimizer, command: Command) -> Reply:

@@ -9,7 +9,7 @@ import pytest
 
 from bso_client.energy.monitor import total_energy_j
 from bso_client.meter import Meter
-from bso_client.training.consumption import Consumption
+from bso_client.training.state import Consumption
 from tests.unit.client.doubles import Measured, ScriptedMonitor
 
 

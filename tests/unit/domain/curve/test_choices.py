@@ -14,11 +14,10 @@ from bso.domain.curve.records import EpochKnowledge
 from bso.domain.curve.standing import standing_of
 from bso.domain.curve.sums import RunSums
 from bso.domain.events import TrialStarted
-from bso.domain.job import Job, JobVersion
+from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import CURVE, JobSpec
 from bso.domain.knowledge import fresh_knowledge
 from bso.domain.policy import Choice
-from bso.domain.recurrence import Recurrence
 from bso.domain.replies import Confidence, JobDescription
 from bso.domain.trial import Outcome
 from tests.unit.domain.builders import A100, V100, expect

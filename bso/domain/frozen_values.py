@@ -1,4 +1,4 @@
-"""Copies of frozen values with some fields changed: dataclasses.replace, in a fraction of the time.
+"""Frozen values, fast: copies with some fields changed, and results that are worked out once.
 
 Every event copies the job and what it changes in it, and most of the time that a decision takes went into that:
 dataclasses.replace calls ``__init__`` with all fields by name, and that of a frozen class sets each of them by a slow
@@ -7,17 +7,48 @@ frozen value when all are set; by code that names them, compiled once for each c
 methods, since ``setattr`` with a name takes several times as long. What is more than the sum of its slots is left to
 dataclasses.replace: a class with a ``__post_init__``, with a base class, without slots, or whose ``__init__`` takes
 something else than its fields. So is a name that is no field: the error is the usual one.
+
+What pure functions make of such values is remembered where it is asked for again and again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-__all__ = ["replace"]
+MOST = 64
+"""Results that are kept; the oldest goes first."""
+
+_Values = ParamSpec("_Values")
+_Result = TypeVar("_Result")
+
+
+def remembered(function: Callable[_Values, _Result]) -> Callable[_Values, _Result]:
+    """The same pure function of frozen values, which works the latest results out only once.
+
+    It goes by which objects are asked about, not by what they hold: values that hold mappings have no hash.
+    """
+    results: OrderedDict[tuple[object, ...], tuple[object, _Result]] = OrderedDict()
+
+    @wraps(function)
+    def remembering(*values: _Values.args, **named: _Values.kwargs) -> _Result:
+        key = (*map(id, values), *named, *map(id, named.values()))
+        kept = results.get(key)
+        if kept is None:
+            kept = ((values, named), function(*values, **named))  # while kept, nothing else can have their ids
+            results[key] = kept
+            while len(results) > MOST:
+                results.popitem(last=False)
+        return kept[1]
+
+    return remembering
+
+
+__all__ = ["remembered", "replace"]
 
 _Value = TypeVar("_Value")
 _TakeAll = Callable[[Any, Any], None]

@@ -1,10 +1,21 @@
-"""How helper processes of this package are started: with the import path of the script, and nothing in front of it."""
+"""Processes: which boot of the machine they belong to, and how helper processes of this package are started."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot, the same in all containers of the machine; empty where it does not say."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
 
 _PROGRAM = (
     "import importlib, json, sys; sys.path += [path for path in json.loads(sys.argv[1]) if path not in sys.path]; "
