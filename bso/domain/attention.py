@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from bso.domain import pruning
 from bso.domain.events import AttentionNeeded, Event
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Knowledge, costs_of, feasible
+from bso.domain.knowledge import Knowledge, costs_of, feasible, nearest
+from bso.domain.policies import policy_named
 from bso.domain.policy import Choice
 from bso.domain.trial import Trial
 
@@ -54,8 +54,9 @@ def choose_with_attention(version: JobVersion, recurrence: Recurrence, hardware:
     """
     spec, knowledge = version.spec, version.knowledge_on(hardware)
     offered = _offered(spec, knowledge, recurrence)
-    default = pruning.nearest(spec.default_batch_size, offered)
-    converged = {size for size in offered if _has_converged(version, knowledge, size)}
+    default = nearest(spec.default_batch_size, offered)
+    policy = policy_named(spec.policy)
+    converged = {size for size in offered if policy.has_converged(version, knowledge, size)}
     others = converged or {size for size in offered if _is_untried(knowledge, size)}
 
     def turn(size: int) -> tuple[int, float, float]:
@@ -82,12 +83,6 @@ def _offered(spec: JobSpec, knowledge: Knowledge, recurrence: Recurrence) -> fro
     fitting = frozenset(size for size in usable if recurrence.may_fit(size, key)) or frozenset({min(usable)})
     fresh = frozenset(size for size in fitting if not recurrence.excludes(size, key)) or fitting
     return frozenset(size for size in fresh if not knowledge.arm(size).is_resting) or fresh
-
-
-def _has_converged(version: JobVersion, knowledge: Knowledge, batch_size: int) -> bool:
-    """Whether a batch size has converged in this version, also before a change point if the policy remembers that."""
-    is_remembered = version.epochs.record(batch_size).has_converged and not version.epochs.is_unproven
-    return knowledge.arm(batch_size).convergences > 0 or is_remembered
 
 
 def _is_untried(knowledge: Knowledge, batch_size: int) -> bool:

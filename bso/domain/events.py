@@ -1,6 +1,7 @@
 """Events: facts that happened to a job, in the past tense. Folding them with evolve gives the job's state.
 
 Whatever was computed stands in the event, so that folding a log decides nothing and calls no numerical library.
+A policy may have events of its own beside these.
 ``hardware_key`` together with ``version_number`` names the knowledge that an event changes.
 """
 
@@ -9,16 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from bso.domain.commands import PowerMeasurement
-from bso.domain.curve.records import LearntCurve
 from bso.domain.hardware import HardwareKind
 from bso.domain.inheritance import Inheritance
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Stage
 from bso.domain.learning_rate import LearningRate
 from bso.domain.trial import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyData:
+    """A value of a policy's own class, and the name of the policy, which reads it again."""
+
+    policy: str
+    data: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +62,7 @@ class RecurrenceOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A training run began, with this batch size and for this reason."""
+    """A training run began, with this batch size and for this reason. ``mark`` is the policy's; see Choice."""
 
     trial_number: int
     trial_id: str
@@ -69,7 +76,7 @@ class TrialStarted:
     bound: float | None
     started_at: datetime
     learning_rate: LearningRate | None = None
-    is_second_look: bool = False
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +116,7 @@ class TrialResumed:
 class TrialEnded:
     """A trial has its outcome. ``learnt_cost`` [J] is what its batch size learns from it; None: nothing.
 
-    ``learnt_curve`` is what the policy ``curve`` has fitted; other policies learn none.
+    ``learnt`` is what the policy has fitted to it and will remember; None: nothing.
 
     ``is_failure``: its batch size failed by it; in Pruning a convergence above the bound is one too. ``is_stop``: a
     judgement has ended it as failed, and its training has not acknowledged that yet.
@@ -126,7 +133,7 @@ class TrialEnded:
     is_failure: bool
     learnt_cost: float | None
     ended_at: datetime
-    learnt_curve: LearntCurve | None = None
+    learnt: PolicyData | None = None
     is_stop: bool = False
 
 
@@ -147,7 +154,7 @@ class LateResult:
     is_over_bound: bool
     is_failure: bool
     learnt_cost: float | None
-    learnt_curve: LearntCurve | None = None
+    learnt: PolicyData | None = None
     recorded_outcome: Outcome | None = None
 
 
@@ -169,7 +176,7 @@ class StopWithdrawn:
 class ChangePoint:
     """Costs have risen or fallen: the reference and the windows begin anew with this trial.
 
-    ``old_reference`` [J]: by pruning_thompson the cheapest converged cost before, by curve what was expected of it.
+    ``old_reference`` [J]: what a run should have cost at most, or was expected to cost, until then.
     """
 
     version_number: int
@@ -177,29 +184,6 @@ class ChangePoint:
     trial_number: int
     cost: float
     old_reference: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundEnded:
-    """A pruning round is over. No survivors: nothing converged within its bound; the exploration begins again later."""
-
-    version_number: int
-    hardware_key: str
-    round_number: int
-    survivors: tuple[int, ...]
-    pruned: tuple[int, ...]
-    next_default_batch_size: int
-    recurrence_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageEntered:
-    """The job went from one stage to the next."""
-
-    version_number: int
-    hardware_key: str
-    stage: Stage
-    batch_sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +243,7 @@ class JobSnapshotted:
     state: Mapping[str, Any]
 
 
-Event = (
+CommonEvent = (
     JobRegistered
     | JobRespecified
     | RecurrenceOpened
@@ -272,8 +256,6 @@ Event = (
     | StopAcknowledged
     | StopWithdrawn
     | ChangePoint
-    | RoundEnded
-    | StageEntered
     | AttentionNeeded
     | RecurrenceEnded
     | BatchSizeAllowed
@@ -282,3 +264,15 @@ Event = (
     | JobSnapshotted
 )
 """Every event."""
+
+
+class PolicyEvent(Protocol):
+    """An event of a policy's own, a frozen dataclass; ``sentence`` says what happened, for people."""
+
+    @property
+    def version_number(self) -> int: ...
+    @property
+    def sentence(self) -> str: ...
+
+
+Event = CommonEvent | PolicyEvent

@@ -6,22 +6,30 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bso.domain import events as happened
-from bso.domain.curve.evolution import with_approach, with_learnt_curve, with_second_look
 from bso.domain.events import Event
 from bso.domain.forgetting import after_allowing, after_change_point
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.knowledge import Knowledge
 from bso.domain.learning import with_end_of_trial
+from bso.domain.policies import policy_named
+from bso.domain.policy import Policy
 from bso.domain.progress import progressed, squares_after
 from bso.domain.stops import with_other_result, with_stop, withdrawn, without_stop
 from bso.domain.trial import FAILURES, OUT_OF_MEMORY, EpochReport, Outcome, Trial, TrialState, reason_code
 
 
 def evolve(job: Job, event: Event) -> Job:
-    """The job after an event, which thereby takes the next number (``last_seq``)."""
-    changed: Job = _EVOLUTIONS[type(event)](job, event)
-    return replace(changed, last_seq=job.last_seq + 1)
+    """The job after an event, which thereby takes the next number (``last_seq``).
+
+    What all policies have in common comes first, then what the job's policy remembers. Raises PolicyMissing.
+    """
+    change = _EVOLUTIONS.get(type(event))
+    after: Job = job if change is None else change(job, event)
+    policy = _concerned(job, event)
+    if policy is not None:
+        after = policy.evolve(job, after, event)
+    return replace(after, last_seq=job.last_seq + 1)
 
 
 def fold(job_id: str, events: Iterable[Event]) -> Job:
@@ -53,7 +61,7 @@ def _new_version(event: happened.JobRegistered | happened.JobRespecified) -> Job
     version = JobVersion(version_number=event.version_number, spec=event.spec, seed=event.seed)
     if event.inherited is None:
         return version
-    return replace(version, epochs=event.inherited.epochs, knowledge=event.inherited.knowledge)
+    return replace(version, memories=event.inherited.memories, knowledge=event.inherited.knowledge)
 
 
 def _recurrence_opened(job: Job, event: happened.RecurrenceOpened) -> Job:
@@ -84,8 +92,6 @@ def _trial_started(job: Job, event: happened.TrialStarted) -> Job:
     version = job.versions[event.version_number]
     if event.learning_rate is not None:
         job = job.with_version(replace(version, learning_rate=event.learning_rate))
-    if event.is_second_look:
-        job = with_second_look(job, event)
     return job.with_knowledge(event.version_number, job.knowledge_of(trial))
 
 
@@ -100,14 +106,13 @@ def _epoch_reported(job: Job, event: happened.EpochReported) -> Job:
         metric=event.metric,
         is_profiling=event.is_profiling,
     )
-    reported = job.with_trial(
+    return job.with_trial(
         replace(
             progressed(trial, report, cost=event.cost),
             cost_squares=squares_after(trial, epoch=event.epoch, cost=event.cost, is_profiling=event.is_profiling),
             bound=event.bound,
         )
     )
-    return with_approach(reported, trial, event)
 
 
 def _suspended(job: Job, event: happened.TrialSuspended) -> Job:
@@ -161,8 +166,9 @@ def _stop_withdrawn(job: Job, event: happened.StopWithdrawn) -> Job:
 
 def _with_result(job: Job, trial: Trial, event: happened.TrialEnded | happened.LateResult) -> Job:
     job = with_other_result(job, trial.version_number)
-    knowledge = with_end_of_trial(job.knowledge_of(trial), job.spec_of(trial), trial, event)
-    job = with_learnt_curve(job.with_knowledge(trial.version_number, knowledge), trial, event.learnt_curve)
+    spec, known = job.spec_of(trial), job.knowledge_of(trial)
+    excluded = policy_named(spec.policy).excluded(known)
+    job = job.with_knowledge(trial.version_number, with_end_of_trial(known, spec, trial, event, excluded=excluded))
     recurrence = job.recurrences.get(trial.recurrence_id)
     if recurrence is None or event.outcome not in FAILURES:
         return job
@@ -180,27 +186,6 @@ def _with_result(job: Job, trial: Trial, event: happened.TrialEnded | happened.L
 
 def _change_point(job: Job, event: happened.ChangePoint) -> Job:
     return job.with_knowledge(event.version_number, after_change_point(_knowledge(job, event)))
-
-
-def _round_ended(job: Job, event: happened.RoundEnded) -> Job:
-    knowledge = _knowledge(job, event)
-    state = knowledge.pruning
-    if event.survivors:
-        state = replace(
-            state,
-            round_number=event.round_number + 1,
-            default_batch_size=event.next_default_batch_size,
-            pruned=state.pruned | set(event.pruned),
-            paused_in=None,
-            verdicts={},
-        )
-    else:
-        state = replace(state, paused_in=event.recurrence_id, verdicts={})
-    return job.with_knowledge(event.version_number, replace(knowledge, pruning=state))
-
-
-def _stage_entered(job: Job, event: happened.StageEntered) -> Job:
-    return job.with_knowledge(event.version_number, replace(_knowledge(job, event), stage=event.stage))
 
 
 def _attention_needed(job: Job, event: happened.AttentionNeeded) -> Job:
@@ -256,10 +241,24 @@ def _power_profiled(job: Job, _event: happened.PowerProfiled) -> Job:
     return job if job.has_power_profiles else replace(job, has_power_profiles=True)
 
 
-def _knowledge(
-    job: Job, event: happened.ChangePoint | happened.RoundEnded | happened.StageEntered | happened.AttentionNeeded
-) -> Knowledge:
+def _knowledge(job: Job, event: happened.ChangePoint | happened.AttentionNeeded) -> Knowledge:
     return job.versions[event.version_number].knowledge[event.hardware_key]
+
+
+def _concerned(job: Job, event: Any) -> Policy | None:
+    """The policy that may remember something of an event; None: it concerns none."""
+    match event:
+        case happened.EpochReported() | happened.TrialEnded() | happened.LateResult() | happened.StopWithdrawn():
+            number = job.trials[event.trial_number].version_number
+        case happened.TrialStarted() | happened.ChangePoint():
+            number = event.version_number
+        case happened.BatchSizeAllowed():
+            number = job.current_version
+        case _ if type(event) in _EVOLUTIONS:
+            return None
+        case _:  # an event of the policy's own
+            number = event.version_number
+    return policy_named(job.versions[number].spec.policy)
 
 
 _EVOLUTIONS: dict[type, Callable[[Job, Any], Job]] = {
@@ -275,8 +274,6 @@ _EVOLUTIONS: dict[type, Callable[[Job, Any], Job]] = {
     happened.StopAcknowledged: _stop_acknowledged,
     happened.StopWithdrawn: _stop_withdrawn,
     happened.ChangePoint: _change_point,
-    happened.RoundEnded: _round_ended,
-    happened.StageEntered: _stage_entered,
     happened.AttentionNeeded: _attention_needed,
     happened.RecurrenceEnded: _recurrence_ended,
     happened.BatchSizeAllowed: _batch_size_allowed,

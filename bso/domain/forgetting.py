@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bso.domain.frozen_values import replace
-from bso.domain.knowledge import ArmRecord, Knowledge, PruningState, Stage, too_large_from
+from bso.domain.knowledge import ArmRecord, Knowledge
 
 
 def after_change_point(knowledge: Knowledge) -> Knowledge:
@@ -22,7 +22,6 @@ def after_change_point(knowledge: Knowledge) -> Knowledge:
         arms=arms,
         window=(),
         change_points=knowledge.change_points + 1,
-        pruning=_explored_anew(knowledge),
     )
 
 
@@ -31,23 +30,10 @@ def after_allowing(knowledge: Knowledge, batch_size: int) -> Knowledge:
 
     Whatever fits proves that smaller ones do, so their memory failures are forgotten too.
     """
-    ceiling = too_large_from(knowledge)
-    lifted = {size for size in knowledge.pruning.pruned if ceiling is not None and ceiling <= size <= batch_size}
-    lifted.add(batch_size)
     arms = {
         size: replace(arm, out_of_memories=0) if size <= batch_size else arm for size, arm in knowledge.arms.items()
     }
     if batch_size in arms:
         allowed = replace(arms[batch_size], exceeds_wall_time=False, interrupted_after_s=(), is_resting=False)
         arms[batch_size] = allowed
-    state = knowledge.pruning
-    verdicts = {
-        size: verdict for size, verdict in state.verdicts.items() if not (size <= batch_size and verdict.is_infeasible)
-    }
-    return replace(knowledge, arms=arms, pruning=replace(state, verdicts=verdicts, pruned=state.pruned - lifted))
-
-
-def _explored_anew(knowledge: Knowledge) -> PruningState:
-    """The round begins again: what was pruned by the old reference, while still exploring, may be fine by the new."""
-    state = replace(knowledge.pruning, verdicts={}, paused_in=None)
-    return replace(state, pruned=frozenset()) if knowledge.stage is Stage.PRUNING else state
+    return replace(knowledge, arms=arms)

@@ -4,62 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from bso.domain.curve.records import EpochKnowledge
 from bso.domain.frozen_values import replace
 from bso.domain.job import JobVersion
-from bso.domain.job_spec import CURVE, JobSpec
-from bso.domain.knowledge import OUT_OF_MEMORY_FOR_GOOD, ArmRecord, Knowledge, fresh_knowledge
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import OUT_OF_MEMORY_FOR_GOOD, ArmRecord, Knowledge
+from bso.domain.policies import policy_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inheritance:
-    """What a version knows before its first run: of ``epochs``, and by key of the hardware kind of costs and memory.
+    """What a version knows before its first run, and its policy remembers; by key of the hardware kind of each.
 
-    ``source`` names the version or the job that it comes from, for people.
+    ``source`` names the version or the job that it comes from, for people; ``batch_sizes`` are those that it concerns.
     """
 
     source: str
-    epochs: EpochKnowledge
+    batch_sizes: tuple[int, ...]
+    memories: Mapping[str, Any]
     knowledge: Mapping[str, Knowledge]
 
 
 def inheritance_from(source: JobVersion, spec: JobSpec, *, sibling: str | None = None) -> Inheritance | None:
     """What a version with this specification takes over from another one of its job, or of the job ``sibling``.
 
-    What the difference between two versions of a job does not concern is taken over as it is: epoch costs where only
-    the target differs, epochs where only eta_knob does. All else is what was before a change, which the version's own
-    runs confirm or refute. None: the source has no run, or one of both is not under the policy ``curve``.
+    None: both have different policies, or theirs takes nothing over. Raises PolicyMissing.
     """
-    if not do_policies_inherit(source.spec, spec) or not source.epochs.records:
+    if source.spec.policy != spec.policy:
         return None
-    one, other = source.spec, spec
-    is_same_training = sibling is None and one.version == other.version
-    has_same_target = (one.target_metric, one.higher_is_better_metric) == (
-        other.target_metric,
-        other.higher_is_better_metric,
-    )
+    inherited = policy_named(spec.policy).inherit(source, spec, is_sibling=sibling is not None)
+    if inherited is None:
+        return None
+    knowledge = {
+        key: _knowledge(known).with_memory(spec.policy, inherited.on_hardware[key])
+        if key in inherited.on_hardware
+        else _knowledge(known)
+        for key, known in source.knowledge.items()
+    }
     return Inheritance(
         source=f"version {source.version_number}" if sibling is None else f"job {sibling}",
-        epochs=source.epochs.at_rest() if is_same_training and has_same_target else source.epochs.handed_on(),
-        knowledge={
-            key: _knowledge(known, spec, is_same=is_same_training and one.eta_knob == other.eta_knob)
-            for key, known in source.knowledge.items()
-        },
+        batch_sizes=tuple(sorted(inherited.batch_sizes.union(*(known.arms for known in knowledge.values())))),
+        memories={spec.policy: inherited.memory},
+        knowledge=knowledge,
     )
 
 
-def do_policies_inherit(source: JobSpec, spec: JobSpec) -> bool:
-    """Whether a specification's policy can go on with what another's has learnt."""
-    return {source.policy, spec.policy} == {CURVE}
-
-
-def _knowledge(known: Knowledge, spec: JobSpec, *, is_same: bool) -> Knowledge:
+def _knowledge(known: Knowledge) -> Knowledge:
     """Of a batch size that ran out of memory for good, one more time will prove it."""
     arms = {
         size: ArmRecord(out_of_memories=min(arm.out_of_memories, OUT_OF_MEMORY_FOR_GOOD - 1))
         for size, arm in known.arms.items()
         if arm.out_of_memories
     }
-    costs = known.epoch_costs if is_same else known.epoch_costs.handed_on()
-    return replace(fresh_knowledge(spec, known.hardware), arms=arms, epoch_costs=costs)
+    return replace(Knowledge(hardware=known.hardware), arms=arms, is_inherited=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from bso.domain.curve.cost_records import EpochCostKnowledge
-from bso.domain.curve.records import EpochKnowledge
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Knowledge, fresh_knowledge
+from bso.domain.knowledge import Knowledge
 from bso.domain.learning_rate import LearningRate
 from bso.domain.trial import Trial, TrialState
 
@@ -43,8 +42,8 @@ class Recurrence:
 class JobVersion:
     """One identity of the job, and what was learnt under it, by key of the hardware kind.
 
-    ``learning_rate`` is that of the last trial which named one. ``epochs`` is what the policy ``curve`` knows of
-    epochs to the target, on whatever hardware.
+    ``learning_rate`` is that of the last trial which named one. ``memories`` holds what each policy remembers of the
+    version on whatever hardware, by its name.
     """
 
     version_number: int
@@ -52,31 +51,28 @@ class JobVersion:
     seed: int
     knowledge: Mapping[str, Knowledge] = field(default_factory=dict)
     learning_rate: LearningRate | None = None
-    epochs: EpochKnowledge = EpochKnowledge()
+    memories: Mapping[str, Any] = field(default_factory=dict)
 
     def knowledge_on(self, hardware: HardwareKind) -> Knowledge:
         """What is known on a hardware kind; fresh where nothing is."""
         found = self.knowledge.get(hardware.key)
-        return found if found is not None else fresh_knowledge(self.spec, hardware)
+        return found if found is not None else Knowledge(hardware=hardware)
 
-    def costs_elsewhere(self, hardware: HardwareKind) -> EpochCostKnowledge | None:
-        """What is known of epoch costs on another hardware kind, the one of which most is; None: there is none."""
-        own = hardware.key
-        others = [self.knowledge[key].epoch_costs for key in sorted(self.knowledge) if key != own]
-        known = [one for one in others if one.records]
-        return max(known, key=lambda one: one.weight) if len(known) > 1 else next(iter(known), None)
+    def with_memory(self, policy: str, memory: object) -> JobVersion:
+        """The version with what a policy remembers replaced."""
+        return replace(self, memories={**self.memories, policy: memory})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnacknowledgedStop:
     """A stop that its training may not know of: the reply to its report may be lost.
 
-    ``knowledge`` and ``epochs`` are what was known before it; None: other results of the version have come since.
+    ``knowledge`` and ``memories`` are what was known before it; None: other results of the version have come since.
     """
 
     version_number: int
     knowledge: Knowledge | None
-    epochs: EpochKnowledge | None
+    memories: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

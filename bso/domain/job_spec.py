@@ -13,14 +13,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bso.domain.errors import Rejected
+from bso.domain.policies import default_policy, is_policy_name, policy_names
 
 MAX_BATCH_SIZE = 2**31 - 1
 MAX_BATCH_SIZES = 1000
 MAX_VERSION_LENGTH = 120
-PRUNING_THOMPSON, CURVE = "pruning_thompson", "curve"
-POLICIES = (PRUNING_THOMPSON, CURVE)
-DEFAULT_POLICY = CURVE
-"""That of a new job whose specification names none."""
 _MOST_UNKNOWN = 5
 _MOST_WRONG_SIZES = 5
 
@@ -52,14 +49,12 @@ class JobSpec:
     converged cost. ``window_size`` 0 means: learn from all trials since the last change point; else from the last
     window_size * len(batch_sizes). ``cost_budget`` [J] bounds a trial while nothing has converged. ``max_attempts``
     trials at most serve one recurrence, those not counted that were interrupted or cancelled; the last of them runs
-    without a bound. ``min_saving``: the policy ``curve`` stays where it is unless it saves this share of the cost.
-
-    The defaults here are also what is read where a recorded specification lacks a field. Hence that of ``policy``
-    never changes, records without it being of jobs that learn by pruning_thompson; a new job gets ``curve``.
+    without a bound. ``min_saving``: a policy that minds it stays where it is unless it saves this share of the cost.
     """
 
     batch_sizes: tuple[int, ...]
     default_batch_size: int
+    policy: str
     eta_knob: float = 0.5
     beta_knob: float | None = 2.0
     target_metric: float = 0.5
@@ -71,7 +66,6 @@ class JobSpec:
     mab_prior_precision: float = 0.0
     mab_num_explorations: int = 2
     mab_seed: int | None = None
-    policy: str = PRUNING_THOMPSON
     version: str = ""
     cost_budget: float | None = None
     early_stopping: bool = True
@@ -123,7 +117,7 @@ def resolve_spec(requested: Mapping[str, Any], recorded: JobSpec | None = None) 
         except _Invalid as invalid:
             problems[name] = str(invalid)
     if recorded is None:
-        values.setdefault("policy", DEFAULT_POLICY)
+        values.setdefault("policy", default_policy())
         problems.update(
             {name: "is required" for name in ("batch_sizes", "default_batch_size") if name not in requested}
         )
@@ -217,8 +211,8 @@ def _is_batch_size(raw: object) -> bool:
 
 
 def _policy(raw: object) -> str:
-    if not isinstance(raw, str) or raw not in POLICIES:
-        raise _Invalid(f"must be one of {', '.join(POLICIES)}, got {_shown(raw)}")
+    if not isinstance(raw, str) or not is_policy_name(raw):
+        raise _Invalid(f"must be the name of a policy, such as {', '.join(policy_names())}, got {_shown(raw)}")
     return raw
 
 

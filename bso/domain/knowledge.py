@@ -1,27 +1,19 @@
-"""What one version of a job has learnt on one hardware kind: costs, failures, and where the policy stands."""
+"""What one version of a job has learnt on one hardware kind: costs, failures, and what its policy remembers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from typing import Any
 
-from bso.domain.curve.cost_records import EpochCostKnowledge
-from bso.domain.frozen_values import remembered
+from bso.domain.frozen_values import remembered, replace
 from bso.domain.hardware import HardwareKind
-from bso.domain.job_spec import PRUNING_THOMPSON, JobSpec
+from bso.domain.job_spec import JobSpec
 from bso.domain.statistics import CostStatistics, statistics_of
 
 INTERRUPTIONS_BEFORE_REST = 3
 OUT_OF_MEMORY_FOR_GOOD = 2
 NOT_CONVERGED_BEFORE_EXCLUSION = 2
-
-
-class Stage(Enum):
-    """The stages of the Zeus paper (NSDI '23, section 4)."""
-
-    PRUNING = "Pruning"  # exploration: which batch sizes converge within the bound
-    MAB = "MAB"  # multi-armed bandit over those that survived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,68 +49,40 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundVerdict:
-    """The first final verdict of a batch size in a pruning round, and the costs that the round added to it."""
-
-    has_converged: bool
-    is_infeasible: bool = False
-    costs: CostStatistics = CostStatistics()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruningState:
-    """Where the exploration stands. ``default_batch_size`` is the round's; ``pruned`` stay out of the bandit, too.
-
-    After a round in which nothing converged the exploration begins again, but not within the recurrence ``paused_in``.
-    """
-
-    default_batch_size: int
-    round_number: int = 1
-    verdicts: Mapping[int, RoundVerdict] = field(default_factory=dict)
-    pruned: frozenset[int] = frozenset()
-    paused_in: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """All that was learnt on one hardware kind. ``epoch_costs`` is the policy ``curve``'s.
+    """All that was learnt on one hardware kind. ``memories`` holds what each policy remembers of it, by its name.
 
     ``recurrences_without_model`` counts those in a row that ended here with no attempt left; see attention.
+    ``is_inherited``: no trial has ended here yet, and all that is known is another version's, or another job's.
     """
 
     hardware: HardwareKind
-    stage: Stage
-    pruning: PruningState
     arms: Mapping[int, ArmRecord] = field(default_factory=dict)
     window: tuple[Observation, ...] = ()
     recurrences_without_model: int = 0
     needs_attention: bool = False
     change_points: int = 0
-    epoch_costs: EpochCostKnowledge = EpochCostKnowledge()
+    is_inherited: bool = False
+    memories: Mapping[str, Any] = field(default_factory=dict)
 
     def arm(self, batch_size: int) -> ArmRecord:
         """What is known of a batch size; an empty record if nothing is."""
         return self.arms.get(batch_size, _NOTHING)
 
+    def with_memory(self, policy: str, memory: object) -> Knowledge:
+        """The knowledge with what a policy remembers replaced."""
+        return replace(self, memories={**self.memories, policy: memory})
+
 
 _NOTHING = ArmRecord()
 
 
-def fresh_knowledge(spec: JobSpec, hardware: HardwareKind) -> Knowledge:
-    """The knowledge before the first trial on a hardware kind."""
-    return Knowledge(
-        hardware=hardware,
-        stage=Stage.PRUNING if spec.num_pruning_rounds and spec.policy == PRUNING_THOMPSON else Stage.MAB,
-        pruning=PruningState(default_batch_size=spec.default_batch_size),
-    )
-
-
 @remembered  # every report asks for it, and only the end of a trial changes it
-def reference_of(knowledge: Knowledge, spec: JobSpec) -> float | None:
+def reference_of(knowledge: Knowledge, spec: JobSpec, excluded: frozenset[int]) -> float | None:
     """The cheapest converged cost [J] in the window, the base of early stopping; None before any.
 
-    That of a batch size that cannot be had any more (removed, infeasible, pruned, no longer converging) would stop
-    all others for ever: it counts only while no better one has converged.
+    That of a batch size that cannot be had any more (removed, infeasible, no longer converging, ``excluded`` by the
+    policy) would stop all others for ever: it counts only while no better one has converged.
     """
     sizes = {seen.batch_size for seen in knowledge.window} if spec.window_size else knowledge.arms
     costs = {size: cost for size in sizes if (cost := cheapest_of(knowledge, spec, size)) is not None}
@@ -126,7 +90,7 @@ def reference_of(knowledge: Knowledge, spec: JobSpec) -> float | None:
         return None
     usable = feasible(knowledge, spec)
     converging = [size for size in costs if size in usable and knowledge.arm(size).still_converges]
-    sampled = [size for size in converging if size not in knowledge.pruning.pruned]
+    sampled = [size for size in converging if size not in excluded]
     return min(costs[size] for size in sampled or converging or costs)
 
 
@@ -172,3 +136,10 @@ def feasible(knowledge: Knowledge, spec: JobSpec) -> frozenset[int]:
         return frozenset({spec.batch_sizes[0]})
     too_slow = [size for size, arm in knowledge.arms.items() if arm.exceeds_wall_time]
     return fitting.difference(too_slow) or fitting
+
+
+def nearest(wanted: int, sizes: Iterable[int]) -> int:
+    """The batch size itself if it is among them, else the nearest smaller, else the nearest larger one."""
+    ordered = sorted(sizes)
+    not_larger = [size for size in ordered if size <= wanted]
+    return not_larger[-1] if not_larger else ordered[0]

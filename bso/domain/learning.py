@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bso.domain import pruning
 from bso.domain.events import LateResult, TrialEnded
 from bso.domain.frozen_values import replace
 from bso.domain.job_spec import JobSpec
@@ -11,16 +10,16 @@ from bso.domain.knowledge import (
     ArmRecord,
     Knowledge,
     Observation,
-    PruningState,
-    Stage,
 )
-from bso.domain.trial import FAILURES, OUT_OF_MEMORY, Outcome, Trial, reason_code
+from bso.domain.trial import OUT_OF_MEMORY, Outcome, Trial, reason_code
 
 SAME_ELAPSED_TIME = 0.05
 
 
-def with_end_of_trial(knowledge: Knowledge, spec: JobSpec, trial: Trial, ended: TrialEnded | LateResult) -> Knowledge:
-    """The knowledge after a trial has ended.
+def with_end_of_trial(
+    knowledge: Knowledge, spec: JobSpec, trial: Trial, ended: TrialEnded | LateResult, *, excluded: frozenset[int]
+) -> Knowledge:
+    """The knowledge after a trial has ended; ``excluded`` are the batch sizes that the policy offers no more.
 
     Nothing is learnt of a batch size that the job never had, which a client out of reach may have chosen.
     """
@@ -28,7 +27,8 @@ def with_end_of_trial(knowledge: Knowledge, spec: JobSpec, trial: Trial, ended: 
         return knowledge
     knowledge = replace(
         knowledge,
-        arms=_lifted(_awake(knowledge, trial.batch_size), knowledge, spec, trial, ended),
+        arms=_lifted(_awake(knowledge, trial.batch_size), knowledge, set(spec.batch_sizes) - excluded, trial, ended),
+        is_inherited=False,
     )
     if ended.outcome is Outcome.CONVERGED:
         knowledge = replace(knowledge, recurrences_without_model=0, needs_attention=False)
@@ -39,7 +39,6 @@ def with_end_of_trial(knowledge: Knowledge, spec: JobSpec, trial: Trial, ended: 
         knowledge,
         arms={**knowledge.arms, trial.batch_size: arm},
         window=_window_after(knowledge, spec, trial, ended),
-        pruning=_pruning_after(knowledge, trial, ended),
     )
 
 
@@ -91,10 +90,9 @@ def _awake(knowledge: Knowledge, ended_batch_size: int) -> dict[int, ArmRecord]:
 
 
 def _lifted(
-    arms: dict[int, ArmRecord], knowledge: Knowledge, spec: JobSpec, trial: Trial, ended: TrialEnded | LateResult
+    arms: dict[int, ArmRecord], knowledge: Knowledge, sampled: set[int], trial: Trial, ended: TrialEnded | LateResult
 ) -> dict[int, ArmRecord]:
     """The arms, no longer excluded if none of them converged any more and now one does: the cause lay elsewhere."""
-    sampled = set(spec.batch_sizes) - knowledge.pruning.pruned
     is_news = ended.outcome is Outcome.CONVERGED and trial.batch_size in sampled
     if not is_news or any(knowledge.arm(size).still_converges for size in sampled):
         return arms
@@ -113,20 +111,6 @@ def _window_after(
         batch_size=trial.batch_size, cost=ended.learnt_cost, has_converged=ended.outcome is Outcome.CONVERGED
     )
     return (*knowledge.window, seen)[-spec.observations_kept :]
-
-
-def _pruning_after(knowledge: Knowledge, trial: Trial, ended: TrialEnded | LateResult) -> PruningState:
-    state = knowledge.pruning
-    is_final = ended.outcome is Outcome.CONVERGED or ended.outcome in FAILURES
-    if knowledge.stage is not Stage.PRUNING or not is_final:
-        return state
-    return pruning.with_result(
-        state,
-        trial.batch_size,
-        has_converged=ended.outcome is Outcome.CONVERGED and not ended.is_failure,
-        is_infeasible=ended.outcome is Outcome.INFEASIBLE,
-        cost=ended.learnt_cost,
-    )
 
 
 def _least(first: float | None, second: float | None) -> float | None:

@@ -1,42 +1,41 @@
 """The seam between the life of a job and the rules that decide for it.
 
 A policy is a few pure functions over the job's state. It neither stores nor sends anything: what it decides comes
-back with a reason that a user understands, what it learns comes back as events.
+back with a reason that a user understands, what it learns comes back as events, and what it remembers is a frozen value
+of its own in the state of the job, changed by nothing but events.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from bso.domain.events import Event, LateResult, TrialEnded
+from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
-from bso.domain.knowledge import Knowledge
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Knowledge, cheapest_known, feasible
+from bso.domain.progress import Verdict, judge_progress
 from bso.domain.replies import Confidence
-from bso.domain.trial import Outcome, Trial
+from bso.domain.trial import FAILURES, Outcome, Trial
+
+_WITH_COST = frozenset({Outcome.CONVERGED, Outcome.COST_EXCEEDED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The batch size of the next trial. An unbounded trial is never stopped because of its cost.
 
-    ``is_second_look``: it runs on up to its bound although it looks expensive, as some must.
+    ``mark`` is a word that the policy wants to find in the event of the trial's start; empty: none.
     """
 
     batch_size: int
     reason: str
     is_unbounded: bool = False
-    is_second_look: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Whether a trial goes on (outcome None) or how it ends, and why."""
-
-    outcome: Outcome | None
-    reason: str
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,32 +54,129 @@ class Outlook:
     expected: Mapping[int, Expectation]
 
 
-class Policy(Protocol):
-    """Decides for a job. Implementations hold no state."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmStatus:
+    """Where a batch size stands, in one word or two, and why it is not offered at present (empty: it is)."""
 
+    status: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyStage:
+    """The stage that a policy is in on a hardware kind, for people, and which round of it."""
+
+    name: str
+    round_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inherited:
+    """What a new version or job remembers before its first run: of the version, and by key of the hardware kind.
+
+    ``batch_sizes`` are those of which it knows anything.
+    """
+
+    memory: object
+    on_hardware: Mapping[str, object] = field(default_factory=dict)
+    batch_sizes: frozenset[int] = frozenset()
+
+
+class Policy(ABC):
+    """Decides for a job. Implementations hold no state; only ``choose`` has no default.
+
+    ``name`` is that of the specification. ``version_memory`` and ``hardware_memory`` are the classes of what is
+    remembered of a version of a job and of it on one hardware kind, under ``name`` in ``memories``; ``learnt`` is the
+    class of what the policy fits to the end of a trial, ``events`` are events of its own (see bso.domain.events). All
+    of them are dataclasses that pydantic can read again from the JSON that it writes of them. ``about_costs`` says in a
+    sentence what the expected costs of ``outlook`` are.
+    """
+
+    name: ClassVar[str]
+    version_memory: ClassVar[type[Any] | None] = None
+    hardware_memory: ClassVar[type[Any] | None] = None
+    learnt: ClassVar[type[Any] | None] = None
+    events: ClassVar[tuple[type[Any], ...]] = ()
+    about_costs: ClassVar[str] = ""
+
+    @abstractmethod
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         """The batch size for the next trial of a recurrence, of the job's current version."""
-        ...
 
     def bound(self, job: Job, trial: Trial) -> float | None:
         """The cost [J] above which the trial is stopped; None: there is none."""
-        ...
+        del job, trial
+        return None
 
     def judge(self, job: Job, trial: Trial) -> Verdict:
-        """Whether a running trial goes on, after its latest report."""
-        ...
+        """Whether a running trial goes on, after its latest report. ``trial.bound`` is the one before that report."""
+        return judge_progress(job.spec_of(trial), trial, trial.bound)
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
-        """Everything that follows from the end of a trial, in order, ``ended`` itself included.
+        """Everything that the end of a trial entails, in order, ``ended`` itself included.
 
-        ``ended`` comes complete but for ``is_failure``, ``learnt_cost`` and ``learnt_curve``, which are the policy's.
+        ``ended`` comes complete but for ``is_failure``, ``learnt_cost`` and ``learnt``, which are the policy's.
         """
-        ...
+        return (replace(ended, is_failure=ended.outcome in FAILURES, learnt_cost=cost_to_learn(job, trial, ended)),)
+
+    def evolve(self, before: Job, after: Job, event: Any) -> Job:
+        """The job ``after`` an event, as far as all policies have it in common, with what this one remembers of it.
+
+        Called for the start, each report and the end of a trial, a late result, a withdrawn stop, a change point, a
+        batch size that was allowed, and the policy's own events. It copies and adds; nothing is decided here.
+        """
+        del before, event
+        return after
+
+    def excluded(self, knowledge: Knowledge) -> frozenset[int]:
+        """The batch sizes that are not offered any more on a hardware kind, other than those that cannot run."""
+        del knowledge
+        return _NONE
+
+    def has_converged(self, version: JobVersion, knowledge: Knowledge, batch_size: int) -> bool:
+        """Whether a batch size has converged in a version, also before a change point if the policy remembers that."""
+        del version
+        return knowledge.arm(batch_size).convergences > 0
+
+    def inherit(self, source: JobVersion, spec: JobSpec, *, is_sibling: bool) -> Inherited | None:
+        """What a version with this specification takes over from another one under the same policy; None: nothing.
+
+        ``is_sibling``: that one is of another job, which was named for it.
+        """
+        del source, spec, is_sibling
+        return None
 
     def outlook(self, version: JobVersion, knowledge: Knowledge) -> Outlook:
         """What is believed of the costs of the batch sizes on a hardware kind, for people to read."""
-        ...
+        usable = feasible(knowledge, version.spec) - self.excluded(knowledge)
+        return Outlook(best_batch_size=cheapest_known(knowledge, version.spec, usable), expected={})
 
     def confidence(self, version: JobVersion, knowledge: Knowledge, best: int) -> Confidence | None:
         """How sure it is that ``best`` is the best batch size on a hardware kind; None: the policy does not say."""
-        ...
+        del version, knowledge, best
+        return None
+
+    def stage(self, version: JobVersion, knowledge: Knowledge) -> PolicyStage | None:
+        """The stage that the policy is in on a hardware kind; None: it has no stages."""
+        del version, knowledge
+        return None
+
+    def standing(self, version: JobVersion, knowledge: Knowledge, batch_size: int, *, is_running: bool) -> ArmStatus:
+        """Where a batch size that can run stands."""
+        del version, is_running
+        arm = knowledge.arm(batch_size)
+        if arm.still_converges:
+            return ArmStatus(status="arm")
+        return ArmStatus(status="excluded", note=f"did not converge in {arm.not_converged_in_a_row} trials in a row")
+
+
+_NONE = frozenset[int]()
+
+
+def cost_to_learn(job: Job, trial: Trial, ended: TrialEnded | LateResult) -> float | None:
+    """A converged cost in full [J], a censored one as it stands; None where energy is missing, or nothing was measured.
+
+    As a reference a cost of nothing would stop every trial.
+    """
+    is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
+    return ended.cost if ended.outcome in _WITH_COST and is_measured and ended.cost > 0.0 else None

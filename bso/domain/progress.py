@@ -1,18 +1,31 @@
-"""What the reports of a training add up to: the same for the trial that is recorded and for the training itself.
+"""What the reports of a training add up to, and when they end it (NSDI '23, section 4.4).
 
-Of how much an epoch costs varies within a run, a sum over its reports is kept, and no report.
+It is the same for the trial that is recorded and for the training itself. Of how much an epoch costs varies within a
+run, a sum over its reports is kept, and no report.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from bso.domain.cost import Profiled, Totals, cost_of, is_all_profiled, undistorted
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
-from bso.domain.trial import EpochReport, Trial
+from bso.domain.quantities import joules
+from bso.domain.trial import DIVERGED, EpochReport, Outcome, Trial
+
+NONFINITE_METRICS_BEFORE_END = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a trial goes on (outcome None) or how it ends, and why."""
+
+    outcome: Outcome | None
+    reason: str
 
 
 class Progress(Protocol):
@@ -77,6 +90,41 @@ def totals_of(before: Progress, report: EpochReport) -> Totals:
 
 def _profiled(before: Progress, report: EpochReport, totals: Totals) -> Profiled:
     return before.profiled.plus(before.totals, totals) if report.is_profiling else before.profiled
+
+
+def judge_progress(spec: JobSpec, trial: Progress, bound: float | None) -> Verdict:
+    """The verdict on a trial after a report. Reaching the target comes first: a model is a model.
+
+    ``bound`` is the cost [J] above which it is stopped; None: there is none. No cost stops a trial whose every epoch
+    was profiled: the next one tells what it costs without that.
+    """
+    metric = math.nan if trial.metric is None else trial.metric
+    if spec.reached_target(metric):
+        return Verdict(
+            outcome=Outcome.CONVERGED,
+            reason=f"the metric {metric:g} reached the target {spec.target_metric:g} after {epochs(trial.epoch)}",
+        )
+    if trial.nonfinite_metrics_in_a_row >= NONFINITE_METRICS_BEFORE_END:
+        times = trial.nonfinite_metrics_in_a_row
+        return Verdict(
+            outcome=Outcome.NOT_CONVERGED, reason=f"{DIVERGED}: the metric was {metric:g} {times} times in a row"
+        )
+    if trial.epoch >= spec.max_epochs:
+        return Verdict(
+            outcome=Outcome.NOT_CONVERGED,
+            reason=f"the metric was {metric:g} after {trial.epoch:g} of at most {epochs(spec.max_epochs)}, "
+            f"the target is {spec.target_metric:g}",
+        )
+    if bound is not None and trial.cost > bound and not is_all_profiled(trial.epoch, trial.profiled):
+        return Verdict(
+            outcome=Outcome.COST_EXCEEDED, reason=f"the cost {joules(trial.cost)} is above the bound {joules(bound)}"
+        )
+    return Verdict(outcome=None, reason="the target is not reached yet, and the cost is within its bound")
+
+
+def epochs(count: float) -> str:
+    """A number of epochs in words."""
+    return f"{count if isinstance(count, int) else f'{count:g}'} {'epoch' if count == 1 else 'epochs'}"
 
 
 _MOST = 2.0  # a report that costs three times as much as those before it says no more than that

@@ -9,7 +9,6 @@ from typing import Any
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Stage
 from bso.domain.learning_rate import LearningRate
 from bso.domain.trial import Outcome, TrialState
 
@@ -42,7 +41,6 @@ class TrialBegun:
     is_last_attempt: bool
     bound: float | None
     lease_s: float
-    stage: Stage
     spec: JobSpec
     warnings: tuple[str, ...] = ()
     power_profile: tuple[PowerMeasurement, ...] = ()
@@ -156,13 +154,15 @@ class Confidence:
 class KindDescription:
     """What is known on one hardware kind. ``reference`` [J] is the cheapest converged cost of the window.
 
+    ``stage`` is that of the job's policy and ``round_number`` its round; None: it has none. ``about_costs`` says what
+    the expected costs of its batch sizes are.
     ``attention`` says why the job needs attention, and what to do; empty: it does not.
     """
 
     hardware: str
     hardware_key: str
-    stage: Stage
-    round_number: int
+    stage: str | None
+    round_number: int | None
     reference: float | None
     best_batch_size: int | None
     needs_attention: bool
@@ -170,6 +170,7 @@ class KindDescription:
     arms: tuple[ArmDescription, ...]
     confidence: Confidence | None = None
     attention: str = ""
+    about_costs: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ what its stop has taught is unlearnt before its result is learnt.
 
 from __future__ import annotations
 
-from bso.domain.curve.records import EpochKnowledge
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job, Recurrence, UnacknowledgedStop
 from bso.domain.trial import Trial
@@ -19,7 +18,7 @@ def with_stop(before: Job, after: Job, trial: Trial) -> Job:
     """The job ``after`` a training was stopped, with what was known ``before``."""
     number = trial.version_number
     stop = UnacknowledgedStop(
-        version_number=number, knowledge=before.knowledge_of(trial), epochs=before.versions[number].epochs
+        version_number=number, knowledge=before.knowledge_of(trial), memories=before.versions[number].memories
     )
     stops = {**after.unacknowledged_stops, trial.trial_number: stop}
     return replace(after, unacknowledged_stops={kept: stops[kept] for kept in sorted(stops)[-_MOST:]})
@@ -37,31 +36,27 @@ def with_other_result(job: Job, version_number: int) -> Job:
     if all(stop.version_number != version_number or stop.knowledge is None for stop in stops.values()):
         return job
     kept = {
-        number: replace(stop, knowledge=None, epochs=None) if stop.version_number == version_number else stop
+        number: replace(stop, knowledge=None, memories=None) if stop.version_number == version_number else stop
         for number, stop in stops.items()
     }
     return replace(job, unacknowledged_stops=kept)
 
 
 def withdrawn(job: Job, trial: Trial) -> Job:
-    """The job without what the stop of a trial has taught, and without the failed attempt of its recurrence."""
+    """The job without what the stop of a trial has taught, and without the failed attempt of its recurrence.
+
+    What its policy remembers of running trials goes on: it puts that back itself.
+    """
     stop = job.unacknowledged_stops[trial.trial_number]
     job = without_stop(job, trial.trial_number)
     recurrence = job.recurrences.get(trial.recurrence_id)
     if recurrence is not None:
         job = replace(job, recurrences={**job.recurrences, trial.recurrence_id: _unfailed(recurrence, trial)})
-    if stop.knowledge is None or stop.epochs is None:
+    if stop.knowledge is None or stop.memories is None:
         return job
-    version = job.versions[stop.version_number]
-    epochs = _unlearnt(version.epochs, stop.epochs, trial.trial_number)
-    return job.with_version(replace(version, epochs=epochs)).with_knowledge(stop.version_number, stop.knowledge)
+    version = replace(job.versions[stop.version_number], memories=stop.memories)
+    return job.with_version(version).with_knowledge(stop.version_number, stop.knowledge)
 
 
 def _unfailed(recurrence: Recurrence, trial: Trial) -> Recurrence:
     return replace(recurrence, aborts=max(0, recurrence.aborts - 1), failed=recurrence.failed - {trial.batch_size})
-
-
-def _unlearnt(now: EpochKnowledge, before: EpochKnowledge, trial_number: int) -> EpochKnowledge:
-    """What was known before; how near running trials have come to their target, and this one had, goes on."""
-    own = {trial_number: before.approaches[trial_number]} if trial_number in before.approaches else {}
-    return replace(before, second_looks=now.second_looks, approaches={**now.approaches, **own})

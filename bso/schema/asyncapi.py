@@ -11,13 +11,16 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from bso.domain.identifiers import PATTERN
-from bso.schema.codec import COMMANDS, EVENTS, REPLIES
+from bso.domain.policies import own_policies
+from bso.schema.codec import COMMANDS, EVENTS, REPLIES, events_of
 from bso.schema.envelope import MAX_ANSWER_BYTES, MAX_MESSAGE_BYTES, SCHEMA_MAJOR, SCHEMA_VERSION
 
 REF = "#/components/schemas/{model}"
 _NUMBER = "Number"
 _FLOAT_MARK = "x-bso-float"
 
+_ALL_EVENTS: Mapping[str, type] = {**EVENTS, **events_of(own_policies())}
+"""With those that the policies of this distribution have of their own."""
 ANSWERS: Mapping[str, str] = {
     "register_job": "registered",
     "begin_trial": "trial_begun",
@@ -72,8 +75,8 @@ def _channels(channels: Mapping[str, Any]) -> dict[str, Any]:
     carried = {
         "commands": [message_key(name, "command") for name in COMMANDS],
         "replies": [message_key(name, "reply") for name in REPLIES],
-        "events": [message_key(name, "event") for name in EVENTS],
-        "replay": [message_key(name, "event") for name in EVENTS],
+        "events": [message_key(name, "event") for name in _ALL_EVENTS],
+        "replay": [message_key(name, "event") for name in _ALL_EVENTS],
         "dead_letters": [message_key(name, "command") for name in COMMANDS],
     }
     return {name: {**channels[name], "messages": {key: _message_ref(key) for key in carried[name]}} for name in carried}
@@ -105,13 +108,13 @@ def _publications() -> dict[str, Any]:
             "action": "send",
             "summary": "Every event, at least once and in no order: consumers order by (job_id, log_epoch, seq).",
             "channel": {"$ref": "#/channels/events"},
-            "messages": _of_channel("events", [message_key(name, "event") for name in EVENTS]),
+            "messages": _of_channel("events", [message_key(name, "event") for name in _ALL_EVENTS]),
         },
         "publish_again": {
             "action": "send",
             "summary": "Recorded events, when an operator asks for them; sent by `bso replay publish`, not by workers.",
             "channel": {"$ref": "#/channels/replay"},
-            "messages": _of_channel("replay", [message_key(name, "event") for name in EVENTS]),
+            "messages": _of_channel("replay", [message_key(name, "event") for name in _ALL_EVENTS]),
         },
         "set_aside": {
             "action": "send",
@@ -187,7 +190,7 @@ def _schemas() -> tuple[dict[str, Any], dict[str, Any]]:
 _KINDS: Iterable[tuple[str, Mapping[str, type], JsonSchemaMode]] = (
     ("command", COMMANDS, "validation"),
     ("reply", REPLIES, "serialization"),
-    ("event", EVENTS, "serialization"),
+    ("event", _ALL_EVENTS, "serialization"),
 )
 
 

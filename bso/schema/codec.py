@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from typing import cast, get_args
 
 from bso.domain.commands import Command, RegisterJob, Request
-from bso.domain.events import Event
+from bso.domain.events import CommonEvent, Event, JobRegistered, JobRespecified, LateResult, TrialEnded
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
+from bso.domain.policies import PolicyMissing, policy_named, policy_names
 from bso.domain.replies import Reply
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, dump, seal, unseal, validated
 from bso.schema.errors import MalformedMessage
+from bso.schema.policy_values import read_end, read_inherited
 
 
 def wire_name(message_type: type) -> str:
@@ -23,12 +28,27 @@ def wire_name(message_type: type) -> str:
 
 COMMANDS: dict[str, type] = {wire_name(member): member for member in get_args(Command)}
 REPLIES: dict[str, type] = {wire_name(member): member for member in get_args(Reply)}
-EVENTS: dict[str, type] = {wire_name(member): member for member in get_args(Event)}
+EVENTS: dict[str, type] = {wire_name(member): member for member in get_args(CommonEvent)}
+
+
+def events_of(policies: Iterable[str]) -> dict[str, type]:
+    """The events that these policies have of their own, by their names as messages. What cannot be loaded has none."""
+    found: dict[str, type] = {}
+    for name in policies:
+        with suppress(PolicyMissing):
+            found |= {wire_name(member): member for member in policy_named(name).events}
+    return found
+
+
+@cache
+def all_events() -> Mapping[str, type]:
+    """Every event that is known here, by its name as a message."""
+    return {**EVENTS, **events_of(policy_names())}
 
 
 def build_validators() -> None:
     """Build the validators of all messages now. Each is else built at its first use, for which pydantic opens files."""
-    for message_type in (Envelope, *COMMANDS.values(), *REPLIES.values(), *EVENTS.values()):
+    for message_type in (Envelope, *COMMANDS.values(), *REPLIES.values(), *all_events().values()):
         adapter(message_type)
 
 
@@ -110,7 +130,13 @@ def event_payload(event: Event) -> tuple[str, str]:
 
 def event_from(event_type: str, body: object) -> Event:
     """An event from its type and its parsed JSON. Raises MalformedMessage."""
-    event: Event = validated(_known(EVENTS, event_type, "event"), body, event_type)
+    types = EVENTS if event_type in EVENTS else all_events()
+    event: Event = validated(_known(types, event_type, "event"), body, event_type)
+    match event:
+        case TrialEnded() | LateResult():
+            return read_end(event)
+        case JobRegistered() | JobRespecified():
+            return read_inherited(event)
     return event
 
 
@@ -125,7 +151,7 @@ def reply_from(reply_type: str, body: object) -> Reply:
     return reply
 
 
-def _known(types: dict[str, type], name: str, what: str) -> type:
+def _known(types: Mapping[str, type], name: str, what: str) -> type:
     if name not in types:
         raise MalformedMessage(f"unknown {what} {name[:60]!r}; known are {', '.join(types)}")
     return types[name]

@@ -10,6 +10,7 @@ from typing import Any
 from bso.domain.job import Job, JobVersion, Recurrence, UnacknowledgedStop
 from bso.schema.envelope import dump, validated
 from bso.schema.errors import StateTooNew
+from bso.schema.policy_values import read_stop, read_version
 
 STATE_MAJOR = 1
 """Raised when an older release could no longer read the state; release n must read what n+1 writes."""
@@ -51,7 +52,10 @@ def state_of(job: Job) -> str:
 
 
 def job_from_state(job_id: str, last_seq: int, state: Mapping[str, Any]) -> Job:
-    """The job that a parsed snapshot describes, without its trials. Raises StateTooNew, MalformedMessage."""
+    """The job that a parsed snapshot describes, without its trials. Raises StateTooNew, MalformedMessage.
+
+    What a policy remembers that is not installed here stays as it was parsed.
+    """
     major = state.get("state_major")
     if isinstance(major, int) and major > STATE_MAJOR:
         raise StateTooNew(
@@ -66,9 +70,9 @@ def job_from_state(job_id: str, last_seq: int, state: Mapping[str, Any]) -> Job:
         owner=stored.owner,
         is_deleted=stored.is_deleted,
         current_version=stored.current_version,
-        versions=stored.versions,
+        versions={number: read_version(version) for number, version in stored.versions.items()},
         recurrences=stored.recurrences,
-        unacknowledged_stops=stored.unacknowledged_stops,
+        unacknowledged_stops={number: read_stop(stop) for number, stop in stored.unacknowledged_stops.items()},
         has_power_profiles=stored.has_power_profiles,
     )
 

@@ -23,6 +23,7 @@ from bso.domain.events import EpochReported, Event, JobDeleted, PowerProfiled
 from bso.domain.identifiers import identifier_problem
 from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
+from bso.domain.policies import PolicyMissing
 from bso.domain.trial import EpochReport, Trial
 from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided, poisoned, recalled, repeated
@@ -98,8 +99,12 @@ class Batch:
         await self._load([request for request in open_to if request.command_id not in memory.replies], memory)
         decided: dict[int, _Decided] = {}
         for request in open_to:
-            if self._spent_s < self.budget_s:
-                decided[id(request)] = await self._answer(request, memory)
+            if self._spent_s < self.budget_s and request.job_id not in self._unusable:
+                found = await self._answer(request, memory)
+                if isinstance(found, PolicyMissing):
+                    self._unusable[request.job_id] = found  # nor its other commands, which come after this one
+                else:
+                    decided[id(request)] = found
         event_ids = await self._save(memory)
         return [
             _with_events(decided[id(request)], event_ids)
@@ -178,18 +183,20 @@ class Batch:
             with suppress(Rejected, StateTooNew):
                 self._siblings[stored.job_id] = self.reader.read(stored)
 
-    async def _answer(self, request: Request, memory: Recollection) -> _Decided:
+    async def _answer(self, request: Request, memory: Recollection) -> _Decided | PolicyMissing:
         known = memory.replies.get(request.command_id)
         if known is not None:
             return _Decided(answer=recalled(request, known))
         if request.command_id in self._answered:
             return _Decided(answer=repeated(request, self._answered[request.command_id]))
         decided = await self._decided(request, memory)
+        if isinstance(decided, PolicyMissing):
+            return decided
         if decided.events:
             self._answered[request.command_id] = decided.answer
         return decided
 
-    async def _decided(self, request: Request, memory: Recollection) -> _Decided:
+    async def _decided(self, request: Request, memory: Recollection) -> _Decided | PolicyMissing:
         job = self._jobs.get(request.job_id)
         earlier = await self._earlier_report(job, request) if job is not None else None
         clock = asyncio.get_running_loop().time
@@ -210,6 +217,8 @@ class Batch:
             events = _recorded(request, decision, job.last_seq if job is not None else 0, memory)
             rows = [row_of(event, decision.reply) for event in events]
             took_s = clock() - began_s
+        except PolicyMissing as error:
+            return error
         except Exception as error:  # noqa: BLE001 - a bug in a rule must not take the rest of the batch with it
             return _Decided(answer=poisoned(request, f"{type(error).__name__}: {error}"))
         if job is not None or events:

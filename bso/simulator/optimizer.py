@@ -18,11 +18,11 @@ from bso.domain.commands import (
     Request,
 )
 from bso.domain.decide import PowerProfiles, Rules, decide
-from bso.domain.decide.decision import POLICIES
 from bso.domain.events import ChangePoint
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
+from bso.domain.policies import policy_named
 from bso.domain.policy import Outlook
 from bso.domain.replies import (
     EpochJudged,
@@ -66,7 +66,7 @@ class SimulatedJob:
         knowledge = version.knowledge.get(hardware.key)
         if knowledge is None:
             return Outlook(best_batch_size=None, expected={})
-        return POLICIES[self.spec.policy].outlook(version, knowledge)
+        return policy_named(self.spec.policy).outlook(version, knowledge)
 
     def best_known(self, target_metric: float, hardware: HardwareKind) -> BestKnown:
         """What it takes for the best batch size there."""

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from bso.domain.commands import ReportEpoch
+from bso.domain.policies import PolicyMissing, policy_named
 from bso.domain.replies import EpochJudged, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, Outcome
 from bso.simulator import baselines
@@ -110,6 +111,11 @@ def _checked(overrides: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidSimulation(
             f"{', '.join(taken)} cannot be overridden: the problem and its workload set it, and the oracle goes by it"
         )
+    if "policy" in overrides:
+        try:
+            policy_named(overrides["policy"])
+        except PolicyMissing as missing:
+            raise InvalidSimulation(str(missing)) from missing
     return dict(overrides)
 
 

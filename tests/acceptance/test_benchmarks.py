@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bso.domain.decide.decision import POLICIES
+from bso.domain.policies import own_policies
 
 
 def run(*arguments: str) -> str:
@@ -20,7 +20,7 @@ def test_the_rules_are_measured_and_printed() -> None:
 
 def test_the_simulator_is_measured_with_every_policy() -> None:
     printed = run("--quick", "--only", "simulator")
-    assert all(f"{policy}; 20 recurrences" in printed for policy in POLICIES)
+    assert all(f"{policy}; 20 recurrences" in printed for policy in own_policies())
 
 
 @pytest.mark.slow

@@ -11,17 +11,17 @@ from itertools import cycle
 from typing import Any
 
 from bso.domain.commands import BeginTrial, Command, RegisterJob, ReportEpoch, Request
-from bso.domain.curve.cost_records import EpochCostKnowledge, EpochCostRecord
-from bso.domain.curve.records import EpochKnowledge, EpochRecord
-from bso.domain.curve.sums import RunSums
 from bso.domain.decide import Decision, Rules, decide
 from bso.domain.frozen_values import MOST
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.job import Job, JobVersion
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Stage, fresh_knowledge
+from bso.domain.knowledge import Knowledge
 from bso.domain.randomness import standard_normal
 from bso.domain.replies import TrialBegun
+from bso.policies.curve.cost_records import EpochCostKnowledge, EpochCostRecord
+from bso.policies.curve.epoch_records import EpochKnowledge, EpochRecord, RunSums
+from bso.policies.curve.memory import NAME as CURVE
 from bso.schema.codec import decode_command, encode_command, encode_reply
 from tests.benchmarks.figures import Figure, Figures
 from tests.benchmarks.laboratory import Laboratory
@@ -89,15 +89,13 @@ def _all_tried(count: int, seed: int) -> Job:
         runs[size] = 1 + (seed + size // 8) % 5
         epochs[size] = RunSums(weight=runs[size], mean=3.0 + 0.2 * octaves + 0.1 * next(off))
         costs[size] = RunSums(weight=runs[size], mean=10.0 - 0.3 * octaves + 0.1 * next(off))
-    knowledge = replace(
-        fresh_knowledge(spec, HARDWARE),
-        epoch_costs=EpochCostKnowledge(
-            records={size: EpochCostRecord(sums=costs[size]) for size in sizes},
-            squares=0.2,
-            freedom=10.0,
-            runs=sum(runs.values()),
-        ),
+    epoch_costs = EpochCostKnowledge(
+        records={size: EpochCostRecord(sums=costs[size]) for size in sizes},
+        squares=0.2,
+        freedom=10.0,
+        runs=sum(runs.values()),
     )
+    knowledge = Knowledge(hardware=HARDWARE, memories={CURVE: epoch_costs})
     known = EpochKnowledge(
         records={
             size: EpochRecord(
@@ -106,7 +104,9 @@ def _all_tried(count: int, seed: int) -> Job:
             for size in sizes
         }
     )
-    version = JobVersion(version_number=1, spec=spec, seed=seed, epochs=known, knowledge={HARDWARE.key: knowledge})
+    version = JobVersion(
+        version_number=1, spec=spec, seed=seed, memories={CURVE: known}, knowledge={HARDWARE.key: knowledge}
+    )
     ended = sum(runs.values())
     return Job(
         job_id="bench",
@@ -171,7 +171,6 @@ def scene_after(ended: int, changes: Mapping[str, Any]) -> Scene:
         job = _decided(job, _report(begun, 1, metric=0.95)).job
         job = replace(job, trials={})
     job, begun = _begun(job)
-    assert begun.stage is Stage.MAB
     return Scene(
         begin=(job, _request(BeginTrial(hardware=HARDWARE, recurrence_id="next"))),
         report=(job, _report(begun, 1, metric=0.5)),

@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bso.domain.curve.epoch_priors import EPOCHS_PRIOR
-from bso.domain.job_spec import CURVE
+from bso.policies.curve.hypotheses import EPOCHS_PRIOR
+from bso.policies.curve.memory import NAME as CURVE
 from bso.simulator import Problem, read_problems
 from bso.simulator.traces import TRAIN_FILE
 from tests.benchmarks.figures import Figure
@@ -38,7 +38,7 @@ RECURRENCES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Constants that are not those in use: by module of bso.domain.curve and name; none: those in use."""
+    """Constants that are not those in use: by module of bso.policies.curve and name; none: those in use."""
 
     name: str
     module: str = ""
@@ -63,7 +63,7 @@ VARIANTS = (
     *(
         Variant(
             name=f"{name} {value:g}",
-            module="epoch_priors",
+            module="hypotheses",
             constants={"EPOCHS_PRIOR": replace(EPOCHS_PRIOR, **{name: value})},
         )
         for name, values in (
@@ -73,8 +73,8 @@ VARIANTS = (
         )
         for value in values
     ),
-    Variant(name="nothing of its own", module="epoch_priors", constants={"OWN_VARIANCES": (0.0,)}),
-    Variant(name="much of its own", module="epoch_priors", constants={"OWN_VARIANCES": (0.0, 0.02, 0.08)}),
+    Variant(name="nothing of its own", module="hypotheses", constants={"OWN_VARIANCES": (0.0,)}),
+    Variant(name="much of its own", module="hypotheses", constants={"OWN_VARIANCES": (0.0, 0.02, 0.08)}),
 )
 
 
@@ -84,7 +84,7 @@ def applied(variant: Variant) -> Iterator[None]:
     if not variant.constants:
         yield
         return
-    module = importlib.import_module(f"bso.domain.curve.{variant.module}")
+    module = importlib.import_module(f"bso.policies.curve.{variant.module}")
     before = {name: getattr(module, name) for name in variant.constants}
     for name, value in variant.constants.items():
         setattr(module, name, value)

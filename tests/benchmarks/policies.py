@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bso.domain.job_spec import POLICIES, PRUNING_THOMPSON
+from bso.domain.policies import own_policies
+from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
 from bso.simulator import Problem, Run, parse_drift, read_problems
 from bso.simulator.study import CaseRuns
 from bso.simulator.world import World
@@ -71,14 +72,14 @@ def judge(judging: Judging) -> list[Figure]:
 def _on_traces(judging: Judging, problems: Sequence[Problem]) -> None:
     judging.say(f"policies: {len(problems)} problems, {len(judging.seeds)} seeds")
     resampled = Resampled([problem.workload for problem in problems], len(judging.seeds))
-    steady = {policy: judging.simulate(problems, policy, recurrences=100) for policy in POLICIES}
+    steady = {policy: judging.simulate(problems, policy, recurrences=100) for policy in own_policies()}
     for policy, results in steady.items():
         _tell_steady(judging, resampled, policy, results, steady[PRUNING_THOMPSON])
     for policy, results in steady.items():
         _tell_each(judging, policy, results, steady[PRUNING_THOMPSON])
     regrets = {policy: regrets_of(results, 100) for policy, results in steady.items()}
     del steady
-    for policy in POLICIES:
+    for policy in own_policies():
         _tell_changes(judging, resampled, problems, policy, regrets[policy])
     _tell_overlapping(judging, resampled, problems)
 
@@ -134,7 +135,7 @@ def _tell_overlapping(judging: Judging, resampled: Resampled, problems: Sequence
     dearer = [_default_over_best(problem) - 1.0 for problem in problems]
     floor = AT_ONCE * sum(dearer) / len(dearer)
     judging.tell(f"{AT_ONCE} at once, the first all with the default", "regret", "runs", (floor, floor, floor))
-    for policy in POLICIES:
+    for policy in own_policies():
         results = judging.simulate(problems, policy, recurrences=50, overlap=AT_ONCE - 1)
         judging.tell(f"{AT_ONCE} at once; {policy}", "regret@50", "runs", resampled.mean(regrets_of(results, 50)))
 

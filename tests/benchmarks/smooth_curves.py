@@ -7,7 +7,7 @@ long epochs, large ones many. The default is one to four octaves away from the b
 import math
 from dataclasses import dataclass
 
-from bso.domain.job_spec import POLICIES
+from bso.domain.policies import own_policies
 from bso.domain.randomness import seed_from, standard_normal, uniform
 from bso.simulator import Problem, Workload
 from bso.simulator.traces import MeasuredEpoch
@@ -60,7 +60,7 @@ def compare(judging: Judging) -> None:
     found: dict[str, dict[int, Values]] = {
         CLIMBER: {horizon: table_over([[regrets[horizon - 1]] for regrets in climbed]) for horizon in HORIZONS}
     }
-    for policy in POLICIES:
+    for policy in own_policies():
         results = judging.simulate(problems, policy, seeds=seeds, recurrences=HORIZONS[-1])
         found[policy] = {horizon: regrets_of(results, horizon) for horizon in HORIZONS}
     for name, by_horizon in found.items():

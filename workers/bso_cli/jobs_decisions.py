@@ -14,13 +14,11 @@ from bso.domain.events import (
     Event,
     LateResult,
     RecurrenceOpened,
-    RoundEnded,
-    StageEntered,
     StopWithdrawn,
     TrialEnded,
     TrialStarted,
 )
-from bso.schema.codec import wire_name
+from bso.schema.codec import EVENTS, wire_name
 from bso.service.ports import Store
 from bso.service.records import StoredEvent
 from bso_cli.access import whole_history
@@ -33,8 +31,6 @@ _DECISIONS = (
     TrialEnded,
     LateResult,
     StopWithdrawn,
-    RoundEnded,
-    StageEntered,
     ChangePoint,
     AttentionNeeded,
     RecurrenceOpened,
@@ -62,7 +58,8 @@ async def decisions(store: Store, job_id: str, *, trial_number: int | None = Non
         if isinstance(event, RecurrenceOpened):
             recurrences[event.recurrence_id] = event.recurrence_number
         about = getattr(event, "trial_number", None)
-        if isinstance(event, _DECISIONS) and trial_number in (None, about):
+        is_decision = isinstance(event, _DECISIONS) or wire_name(type(event)) not in EVENTS
+        if is_decision and trial_number in (None, about):
             found.append(_decision(stored, event, about, recurrences))
     return found
 

@@ -52,5 +52,5 @@ def known_table(seen: Hindsight) -> Table:
     bound = seen.started.bound
     limit = " It was not bounded." if bound is None else f" The trial was to be stopped above {joules(bound)}."
     made.notes.insert(0, others + cheapest + limit)
-    made.notes.append(explained(seen.policy, has_means=seen.tallies is not None))
+    made.notes.append(explained(seen.known.about_costs, has_means=seen.tallies is not None))
     return made

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rich.markup import escape
 
 from bso.domain.hardware import EnergyMethod
-from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
 from bso.domain.quantities import NOTHING, joules, joules_within, percent, seconds
 from bso.domain.replies import ActiveTrialDescription, Confidence, JobDescription, KindDescription
 from bso.domain.tally import LAST, Tally, tallies
@@ -31,12 +30,6 @@ _MEAN = f"mean cost of last {LAST}"
 _WORTH_SAYING = 0.005  # of the cost
 _OPTIONAL = ("trials", "converged")
 _WORDS = {"arm": "available"}  # a status in a reader's words, where it is the policy's
-_EXPECTED = {
-    CURVE: "Expected next: what a training to the target should cost now, ± one standard deviation. It also counts "
-    "other batch sizes, changes and failures, so it may differ from the mean.",
-    PRUNING_THOMPSON: "Expected next: the mean cost that Thompson sampling believes in, ± one standard deviation. "
-    "Trials that were stopped early count with their cost until then.",
-}
 
 
 def job_lines(job: JobDescription) -> Iterator[str]:
@@ -75,7 +68,7 @@ def kind_table(kind: KindDescription, job: JobDescription, trials: Sequence[Tria
     """The batch sizes on one hardware kind. ``trials`` are those of the job; None: they are not known."""
     size = kind.best_batch_size
     best = "nothing has converged yet" if size is None else f"best batch size so far {size}"
-    stage = f", stage {kind.stage.value}" if job.spec.policy == PRUNING_THOMPSON else ""
+    stage = f", stage {kind.stage}" if kind.stage is not None else ""
     counts = None
     if trials is not None:
         counts = tallies(trials, job.spec, version_number=job.version_number, hardware_key=kind.hardware_key)
@@ -112,10 +105,10 @@ def costs_table(title: str, kind: KindDescription, counts: Mapping[int, Tally] |
     return made
 
 
-def explained(policy: str, *, has_means: bool) -> str:
-    """What the columns of costs mean."""
+def explained(about_costs: str, *, has_means: bool) -> str:
+    """What the columns of costs mean; ``about_costs`` is what the policy says of those that it expects."""
     means = f"Mean cost: of the last {LAST} trials that converged. " if has_means else ""
-    return f"{means}{expected_in_words(policy)}"
+    return f"{means}{expected_in_words(about_costs)}"
 
 
 def is_energy_assumed(job: JobDescription, trials: Iterable[Trial]) -> bool:
@@ -124,9 +117,9 @@ def is_energy_assumed(job: JobDescription, trials: Iterable[Trial]) -> bool:
     return recorded or any(trial.is_energy_assumed for trial in job.active_trials)
 
 
-def expected_in_words(policy: str) -> str:
+def expected_in_words(about_costs: str) -> str:
     """What the column of expected costs means, which differ from means."""
-    return _EXPECTED[policy]
+    return f"Expected next: {about_costs}." if about_costs else ""
 
 
 def status_in_words(status: str, *, is_best: bool, is_tried: bool = True) -> str:

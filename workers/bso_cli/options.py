@@ -56,11 +56,11 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job_id.", s
 
 def known_types(types: Sequence[str] | None) -> Sequence[str]:
     """The event types that ``TypesOption`` names, none for all of them. Raises typer.BadParameter."""
-    from bso.schema.codec import EVENTS
+    from bso.schema.codec import all_events
 
     for name in types or ():
-        if name not in EVENTS:
-            raise typer.BadParameter(f"there is no event type {name!r}; known are {', '.join(EVENTS)}")
+        if name not in all_events():
+            raise typer.BadParameter(f"there is no event type {name!r}; known are {', '.join(all_events())}")
     return types or ()
 
 

@@ -16,8 +16,6 @@ from bso.domain.events import (
     PowerProfiled,
     RecurrenceEnded,
     RecurrenceOpened,
-    RoundEnded,
-    StageEntered,
     StopAcknowledged,
     StopWithdrawn,
     TrialEnded,
@@ -45,8 +43,10 @@ def sentence(event: Event) -> str:
             return _of_recurrence(event)
         case JobRegistered() | JobRespecified() | JobDeleted() | JobSnapshotted():
             return _of_job(event)
-        case _:
+        case ChangePoint() | AttentionNeeded() | BatchSizeAllowed() | PowerProfiled():
             return _of_knowledge(event)
+        case _:  # an event of a policy's own
+            return event.sentence
 
 
 def _of_trial(
@@ -109,18 +109,12 @@ def _of_job(event: JobRegistered | JobRespecified | JobDeleted | JobSnapshotted)
 def _inherited(event: JobRegistered | JobRespecified) -> str:
     if event.inherited is None:
         return ""
-    sizes = {*event.inherited.epochs.records}
-    for known in event.inherited.knowledge.values():
-        sizes |= {*known.arms, *known.epoch_costs.records}
-    return (
-        f"; what is known of batch sizes {listed(sorted(sizes))} is inherited from {event.inherited.source}"
-        if sizes
-        else ""
-    )
+    sizes, source = event.inherited.batch_sizes, event.inherited.source
+    return f"; what is known of batch sizes {listed(sizes)} is inherited from {source}" if sizes else ""
 
 
 def _of_knowledge(
-    event: ChangePoint | RoundEnded | StageEntered | AttentionNeeded | BatchSizeAllowed | PowerProfiled,
+    event: ChangePoint | AttentionNeeded | BatchSizeAllowed | PowerProfiled,
 ) -> str:
     match event:
         case ChangePoint():
@@ -129,28 +123,12 @@ def _of_knowledge(
                 f"costs have {risen} from {joules(event.old_reference)} to {joules(event.cost)} with trial "
                 f"{event.trial_number}: what is cheap is learnt anew"
             )
-        case RoundEnded():
-            return _of_round(event)
-        case StageEntered():
-            sizes = "batch size" if len(event.batch_sizes) == 1 else "batch sizes"
-            return f"the {event.stage.value} stage began with {sizes} {listed(event.batch_sizes)}"
         case AttentionNeeded():
             return f"somebody should look at this job: {event.reason}"
         case BatchSizeAllowed():
             return f"batch size {event.batch_size} may be tried again"
         case PowerProfiled():
             return f"batch size {event.batch_size} was measured under {len(event.measurements)} power limits"
-
-
-def _of_round(event: RoundEnded) -> str:
-    ended = f"pruning round {event.round_number} ended"
-    if not event.survivors:
-        return f"{ended}: no batch size converged; it begins again in the next recurrence"
-    converged = f"{listed(event.survivors)} converged"
-    if len(event.survivors) > 1:
-        converged += f", {event.next_default_batch_size} at the least cost"
-    left_out = listed(event.pruned) if event.pruned else "none"
-    return f"{ended}: {converged}; left out from now on: {left_out}"
 
 
 def _rate(event: TrialStarted) -> str:

@@ -10,6 +10,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from bso.domain.errors import BsoError
+from bso.domain.policies import PolicyMissing
 from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided, poisoned
 from bso.service.errors import Conflict, JobDamaged, OutOfTime
@@ -23,7 +24,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 _AT_ONCE_S = 0.1  # so long a job that others hold is tried without waiting for its lock
 _PAUSES_S = (0.002, 0.005, 0.01, 0.02)
 _WAITING, _PROBING, _RUNNING = 2, 1, 2  # lanes that wait for a lock, try a parked job, run: each with a connection
-_OF_THE_JOB = (Conflict, JobDamaged, StateTooNew)
+_OF_THE_JOB = (Conflict, JobDamaged, PolicyMissing, StateTooNew)
 
 Settle = Callable[[Sequence[Admitted], Sequence[Answer]], Awaitable[None]]
 

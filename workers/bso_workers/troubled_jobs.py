@@ -11,6 +11,7 @@ from structlog.typing import FilteringBoundLogger
 
 from bso.domain.commands import Command, FinishTrial, ReportEpoch, ReportPowerProfile, Request
 from bso.domain.errors import BsoError
+from bso.domain.policies import PolicyMissing
 from bso.schema.errors import StateTooNew
 from bso.service.errors import Conflict, JobDamaged
 from bso.service.ports import ParkedJobs
@@ -182,6 +183,8 @@ def remedy(job_id: str, error: Exception) -> str:
             f"upgrade the workers if a newer release has written it; else `bso replay verify {job_id}` says what is "
             f"damaged, and `bso replay rebuild {job_id}` mends it from the log"
         )
+    if isinstance(error, PolicyMissing):
+        return "install the policy on every worker; those that have it go on with the job"
     if isinstance(error, JobDamaged):
         return f"`bso replay verify {job_id}` says what differs, `bso replay rebuild {job_id}` mends it from the log"
     return "it is tried again by itself; if that does not help, look for what holds or harms the job's rows"

@@ -162,7 +162,7 @@ def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial
         bound=policy_of(job).bound(job, trial),
         started_at=context.now,
         learning_rate=command.learning_rate,
-        is_second_look=choice.is_second_look,
+        mark=choice.mark,
     )
 
 
@@ -178,7 +178,6 @@ def _begun(before: Job, job: Job, started: TrialStarted, context: Context) -> Tr
         is_last_attempt=started.attempt >= job.spec.max_attempts or knowledge.needs_attention,
         bound=started.bound,
         lease_s=context.rules.lease_s,
-        stage=knowledge.stage,
         spec=job.spec,
         warnings=_warnings(before, knowledge, started),
         power_profile=context.power_profile(started.batch_size, started.hardware),

@@ -7,18 +7,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from bso.domain.commands import PowerMeasurement
-from bso.domain.curve.policy import CurvePolicy
 from bso.domain.events import Event
 from bso.domain.evolve import evolve
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
+from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
-from bso.domain.pruning_thompson import PruningThompson
 from bso.domain.replies import Problem, Reply
 from bso.domain.trial import Trial
-
-POLICIES: dict[str, Policy] = {"pruning_thompson": PruningThompson(), "curve": CurvePolicy()}
 
 PowerProfiles = Mapping[tuple[int, str], tuple[PowerMeasurement, ...]]
 """What was measured under several power limits, by batch size and key of the hardware kind."""
@@ -102,5 +99,5 @@ def with_lease(job: Job, trial_number: int, ends: datetime | None) -> Job:
 
 
 def policy_of(job: Job, trial: Trial | None = None) -> Policy:
-    """The policy of the current version, or of the version that a trial belongs to."""
-    return POLICIES[(job.spec if trial is None else job.spec_of(trial)).policy]
+    """The policy of the current version, or of the version that a trial belongs to. Raises PolicyMissing."""
+    return policy_named((job.spec if trial is None else job.spec_of(trial)).policy)

@@ -24,8 +24,8 @@ from bso.domain.events import (
 )
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job, Recurrence
+from bso.domain.knowledge import reference_of
 from bso.domain.replies import TrialFinished
-from bso.domain.stopping import is_over_bound
 from bso.domain.trial import FAILURES, LEASE_LAPSED, Outcome, Trial, TrialState, reason_code
 
 MAX_REASON_LENGTH = 1000
@@ -66,7 +66,7 @@ def end_trial(
         before = (StopWithdrawn(trial_number=trial.trial_number),)
         job = apply(job, before)
     is_stop = is_judgement and ending.outcome in FAILURES
-    over = ending.outcome is Outcome.CONVERGED and is_over_bound(job, trial, ending.cost)
+    over = ending.outcome is Outcome.CONVERGED and _is_over_bound(job, trial, ending.cost)
     make = (
         partial(TrialEnded, ended_at=now, is_stop=is_stop)
         if trial.is_active
@@ -86,6 +86,13 @@ def end_trial(
     )
     events = policy_of(job, trial).learn(job, trial, ended)
     return (*before, *events, *_end_of_recurrence(apply(job, events), trial, ending.outcome))
+
+
+def _is_over_bound(job: Job, trial: Trial, cost: float) -> bool:
+    """Whether a cost [J] is above ``beta * reference``, doublings aside."""
+    spec, knowledge = job.spec_of(trial), job.knowledge_of(trial)
+    reference = reference_of(knowledge, spec, policy_of(job, trial).excluded(knowledge))
+    return reference is not None and spec.beta_knob is not None and cost > spec.beta_knob * reference
 
 
 def should_retry(job: Job, trial: Trial) -> bool:

@@ -10,9 +10,10 @@ from bso.domain.commands import OnConflict, RegisterJob
 from bso.domain.decide.decision import Context, Decision, apply, refused, refused_for, unchanged
 from bso.domain.events import JobRegistered, JobRespecified
 from bso.domain.identifiers import identifier_problem
-from bso.domain.inheritance import Inheritance, do_policies_inherit, inheritance_from
+from bso.domain.inheritance import Inheritance, inheritance_from
 from bso.domain.job import Job, JobVersion
-from bso.domain.job_spec import CURVE, IDENTITY_FIELDS, InvalidSpec, JobSpec, resolve_spec
+from bso.domain.job_spec import IDENTITY_FIELDS, InvalidSpec, JobSpec, resolve_spec
+from bso.domain.policies import policy_named
 from bso.domain.randomness import seed_from
 from bso.domain.replies import Registered
 
@@ -23,8 +24,8 @@ def register_job(job: Job, command: RegisterJob, context: Context) -> Decision:
         return refused_for(job, "invalid_registration", "The job cannot be registered like this", problems)
     try:
         if not job.is_registered:
-            return _first(job, command, _limited(resolve_spec(command.spec), (), context), context)
-        spec = _limited(resolve_spec(command.spec, job.spec), job.spec.batch_sizes, context)
+            return _first(job, command, _limited(_resolved(command), (), context), context)
+        spec = _limited(_resolved(command, job.spec), job.spec.batch_sizes, context)
         if spec.identity == job.spec.identity:
             return _respecify(job, job.version, spec)
         if command.on_conflict is OnConflict.RAISE:
@@ -32,6 +33,13 @@ def register_job(job: Job, command: RegisterJob, context: Context) -> Decision:
         return _other_version(job, command, spec, context)
     except InvalidSpec as invalid:
         return refused(job, "invalid_spec", "The job specification is not valid", str(invalid), dict(invalid.problems))
+
+
+def _resolved(command: RegisterJob, recorded: JobSpec | None = None) -> JobSpec:
+    """The complete specification, whose policy is installed here. Raises InvalidSpec, PolicyMissing."""
+    spec = resolve_spec(command.spec, recorded)
+    policy_named(spec.policy)
+    return spec
 
 
 def _limited(spec: JobSpec, known: Sequence[int], context: Context) -> JobSpec:
@@ -120,8 +128,11 @@ def _nothing_from(like: str, spec: JobSpec, context: Context) -> str:
     why = "has no run yet"
     if context.like is None or not context.like.is_registered:
         why = "is not registered, or its state cannot be read"
-    elif not do_policies_inherit(context.like.spec, spec):
-        why = f"is under policy {context.like.spec.policy}, this one under {spec.policy}: only {CURVE} inherits"
+    elif context.like.spec.policy != spec.policy:
+        other = context.like.spec.policy
+        why = f"is under policy {other}, this one under {spec.policy}, which cannot use what the other has learnt"
+    elif context.like.last_trial_number:
+        why = f"is under policy {spec.policy}, which takes nothing over from other jobs"
     return f"nothing is inherited from job {like}: it {why}"
 
 

@@ -9,8 +9,7 @@ from bso.domain.decide.decision import Context, Decision, apply, policy_of, refu
 from bso.domain.decide.ending import MOST, Ending, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.events import EpochReported, Event, TrialResumed
 from bso.domain.job import Job
-from bso.domain.policy import Verdict
-from bso.domain.progress import reported_cost, totals_of
+from bso.domain.progress import Verdict, reported_cost, totals_of
 from bso.domain.replies import EpochJudged
 from bso.domain.trial import EpochReport, Outcome, Trial, TrialState
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from bso.domain.errors import Rejected
 from bso.domain.job_spec import InvalidSpec, JobSpec, resolve_spec
+from bso.domain.policies import policy_named
 from bso.replay.what_if.recorded import NotRecorded, Record
 
 AS_IT_IS = "as it is"
@@ -110,6 +111,7 @@ def _spec(record: Record, asked: Mapping[str, Any]) -> JobSpec:
         if sizes and record.spec.default_batch_size not in sizes:
             fields["default_batch_size"] = _nearest(record.spec.default_batch_size, sizes)
     spec = resolve_spec(fields, record.spec)
+    policy_named(spec.policy)  # raises PolicyMissing
     heard_of = {*record.spec.batch_sizes, *record.tried_batch_sizes}
     never = [size for size in spec.batch_sizes if size not in heard_of]
     if never:

@@ -19,9 +19,8 @@ from bso.domain.commands import (
     ReportEpoch,
     ReportPowerProfile,
 )
-from bso.domain.progress import progressed, reported_cost
+from bso.domain.progress import epochs, judge_progress, progressed, reported_cost
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Registered, Reply, TrialBegun, TrialFinished
-from bso.domain.stopping import epochs, judge_progress
 from bso.domain.trial import OUT_OF_MEMORY, EpochReport, Outcome, reason_code
 from bso_client.errors import WrongOrder
 from bso_client.training.beginning import registered

@@ -10,7 +10,8 @@ from bso.domain.commands import RegisterJob, Request
 from bso.domain.decide import Rules
 from bso.domain.errors import Retryable
 from bso.domain.identifiers import job_id_for
-from bso.domain.replies import Reply
+from bso.domain.policies import PolicyMissing
+from bso.domain.replies import Problem, Reply
 from bso.storage.embedded import Embedded, open_embedded
 from bso_client.errors import Unreachable
 
@@ -44,6 +45,8 @@ class EmbeddedTransport:
                 async with asyncio.timeout_at(deadline):
                     answers = await (await self._opened()).execute([request])
                 return answers[0].reply
+            except PolicyMissing as error:
+                return Problem(type="policy_missing", title="The policy of the job is not installed", detail=str(error))
             except TimeoutError as error:
                 raise Unreachable(f"the optimizer's file did not answer within {timeout_s:g} s") from error
             except Retryable as error:

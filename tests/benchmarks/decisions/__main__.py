@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from bso.domain.job_spec import CURVE
+from bso.policies.curve.memory import NAME as CURVE
 from bso.simulator import read_problems
 from bso.simulator.spreading import spread
 from bso.simulator.truths import Family

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
+from bso.policies.curve.memory import NAME as CURVE
+from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
 from tests.benchmarks.decisions.groups import LATE, SOON, TRACES, TRUTHS, Kind
 from tests.benchmarks.decisions.known_noise import KNOWING
 from tests.benchmarks.decisions.markdown import cell_words, interval_words, markdown

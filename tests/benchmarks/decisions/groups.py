@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
+from bso.policies.curve.memory import NAME as CURVE
+from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
 from bso.simulator import Changes, InvalidSimulation, Move, NewVersion, Problem, Workload, make_problem
 from bso.simulator.phases import in_phases_of_traces
 from bso.simulator.problem import problems_of

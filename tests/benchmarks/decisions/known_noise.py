@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from bso.domain.curve import cost_beliefs
-from bso.domain.job_spec import CURVE
+from bso.policies.curve import hypotheses
+from bso.policies.curve.memory import NAME as CURVE
 
 KNOWING = f"{CURVE}, knowing that there is no noise"
 
@@ -13,5 +13,5 @@ KNOWING = f"{CURVE}, knowing that there is no noise"
 @contextmanager
 def hardly_any_noise() -> Iterator[None]:
     """In this process, of the hypotheses of the noise only the smallest is left. No option of the policy does that."""
-    with patch.object(cost_beliefs, "HYPOTHESES", (min(cost_beliefs.HYPOTHESES),)):
+    with patch.object(hypotheses, "HYPOTHESES", (min(hypotheses.HYPOTHESES),)):
         yield

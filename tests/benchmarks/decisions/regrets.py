@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bso.domain.job_spec import CURVE
+from bso.policies.curve.memory import NAME as CURVE
 from bso.simulator import parse_drift, parse_noise, simulate
 from tests.benchmarks.decisions.groups import Group
 from tests.benchmarks.decisions.known_noise import KNOWING, hardly_any_noise

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import fill
 
-from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
+from bso.policies.curve.memory import NAME as CURVE
+from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
 from tests.benchmarks.decisions import group_report, rows
 from tests.benchmarks.decisions.jobs import COSTLIER, JobFigures
 from tests.benchmarks.decisions.markdown import cell_words, markdown

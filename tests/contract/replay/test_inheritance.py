@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from bso.domain.commands import DeleteJob
 from bso.domain.decide import Rules
 from bso.domain.log import RecordedEvent
+from bso.policies.curve.memory import epochs_of
 from bso.replay.exporting import export
 from bso.replay.hindsight import before_trial
 from bso.replay.rebuilding import bring, rebuild
@@ -72,7 +73,7 @@ async def test_what_was_inherited_outlives_the_pruning_of_the_log(store: SqlStor
     assert stored is not None
     replayed = folded(await whole_history(store, NEW), NEW).job
     assert (stored.state, read_snapshot(stored).versions) == (before, replayed.versions)
-    assert replayed.versions[1].epochs.is_inherited
+    assert epochs_of(replayed.versions[1]).is_inherited
 
 
 @in_sqlite

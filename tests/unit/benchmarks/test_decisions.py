@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bso.domain.curve import cost_beliefs
-from bso.domain.job_spec import CURVE, PRUNING_THOMPSON
+from bso.policies.curve import hypotheses
+from bso.policies.curve.memory import NAME as CURVE
+from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
 from bso.simulator import parse_noise
 from bso.simulator.truths import Family, Start, made_problem
 from bso.simulator.world import World
@@ -205,13 +206,13 @@ def test_measured_jobs_move_between_all_gpus_and_come_from_neighbouring_targets(
 
 
 def test_a_policy_may_know_that_there_is_no_noise_and_only_in_its_own_job() -> None:
-    usual = cost_beliefs.HYPOTHESES
+    usual = hypotheses.HYPOTHESES
     world = MadeWorld(family=Family.VALLEY, noise="run:0.5", start=Start.MIDDLE)
     regrets = {policy: regrets_of_job(world, policy, 5, 25) for policy in (CURVE, KNOWING, CURVE)}
     assert regrets[CURVE] != regrets[KNOWING]
-    assert cost_beliefs.HYPOTHESES is usual
+    assert hypotheses.HYPOTHESES is usual
     with hardly_any_noise():
-        deviations = [deviation for deviation, _, _ in cost_beliefs.HYPOTHESES]
+        deviations = [deviation for deviation, _, _ in hypotheses.HYPOTHESES]
     assert deviations == [min(deviation for deviation, _, _ in usual)]
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
 
-from bso.domain import curve
-from bso.domain.curve import choosing
+from bso.policies import curve
+from bso.policies.curve import choosing
 from bso.simulator import Problem
 from tests.benchmarks.left_out import IN_USE, VARIANTS, Variant, applied, judged, regrets
 from tests.benchmarks.resampling import Values, table_over
@@ -44,9 +44,9 @@ def test_constants_of_a_variant_hold_while_it_is_simulated_and_change_what_happe
 def test_every_variant_names_constants_that_are_there_and_nowhere_else() -> None:
     """A name that another module has imported would keep its value there."""
     for variant in VARIANTS:
-        others = [import_module(f"bso.domain.curve.{one.name}") for one in iter_modules(curve.__path__)]
+        others = [import_module(f"bso.policies.curve.{one.name}") for one in iter_modules(curve.__path__)]
         holding = {one.__name__ for one in others for name in variant.constants if hasattr(one, name)}
-        assert holding <= {f"bso.domain.curve.{variant.module}"}, variant.name
+        assert holding <= {f"bso.policies.curve.{variant.module}"}, variant.name
         with applied(variant):
             pass
     assert len({variant.name for variant in VARIANTS}) == len(VARIANTS)

@@ -1,22 +1,23 @@
 """Values as the command line meets them."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from bso.domain import events as e
-from bso.domain.curve.cost_records import EpochCostKnowledge, EpochCostRecord
-from bso.domain.curve.records import EpochKnowledge, EpochRecord
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.inheritance import Inheritance
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Stage, fresh_knowledge
+from bso.domain.knowledge import Knowledge
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import ArmDescription, JobDescription, KindDescription
 from bso.domain.trial import Outcome, Trial, TrialState
+from bso.policies.curve.cost_records import EpochCostKnowledge, EpochCostRecord
+from bso.policies.curve.epoch_records import EpochKnowledge, EpochRecord
+from bso.policies.curve.memory import NAME as CURVE
+from bso.policies.pruning_thompson.memory import RoundEnded, Stage, StageEntered
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 HARDWARE = HardwareKind(gpu_model="H200", max_power_w=700.0, energy_method=EnergyMethod.MONITOR)
-SPEC = JobSpec(batch_sizes=(8, 16, 32), default_batch_size=32, target_metric=0.9)
+SPEC = JobSpec(batch_sizes=(8, 16, 32), default_batch_size=32, target_metric=0.9, policy="pruning_thompson")
 
 
 def trial(
@@ -63,13 +64,14 @@ def description(*arms: ArmDescription, best: int | None = 16) -> JobDescription:
     kind = KindDescription(
         hardware=HARDWARE.describe(),
         hardware_key=HARDWARE.key,
-        stage=Stage.MAB,
+        stage=Stage.MAB.value,
         round_number=2,
         reference=5.0,
         best_batch_size=best,
         needs_attention=False,
         change_points=0,
         arms=arms or (arm(8), arm(16), arm(32)),
+        about_costs="what a training should cost",
     )
     return JobDescription(
         job_id="job",
@@ -86,14 +88,13 @@ def description(*arms: ArmDescription, best: int | None = 16) -> JobDescription:
 
 INHERITED = Inheritance(
     source="version 1",
-    epochs=EpochKnowledge(records={16: EpochRecord()}, is_inherited=True),
+    batch_sizes=(8, 16),
+    memories={CURVE: EpochKnowledge(records={16: EpochRecord()}, is_inherited=True)},
     knowledge={
-        HARDWARE.key: replace(
-            fresh_knowledge(SPEC, HARDWARE), epoch_costs=EpochCostKnowledge(records={8: EpochCostRecord()})
-        )
+        HARDWARE.key: Knowledge(hardware=HARDWARE, memories={CURVE: EpochCostKnowledge(records={8: EpochCostRecord()})})
     },
 )
-EVENTS: tuple[e.Event, ...] = (
+EVENTS: tuple[e.Event | RoundEnded | StageEntered, ...] = (
     e.JobRegistered(version_number=1, spec=SPEC, seed=1, owner=None),
     e.JobRespecified(version_number=2, spec=SPEC, seed=1, inherited=INHERITED),
     e.RecurrenceOpened(recurrence_id="night-1", recurrence_number=1),
@@ -151,7 +152,7 @@ EVENTS: tuple[e.Event, ...] = (
     e.StopAcknowledged(trial_number=1),
     e.StopWithdrawn(trial_number=1),
     e.ChangePoint(version_number=1, hardware_key="k", trial_number=1, cost=20.0, old_reference=5.0),
-    e.RoundEnded(
+    RoundEnded(
         version_number=1,
         hardware_key="k",
         round_number=1,
@@ -160,7 +161,7 @@ EVENTS: tuple[e.Event, ...] = (
         next_default_batch_size=8,
         recurrence_id="night-1",
     ),
-    e.StageEntered(version_number=1, hardware_key="k", stage=Stage.MAB, batch_sizes=(8, 16)),
+    StageEntered(version_number=1, hardware_key="k", stage=Stage.MAB, batch_sizes=(8, 16)),
     e.AttentionNeeded(version_number=1, hardware_key="k", reason="nothing converged three times"),
     e.RecurrenceEnded(recurrence_id="night-1", has_model=True, trial_number=1, reason="it converged"),
     e.BatchSizeAllowed(batch_size=32, hardware_keys=("k",)),

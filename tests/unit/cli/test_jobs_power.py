@@ -134,8 +134,8 @@ def test_what_the_last_trainings_cost_stands_beside_what_the_next_is_expected_to
         "16": ["expected best", "0", "0", "–", "5.00 ± 0.25 J"],
         "32": ["available", "1", "0", "–", "–"],
     }
-    assert explained(job.spec.policy, has_means=True).startswith("Mean cost: of the last 5 trials")
-    assert explained(job.spec.policy, has_means=False).startswith("Expected next: ")
+    assert explained(job.kinds[0].about_costs, has_means=True).startswith("Mean cost: of the last 5 trials")
+    assert explained(job.kinds[0].about_costs, has_means=False).startswith("Expected next: ")
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,12 @@ def test_where_trials_are_not_known_nothing_is_said_of_their_costs() -> None:
 
 def test_a_stage_is_shown_where_the_policy_has_stages() -> None:
     job = description(arm(8))
-    for policy, words in (("curve", "policy curve, best"), ("pruning_thompson", "policy pruning_thompson, stage MAB")):
+    for policy, stage, words in (
+        ("curve", None, "policy curve, best"),
+        ("pruning_thompson", "MAB", "policy pruning_thompson, stage MAB"),
+    ):
         with_policy = replace(job, spec=replace(job.spec, policy=policy))
-        assert words in kind_table(job.kinds[0], with_policy, None).title
+        assert words in kind_table(replace(job.kinds[0], stage=stage), with_policy, None).title
 
 
 def test_a_job_shows_its_learning_rate() -> None:

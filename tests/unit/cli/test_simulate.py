@@ -75,7 +75,7 @@ def test_a_difference_is_told_with_its_sign() -> None:
     [
         ((*JOB, "--drift", "twice"), "drift 'twice' is not understood"),
         (("--dataset", "faces"), "holds no run of dataset faces; it holds shapes"),
-        ((*JOB, "--policy", "magic"), "policy must be one of"),
+        ((*JOB, "--policy", "magic"), "policy 'magic' is not installed here, only curve, pruning_thompson"),
         ((*JOB, "--gpu", "h1"), "no power trace of GPU h1; there is g1"),
         ((*JOB, "--failure-rate", "1"), "the failure rate must be from 0 to below 1"),
         ((*JOB, "--move-from", "g1@5"), "shapes/g1 cannot move from g1, its own GPU: expected another one"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bso.domain.decide.decision import POLICIES
+from bso.domain.policies import own_policies
 from bso.simulator import parse_drift
 from bso.simulator.study import Case, Settings, study
 from bso_cli.simulating.plots import draw_costs
@@ -13,7 +13,7 @@ from tests.unit.simulator.problems import make
 PROBLEM = make({16: (9, 10, 11), 32: (5, 6), 64: (8, 9), 128: (20, 22)})
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", own_policies())
 def test_the_cost_curve_shows_what_the_policy_expects_and_how_uncertain_that_is(policy: str) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure

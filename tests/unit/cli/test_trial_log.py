@@ -8,7 +8,6 @@ import pytest
 
 from bso.domain.commands import FinishTrial, ReportEpoch, Request
 from bso.domain.errors import Retryable
-from bso.domain.knowledge import Stage
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome
 from bso_cli.recurring.trials import TrialLog
@@ -25,7 +24,6 @@ BEGUN = TrialBegun(
     is_last_attempt=False,
     bound=None,
     lease_s=600.0,
-    stage=Stage.PRUNING,
     spec=SPEC,
 )
 GOING_ON = EpochJudged(should_stop=False, reason="", cost=2.0, bound=None)

@@ -56,7 +56,6 @@ async def test_a_question_is_asked_again_under_the_same_command_id() -> None:
         is_last_attempt=False,
         bound=None,
         lease_s=600.0,
-        stage="pruning",  # type: ignore[arg-type]  # of no interest here
         spec=job_spec().resolve(),
     )
     transport = Scripted(LATER, begun)

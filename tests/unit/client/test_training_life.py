@@ -13,7 +13,6 @@ import pytest
 import bso_client.training
 from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, RenewLease, ReportEpoch
 from bso.domain.cost import Profiled
-from bso.domain.knowledge import Stage
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import EpochReport, Outcome
 from bso_client import CannotResume, TrainFailed, WrongOrder
@@ -44,7 +43,6 @@ BEGUN = TrialBegun(
     is_last_attempt=False,
     bound=50.0,
     lease_s=600.0,
-    stage=Stage.PRUNING,
     spec=SPEC,
 )
 GONE = Problem(type="unknown_trial", title="No", detail="gone")

@@ -27,9 +27,12 @@ from bso.domain.evolve import fold
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Knowledge, Stage
+from bso.domain.knowledge import Knowledge, reference_of
+from bso.domain.policies import policy_named
 from bso.domain.replies import EpochJudged, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import EpochReport, Outcome, Trial
+from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
+from bso.policies.pruning_thompson.memory import PruningState, Stage, state_on
 from bso.schema.envelope import dump
 from bso.schema.state import job_from_state, state_of
 
@@ -226,7 +229,7 @@ class JobLife:
     def enter_mab(self, costs: dict[int, float], recurrence: str = "exploring") -> None:
         """Run recurrences until the stage of sampling begins."""
         for number in range(100):
-            if self.known().stage is Stage.MAB:
+            if self.spec.policy != PRUNING_THOMPSON or self.pruning().stage is Stage.MAB:
                 return
             trial = self.begin(f"{recurrence}-{number}")
             while trial.batch_size not in costs:
@@ -245,6 +248,15 @@ class JobLife:
         """What the job's current version knows on a hardware kind."""
         assert self.job is not None
         return self.job.version.knowledge_on(hardware)
+
+    def pruning(self, hardware: HardwareKind = A100) -> PruningState:
+        """Where the exploration of pruning_thompson stands on a hardware kind."""
+        return state_on(self.known(hardware), self.spec)
+
+    def reference(self, hardware: HardwareKind = A100) -> float | None:
+        """The cheapest converged cost in the window on a hardware kind [J]."""
+        known = self.known(hardware)
+        return reference_of(known, self.spec, policy_named(self.spec.policy).excluded(known))
 
     @property
     def spec(self) -> JobSpec:

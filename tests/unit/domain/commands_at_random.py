@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from bso.domain import commands as do
 from bso.domain.hardware import EnergyMethod, HardwareKind
-from bso.domain.job_spec import POLICIES
 from bso.domain.learning_rate import LearningRate
+from bso.domain.policies import own_policies
 from bso.domain.trial import Outcome
 from tests.unit.domain.builders import A100, V100, command_id
 
@@ -73,7 +73,7 @@ SPEC_FIELDS = {
     "mab_prior_precision": numbers,
     "mab_num_explorations": st.integers(0, 4) | json_values,
     "mab_seed": st.none() | integers,
-    "policy": st.sampled_from(POLICIES) | texts,
+    "policy": st.sampled_from(own_policies()) | texts,
     "version": st.sampled_from(("", "v2")) | texts,
     "cost_budget": st.none() | numbers,
     "early_stopping": st.booleans() | json_values,
@@ -100,7 +100,7 @@ def good_specs(draw: st.DrawFn) -> dict[str, Any]:
             "mab_prior_mean": st.sampled_from((0.0, -100.0, 1e300, -1e300)),
             "mab_prior_precision": st.sampled_from((0.0, 1e-4, 5e-324, 1e300)),
             "mab_num_explorations": st.integers(0, 3),
-            "policy": st.sampled_from(POLICIES),
+            "policy": st.sampled_from(own_policies()),
             "version": st.sampled_from(("", "v2", "v3")),
             "cost_budget": st.sampled_from((None, 5e-324, 50.0, 1e300)),
             "early_stopping": st.booleans(),

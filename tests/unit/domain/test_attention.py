@@ -7,14 +7,16 @@ import pytest
 
 from bso.domain import commands as do
 from bso.domain.events import AttentionNeeded, RecurrenceEnded
-from bso.domain.job_spec import CURVE, POLICIES, PRUNING_THOMPSON
+from bso.domain.policies import own_policies
 from bso.domain.replies import JobDescription, KindDescription, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome
+from bso.policies.curve.memory import NAME as CURVE
+from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
 from tests.unit.domain.builders import A100, SIZES, V100, JobLife, expect, without_leases
 
 COSTS = {16: 40.0, 32: 25.0, 64: 20.0, 128: 15.0, 256: 30.0}
 
-policies = pytest.mark.parametrize("policy", POLICIES)
+policies = pytest.mark.parametrize("policy", own_policies())
 
 
 def job(policy: str, **spec: Any) -> JobLife:

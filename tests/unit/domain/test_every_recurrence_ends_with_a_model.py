@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bso.domain.job_spec import POLICIES
-from bso.domain.knowledge import Stage
+from bso.domain.policies import own_policies
 from bso.domain.trial import Outcome
+from bso.policies.pruning_thompson.memory import Stage
 from tests.unit.domain.builders import A100, SIZES, JobLife, searching
 from tests.unit.domain.worlds import World, has_model, run_recurrence
 
@@ -25,7 +25,7 @@ specs = st.fixed_dictionaries(
         "max_attempts": st.integers(2, 4),
         "mab_seed": st.integers(0, 1000),
         "cost_budget": st.sampled_from((None, None, 1.0, 50.0)),
-        "policy": st.sampled_from(POLICIES),
+        "policy": st.sampled_from(own_policies()),
     }
 )
 landscapes = st.fixed_dictionaries({size: st.sampled_from((10.0, 12.0, 19.0, 25.0, 60.0, 300.0)) for size in SIZES})
@@ -112,11 +112,11 @@ def test_nothing_converges_for_a_while(spec: dict[str, Any], costs: dict[int, fl
 def test_after_a_change_the_best_batch_size_is_found_again(rounds: int) -> None:
     """All batch sizes cost five times as much from recurrence 30 on."""
     life, models = lived(
-        {"num_pruning_rounds": rounds, "default_batch_size": 64},
+        {"policy": "pruning_thompson", "num_pruning_rounds": rounds, "default_batch_size": 64},
         World(costs=COSTS, factor=5.0, changes_at=30),
         recurrences=70,
     )
     last = [row.batch_size for row in list(life.rows.values())[-10:]]
     assert all(models)
     assert last.count(128) >= 7
-    assert life.known(A100).stage is Stage.MAB
+    assert life.pruning(A100).stage is Stage.MAB

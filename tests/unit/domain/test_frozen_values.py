@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import pytest
 
 from bso.domain import commands, events, job, job_spec, knowledge, replies, trial
-from bso.domain.curve import records
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.learning_rate import LearningRate
+from bso.policies.curve import epoch_records
 
-MODULES = (commands, events, job, job_spec, knowledge, replies, trial, records)
+MODULES = (commands, events, job, job_spec, knowledge, replies, trial, epoch_records)
 
 
 @dataclass(frozen=True, slots=True)

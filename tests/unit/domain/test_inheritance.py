@@ -11,6 +11,7 @@ from bso.domain.events import JobRegistered, JobRespecified
 from bso.domain.evolve import fold
 from bso.domain.replies import JobDescription, Registered
 from bso.domain.trial import Outcome
+from bso.policies.curve.memory import epoch_costs_on, epochs_of
 from tests.unit.domain.builders import A100, V100, JobLife, as_json, expect, problem_of, without_leases
 from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
 
@@ -62,24 +63,24 @@ def test_the_first_run_of_a_new_version_is_not_stopped_by_what_the_old_one_neede
 
 def test_epoch_costs_stay_as_they_are_where_only_the_target_differs() -> None:
     trainings = recurred()
-    before = trainings.life.known().epoch_costs
+    before = epoch_costs_on(trainings.life.known())
     trainings.life.register(target_metric=0.9)
-    assert trainings.life.known().epoch_costs == before
+    assert epoch_costs_on(trainings.life.known()) == before
     assert trainings.life.job is not None
-    assert trainings.life.job.version.epochs.is_unproven
+    assert epochs_of(trainings.life.job.version).is_unproven
 
 
 def test_epochs_stay_as_they_are_where_only_eta_knob_differs() -> None:
     trainings = recurred()
     assert trainings.life.job is not None
-    before = trainings.life.job.version.epochs
+    before = epochs_of(trainings.life.job.version)
     trainings.life.begin("running")  # what is known of running trials stays with them
     trainings.life.register(eta_knob=1.0)
     version = trainings.life.job.version
-    assert version.epochs.records == before.records
-    assert not version.epochs.is_unproven
-    assert not version.epochs.second_looks
-    assert not trainings.life.known().epoch_costs.is_seen
+    assert epochs_of(version).records == before.records
+    assert not epochs_of(version).is_unproven
+    assert not epochs_of(version).second_looks
+    assert not epoch_costs_on(trainings.life.known()).is_seen
     first = trainings.life.begin("first")
     assert first.batch_size in BEST
     trainings.train(first, up_to=2.0)
@@ -138,7 +139,7 @@ def test_a_version_that_is_resumed_keeps_what_it_knew() -> None:
     trainings.chosen(range(30, 35))
     trainings.life.register(target_metric=0.5)
     resumed = trainings.life.job.version
-    assert (resumed.epochs, resumed.knowledge) == (first.epochs, first.knowledge)
+    assert (resumed.memories, resumed.knowledge) == (first.memories, first.knowledge)
 
 
 def test_a_version_without_a_run_hands_on_what_it_has_inherited() -> None:
@@ -223,9 +224,11 @@ def test_what_is_handed_on_twice_is_all_on_the_level_of_the_latest_runs() -> Non
     second = longer(trainings, 18.0)
     second.chosen(range(30, 34))
     assert trainings.life.job is not None
-    known = trainings.life.job.version.epochs.handed_on()
+    known = epochs_of(trainings.life.job.version).handed_on()
     levels = {size: record.before.mean - math.log(18.0 * EPOCHS[size]) for size, record in known.records.items()}
-    assert len(levels) > sum(record.sums.weight > 0.0 for record in trainings.life.job.version.epochs.records.values())
+    assert len(levels) > sum(
+        record.sums.weight > 0.0 for record in epochs_of(trainings.life.job.version).records.values()
+    )
     assert max(map(abs, levels.values())) < 0.4
     second.life.register(version="third")
     assert second.life.begin("third").batch_size in BEST
@@ -249,7 +252,7 @@ def test_every_hardware_kind_is_handed_on() -> None:
     dataclasses.replace(trainings, hardware=V100).chosen(range(30, 33))
     trainings.life.register(target_metric=0.9)
     for kind in (A100, V100):
-        assert trainings.life.known(kind).epoch_costs.is_seen
+        assert epoch_costs_on(trainings.life.known(kind)).is_seen
 
 
 @pytest.mark.parametrize("is_stateless", [False, True])

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bso.domain import pruning
 from bso.domain.knowledge import feasible
 from bso.domain.trial import Outcome
+from bso.policies.pruning_thompson.exploration import candidates
 from tests.unit.domain.builders import A100, JobLife, searching
 
 SIZES = (8, 16, 32, 64)
@@ -43,11 +43,11 @@ def begun(life: JobLife, recurrence_id: str) -> Any:
     """Begin a trial and hold its batch size against what failed in the recurrence."""
     assert life.job is not None
     before = life.job.recurrences.get(recurrence_id)
-    known = life.known()
+    known, state = life.known(), life.pruning()
     trial = life.begin(recurrence_id)
     if before is not None and trial.batch_size in before.failed:
         usable = feasible(known, life.spec)
-        arms = usable.intersection(pruning.candidates(known.pruning, life.spec, usable))
+        arms = usable.intersection(candidates(state, life.spec, usable))
         left = [size for size in arms if not before.excludes(size, A100.key) and known.arm(size).still_converges]
         assert not left, f"{trial.batch_size} failed in the recurrence, {left} are left"
     return trial

@@ -1,8 +1,7 @@
 """The exploration with pruning, sentence by sentence."""
 
-from bso.domain.events import RoundEnded, StageEntered
-from bso.domain.knowledge import Stage
 from bso.domain.trial import Outcome
+from bso.policies.pruning_thompson.memory import RoundEnded, Stage, StageEntered
 from tests.unit.domain.builders import A100, V100, JobLife
 
 COSTS = {16: 50.0, 32: 22.0, 64: 20.0, 128: 15.0, 256: 60.0}
@@ -61,7 +60,7 @@ def test_after_the_last_round_the_survivors_are_sampled() -> None:
 def test_with_no_pruning_rounds_sampling_begins_at_once() -> None:
     life = job(num_pruning_rounds=0)
     trial = life.begin()
-    assert trial.stage is Stage.MAB
+    assert life.pruning().stage is Stage.MAB
     assert trial.batch_size == 16
 
 
@@ -71,13 +70,13 @@ def test_the_first_final_verdict_moves_the_exploration_and_later_ones_only_add_c
     assert (first.batch_size, second.batch_size) == (64, 64)
     life.converge(first, 20.0)
     life.give_up(second)
-    verdict = life.known().pruning.verdicts[64]
+    verdict = life.pruning().verdicts[64]
     assert verdict.has_converged
     assert life.begin("c").batch_size == 32
     third = life.begin("d")
     assert third.batch_size == 64
     life.converge(third, 30.0)
-    assert life.known().pruning.verdicts[64].costs.mean == 25.0
+    assert life.pruning().verdicts[64].costs.mean == 25.0
 
 
 def test_a_convergence_above_the_bound_counts_as_a_failure_here_and_the_user_keeps_the_model() -> None:
@@ -87,7 +86,7 @@ def test_a_convergence_above_the_bound_counts_as_a_failure_here_and_the_user_kee
     told = life.converge(trial, 41.0)
     assert (trial.batch_size, told.outcome, told.should_retry) == (32, Outcome.CONVERGED, False)
     assert life.row(trial).is_over_bound
-    assert not life.known().pruning.verdicts[32].has_converged
+    assert not life.pruning().verdicts[32].has_converged
     assert life.known().arm(32).costs.mean == 41.0, "its cost is learnt in full"
     assert life.begin("c").batch_size == 128
 
@@ -144,18 +143,19 @@ def test_stages_are_kept_per_hardware_kind() -> None:
     life = job()
     explored(life, 3)
     assert life.begin("elsewhere", hardware=V100).batch_size == 64
-    assert life.known(A100).pruning.verdicts.keys() == {64, 32, 16}
+    assert life.pruning(A100).verdicts.keys() == {64, 32, 16}
 
 
 def test_a_change_point_while_pruning_begins_the_round_again_with_all_batch_sizes() -> None:
     life = job()
     explored(life, 5)
-    assert life.known().pruning.pruned == {16, 256}
+    assert life.pruning().pruned == {16, 256}
     life.exceed(life.begin("risen"))
     life.exceed(life.begin("risen"))
     last = life.begin("risen")
     assert (last.bound, last.is_last_attempt) == (None, True)
     life.converge(last, COSTS[last.batch_size] * 5)
     known = life.known()
-    assert (known.change_points, known.stage, known.pruning.pruned) == (1, Stage.PRUNING, frozenset())
-    assert known.pruning.verdicts.keys() == {last.batch_size}
+    state = life.pruning()
+    assert (known.change_points, state.stage, state.pruned) == (1, Stage.PRUNING, frozenset())
+    assert state.verdicts.keys() == {last.batch_size}

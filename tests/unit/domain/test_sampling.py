@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bso.domain.bandit import posterior_of, sample_cheapest
 from bso.domain.events import ChangePoint
-from bso.domain.knowledge import Stage
 from bso.domain.statistics import CostStatistics, statistics_of
 from bso.domain.trial import Outcome
+from bso.policies.pruning_thompson.bandit import posterior_of, sample_cheapest
+from bso.policies.pruning_thompson.memory import Stage
 from tests.unit.domain.builders import JobLife
 
 COSTS = {32: 11.0, 64: 10.0, 128: 12.0}
@@ -111,7 +111,7 @@ def test_when_no_arm_converges_any_more_pruned_batch_sizes_come_back() -> None:
     life = JobLife()
     life.register(max_attempts=2, policy="pruning_thompson")
     life.enter_mab({16: 99.0, 32: 99.0, 64: 10.0, 128: 99.0, 256: 99.0})
-    assert life.known().pruning.pruned == {16, 32, 128, 256}
+    assert life.pruning().pruned == {16, 32, 128, 256}
     for number in range(2):
         life.give_up(life.begin(f"dead-{number}", batch_size=64))
     assert life.begin("next").batch_size != 64
@@ -158,5 +158,5 @@ def test_arms_without_energy_take_turns_and_are_never_starved() -> None:
         sizes.append(trial.batch_size)
         life.send(replace(life.reporting(trial, 10.0, 0.9), energy_j=None))
     assert sorted(sizes) == [32, 32, 32, 64, 64, 64]
-    assert life.known().stage is Stage.MAB
+    assert life.pruning().stage is Stage.MAB
     assert not life.known().arm(32).costs.count

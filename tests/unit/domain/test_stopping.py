@@ -7,7 +7,7 @@ import pytest
 
 from bso.domain.commands import AllowBatchSize
 from bso.domain.events import ChangePoint, RecurrenceEnded
-from bso.domain.knowledge import feasible, reference_of
+from bso.domain.knowledge import feasible
 from bso.domain.trial import Outcome
 from tests.unit.domain.builders import A100, V100, JobLife
 
@@ -131,7 +131,7 @@ def test_a_convergence_above_the_bound_of_what_was_within_it_is_a_change_point()
     life.converge(life.begin("a", batch_size=64), 50.0)
     (change,) = life.happened(ChangePoint)
     assert (change.cost, change.old_reference) == (50.0, 10.0)
-    assert reference_of(life.known(), life.spec) == 50.0
+    assert life.reference() == 50.0
     assert life.known().arm(32).costs.count == 0
     assert life.begin("b").bound == 100.0
 
@@ -144,7 +144,7 @@ def test_a_batch_size_that_was_always_above_the_bound_makes_no_change_point() ->
     for number in range(3):
         life.converge(life.begin(f"b{number}", batch_size=999), 500.0)
     assert not life.happened(ChangePoint)
-    assert reference_of(life.known(), life.spec) == 10.0
+    assert life.reference() == 10.0
 
 
 def test_it_does_make_one_where_a_batch_size_that_used_to_be_within_the_bound_has_just_failed() -> None:
@@ -160,7 +160,7 @@ def test_it_does_make_one_where_a_batch_size_that_used_to_be_within_the_bound_ha
 def test_the_reference_of_a_removed_batch_size_does_not_stop_the_others() -> None:
     life = sampling()
     life.register(batch_sizes=[128, 256], default_batch_size=128)
-    assert reference_of(life.known(), life.spec) == 13.0
+    assert life.reference() == 13.0
 
 
 def test_the_target_comes_before_the_bound_a_model_is_a_model() -> None:
@@ -218,9 +218,9 @@ def test_allowing_a_batch_size_brings_back_the_smaller_ones_that_memory_excluded
     for name in "ab":
         life.run_out_of_memory(life.begin(name, batch_size=64))
     life.enter_mab(COSTS)
-    assert life.known().pruning.pruned >= {64, 128, 256}
+    assert life.pruning().pruned >= {64, 128, 256}
     life.send(AllowBatchSize(batch_size=128))
-    assert life.known().pruning.pruned == {256}
+    assert life.pruning().pruned == {256}
 
 
 def test_where_everything_ran_out_of_memory_the_smallest_is_still_offered() -> None:
@@ -283,7 +283,7 @@ def test_where_energy_does_not_count_it_need_not_be_measured() -> None:
 def test_a_cost_of_nothing_is_no_reference() -> None:
     life = job()
     life.converge(life.begin("a"), 0.0)
-    assert reference_of(life.known(), life.spec) is None
+    assert life.reference() is None
     assert life.begin("b").bound is None
 
 

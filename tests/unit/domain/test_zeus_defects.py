@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from bso.domain.bandit import posterior_of, sample_cheapest
 from bso.domain.commands import BeginTrial
-from bso.domain.knowledge import Stage, reference_of
 from bso.domain.replies import TrialBegun
 from bso.domain.statistics import statistics_of
 from bso.domain.trial import Outcome
+from bso.policies.pruning_thompson.bandit import posterior_of, sample_cheapest
+from bso.policies.pruning_thompson.memory import Stage
 from tests.unit.domain.builders import A100, JobLife, expect
 
 COSTS = {16: 13.0, 32: 11.0, 64: 10.0, 128: 12.0, 256: 14.0}
@@ -27,15 +27,15 @@ def test_a_cheap_run_that_did_not_converge_does_not_lower_the_reference(life: Jo
     cheap = life.begin("b")
     life.report(cheap, cost=0.5)
     life.give_up(cheap)
-    assert reference_of(life.known(), life.spec) == 10.0
+    assert life.reference() == 10.0
     assert life.begin("c").bound == 20.0
 
 
 def test_the_reference_can_rise(life: JobLife) -> None:
     life.enter_mab(COSTS)
-    assert reference_of(life.known(), life.spec) == 10.0
+    assert life.reference() == 10.0
     life.converge(life.begin("a", batch_size=64), 70.0)
-    assert reference_of(life.known(), life.spec) == 70.0
+    assert life.reference() == 70.0
 
 
 def test_the_reference_rises_in_a_window_when_its_trial_leaves_it() -> None:
@@ -44,7 +44,7 @@ def test_the_reference_rises_in_a_window_when_its_trial_leaves_it() -> None:
     life.register(batch_sizes=[64])
     for number, cost in enumerate((10.0, 15.0, 16.0)):
         life.converge(life.begin(f"r{number}"), cost)
-    assert reference_of(life.known(), life.spec) == 15.0
+    assert life.reference() == 15.0
 
 
 def test_a_killed_trial_does_not_block_pruning(life: JobLife) -> None:
@@ -121,7 +121,7 @@ def test_arms_do_not_share_one_draw() -> None:
 
 def test_two_trials_in_the_same_second_draw_differently(life: JobLife) -> None:
     life.enter_mab({16: 10.0, 32: 10.1, 64: 9.9, 128: 10.2, 256: 10.05})
-    assert life.known().stage is Stage.MAB
+    assert life.pruning().stage is Stage.MAB
     for number, size in enumerate(COSTS):
         life.converge(life.begin(f"wide-{number}", batch_size=size), 12.0)
     assert len({life.begin(f"r{number}").batch_size for number in range(20)}) > 1

@@ -35,7 +35,8 @@ async def history() -> list[RecordedEvent]:
 
 def changed(recorded: RecordedEvent, **fields: Any) -> RecordedEvent:
     """The same place in the log with another event."""
-    return replace(recorded, event=replace(recorded.event, **fields))
+    event: Any = recorded.event
+    return replace(recorded, event=replace(event, **fields))
 
 
 def test_a_report_of_a_trial_that_nobody_began_is_named(history: list[RecordedEvent]) -> None:

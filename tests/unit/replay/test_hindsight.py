@@ -7,8 +7,8 @@ import pytest
 
 from bso.domain.decide import describe_job
 from bso.domain.events import TrialStarted
-from bso.domain.job_spec import POLICIES
 from bso.domain.log import RecordedEvent
+from bso.domain.policies import own_policies
 from bso.replay.folding import LogBroken
 from bso.replay.hindsight import before_trial
 from tests.unit.domain.builders import A100, JobLife
@@ -24,7 +24,7 @@ async def logged(life: JobLife, *, after_seq: int = 0) -> AsyncIterator[Recorded
             )
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", own_policies())
 async def test_hindsight_is_what_was_known(policy: str) -> None:
     life = JobLife()
     life.register(policy=policy)

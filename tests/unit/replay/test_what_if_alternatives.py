@@ -3,6 +3,7 @@
 import pytest
 
 from bso.domain.job_spec import InvalidSpec
+from bso.domain.policies import PolicyMissing
 from bso.replay.what_if.alternatives import AS_IT_IS, Grid, TooMany, alternatives
 from bso.replay.what_if.recorded import End, NotRecorded
 from tests.unit.replay.records import record, run
@@ -81,7 +82,7 @@ def test_where_nothing_is_known_the_job_as_it_is_is_unknown() -> None:
 def test_what_no_job_may_have_and_what_was_never_tried_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="eta_knob must be a number from 0"):
         alternatives(KNOWN, Grid(eta_knobs=[1.5]))
-    with pytest.raises(InvalidSpec, match="policy must be one of"):
+    with pytest.raises(PolicyMissing, match="policy 'magic' is not installed"):
         alternatives(KNOWN, Grid(policies=["magic"]))
     with pytest.raises(InvalidSpec, match="default_batch_size must be one of"):
         alternatives(KNOWN, Grid(batch_sizes=[[16, 32]], default_batch_sizes=[64]))

@@ -8,9 +8,10 @@ import pytest
 
 from bso.domain.commands import BeginTrial, DescribeJob
 from bso.domain.errors import Retryable
-from bso.domain.events import Event, JobRegistered, JobRespecified
+from bso.domain.events import Event, JobRespecified
 from bso.domain.evolve import fold
 from bso.domain.job import Job
+from bso.policies.curve.memory import epoch_costs_on, epochs_of
 from bso.schema.codec import event_from, event_payload
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.schema.state import job_from_state, state_of
@@ -104,9 +105,9 @@ def test_what_was_inherited_is_read_as_it_was_stored() -> None:
     assert job is not None
     again = job_from_state(job.job_id, job.last_seq, stored(job))
     assert again == replace(job, trials={})
-    assert again.version.epochs.is_inherited
-    assert [one.epoch_costs.is_inherited for one in again.version.knowledge.values()] == [True]
-    assert not again.versions[1].epochs.is_inherited
+    assert epochs_of(again.version).is_inherited
+    assert [epoch_costs_on(one).is_inherited for one in again.version.knowledge.values()] == [True]
+    assert not epochs_of(again.versions[1]).is_inherited
 
 
 def test_an_event_with_an_inheritance_gives_the_state_that_was_decided() -> None:
@@ -115,29 +116,6 @@ def test_an_event_with_an_inheritance_gives_the_state_that_was_decided() -> None
     assert respecified.inherited is not None
     assert event_from(*_parsed(respecified)) == respecified
     assert fold("job", [event_from(*_parsed(event)) for event in life.history]) == without_leases(life.folded())
-
-
-def test_a_specification_recorded_without_a_policy_is_one_of_pruning_thompson_for_ever() -> None:
-    life = old_job(policy="pruning_thompson")
-    job = life.job
-    assert job is not None
-    old = stored(job)
-    for version in old["versions"].values():
-        del version["spec"]["policy"]
-    life.job = job_from_state("job", job.last_seq, old)
-    assert [version.spec.policy for version in life.job.versions.values()] == ["pruning_thompson"] * 2
-    events = len(life.history)
-    life.register()
-    assert len(life.history) == events, "what says nothing of its policy changes nothing"
-    assert life.job == replace(job, trials=life.job.trials)
-
-
-def test_an_event_recorded_without_a_policy_tells_of_pruning_thompson() -> None:
-    [registered] = old_job(policy="pruning_thompson").happened(JobRegistered)
-    event_type, payload = event_payload(registered)
-    body = json.loads(payload)
-    assert body["spec"].pop("policy") == "pruning_thompson", "what is registered today is recorded in so many words"
-    assert event_from(event_type, body) == registered
 
 
 def test_a_damaged_state_says_where() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bso.domain.decide.decision import POLICIES
+from bso.domain.policies import own_policies
 from bso.domain.trial import Outcome
 from bso.simulator import (
     InvalidSimulation,
@@ -119,7 +119,7 @@ def test_the_oracle_and_the_default_go_by_the_gpu_of_the_recurrence(moved: Probl
     assert run.default.mean_times_s == pytest.approx((7 * 8.0,) * 4 + (7 * 20.0,) * 4)
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", own_policies())
 def test_a_trial_names_the_gpu_that_it_runs_on_so_limits_are_measured_on_each(moved: Problem, policy: str) -> None:
     run = simulate(moved, {"policy": policy}, recurrences=40, seed=1)
     profiled = [(moved.at(trial.recurrence).gpu, trial.batch_size) for trial in run.trials if trial.is_profiling]
@@ -177,7 +177,7 @@ def test_gpus_without_a_common_batch_size_are_refused(tmp_path: Path) -> None:
         changed(tmp_path, MOVED, old={16: 1.0}, own={64: 1.0})
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", own_policies())
 def test_a_new_version_has_another_target_and_takes_other_epochs(renewed: Problem, policy: str) -> None:
     run = simulate(renewed, {"policy": policy}, recurrences=12, seed=1)
     for trial in run.trials:
@@ -207,7 +207,7 @@ def begun_late(run: Run, start: int) -> list[int]:
     return [trial.recurrence for trial in run.trials if trial.recurrence < start and trial.began_s > first]
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", own_policies())
 def test_recurrences_that_overlap_stay_on_their_gpu_and_in_their_version(tmp_path: Path, policy: str) -> None:
     problem = changed(tmp_path, parse_changes(move_from="old@10", new_version="0.95@10"), old=OLD, own=OWN)
     runs = [
@@ -241,7 +241,7 @@ def test_both_changes_make_three_phases_and_together_two(tmp_path: Path) -> None
     assert phases(parse_changes(move_from="old@7", new_version="0.95@7")) == {1: ("old", 0.9), 7: ("own", 0.95)}
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", own_policies())
 def test_changes_go_together_with_everything_else_and_the_same_arguments_give_the_same_run(
     tmp_path: Path, policy: str
 ) -> None:
@@ -268,7 +268,7 @@ def test_the_kth_run_of_a_batch_size_is_the_same_for_every_policy_in_every_phase
     many = {start: replace(part, runs=dict.fromkeys(part.runs, (4, 5, 6, 7))) for start, part in problem.phases.items()}
     phases = tuple(replace(phase, problem=part) for phase, part in zip(problem.earlier, many.values(), strict=False))
     varied = replace(many[9], earlier=phases)
-    for policy in sorted(POLICIES):
+    for policy in own_policies():
         run = simulate(varied, {"policy": policy, "early_stopping": False}, recurrences=20, seed=2)
         world, seen = World(problem=varied, seed=2, eta_knob=0.5), dict.fromkeys(varied.batch_sizes, 0)
         for trial in sorted(run.trials, key=lambda one: one.trial_number):

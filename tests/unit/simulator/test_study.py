@@ -27,7 +27,7 @@ def test_results_do_not_depend_on_the_number_of_processes() -> None:
 
 
 def test_what_one_process_refuses_the_study_refuses() -> None:
-    with pytest.raises(InvalidSimulation, match="policy must be"):
+    with pytest.raises(InvalidSimulation, match="policy 'magic' is not installed"):
         study([EASY], range(4), Settings(spec_overrides={"policy": "magic"}), processes=2)
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from bso.domain.decide.decision import POLICIES
+from bso.domain.policies import own_policies
 from bso.domain.trial import Outcome
 from bso.simulator import InvalidSimulation, Problem, parse_changes, parse_drift, parse_noise, simulate
 from bso.simulator.truths import OTHER_GPU, Family, Start, made_problem, made_problems
@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_problem_and_others_differ() -> None:
     assert len({tuple(costs(Family.VALLEY, seed).values()) for seed in SEEDS}) == len(SEEDS)
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", own_policies())
 @pytest.mark.parametrize("family", Family)
 def test_a_job_recurs_on_each_of_them(family: Family, policy: str) -> None:
     problem = made_problem(family, Start.MIDDLE, 5)

@@ -62,8 +62,8 @@ class DemoSummary:
     job_id: str
     recurrences: int
     trials: int
-    policy: str
-    stage: str
+    about_costs: str
+    stage: str | None
     default_batch_size: int
     best_batch_size: int | None
     saving: Saving | None
@@ -87,8 +87,8 @@ def summarize(job: JobDescription, trials: Sequence[Trial], control: Sequence[Tr
         job_id=job.job_id,
         recurrences=job.recurrences,
         trials=len(ours),
-        policy=job.spec.policy,
-        stage=kind.stage.value,
+        about_costs=kind.about_costs,
+        stage=kind.stage,
         default_batch_size=job.spec.default_batch_size,
         best_batch_size=kind.best_batch_size,
         saving=saving_of(ours, [trial for trial in control if trial.hardware.key == hardware.key], job.spec, kind),

@@ -22,7 +22,7 @@ def results_table(summary: DemoSummary) -> Table:
         flexible=("status",),
         notes=(
             f"{_MEANS} A cost is an energy here, {summary.energy_method}.",
-            expected_in_words(summary.policy),
+            expected_in_words(summary.about_costs),
         ),
     )
     for one in summary.batch_sizes:

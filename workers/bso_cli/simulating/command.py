@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bso.domain.job_spec import DEFAULT_POLICY
+from bso.policies import DEFAULT as DEFAULT_POLICY
 from bso_cli.options import JsonOption
 from bso_cli.refusals import Group
 from bso_cli.simulating.arguments import (

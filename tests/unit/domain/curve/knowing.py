@@ -3,13 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from bso.domain.curve.cost_records import EpochCostKnowledge, EpochCostRecord
-from bso.domain.curve.records import EpochKnowledge, EpochRecord
-from bso.domain.curve.sums import RunSums
 from bso.domain.job_spec import JobSpec
+from bso.policies.curve.cost_records import EpochCostKnowledge, EpochCostRecord
+from bso.policies.curve.epoch_records import EpochKnowledge, EpochRecord, RunSums
 
 SIZES = (16, 32, 64, 128, 256, 512)
-SPEC = JobSpec(batch_sizes=SIZES, default_batch_size=64, target_metric=0.9, max_epochs=300)
+SPEC = JobSpec(batch_sizes=SIZES, default_batch_size=64, target_metric=0.9, max_epochs=300, policy="curve")
 
 
 def lasting(

@@ -4,8 +4,8 @@ import math
 import tracemalloc
 from dataclasses import replace
 
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.epoch_priors import OWN_VARIANCES
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.hypotheses import OWN_VARIANCES
 from tests.unit.domain.curve.knowing import SIZES, SPEC, costing, lasting
 
 LINE = {size: 20.0 * (size / 64) ** 0.2 for size in SIZES}

@@ -2,6 +2,7 @@
 
 from bso.domain.events import ChangePoint, TrialEnded
 from bso.domain.trial import Outcome
+from bso.policies.curve.memory import epochs_of
 from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
 
 
@@ -41,7 +42,8 @@ def test_trainings_that_need_more_epochs_are_a_change_that_is_soon_believed() ->
     trainings.epochs = {size: round(2.5 * epochs) for size, epochs in EPOCHS.items()}
     trainings.chosen(range(30, 50))
     ended = [event for event in trainings.life.happened(TrialEnded) if event.trial_number > before]
-    kept = [event.learnt_curve.epochs.kept for event in ended if event.learnt_curve and event.learnt_curve.epochs]
+    learnt = [event.learnt.data.epochs for event in ended if event.learnt is not None]
+    kept = [epochs.kept for epochs in learnt if epochs is not None]
     changes = trainings.life.happened(ChangePoint)
     assert 1 <= sum(part < 1.0 for part in kept) == len(changes) <= 3
     assert all(change.trial_number > before for change in changes)
@@ -75,9 +77,8 @@ def test_one_run_that_fails_by_chance_changes_little() -> None:
     trainings.train(failed)
     trainings.epochs = epochs
     last = trainings.life.happened(TrialEnded)[-1]
-    assert last.learnt_curve is not None
-    assert last.learnt_curve.epochs is not None
-    assert last.learnt_curve.epochs.kept == 1.0
+    assert last.learnt is not None
+    assert last.learnt.data.epochs.kept == 1.0
     assert trainings.chosen(range(31, 51)).count(128) >= 17
 
 
@@ -86,9 +87,9 @@ def test_an_interruption_counts_as_no_failure() -> None:
     trial = trainings.life.begin("preempted")
     trainings.train(trial, up_to=5)
     assert trainings.life.job is not None
-    before = trainings.life.job.version.epochs.record(trial.batch_size)
+    before = epochs_of(trainings.life.job.version).record(trial.batch_size)
     trainings.life.finish(trial, Outcome.INTERRUPTED, "preempted")
-    after = trainings.life.job.version.epochs.record(trial.batch_size)
+    after = epochs_of(trainings.life.job.version).record(trial.batch_size)
     assert after.failed == before.failed
     assert after.looks == before.looks + 1
     assert abs(after.sums.mean - before.sums.mean) < 1e-9

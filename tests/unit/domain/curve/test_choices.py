@@ -7,19 +7,20 @@ import re
 import pytest
 
 from bso.domain.commands import DescribeJob
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.cost_records import EpochCostKnowledge
-from bso.domain.curve.policy import CurvePolicy
-from bso.domain.curve.records import EpochKnowledge
-from bso.domain.curve.standing import standing_of
-from bso.domain.curve.sums import RunSums
 from bso.domain.events import TrialStarted
 from bso.domain.job import Job, JobVersion, Recurrence
-from bso.domain.job_spec import CURVE, JobSpec
-from bso.domain.knowledge import fresh_knowledge
+from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Knowledge
 from bso.domain.policy import Choice
 from bso.domain.replies import Confidence, JobDescription
 from bso.domain.trial import Outcome
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.cost_records import EpochCostKnowledge
+from bso.policies.curve.epoch_records import EpochKnowledge, RunSums
+from bso.policies.curve.memory import NAME as CURVE
+from bso.policies.curve.memory import SECOND_LOOK, epochs_of
+from bso.policies.curve.policy import CurvePolicy
+from bso.policies.curve.standing import standing_of
 from tests.unit.domain.builders import A100, V100, expect
 from tests.unit.domain.curve.knowing import SIZES, SPEC, costing, lasting
 from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
@@ -27,8 +28,8 @@ from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
 
 def chosen_with(epochs: EpochKnowledge, costs: EpochCostKnowledge, spec: JobSpec, *, recurrence: int) -> Choice:
     """The choice in a recurrence of a job of which this is known."""
-    knowledge = dataclasses.replace(fresh_knowledge(spec, A100), epoch_costs=costs)
-    version = JobVersion(version_number=1, spec=spec, seed=1, epochs=epochs, knowledge={A100.key: knowledge})
+    knowledge = Knowledge(hardware=A100, memories={CURVE: costs})
+    version = JobVersion(version_number=1, spec=spec, seed=1, memories={CURVE: epochs}, knowledge={A100.key: knowledge})
     job = Job(job_id="job", current_version=1, versions={1: version})
     return CurvePolicy().choose(job, Recurrence(recurrence_id="r", recurrence_number=recurrence), A100)
 
@@ -73,13 +74,13 @@ def test_it_finds_the_best_batch_size_and_stays_with_it(noise: float, default: i
 def test_it_looks_at_neighbours_once_and_later_more_and_more_rarely() -> None:
     trainings = Trainings(noise=0.2).register()
     trainings.chosen(range(100))
-    looks = [started for started in trainings.life.happened(TrialStarted) if started.is_second_look]
+    looks = [started for started in trainings.life.happened(TrialStarted) if started.mark == SECOND_LOOK]
     assert looks
     assert all("another look" in started.reason for started in looks)
     assert {started.batch_size for started in looks} <= {32, 64, 128, 256}
     early = [started for started in looks if started.trial_number <= 50]
     assert len(looks) - len(early) <= len(early)
-    assert not trainings.life.folded().version.epochs.second_looks
+    assert not epochs_of(trainings.life.folded().version).second_looks
 
 
 def test_one_unlucky_look_does_not_keep_a_job_where_it_began() -> None:
@@ -93,7 +94,7 @@ def test_one_unlucky_look_does_not_keep_a_job_where_it_began() -> None:
     three = dataclasses.replace(SPEC, batch_sizes=(32, 64, 128), policy=CURVE)
     found = chosen_with(EpochKnowledge(records=records), costs, three, recurrence=15)
     assert found.batch_size in (32, 128)
-    assert found.is_second_look
+    assert found.mark == SECOND_LOOK
     assert "probability that it saves 2% or more" in found.reason
     others = lasting({16: 60.0, 256: 60.0, 512: 60.0}).records
     several = dataclasses.replace(costs, records={**costing((16, 256, 512)).records, **costs.records})
@@ -156,14 +157,14 @@ def test_the_default_runs_again_while_the_incumbent_may_be_a_loss() -> None:
     again = [started for started in trainings.life.happened(TrialStarted) if "the default, again" in started.reason]
     assert again
     assert {started.batch_size for started in again} == {64}
-    assert all(started.is_second_look for started in again)
+    assert all(started.mark == SECOND_LOOK for started in again)
     assert len(again) <= 12
 
 
 def test_the_default_is_the_best_one_while_a_saving_is_not_likely_enough() -> None:
     life = lasting({64: 20.0, 128: 15.0}, runs=2, noise=0.5)
-    version = JobVersion(version_number=1, spec=SPEC, seed=1, epochs=life)
-    knowledge = dataclasses.replace(version.knowledge_on(A100), epoch_costs=costing((64, 128)))
+    version = JobVersion(version_number=1, spec=SPEC, seed=1, memories={CURVE: life})
+    knowledge = Knowledge(hardware=A100, memories={CURVE: costing((64, 128))})
     beliefs = Beliefs(SPEC, life, costing())
     standing = standing_of(version, knowledge, None)
     assert standing.incumbent(beliefs) == 128

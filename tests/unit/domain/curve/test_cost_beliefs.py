@@ -6,9 +6,9 @@ from statistics import fmean
 
 import pytest
 
-from bso.domain.curve.cost_beliefs import CostBeliefs
-from bso.domain.curve.cost_records import EpochCostKnowledge, EpochCostRecord
-from bso.domain.curve.sums import RunSums
+from bso.policies.curve.cost_records import EpochCostKnowledge, EpochCostRecord
+from bso.policies.curve.epoch_records import RunSums
+from bso.policies.curve.hypotheses import CostBeliefs
 
 SIZES = (16, 32, 64, 128, 256)
 PLACES = (-2.0, -1.0, 0.0, 1.0, 2.0)

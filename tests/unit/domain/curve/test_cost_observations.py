@@ -8,10 +8,10 @@ from statistics import median
 
 import pytest
 
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.cost_observations import EpochCostSeen, learnt_cost, running_cost
-from bso.domain.curve.cost_records import EpochCostKnowledge, LearntEpochCost, with_learnt_cost
-from bso.domain.curve.records import EpochKnowledge
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.cost_observations import EpochCostSeen, learnt_cost, running_cost
+from bso.policies.curve.cost_records import EpochCostKnowledge, LearntEpochCost, with_learnt_cost
+from bso.policies.curve.epoch_records import EpochKnowledge
 from tests.unit.domain.curve.knowing import SIZES, SPEC
 
 LEVEL = math.log(100.0)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bso.domain.curve.sums import on_fewer_places
+from bso.policies.curve.epoch_records import on_fewer_places
 
 
 def test_up_to_64_places_stay_as_they_are() -> None:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bso.domain.curve.cost_beliefs import COST_ELSEWHERE
-from bso.domain.curve.epoch_priors import EPOCHS_CHANGE, EPOCHS_PRIOR
-from bso.domain.curve.gaussian_process import Observations, Posterior, Prior, Related
+from bso.policies.curve.gaussian_process import Observations, Posterior, Prior, Related
+from bso.policies.curve.hypotheses import COST_ELSEWHERE, EPOCHS_CHANGE, EPOCHS_PRIOR
 from tests.unit.domain.builders import searching
 
 places = st.lists(st.integers(-6, 6).map(float), min_size=1, max_size=7, unique=True).map(tuple)

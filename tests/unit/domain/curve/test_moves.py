@@ -6,12 +6,13 @@ import math
 import pytest
 
 from bso.domain.commands import DescribeJob
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.cost_records import EpochCostKnowledge
 from bso.domain.events import TrialStarted
 from bso.domain.hardware import HardwareKind
 from bso.domain.replies import JobDescription, KindDescription
 from bso.domain.trial import Outcome
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.cost_records import EpochCostKnowledge
+from bso.policies.curve.memory import costs_elsewhere, epoch_costs_on
 from tests.unit.domain.builders import A100, V100, JobLife, expect
 from tests.unit.domain.curve.knowing import SIZES, SPEC, costing, lasting
 from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
@@ -90,8 +91,8 @@ def test_the_kind_with_most_runs_counts() -> None:
     trainings.recur(30)
     assert trainings.life.job is not None
     version = trainings.life.job.version
-    assert version.costs_elsewhere(V100) is trainings.life.known(A100).epoch_costs
-    assert version.costs_elsewhere(A100) is trainings.life.known(OLD_KIND).epoch_costs
+    assert costs_elsewhere(version, V100) is epoch_costs_on(trainings.life.known(A100))
+    assert costs_elsewhere(version, A100) is epoch_costs_on(trainings.life.known(OLD_KIND))
 
 
 def test_a_shape_that_is_inherited_counts_more_than_one_run_on_a_third_kind() -> None:
@@ -99,8 +100,8 @@ def test_a_shape_that_is_inherited_counts_more_than_one_run_on_a_third_kind() ->
     trainings.life.register(version="wider")
     trainings.recur(30)
     assert trainings.life.job is not None
-    found = trainings.life.job.version.costs_elsewhere(OLD_KIND)
-    assert found is trainings.life.known(A100).epoch_costs
+    found = costs_elsewhere(trainings.life.job.version, OLD_KIND)
+    assert found is epoch_costs_on(trainings.life.known(A100))
 
 
 def test_what_was_seen_before_a_change_of_costs_is_moved_by_it_before_it_is_compared() -> None:
@@ -109,7 +110,7 @@ def test_what_was_seen_before_a_change_of_costs_is_moved_by_it_before_it_is_comp
     trainings.prices = {size: 8.0 * price for size, price in PRICES.items()}
     here = dataclasses.replace(trainings, hardware=A100)
     here.chosen(range(30, 50))
-    known = trainings.life.known(A100).epoch_costs
+    known = epoch_costs_on(trainings.life.known(A100))
     levels = {size: sums.mean - math.log(PRICES[size]) for size, sums in known.compared.items()}
     assert len({size for size, record in known.records.items() if not record.sums.weight}) >= 1
     assert max(levels.values()) - min(levels.values()) < 0.3

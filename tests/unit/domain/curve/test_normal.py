@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bso.domain.curve import normal
+from bso.policies.curve import normal
 
 
 def drawn(mean: float, deviation: float) -> tuple[np.ndarray, np.ndarray]:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from bso.domain.curve.records import (
+from bso.policies.curve.epoch_records import (
     EpochKnowledge,
     EpochRecord,
     LearntEpochs,
+    RunSums,
     with_learnt_epochs,
 )
-from bso.domain.curve.sums import RunSums
-from bso.domain.curve.surprises import Surprises
+from bso.policies.curve.surprises import Surprises
 from tests.unit.domain.curve.trainings import Trainings
 
 RUNS = [12, 14, 11, 19, 12, 13]

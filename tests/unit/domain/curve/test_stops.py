@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.judging import Underway, why_to_stop
 from bso.domain.trial import Outcome
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.judging import Underway, why_to_stop
+from bso.policies.curve.memory import epoch_costs_on, epochs_of
 from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
 
 
@@ -31,7 +32,7 @@ def test_what_is_long_overdue_is_stopped(epochs: float, max_epochs: int, words: 
     trainings.chosen(range(40))
     assert trainings.life.job is not None
     version = trainings.life.job.version
-    beliefs = Beliefs(version.spec, version.epochs, trainings.life.known().epoch_costs)
+    beliefs = Beliefs(version.spec, epochs_of(version), epoch_costs_on(trainings.life.known()))
     late = Underway(
         batch_size=64,
         epochs=epochs,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from bso.domain.curve.surprises import NO_SURPRISES, Surprises
+from bso.policies.curve.surprises import NO_SURPRISES, Surprises
 
 DEVIATION = 0.1
 

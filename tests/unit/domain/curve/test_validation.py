@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.judging import Underway, why_to_stop
-from bso.domain.curve.learning import censored
-from bso.domain.curve.records import EpochRecord
-from bso.domain.curve.validation import (
+from bso.domain.replies import EpochJudged, TrialBegun
+from bso.domain.trial import Outcome
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.epoch_records import EpochRecord
+from bso.policies.curve.judging import Underway, why_to_stop
+from bso.policies.curve.learning import censored
+from bso.policies.curve.memory import epoch_costs_on, epochs_of
+from bso.policies.curve.validation import (
     MOST_PASSED,
     Approach,
     Forecast,
@@ -26,8 +29,6 @@ from bso.domain.curve.validation import (
     ratios,
     with_ratios,
 )
-from bso.domain.replies import EpochJudged, TrialBegun
-from bso.domain.trial import Outcome
 from bso.schema.state import job_from_state, state_of
 from tests.unit.domain.builders import searching
 from tests.unit.domain.curve.trainings import PRICES, Trainings
@@ -216,7 +217,7 @@ def test_a_run_that_is_far_from_its_target_is_stopped_at_the_bound(experienced: 
 def test_folding_the_log_gives_what_the_curves_taught(experienced: CurvedTrainings) -> None:
     job = experienced.life.job
     assert job is not None
-    assert job.version.epochs.landmarks
+    assert epochs_of(job.version).landmarks
     assert experienced.life.folded().versions == job.versions
 
 
@@ -225,31 +226,20 @@ def test_what_is_known_of_a_running_trial_is_stored_and_goes_with_it(experienced
     experienced.train_for(trial, 12, up_to=9)
     job = experienced.life.job
     assert job is not None
-    approach = job.version.epochs.approach(trial.trial_number)
+    approach = epochs_of(job.version).approach(trial.trial_number)
     assert [one.power for one in approach.passed] == [-1, -2, -3]
     read = job_from_state(job.job_id, job.last_seq, json.loads(state_of(job)))
     assert read.version == job.version
     experienced.train_for(trial, 12)
     assert experienced.life.job is not None
-    assert not experienced.life.job.version.epochs.approaches
-
-
-def test_a_state_of_an_older_release_has_no_landmarks(experienced: CurvedTrainings) -> None:
-    job = experienced.life.job
-    assert job is not None
-    old = json.loads(state_of(job))
-    for version in old["versions"].values():
-        del version["epochs"]["landmarks"], version["epochs"]["approaches"]
-    read = job_from_state(job.job_id, job.last_seq, old)
-    assert not read.version.epochs.landmarks
-    assert read.version.epochs.records == job.version.epochs.records
+    assert not epochs_of(experienced.life.job.version).approaches
 
 
 def beliefs_of(trainings: Trainings) -> Beliefs:
     """What a job believes."""
     assert trainings.life.job is not None
     version = trainings.life.job.version
-    return Beliefs(version.spec, version.epochs, trainings.life.known().epoch_costs)
+    return Beliefs(version.spec, epochs_of(version), epoch_costs_on(trainings.life.known()))
 
 
 LONG = Forecast(ln_epochs=math.log(90.0), precision=1.0 / 0.1**2, at=4.0)
@@ -300,6 +290,6 @@ def test_a_metric_that_never_moves_leaves_no_trace() -> None:
     trainings = Trainings(noise=0.2).register()
     trainings.chosen(range(20))
     assert trainings.life.job is not None
-    epochs = trainings.life.job.version.epochs
+    epochs = epochs_of(trainings.life.job.version)
     assert not epochs.landmarks
     assert not epochs.approaches

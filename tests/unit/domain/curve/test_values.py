@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.choosing import TOGETHER
-from bso.domain.curve.records import EpochKnowledge
-from bso.domain.curve.values import Value, value_of
 from bso.domain.job_spec import JobSpec
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.choosing import TOGETHER
+from bso.policies.curve.epoch_records import EpochKnowledge
+from bso.policies.curve.values import Value, value_of
 from tests.unit.domain.curve.knowing import SPEC, costing, lasting
 
 UNSTOPPED = dataclasses.replace(SPEC, early_stopping=False)

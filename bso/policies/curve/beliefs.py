@@ -7,18 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from bso.domain.curve import normal
-from bso.domain.curve.cost_beliefs import CostBeliefs
-from bso.domain.curve.cost_records import EpochCostKnowledge
-from bso.domain.curve.epoch_priors import EPOCHS_CHANGE, change_since_inherited, prior_of_epochs
-from bso.domain.curve.gaussian_process import Observations, Posterior, Related
-from bso.domain.curve.records import EpochKnowledge, EpochRecord
-from bso.domain.curve.sums import RunSums, on_fewer_places
 from bso.domain.frozen_values import remembered
 from bso.domain.job import JobVersion
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
 from bso.domain.policy import Expectation
+from bso.policies.curve import normal
+from bso.policies.curve.cost_records import EpochCostKnowledge
+from bso.policies.curve.epoch_records import EpochKnowledge, EpochRecord, RunSums, on_fewer_places
+from bso.policies.curve.gaussian_process import Observations, Posterior, Related
+from bso.policies.curve.hypotheses import EPOCHS_CHANGE, CostBeliefs, change_since_inherited, prior_of_epochs
+from bso.policies.curve.memory import costs_elsewhere, epoch_costs_on, epochs_of
 
 _USUAL_NOISE = 0.03  # variance of ln epochs between runs, before any was seen
 _NOISE_WEIGHT = 4.0  # in degrees of freedom: of that guess among all batch sizes, and of their pool for each
@@ -253,13 +252,11 @@ def _noise(epochs: EpochKnowledge, sizes: Sequence[int]) -> list[float]:
 
 def beliefs_of(version: JobVersion, knowledge: Knowledge, running: Sequence[int] = ()) -> Beliefs:
     """What is believed on a hardware kind while trials of the batch sizes ``running`` are under way."""
-    elsewhere = version.costs_elsewhere(knowledge.hardware)
+    elsewhere = costs_elsewhere(version, knowledge.hardware)
+    epochs, costs = epochs_of(version), epoch_costs_on(knowledge)
     if running:
-        return Beliefs(version.spec, version.epochs, knowledge.epoch_costs, elsewhere=elsewhere, running=running)
-    epochs = version.epochs
-    return _settled_beliefs(
-        version.spec, epochs.records, knowledge.epoch_costs, elsewhere, is_inherited=epochs.is_inherited
-    )
+        return Beliefs(version.spec, epochs, costs, elsewhere=elsewhere, running=running)
+    return _settled_beliefs(version.spec, epochs.records, costs, elsewhere, is_inherited=epochs.is_inherited)
 
 
 @remembered  # reports change none of what it follows from

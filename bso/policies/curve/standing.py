@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bso.domain.curve import normal
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.records import EpochRecord
 from bso.domain.frozen_values import remembered
 from bso.domain.job import JobVersion, Recurrence
 from bso.domain.knowledge import ArmRecord, Knowledge, feasible
+from bso.policies.curve import normal
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.epoch_records import EpochRecord
+from bso.policies.curve.memory import epochs_of
 
 _MISSES_TOLERATED = 1
 _CAUTION = 1.5  # of how much is to be saved for each risk of a loss of over 10 %
@@ -76,11 +77,12 @@ def standing_of(version: JobVersion, knowledge: Knowledge, recurrence: Recurrenc
     fitting = frozenset(size for size in able if recurrence is None or recurrence.may_fit(size, key))
     fitting = fitting or frozenset({min(able)})
     usable = frozenset(size for size in fitting if not knowledge.arm(size).is_resting) or fitting
-    misses = {size: _misses(knowledge.arm(size), version.epochs.record(size)) for size in usable}
+    epochs = epochs_of(version)
+    misses = {size: _misses(knowledge.arm(size), epochs.record(size)) for size in usable}
     number = 0 if recurrence is None else recurrence.recurrence_number
     offered = frozenset(size for size in usable if _may_be_offered(misses[size], number)) or usable
     failed = frozenset[int]() if recurrence is None else recurrence.failed
-    lapsed = frozenset(size for size in failed if _has_lapsed(version.epochs.record(size)))
+    lapsed = frozenset(size for size in failed if _has_lapsed(epochs.record(size)))
     return Standing(usable=usable, offered=offered, fresh=offered - failed, lapsed=lapsed, misses=misses)
 
 

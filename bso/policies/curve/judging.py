@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bso.domain.curve import normal
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.validation import Forecast
-from bso.domain.curve.values import gain_of
 from bso.domain.quantities import joules
+from bso.policies.curve import normal
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.validation import Forecast
+from bso.policies.curve.values import gain_of
 
 _MOST_DOUBLINGS = 64
 _FREE_ABORTS = 3  # of a recurrence, before the bound of an exploration doubles, too

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bso.domain.curve.sums import RunSums, on_one_level
 from bso.domain.frozen_values import replace
+from bso.policies.curve.epoch_records import RunSums, on_one_level
 
 MOST_FREEDOM_HANDED_ON = 3.0
 """Degrees of freedom of the noise seen elsewhere that count: it may be more or less here."""

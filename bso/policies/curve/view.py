@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bso.domain.curve import cost_observations, judging, learning, normal
-from bso.domain.curve.beliefs import Beliefs, beliefs_of
-from bso.domain.curve.cost_records import EpochCostKnowledge, LearntEpochCost
-from bso.domain.curve.records import EpochKnowledge, LearntCurve, LearntEpochs
-from bso.domain.curve.standing import standing_of
-from bso.domain.curve.validation import Forecast, forecast
 from bso.domain.events import LateResult, TrialEnded
 from bso.domain.frozen_values import remembered, replace
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
 from bso.domain.trial import DIVERGED, OUT_OF_MEMORY, Outcome, Trial, reason_code
+from bso.policies.curve import cost_observations, judging, learning, normal
+from bso.policies.curve.beliefs import Beliefs, beliefs_of
+from bso.policies.curve.cost_records import EpochCostKnowledge, LearntEpochCost
+from bso.policies.curve.epoch_records import EpochKnowledge, LearntEpochs
+from bso.policies.curve.memory import LearntCurve, epoch_costs_on, epochs_of
+from bso.policies.curve.standing import standing_of
+from bso.policies.curve.validation import Forecast, forecast
 
 _FAILED = LearntEpochs(ln_epochs=None, variance=None, failed=1.0)
 _CENSORED = frozenset({Outcome.NOT_CONVERGED, Outcome.COST_EXCEEDED, Outcome.INTERRUPTED})
@@ -139,20 +140,20 @@ def view_of(job: Job, trial: Trial) -> View:
 def _view_of(
     trial: Trial, version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, last_recurrence: int
 ) -> View:
-    spec, costs = version.spec, knowledge.epoch_costs
+    spec, costs, epochs = version.spec, epoch_costs_on(knowledge), epochs_of(version)
     beliefs = beliefs_of(version, knowledge)
     seen = _cost_seen(beliefs, costs, trial)
-    is_comparable = not version.epochs.is_unproven and (costs.is_seen or seen is not None)
+    is_comparable = not epochs.is_unproven and (costs.is_seen or seen is not None)
     incumbent = standing_of(version, knowledge, recurrence).incumbent(beliefs) if is_comparable else None
     view = View(
         spec=spec,
         beliefs=beliefs,
-        epochs=version.epochs,
+        epochs=epochs,
         costs=costs,
         incumbent=incumbent,
         aborts=recurrence.aborts if recurrence is not None else 0,
         recurrences=last_recurrence if recurrence is None else recurrence.recurrence_number - 1,
-        is_second_look=trial.trial_number in version.epochs.second_looks,
+        is_second_look=trial.trial_number in epochs.second_looks,
         bound=None,
         running_cost=None if seen is None else cost_observations.running_cost(beliefs, costs, trial.batch_size, seen),
     )

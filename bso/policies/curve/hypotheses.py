@@ -1,7 +1,8 @@
-"""What is believed of epoch costs: how they depend on the batch size, and by how much they vary from run to run.
+"""What is expected before any run, and what varies: hypotheses, weighed by how likely they make what was seen.
 
-That variance is learnt: several hypotheses of it, each with a Gaussian process of its own of what was seen, are weighed
-by how likely they make that (Rasmussen and Williams, 2006, section 5.2), and whatever is asked is integrated over them.
+How much of its own each batch size has, how far another version's epochs are right, and by how much epoch costs vary
+from run to run are learnt from the job: each hypothesis has a Gaussian process of its own of what was seen, which gives
+its evidence (Rasmussen and Williams, 2006, section 5.2); whatever is asked is integrated over them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,41 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bso.domain.curve.cost_records import MOST_FREEDOM_HANDED_ON, EpochCostKnowledge
-from bso.domain.curve.gaussian_process import MOST_COLUMNS, Observations, Posterior, Prior, Related
-from bso.domain.curve.sums import RunSums, on_fewer_places
 from bso.domain.frozen_values import replace
+from bso.policies.curve.cost_records import MOST_FREEDOM_HANDED_ON, EpochCostKnowledge
+from bso.policies.curve.epoch_records import RunSums, on_fewer_places
+from bso.policies.curve.gaussian_process import MOST_COLUMNS, Observations, Posterior, Prior, Related
+
+EPOCHS_PRIOR = Prior(
+    level=math.log(10.0),
+    slope=0.2,
+    level_variance=9.0,
+    slope_variance=0.09,
+    curve_variance=0.1,
+    length_scale=3.0,
+)
+"""ln epochs to the target; x in octaves from the default batch size. What each has of its own, the job shows."""
+OWN_VARIANCES = (0.0, 0.005, 0.02)
+"""By how much ln epochs of a batch size may differ from a smooth curve: not at all, by some 7 %, by some 14 %.
+
+Under a smooth curve alone its neighbours outvote what a batch size has shown itself, and near ties are never
+distinguished; where batch sizes have much of their own, each must be tried.
+"""
+EPOCHS_CHANGE = Prior(
+    level=0.0,
+    slope=0.0,
+    level_variance=1.0,
+    slope_variance=0.09,
+    curve_variance=0.1,
+    length_scale=3.0,
+    own_variance=0.02,
+)
+"""By how much ln epochs may have changed where surprises show a change: all alike, or some more than others."""
+INHERITED = (
+    (replace(EPOCHS_CHANGE, slope_variance=0.0025, curve_variance=0.005, own_variance=0.002), 0.9),
+    (EPOCHS_CHANGE, 0.1),
+)
+"""By how much ln epochs may differ from what is inherited, and how likely that is: nearly all alike, or not."""
 
 EPOCH_COST_PRIOR = Prior(level=10.0, slope=-0.35, level_variance=400.0, slope_variance=0.09, curve_variance=0.09)
 """ln of the cost of an epoch [J]; x in octaves from the default batch size."""
@@ -215,3 +247,39 @@ def _believed(seen: _Seen, given: _Hypotheses) -> Iterator[_Believed]:
         given = given.with_evidence(spikes.sum(axis=1) * math.log(rate / (1.0 - rate)))
         process = seen.process(given, spikes)
         yield _Believed(hypotheses=given.with_evidence(process.log_evidence), process=process, spikes=spikes)
+
+
+def prior_of_epochs(places: tuple[float, ...], observed: Observations, before: Observations) -> Prior:
+    """The prior of ln epochs: what batch sizes have of their own is the mean of OWN_VARIANCES, weighed by the evidence.
+
+    All are as likely beforehand. What was seen before a change counts as of a curve like any other.
+    """
+    own_variances = np.array(OWN_VARIANCES)
+    evidence = np.zeros(len(own_variances))
+    for seen in (observed, before):
+        if len(seen.at):
+            evidence += Posterior(EPOCHS_PRIOR, places, seen, own_variances=own_variances).log_evidence
+    return replace(EPOCHS_PRIOR, own_variance=float(own_variances @ _shares(evidence)))
+
+
+def change_since_inherited(
+    prior: Prior, places: tuple[float, ...], observed: Observations, inherited: Observations
+) -> Prior:
+    """By how much epochs may differ from what is inherited: the mean of INHERITED, weighed by the evidence."""
+    evidence = [
+        math.log(likely) + Posterior(prior, places, observed, [Related(observed=inherited, change=change)]).log_evidence
+        for change, likely in INHERITED
+    ]
+    shares = _shares(np.concatenate(evidence))
+    slope, curve, own = (
+        sum(float(share) * getattr(change, name) for share, (change, _) in zip(shares, INHERITED, strict=True))
+        for name in ("slope_variance", "curve_variance", "own_variance")
+    )
+    return replace(EPOCHS_CHANGE, slope_variance=slope, curve_variance=curve, own_variance=own)
+
+
+def _shares(evidence: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How likely each of several hypotheses is, from ln of how likely they make what was seen, but for a constant."""
+    weights = np.exp(evidence - evidence.max())
+    shares: NDArray[np.float64] = weights / weights.sum()
+    return shares

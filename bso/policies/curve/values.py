@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bso.domain.curve import normal
-from bso.domain.curve.beliefs import Beliefs
+from bso.policies.curve import normal
+from bso.policies.curve.beliefs import Beliefs
 
 HORIZON = 15
 """At least so many recurrences are expected to come; else as many as there have been."""

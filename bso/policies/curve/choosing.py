@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bso.domain.curve import normal
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.standing import Standing
-from bso.domain.curve.values import Value, horizon, value_of
 from bso.domain.policy import Choice
 from bso.domain.quantities import figure, joules, percent
 from bso.domain.replies import Confidence
+from bso.policies.curve import normal
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.memory import SECOND_LOOK
+from bso.policies.curve.standing import Standing
+from bso.policies.curve.values import Value, horizon, value_of
 
 TOGETHER = (1, 2, 4, 8)
 """Runs of a batch size that are weighed together before one of them is chosen."""
@@ -39,7 +40,8 @@ class Situation:
     left after this one. ``is_unproven``: all that is known of epochs is inherited from another version or job;
     ``is_unpriced``: no run has ended on this hardware kind, and how costs compare is known from others or, if
     ``inherits_costs``, inherited. By batch size: ``looks`` counts its ended trials,
-    ``failures`` those of them that would never have converged, as far as can be seen.
+    ``failures`` those of them that would never have converged, as far as can be seen. ``too_large_from``: the smallest
+    batch size that ever ran out of memory here.
     """
 
     beliefs: Beliefs
@@ -54,6 +56,7 @@ class Situation:
     inherits_costs: bool
     looks: dict[int, int]
     failures: dict[int, float]
+    too_large_from: int | None
 
     @property
     def trials(self) -> int:
@@ -102,13 +105,17 @@ def confidence_in(now: Situation, best: int, *, runs: int, is_noise_known: bool)
 def safest(now: Situation) -> int:
     """The batch size most likely to give a model: the incumbent, else the default, else what looks best.
 
+    Where none has converged and some ran out of memory, the largest one that is smaller than all of these.
     Where a batch size has failed in this recurrence that used to converge, trainings may have changed, and what lies
     near it fails, too: then the default, which its user has chosen, goes before other batch sizes that cost less.
     """
     if now.standing.lapsed and now.standing.is_reliable(now.default_batch_size, now.beliefs):
         return now.default_batch_size
     incumbent = now.standing.safest(now.beliefs)
-    return incumbent if incumbent is not None else _first(now).batch_size
+    if incumbent is not None:
+        return incumbent
+    fitting = {size for size in now.standing.fresh if now.too_large_from is None or size < now.too_large_from}
+    return max(fitting) if fitting and now.too_large_from is not None else _first(now).batch_size
 
 
 def _first(now: Situation) -> Choice:
@@ -202,11 +209,11 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
             now.beliefs.cost_at_best(size, incumbent) < math.log1p(_LOOK_COST)
             and max(more, _LEAST_MORE) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.trials
         ):
-            return Choice(batch_size=size, reason=reason, is_second_look=True)
+            return Choice(batch_size=size, reason=reason, mark=SECOND_LOOK)
         chance = now.beliefs.chance(size, incumbent) if few_have_converged else 0.0
         if chance > _CHANCE and max(more, _LEAST_MORE) * looks**_CHANCE_GROWTH <= _CHANCE_PACE * now.trials:
             saves = f"probability that it saves {percent(now.beliefs.min_saving)} or more: {percent(chance)}"
-            return Choice(batch_size=size, reason=f"{reason} ({saves})", is_second_look=True)
+            return Choice(batch_size=size, reason=f"{reason} ({saves})", mark=SECOND_LOOK)
     return None
 
 
@@ -225,7 +232,7 @@ def _default_again(now: Situation, incumbent: int) -> Choice | None:
     if risk <= _RISK or price * now.looks.get(default, 0) > _RISK_PACE * now.trials:
         return None
     reason = f"{default}, the default, again: {incumbent}, the best one known, may be over 10% more expensive"
-    return Choice(batch_size=default, reason=f"{reason} (probability {percent(risk)})", is_second_look=True)
+    return Choice(batch_size=default, reason=f"{reason} (probability {percent(risk)})", mark=SECOND_LOOK)
 
 
 def _more(now: Situation, size: int, than: int) -> float:

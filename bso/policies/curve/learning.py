@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from bso.domain.curve import normal
-from bso.domain.curve.beliefs import Belief, Beliefs
-from bso.domain.curve.epoch_priors import EPOCHS_CHANGE
-from bso.domain.curve.records import EpochRecord, LearntEpochs
-from bso.domain.curve.validation import Approach, Forecast, ratios
+from bso.policies.curve import normal
+from bso.policies.curve.beliefs import Belief, Beliefs
+from bso.policies.curve.epoch_records import EpochRecord, LearntEpochs
+from bso.policies.curve.hypotheses import EPOCHS_CHANGE
+from bso.policies.curve.validation import Approach, Forecast, ratios
 
 _LEAST_SHARE = 1e-3
 _KEPT = 0.1  # at a change: of what was known before an earlier one

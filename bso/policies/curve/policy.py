@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from bso.domain.curve import choosing, normal
-from bso.domain.curve.beliefs import Beliefs, beliefs_of
-from bso.domain.curve.standing import standing_of
-from bso.domain.curve.view import view_of
-from bso.domain.events import ChangePoint, Event, LateResult, TrialEnded
+from bso.domain.events import ChangePoint, Event, LateResult, PolicyData, TrialEnded
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
+from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
-from bso.domain.policy import Choice, Outlook, Verdict
+from bso.domain.policy import Choice, Inherited, Outlook, Policy, cost_to_learn
+from bso.domain.progress import Verdict, judge_progress
 from bso.domain.replies import Confidence
-from bso.domain.stopping import judge_progress
 from bso.domain.trial import FAILURES, Outcome, Trial, TrialState
+from bso.policies.curve import choosing, normal
+from bso.policies.curve.beliefs import Beliefs, beliefs_of
+from bso.policies.curve.cost_records import EpochCostKnowledge
+from bso.policies.curve.epoch_records import EpochKnowledge
+from bso.policies.curve.memory import NAME, LearntCurve, costs_elsewhere, epoch_costs_on, epochs_of, evolved
+from bso.policies.curve.standing import standing_of
+from bso.policies.curve.view import view_of
 
 _HUGE = 1e300  # J; no infinity is recorded
 _LEAST_FREEDOM = 3.0  # with less, what is believed of the noise of costs is mostly a guess
 
 
-class CurvePolicy:
+class CurvePolicy(Policy):
     """Believes smooth curves over the batch size, and runs another one than the best known where that pays."""
+
+    name = NAME
+    version_memory = EpochKnowledge
+    hardware_memory = EpochCostKnowledge
+    learnt = LearntCurve
+    about_costs = (
+        "what a training to the target should cost now, ± one standard deviation. It also counts other batch sizes, "
+        "changes and failures, so it may differ from the mean"
+    )
 
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         """The batch size for the next trial of a recurrence, of the job's current version."""
@@ -56,26 +70,59 @@ class CurvePolicy:
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """A change point, where surprises tell of one, and the end itself with what was fitted to it: in this order."""
         is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
-        has_cost = ended.outcome in (Outcome.CONVERGED, Outcome.COST_EXCEEDED) and is_measured and ended.cost > 0.0
         view = view_of(job, trial)
+        learnt = view.learnt(trial, ended, is_measured=is_measured)
         ended = replace(
             ended,
             is_failure=ended.outcome in FAILURES,
-            learnt_cost=ended.cost if has_cost else None,
-            learnt_curve=view.learnt(trial, ended, is_measured=is_measured),
+            learnt_cost=cost_to_learn(job, trial, ended),
+            learnt=None if learnt is None else PolicyData(policy=NAME, data=learnt),
         )
-        change = _change_point(trial, ended, view.beliefs)
+        change = _change_point(trial, ended, learnt, view.beliefs)
         return (ended,) if change is None else (change, ended)
+
+    def evolve(self, before: Job, after: Job, event: Any) -> Job:
+        """The job after an event, with what is remembered of it."""
+        return evolved(before, after, event)
+
+    def has_converged(self, version: JobVersion, knowledge: Knowledge, batch_size: int) -> bool:
+        """Whether a batch size has converged in a version, also before its trainings changed."""
+        epochs = epochs_of(version)
+        is_remembered = epochs.record(batch_size).has_converged and not epochs.is_unproven
+        return super().has_converged(version, knowledge, batch_size) or is_remembered
+
+    def inherit(self, source: JobVersion, spec: JobSpec, *, is_sibling: bool) -> Inherited | None:
+        """What a version takes over from another one; None: that one has no run.
+
+        What the difference between two versions of a job does not concern is taken over as it is: epoch costs where
+        only the target differs, epochs where only eta_knob does. All else is what was before a change, which the
+        version's own runs confirm or refute.
+        """
+        epochs, one = epochs_of(source), source.spec
+        if not epochs.records:
+            return None
+        is_same_training = not is_sibling and one.version == spec.version
+        has_same_target = (one.target_metric, one.higher_is_better_metric) == (
+            spec.target_metric,
+            spec.higher_is_better_metric,
+        )
+        are_costs_same = is_same_training and one.eta_knob == spec.eta_knob
+        costs = {key: epoch_costs_on(known) for key, known in source.knowledge.items()}
+        if not are_costs_same:
+            costs = {key: known.handed_on() for key, known in costs.items()}
+        epochs = epochs.at_rest() if is_same_training and has_same_target else epochs.handed_on()
+        sizes = frozenset(epochs.records).union(*(known.records for known in costs.values()))
+        return Inherited(memory=epochs, on_hardware=costs, batch_sizes=sizes)
 
     def outlook(self, version: JobVersion, knowledge: Knowledge) -> Outlook:
         """What each batch size is believed to cost; nothing before an epoch was paid for on this hardware kind."""
-        beliefs, is_known = beliefs_of(version, knowledge), knowledge.epoch_costs.is_seen
+        beliefs, is_known = beliefs_of(version, knowledge), epoch_costs_on(knowledge).is_seen
         expected = {size: beliefs.expectation(size) for size in beliefs.sizes if is_known}
         return Outlook(best_batch_size=standing_of(version, knowledge, None).best(beliefs), expected=expected)
 
     def confidence(self, version: JobVersion, knowledge: Knowledge, best: int) -> Confidence | None:
         """How sure it is that ``best`` is the best one; None before any epoch was paid for on this hardware kind."""
-        costs = knowledge.epoch_costs
+        costs = epoch_costs_on(knowledge)
         if not costs.is_seen:
             return None
         now = _situation(version, knowledge, None, ())
@@ -86,7 +133,8 @@ def _situation(
     version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, running: tuple[int, ...]
 ) -> choosing.Situation:
     """What a choice depends on, in a recurrence or apart from any: then as many have been as trials have ended."""
-    records = version.epochs.records
+    epochs = epochs_of(version)
+    records = epochs.records
     looks = {size: record.looks for size, record in records.items()}
     aborts = 0 if recurrence is None else recurrence.aborts
     return choosing.Situation(
@@ -97,31 +145,33 @@ def _situation(
         recurrences=sum(looks.values()) if recurrence is None else recurrence.recurrence_number - 1,
         aborts=aborts,
         is_last=aborts + 1 >= version.spec.max_attempts,
-        is_unproven=version.epochs.is_unproven,
+        is_unproven=epochs.is_unproven,
         is_unpriced=_is_unpriced(version, knowledge),
-        inherits_costs=knowledge.epoch_costs.is_inherited,
+        inherits_costs=epoch_costs_on(knowledge).is_inherited,
         looks=looks,
         failures={size: record.failed for size, record in records.items()},
+        too_large_from=min((size for size, arm in knowledge.arms.items() if arm.out_of_memories), default=None),
     )
 
 
 def _is_unpriced(version: JobVersion, knowledge: Knowledge) -> bool:
     """Whether no run has ended on a hardware kind, so that only other kinds or versions say how costs compare."""
-    costs = knowledge.epoch_costs
+    costs = epoch_costs_on(knowledge)
     has_ended = any(
         arm.convergences or arm.not_converged_in_a_row or arm.costs.count for arm in knowledge.arms.values()
     )
-    is_known = bool(costs.records) or version.costs_elsewhere(knowledge.hardware) is not None
+    is_known = bool(costs.records) or costs_elsewhere(version, knowledge.hardware) is not None
     return is_known and not costs.is_seen and not has_ended
 
 
-def _change_point(trial: Trial, ended: TrialEnded | LateResult, beliefs: Beliefs) -> ChangePoint | None:
+def _change_point(
+    trial: Trial, ended: TrialEnded | LateResult, learnt: LearntCurve | None, beliefs: Beliefs
+) -> ChangePoint | None:
     """Runs take more or fewer epochs than they used to, if what was known is partly forgotten with this one.
 
     The old reference is what it would have cost with as many epochs as were expected.
     """
-    learnt = None if ended.learnt_curve is None else ended.learnt_curve.epochs
-    if learnt is None or learnt.kept == 1.0:
+    if learnt is None or learnt.epochs is None or learnt.epochs.kept == 1.0:
         return None
     return ChangePoint(
         version_number=trial.version_number,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bso.domain.curve import normal
 from bso.domain.frozen_values import replace
+from bso.policies.curve import normal
 
 _SLACK, _ALARM = 1.0, 4.0  # standard deviations: what a surprise may be, and a sum of what exceeds it
 _LEAST_DEVIATION = 0.16  # less would take the rare long run of a batch size that hardly varies for a change

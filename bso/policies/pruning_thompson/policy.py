@@ -1,17 +1,12 @@
-"""The policy of the Zeus paper: exploration with pruning, then Gaussian Thompson sampling (NSDI '23, section 4)."""
+"""What the paper's policy decides for a job, in the terms of the policy seam."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
-from bso.domain import pruning
-from bso.domain.bandit import CostPosterior, posterior_of, sample_cheapest
-from bso.domain.events import (
-    ChangePoint,
-    Event,
-    LateResult,
-    TrialEnded,
-)
+from bso.domain.events import ChangePoint, Event, LateResult, TrialEnded
 from bso.domain.evolve import evolve
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
@@ -20,21 +15,30 @@ from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import (
     NOT_CONVERGED_BEFORE_EXCLUSION,
     Knowledge,
-    Stage,
     cheapest_known,
     cheapest_of,
     costs_of,
     feasible,
+    nearest,
     reference_of,
 )
-from bso.domain.policy import Choice, Expectation, Outlook, Verdict
+from bso.domain.policy import ArmStatus, Choice, Expectation, Outlook, Policy, PolicyStage, cost_to_learn
 from bso.domain.quantities import joules
-from bso.domain.replies import Confidence
-from bso.domain.rounds import end_of_round
-from bso.domain.stopping import early_stopping_bound, judge_progress
 from bso.domain.trial import FAILURES, Outcome, Trial
+from bso.policies.pruning_thompson.bandit import CostPosterior, posterior_of, sample_cheapest
+from bso.policies.pruning_thompson.exploration import candidates, end_of_round, next_to_explore
+from bso.policies.pruning_thompson.memory import (
+    NAME,
+    PruningState,
+    RoundEnded,
+    Stage,
+    StageEntered,
+    evolved,
+    state_on,
+)
 
-_WITH_COST = frozenset({Outcome.CONVERGED, Outcome.COST_EXCEEDED})
+_MOST_DOUBLINGS = 64
+_NONE_PRUNED = frozenset[int]()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,7 @@ class _Situation:
     seed: int
     trial_number: int
     knowledge: Knowledge
+    state: PruningState
     recurrence: Recurrence
     feasible: frozenset[int]
     arms: frozenset[int]
@@ -61,8 +66,16 @@ def posterior_on(knowledge: Knowledge, spec: JobSpec, batch_size: int) -> CostPo
     )
 
 
-class PruningThompson:
+class PruningThompson(Policy):
     """Explores with pruning, then samples; stops a trial at ``beta_knob`` times the cheapest converged cost."""
+
+    name = NAME
+    hardware_memory = PruningState
+    events = (RoundEnded, StageEntered)
+    about_costs = (
+        "the mean cost that Thompson sampling believes in, ± one standard deviation. Trials that were stopped early "
+        "count with their cost until then"
+    )
 
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         """The batch size for the next trial of a recurrence, of the job's current version."""
@@ -73,16 +86,29 @@ class PruningThompson:
                 f"attempt {recurrence.aborts + 1} of {now.spec.max_attempts} is the last, without a bound on its cost"
             )
             return replace(_known_or_default(now, reason, tolerated=0), is_unbounded=True)
-        choice = _explore(now) if now.knowledge.stage is Stage.PRUNING else _sample(now)
+        choice = _explore(now) if now.state.stage is Stage.PRUNING else _sample(now)
         return replace(choice, is_unbounded=is_last)
 
     def bound(self, job: Job, trial: Trial) -> float | None:
-        """The cost [J] above which the trial is stopped."""
-        return early_stopping_bound(job, trial)
+        """The cost [J] above which a trial is stopped: ``beta * reference``; None: there is none.
 
-    def judge(self, job: Job, trial: Trial) -> Verdict:
-        """Whether a running trial goes on, after its latest report."""
-        return judge_progress(job.spec_of(trial), trial, trial.bound)  # as its report has found it
+        In the MAB stage a batch size that has converged before gets twice that for each abort of its recurrence, so
+        that some trial always ends. While nothing has converged the cost budget, if there is one, is the bound. An
+        unbounded trial has none in any case, nor has a job that needs attention.
+        """
+        spec, knowledge = job.spec_of(trial), job.knowledge_of(trial)
+        if not spec.early_stopping or trial.is_unbounded or knowledge.needs_attention:
+            return None
+        reference = reference_of(knowledge, spec, self.excluded(knowledge))
+        if reference is None:
+            return spec.cost_budget
+        if spec.beta_knob is None:
+            return None
+        bound = spec.beta_knob * reference
+        recurrence, stage = job.recurrences.get(trial.recurrence_id), state_on(knowledge, spec).stage
+        if recurrence and stage is Stage.MAB and knowledge.arm(trial.batch_size).convergences:
+            bound *= 2.0 ** min(recurrence.aborts, _MOST_DOUBLINGS)
+        return bound if math.isfinite(bound) else None
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """Change point, the end itself, and the end of a round or stage: in this order."""
@@ -90,7 +116,7 @@ class PruningThompson:
         ended = replace(
             ended,
             is_failure=_is_failure(job, trial, ended, is_change=change is not None),
-            learnt_cost=_learnt_cost(job, trial, ended),
+            learnt_cost=cost_to_learn(job, trial, ended),
         )
         events: tuple[Event, ...] = (ended,) if change is None else (change, ended)
         for event in events:
@@ -103,7 +129,7 @@ class PruningThompson:
         sizes = sorted({*spec.batch_sizes, *knowledge.arms})
         posteriors = {size: posterior_on(knowledge, spec, size) for size in sizes}
         usable = feasible(knowledge, spec)
-        offerable = usable.intersection(pruning.candidates(knowledge.pruning, spec, usable))
+        offerable = usable.intersection(candidates(state_on(knowledge, spec), spec, usable))
         return Outlook(
             best_batch_size=cheapest_known(knowledge, spec, frozenset(offerable)),
             expected={
@@ -113,31 +139,62 @@ class PruningThompson:
             },
         )
 
-    def confidence(self, version: JobVersion, knowledge: Knowledge, best: int) -> Confidence | None:
-        """Nothing: the paper's rules do not say."""
-        return None
+    def evolve(self, before: Job, after: Job, event: Any) -> Job:
+        """The job after an event, with where the exploration stands now."""
+        return evolved(before, after, event)
+
+    def excluded(self, knowledge: Knowledge) -> frozenset[int]:
+        """What exploration has pruned."""
+        state: PruningState | None = knowledge.memories.get(NAME)
+        return _NONE_PRUNED if state is None else state.pruned
+
+    def stage(self, version: JobVersion, knowledge: Knowledge) -> PolicyStage | None:
+        """Pruning, with its round, or the bandit."""
+        state = state_on(knowledge, version.spec)
+        return PolicyStage(name=state.stage.value, round_number=state.round_number)
+
+    def standing(self, version: JobVersion, knowledge: Knowledge, batch_size: int, *, is_running: bool) -> ArmStatus:
+        """What exploration has found of a batch size, or is to find; then whether the bandit still samples it."""
+        state = state_on(knowledge, version.spec)
+        if batch_size in state.pruned:
+            return ArmStatus(status="pruned", note="failed while exploring, or beyond one that failed")
+        if state.stage is Stage.MAB:
+            return super().standing(version, knowledge, batch_size, is_running=is_running)
+        verdict = state.verdicts.get(batch_size)
+        if verdict is not None:
+            return ArmStatus(status="survives" if verdict.has_converged else "failed")
+        if next_to_explore(state, version.spec, feasible(knowledge, version.spec)) != batch_size:
+            return ArmStatus(status="to explore")
+        return ArmStatus(status="exploring" if is_running else "next")
 
 
 def _situation(job: Job, recurrence: Recurrence, hardware: HardwareKind) -> _Situation:
     version = job.version
     knowledge = version.knowledge_on(hardware)
     usable = feasible(knowledge, version.spec)
-    arms = usable.intersection(pruning.candidates(knowledge.pruning, version.spec, usable))
+    state = state_on(knowledge, version.spec)
+    arms = usable.intersection(candidates(state, version.spec, usable))
     return _Situation(
         spec=version.spec,
         seed=version.seed,
         trial_number=job.last_trial_number + 1,
         knowledge=knowledge,
+        state=state,
         recurrence=recurrence,
         feasible=usable,
         arms=arms,
-        offered=_offered(knowledge, recurrence, hardware.key, arms=arms, usable=usable),
+        offered=_offered(knowledge, state.stage, recurrence, arms=arms, usable=usable),
         running=job.running_on(version.version_number, hardware),
     )
 
 
 def _offered(
-    knowledge: Knowledge, recurrence: Recurrence, key: str, *, arms: frozenset[int], usable: frozenset[int]
+    knowledge: Knowledge,
+    stage: Stage,
+    recurrence: Recurrence,
+    *,
+    arms: frozenset[int],
+    usable: frozenset[int],
 ) -> frozenset[int]:
     """The batch sizes that this recurrence may run: the best of these that is not empty.
 
@@ -145,9 +202,10 @@ def _offered(
     is better than what no longer converges or fits; and, when nothing else is left, whatever there is. Where even the
     smallest one ran out of memory, that one: a larger one fits still less.
     """
+    key = knowledge.hardware.key
     fresh = frozenset(size for size in usable if not recurrence.excludes(size, key))
     fitting = frozenset(size for size in usable if recurrence.may_fit(size, key))
-    sampled = knowledge.stage is Stage.MAB
+    sampled = stage is Stage.MAB
     converging = frozenset(size for size in usable if not sampled or knowledge.arm(size).still_converges)
     unfailing = frozenset(size for size in usable if not knowledge.arm(size).not_converged_in_a_row)
     preferences = (
@@ -172,7 +230,7 @@ def _known_or_default(now: _Situation, why: str, *, tolerated: int = NOT_CONVERG
     if known is not None:
         return Choice(batch_size=known, reason=f"{why}; {known} is the cheapest batch size known")
     default = now.spec.default_batch_size
-    size = pruning.nearest(default, among)
+    size = nearest(default, among)
     words = (
         f"{size} is the default"
         if size == default
@@ -185,7 +243,7 @@ def _safest(now: _Situation, tolerated: int) -> frozenset[int]:
     """Those offered that are most likely to give a model: not failing to converge, known, not failing in the round."""
 
     def doubts(size: int) -> tuple[bool, bool, bool]:
-        arm, verdict = now.knowledge.arm(size), now.knowledge.pruning.verdicts.get(size)
+        arm, verdict = now.knowledge.arm(size), now.state.verdicts.get(size)
         has_failed = verdict is not None and not verdict.has_converged
         return arm.not_converged_in_a_row > tolerated, not arm.convergences, has_failed
 
@@ -194,10 +252,10 @@ def _safest(now: _Situation, tolerated: int) -> frozenset[int]:
 
 
 def _explore(now: _Situation) -> Choice:
-    state = now.knowledge.pruning
+    state = now.state
     if state.paused_in == now.recurrence.recurrence_id:
         return _known_or_default(now, "nothing converged in this round, the exploration begins again next time")
-    size = pruning.next_to_explore(state, now.spec, now.feasible)
+    size = next_to_explore(state, now.spec, now.feasible)
     if size is None or size not in now.offered:
         return _known_or_default(now, "the batch size under exploration cannot be offered at this time")
     if size in now.running:
@@ -235,8 +293,9 @@ def _change_point(job: Job, trial: Trial, ended: TrialEnded | LateResult) -> Cha
     """
     knowledge = job.knowledge_of(trial)
     spec = job.spec_of(trial)
-    reference = reference_of(knowledge, spec)
-    is_conclusive = knowledge.stage is Stage.MAB or trial.is_unbounded
+    state = state_on(knowledge, spec)
+    reference = reference_of(knowledge, spec, state.pruned)
+    is_conclusive = state.stage is Stage.MAB or trial.is_unbounded
     if reference is None or spec.beta_knob is None or not (ended.is_over_bound and is_conclusive):
         return None
     recurrence = job.recurrences.get(trial.recurrence_id)
@@ -257,13 +316,5 @@ def _change_point(job: Job, trial: Trial, ended: TrialEnded | LateResult) -> Cha
 def _is_failure(job: Job, trial: Trial, ended: TrialEnded | LateResult, *, is_change: bool) -> bool:
     if ended.outcome is not Outcome.CONVERGED:
         return ended.outcome in FAILURES
-    return ended.is_over_bound and not is_change and job.knowledge_of(trial).stage is Stage.PRUNING
-
-
-def _learnt_cost(job: Job, trial: Trial, ended: TrialEnded | LateResult) -> float | None:
-    """What is learnt: a converged cost in full, a censored one as it stands, nothing where energy is missing.
-
-    A cost of nothing was not measured either: as a reference it would stop every trial.
-    """
-    is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
-    return ended.cost if ended.outcome in _WITH_COST and is_measured and ended.cost > 0.0 else None
+    state = state_on(job.knowledge_of(trial), job.spec_of(trial))
+    return ended.is_over_bound and not is_change and state.stage is Stage.PRUNING

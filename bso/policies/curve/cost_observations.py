@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 from bso.domain.cost import is_all_profiled
-from bso.domain.curve.beliefs import Beliefs
-from bso.domain.curve.cost_records import CostSurprises, EpochCostKnowledge, LearntEpochCost
 from bso.domain.progress import reports_of
 from bso.domain.trial import Trial
+from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.cost_records import CostSurprises, EpochCostKnowledge, LearntEpochCost
 
 _PROFILED_NOISE, _UNKNOWN_PROFILED_NOISE = 0.05**2, 0.15**2
 _MOST = 3.0  # standard deviations: of a larger surprise no more is believed

@@ -1,0 +1,72 @@
+"""Where policies are found: by their names, in this distribution or in another one.
+
+A policy NAME of this distribution is ``POLICY`` in the package ``bso.policies.NAME``. Other distributions name theirs
+as entry points of the group ``bso.policies`` (https://packaging.python.org/specifications/entry-points/).
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from bso.domain.errors import Retryable
+
+if TYPE_CHECKING:
+    from bso.domain.policy import Policy
+
+GROUP = "bso.policies"
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+class PolicyMissing(Retryable):
+    """The policy of a job is not installed here; who has installed it can go on with the job."""
+
+
+def is_policy_name(name: object) -> bool:
+    """Whether a policy may have this name: small letters, digits and underscores, 64 characters at most."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+@cache
+def policy_named(name: str) -> Policy:
+    """The policy of this name. Raises PolicyMissing, which names those that are installed."""
+    if name in own_policies():
+        found: Policy = import_module(f"{GROUP}.{name}").POLICY
+        return found
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            return _loaded(entry)
+    raise PolicyMissing(
+        f"policy {name!r} is not installed here, only {', '.join(policy_names())}: install the distribution that "
+        "has it, or register the job with another policy"
+    )
+
+
+@cache
+def own_policies() -> tuple[str, ...]:
+    """The names of the policies of this distribution, in order."""
+    return tuple(sorted(found.name for found in pkgutil.iter_modules(import_module(GROUP).__path__) if found.ispkg))
+
+
+def policy_names() -> tuple[str, ...]:
+    """The names of all policies that are installed, in order."""
+    return tuple(sorted({*own_policies(), *(entry.name for entry in entry_points(group=GROUP))}))
+
+
+def default_policy() -> str:
+    """The name of the policy of a new job whose specification names none."""
+    name: str = import_module(GROUP).DEFAULT
+    return name
+
+
+def _loaded(entry: Any) -> Policy:
+    try:
+        found: Policy = entry.load()
+    except Exception as error:
+        place = f"policy {entry.name!r} is installed, but {entry.value}"
+        raise PolicyMissing(f"{place} cannot be loaded: {error!r}") from error
+    return found

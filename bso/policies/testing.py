@@ -1,0 +1,327 @@
+"""What every policy must keep, as tests: name the policy in a subclass, and pytest does the rest.
+
+    from bso.policies.testing import PolicyContract
+
+    class TestMine(PolicyContract):
+        policy = "mine"
+
+The jobs of these tests are decided by the engine over a store in memory, so that between two commands everything that
+the policy remembers is written as JSON and read again, as it is between workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import uuid
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, TypeVar
+
+from bso.domain.commands import (
+    AllowBatchSize,
+    BeginTrial,
+    Command,
+    DescribeJob,
+    FinishTrial,
+    RegisterJob,
+    ReportEpoch,
+    Request,
+)
+from bso.domain.events import TrialEnded, TrialStarted
+from bso.domain.evolve import fold
+from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.domain.log import RecordedEvent
+from bso.domain.policies import policy_named
+from bso.domain.policy import Policy
+from bso.domain.replies import EpochJudged, JobDescription, Registered, Reply, TrialBegun, TrialFinished
+from bso.domain.trial import OUT_OF_MEMORY, Outcome
+from bso.schema.codec import decode_event, encode_event
+from bso.schema.state import job_from_state, state_of
+from bso.service.engine import Engine
+from bso.service.memory import InMemoryStore
+
+JOB = "contract"
+SIZES = (16, 32, 64, 128, 256)
+HERE = HardwareKind(gpu_model="A100", max_power_w=400.0, energy_method=EnergyMethod.NVML_COUNTER)
+ELSEWHERE = HardwareKind(gpu_model="V100", max_power_w=250.0, energy_method=EnergyMethod.NVML_COUNTER)
+USUAL_EPOCHS = {16: 6, 32: 7, 64: 9, 128: 13, 256: 22}
+"""Epochs to the target by batch size; an epoch costs less the larger the batches are, so that 64 is cheapest."""
+_Reply = TypeVar("_Reply")
+
+
+def _whole(test: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
+    """The test as a plain function, so that no plugin of pytest is needed."""
+
+    def run(self: Any) -> None:
+        asyncio.run(test(self))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@dataclass(kw_only=True)
+class RecurringJob:
+    """A job under a policy, and trainings of it that need ``epochs``; None: that batch size never converges.
+
+    Batch sizes from ``out_of_memory_from`` on do not fit. ``noise`` is the standard deviation of ln cost between
+    trials.
+    """
+
+    policy: str
+    epochs: dict[int, int | None] = field(default_factory=lambda: dict(USUAL_EPOCHS))
+    out_of_memory_from: int | None = None
+    noise: float = 0.0
+    hardware: HardwareKind = HERE
+    trials: list[TrialBegun] = field(default_factory=list)
+    _now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    _sent: int = 0
+
+    def __post_init__(self) -> None:
+        self._store = InMemoryStore(lambda: self._now)
+        self._engine = Engine(self._store)
+
+    async def send(self, command: Command, expected: type[_Reply]) -> _Reply:
+        """The reply to a command, which must be of the type that is expected."""
+        self._sent += 1
+        self._now += timedelta(seconds=1)
+        command_id = str(uuid.UUID(int=self._sent))
+        (answer,) = await self._engine.execute([Request(command_id=command_id, job_id=JOB, command=command)])
+        assert answer.poison is None, f"the policy failed over {type(command).__name__}: {answer.poison}"
+        reply: Reply = answer.reply
+        assert isinstance(reply, expected), f"expected {expected.__name__}, got {reply}"
+        return reply
+
+    async def register(self, **spec: Any) -> Registered:
+        """Register the job, or change what is registered."""
+        usual: dict[str, Any] = {"policy": self.policy, "mab_seed": 1}
+        if not self._sent:
+            usual |= {"batch_sizes": SIZES, "default_batch_size": 128, "target_metric": 0.9, "max_epochs": 60}
+        return await self.send(RegisterJob(spec=usual | spec), Registered)
+
+    async def begin(self, recurrence: int | str) -> TrialBegun:
+        """Begin a trial of a recurrence."""
+        command = BeginTrial(hardware=self.hardware, recurrence_id=f"night-{recurrence}")
+        self.trials.append(await self.send(command, TrialBegun))
+        return self.trials[-1]
+
+    async def recur(self, recurrence: int | str) -> list[tuple[TrialBegun, EpochJudged | TrialFinished]]:
+        """Begin and train trials until there is a model, or no attempt is left."""
+        tried: list[tuple[TrialBegun, EpochJudged | TrialFinished]] = []
+        while not tried or tried[-1][1].should_retry:
+            trial = await self.begin(recurrence)
+            tried.append((trial, await self.train(trial)))
+        return tried
+
+    async def train(self, trial: TrialBegun) -> EpochJudged | TrialFinished:
+        """Train a trial to its end."""
+        if self.out_of_memory_from is not None and trial.batch_size >= self.out_of_memory_from:
+            return await self.finish(trial, Outcome.INFEASIBLE, f"{OUT_OF_MEMORY}: 80 GiB wanted")
+        epoch = 0
+        while True:
+            epoch += 1
+            judged = await self.report(trial, epoch)
+            if judged.should_stop:
+                return judged
+
+    async def report(self, trial: TrialBegun, epoch: int) -> EpochJudged:
+        """Report an epoch; the metric rises to the target with the last one that is needed."""
+        needed = self.epochs[trial.batch_size]
+        metric = 0.0 if needed is None else min(0.9, 0.9 * epoch / needed)
+        luck = math.sin(1000.0 * (trial.trial_number + 1))  # the same in every run of the test, and as good as chance
+        epoch_s = (20.0 + 2000.0 / trial.batch_size) * math.exp(self.noise * luck)
+        command = ReportEpoch(
+            trial_number=trial.trial_number,
+            trial_id=trial.trial_id,
+            epoch=float(epoch),
+            time_s=epoch * epoch_s,
+            energy_j=epoch * epoch_s * 0.6 * self.hardware.max_power_w,
+            metric=metric,
+        )
+        return await self.send(command, EpochJudged)
+
+    async def finish(self, trial: TrialBegun, outcome: Outcome, reason: str = "") -> TrialFinished:
+        """Let a training say how it ended."""
+        command = FinishTrial(trial_number=trial.trial_number, trial_id=trial.trial_id, outcome=outcome, reason=reason)
+        return await self.send(command, TrialFinished)
+
+    async def log(self) -> list[RecordedEvent]:
+        """All that happened."""
+        return [stored.recorded for stored in await self._store.history(JOB, limit=1_000_000)]
+
+    async def state(self) -> str:
+        """What is stored of the job, as JSON text."""
+        stored = await self._store.job(JOB)
+        assert stored is not None
+        return state_of(job_from_state(JOB, stored.last_seq, json.loads(stored.state)))
+
+
+class PolicyContract:
+    """The tests. ``policy`` is the name of the policy, which must be installed."""
+
+    policy: ClassVar[str]
+
+    def job(self, **fields: Any) -> RecurringJob:
+        """A job under the policy."""
+        return RecurringJob(policy=self.policy, **fields)
+
+    def test_it_is_found_under_its_name(self) -> None:
+        found = policy_named(self.policy)
+        assert isinstance(found, Policy)
+        assert found.name == self.policy
+
+    @_whole
+    async def test_each_recurrence_ends_with_a_model_by_choices_that_say_why(self) -> None:
+        job = self.job(noise=0.2)
+        await job.register()
+        for number in range(30):
+            tried = await job.recur(number)
+            assert tried[-1][1].outcome is Outcome.CONVERGED
+            assert len(tried) <= 3
+        for trial in job.trials:
+            assert trial.batch_size in SIZES
+            assert trial.reason.strip()
+
+    @_whole
+    async def test_the_last_attempt_of_a_recurrence_has_no_bound(self) -> None:
+        job = self.job(epochs=dict.fromkeys(SIZES))
+        await job.register(max_epochs=3)
+        for number in range(2):
+            tried = await job.recur(number)
+            assert len(tried) == 3
+            assert tried[-1][0].bound is None
+
+    @_whole
+    async def test_what_does_not_fit_is_not_tried_again_in_the_recurrence_while_something_else_is_left(self) -> None:
+        job = self.job(out_of_memory_from=64)
+        await job.register(max_attempts=10)
+        for number in range(10):
+            tried = await job.recur(number)
+            assert tried[-1][1].outcome is Outcome.CONVERGED
+            sizes = [trial.batch_size for trial, _ in tried]
+            for tries, size in enumerate(sizes):
+                assert size < min((before for before in sizes[:tries] if before >= 64), default=512), sizes
+
+    @_whole
+    async def test_a_job_in_which_nothing_converges_still_gets_batch_sizes_and_recovers(self) -> None:
+        job = self.job(epochs=dict.fromkeys(SIZES))
+        await job.register(max_epochs=3)
+        for number in range(8):
+            await job.recur(number)
+        job.epochs = dict.fromkeys(SIZES, 2)
+        assert (await job.recur("well"))[-1][1].outcome is Outcome.CONVERGED
+
+    @_whole
+    async def test_overlapping_recurrences_interruptions_and_cancellations_are_borne(self) -> None:
+        job = self.job()
+        await job.register()
+        for number in range(12):
+            one, other = await job.begin(f"{number}-a"), await job.begin(f"{number}-b")
+            await job.report(other, 1)
+            await job.finish(other, Outcome.INTERRUPTED if number % 2 else Outcome.CANCELLED, "preempted")
+            await job.train(one)
+        assert (await job.recur("after"))[-1][1].outcome is Outcome.CONVERGED
+
+    @_whole
+    async def test_batch_sizes_may_leave_and_join(self) -> None:
+        job = self.job()
+        await job.register()
+        for number in range(8):
+            await job.recur(number)
+        await job.register(batch_sizes=(32, 512), default_batch_size=32)
+        job.epochs[512] = 40
+        for number in range(8, 16):
+            for trial, _ in await job.recur(number):
+                assert trial.batch_size in {32, 512}
+
+    @_whole
+    async def test_other_hardware_another_version_and_a_batch_size_that_is_allowed_again(self) -> None:
+        job = self.job(out_of_memory_from=256)
+        await job.register()
+        for number in range(10):
+            await job.recur(number)
+        job.hardware, job.out_of_memory_from = ELSEWHERE, None
+        for number in range(10, 15):
+            await job.recur(number)
+        await job.register(target_metric=0.8)
+        for number in range(15, 20):
+            await job.recur(number)
+        await job.send(AllowBatchSize(batch_size=256), object)
+        await job.register(target_metric=0.9)
+        assert (await job.recur("back"))[-1][1].outcome is Outcome.CONVERGED
+
+    @_whole
+    async def test_costs_that_have_doubled_do_not_end_the_models(self) -> None:
+        job = self.job()
+        await job.register()
+        for number in range(15):
+            await job.recur(number)
+        job.epochs = {size: 3 * (epochs or 1) for size, epochs in USUAL_EPOCHS.items()}
+        await job.register(max_epochs=200)
+        assert all([(await job.recur(number))[-1][1].outcome is Outcome.CONVERGED for number in range(15, 25)])
+
+    @_whole
+    async def test_the_same_commands_give_the_same_choices(self) -> None:
+        lives = [self.job(noise=0.3), self.job(noise=0.3)]
+        for job in lives:
+            await job.register()
+            for number in range(12):
+                await job.recur(number)
+        one, other = ([(trial.batch_size, trial.reason, trial.bound) for trial in job.trials] for job in lives)
+        assert one == other
+
+    @_whole
+    async def test_the_log_alone_gives_the_state(self) -> None:
+        job = await self._experienced()
+        folded = fold(JOB, (recorded.event for recorded in await job.log()))
+        assert state_of(folded) == await job.state()
+
+    @_whole
+    async def test_events_and_memory_are_json_without_infinities(self) -> None:
+        job = await self._experienced()
+        for recorded in await job.log():
+            assert decode_event(encode_event(recorded)) == recorded
+        assert not list(_without_json_number(json.loads(await job.state())))
+
+    @_whole
+    async def test_what_is_remembered_does_not_grow_with_the_number_of_trials(self) -> None:
+        job = self.job(noise=0.2)
+        await job.register()
+        sizes = []
+        for number in range(60):
+            await job.recur(number)
+            sizes.append(len(await job.state()))
+        assert sizes[-1] <= 1.5 * max(sizes[:20])
+
+    @_whole
+    async def test_it_says_where_a_job_stands(self) -> None:
+        job = await self._experienced()
+        described = await job.send(DescribeJob(), JobDescription)
+        (kind,) = described.kinds
+        assert kind.best_batch_size in SIZES
+        assert {arm.batch_size for arm in kind.arms} == set(SIZES)
+        assert all(arm.status for arm in kind.arms)
+
+    async def _experienced(self) -> RecurringJob:
+        job = self.job(noise=0.2)
+        await job.register()
+        for number in range(20):
+            await job.recur(number)
+        happened = [type(recorded.event) for recorded in await job.log()]
+        assert TrialStarted in happened
+        assert TrialEnded in happened
+        return job
+
+
+def _without_json_number(value: object) -> Iterator[object]:
+    """Numbers that JSON lacks, which are written as text."""
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _without_json_number(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _without_json_number(inner)
+    elif value in {"NaN", "Infinity", "-Infinity"}:
+        yield value

@@ -1,0 +1,75 @@
+"""Jobs under a policy of somebody else's distribution, through the queue, where it is installed and where it is not."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bso.domain.commands import DescribeJob, RegisterJob
+from bso.domain.policies import policy_named
+from bso.domain.replies import JobDescription, Problem
+from bso.schema.codec import all_events
+from bso.service.memory import InMemoryStore
+from bso_broker.memory import MemoryBroker
+from tests.integration.workers.fixtures import RunWorker
+from tests.integration.workers.training import SPEC, Queue, history, recur, register
+
+DISTRIBUTION = Path(__file__).parents[3] / "examples" / "policy"
+METADATA = "Metadata-Version: 2.1\nName: bso-greedy\nVersion: 1.0\n"
+ENTRY_POINTS = "[bso.policies]\ngreedy = bso_greedy:POLICY\n"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Installs examples/policy, as pip lays a distribution out; it is gone again after the test."""
+
+    def lay_out() -> None:
+        shutil.copytree(DISTRIBUTION / "bso_greedy", tmp_path / "site" / "bso_greedy")
+        info = tmp_path / "site" / "bso_greedy-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(METADATA)
+        (info / "entry_points.txt").write_text(ENTRY_POINTS)
+        monkeypatch.syspath_prepend(tmp_path / "site")
+        all_events.cache_clear()
+
+    yield lay_out
+    sys.modules.pop("bso_greedy", None)
+    policy_named.cache_clear()
+    all_events.cache_clear()
+
+
+async def test_a_job_learns_by_a_policy_that_is_installed(
+    install: Callable[[], None], memory_broker: MemoryBroker, memory_store: InMemoryStore, run_worker: RunWorker
+) -> None:
+    install()
+    async with run_worker(memory_broker, memory_store), Queue(broker=memory_broker) as ask:
+        await register(ask, "theirs", policy="greedy")
+        for number in range(6):
+            await recur(ask, "theirs", f"night-{number}")
+        described = await ask("theirs", DescribeJob())
+    assert isinstance(described, JobDescription)
+    (kind,) = described.kinds
+    assert kind.about_costs == "the mean cost of all trials that converged"
+    assert any(arm.posterior_mean is not None for arm in kind.arms)
+    happened = [type(stored.recorded.event).__name__ for stored in await history(memory_store, "theirs")]
+    assert "LeaderChanged" in happened
+
+
+async def test_a_worker_that_lacks_the_policy_parks_the_job_and_goes_on_with_it_when_it_is_there(
+    install: Callable[[], None], memory_broker: MemoryBroker, memory_store: InMemoryStore, run_worker: RunWorker
+) -> None:
+    async with run_worker(memory_broker, memory_store), Queue(broker=memory_broker) as ask:
+        refused = await ask("theirs", RegisterJob(spec={**SPEC, "policy": "greedy"}))
+        assert isinstance(refused, Problem)
+        assert refused.type == "job_in_trouble"
+        assert refused.retry_after_s
+        (parked,) = await memory_store.parked_jobs.all()
+        assert parked.job_id == "theirs"
+        assert "policy 'greedy' is not installed here, only curve, pruning_thompson" in parked.reason
+        await register(ask, "ours")
+        install()
+        ask.is_patient = True
+        await register(ask, "theirs", policy="greedy")
+        assert not await memory_store.parked_jobs.all()
