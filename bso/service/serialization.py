@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json
 
-from bso.domain.events import EpochReported, JobSnapshotted
+from bso.domain.events import EpochReported, Event, JobDeleted, JobSnapshotted, PowerProfiled
 from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.replies import Reply
@@ -18,7 +18,7 @@ from bso.schema.codec import event_from, event_payload, reply_payload
 from bso.schema.envelope import dump, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.schema.state import job_from_state, state_of
-from bso.service.records import JobChange, JobSnapshot, LoggedEvent, NewEvent, StoredJob, TrialKey
+from bso.service.records import JobChange, JobSnapshot, LoggedEvent, NewEvent, PowerProfile, StoredJob, TrialKey
 
 _TRIALS = "trials"
 
@@ -73,27 +73,42 @@ def is_same_state(one: Job, other: Job) -> bool:
     return replace(one, trials={}, last_seq=0) == replace(other, trials={}, last_seq=0)
 
 
-def changed_jobs(before: Mapping[str, Job], after: Mapping[str, Job]) -> list[JobChange]:
+def changed_jobs(before: Mapping[str, Job], after: Mapping[str, Job]) -> tuple[JobChange, ...]:
     """What to save of jobs, in the order of their ids."""
-    changes = []
+    changes: list[JobChange] = []
     for job_id, job in sorted(after.items()):
         known = before.get(job_id)
         if known is None or not is_same_state(job, known):
             changes.append(JobChange(job_id=job_id, last_seq=job.last_seq, snapshot=snapshot_of(job)))
         elif job.last_seq != known.last_seq:
             changes.append(JobChange(job_id=job_id, last_seq=job.last_seq))
-    return changes
+    return tuple(changes)
 
 
-def changed_trials(before: Mapping[str, Job], after: Mapping[str, Job]) -> dict[TrialKey, Trial]:
-    """The loaded trials of jobs that are new or different, in the order of their keys."""
+def changed_trials(before: Mapping[TrialKey, Trial], after: Mapping[str, Job]) -> dict[TrialKey, Trial]:
+    """The trials of jobs that are new or different, in the order of their keys."""
     changed: dict[TrialKey, Trial] = {}
     for job_id, job in sorted(after.items()):
-        known = before[job_id].trials if job_id in before else {}
         for number, trial in sorted(job.trials.items()):
-            if trial is not known.get(number) and trial != known.get(number):
+            known = before.get((job_id, number))
+            if trial is not known and trial != known:
                 changed[job_id, number] = trial
     return changed
+
+
+def changed_profiles(events: Mapping[str, Sequence[Event]]) -> tuple[tuple[str, ...], tuple[PowerProfile, ...]]:
+    """The jobs that events, by job, have deleted, and the latest power profiles that came after that."""
+    deleted: set[str] = set()
+    latest: dict[tuple[str, int, str], PowerProfile] = {}
+    for job_id, event in ((job_id, event) for job_id in sorted(events) for event in events[job_id]):
+        if isinstance(event, JobDeleted):
+            deleted.add(job_id)
+            latest = {key: profile for key, profile in latest.items() if key[0] != job_id}
+        elif isinstance(event, PowerProfiled):
+            latest[job_id, event.batch_size, event.hardware.key] = PowerProfile(
+                job_id=job_id, batch_size=event.batch_size, hardware=event.hardware, measurements=event.measurements
+            )
+    return tuple(sorted(deleted)), tuple(latest[key] for key in sorted(latest))
 
 
 def snapshot_event(job: Job) -> JobSnapshotted:
@@ -165,15 +180,4 @@ def epoch_report_of(event_type: str, payload: str) -> EpochReport:
         raise StateTooNew(f"a recorded epoch cannot be read by this release: {error}") from error
     if not isinstance(event, EpochReported):
         raise StateTooNew(f"a recorded epoch cannot be read by this release: it stands in a {event_type} event")
-    return report_in(event)
-
-
-def report_in(event: EpochReported) -> EpochReport:
-    """The report that an event records."""
-    return EpochReport(
-        epoch=event.epoch,
-        time_s=event.time_s,
-        energy_j=event.energy_j,
-        metric=event.metric,
-        is_profiling=event.is_profiling,
-    )
+    return event.report
