@@ -14,10 +14,9 @@ from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.replies import Reply
 from bso.domain.trial import EpochReport, Trial
-from bso.schema.codec import event_from, event_payload, reply_payload
+from bso.schema.codec import event_from, event_payload, job_from_state, reply_payload, state_of
 from bso.schema.envelope import dump, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
-from bso.schema.state import job_from_state, state_of
 from bso.service.records import JobChange, JobSnapshot, LoggedEvent, NewEvent, PowerProfile, StoredJob, TrialKey
 
 _TRIALS = "trials"

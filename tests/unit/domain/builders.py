@@ -22,7 +22,7 @@ from bso.domain.knowledge import Knowledge, Stage
 from bso.domain.replies import EpochJudged, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome, Trial
 from bso.schema.envelope import dump
-from bso.schema.state import job_from_state, state_of
+from bso.schema.codec import job_from_state, state_of
 
 T = TypeVar("T")
 

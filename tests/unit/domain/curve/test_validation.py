@@ -28,7 +28,7 @@ from bso.domain.curve.validation import (
 )
 from bso.domain.replies import EpochJudged, TrialBegun
 from bso.domain.trial import Outcome
-from bso.schema.state import job_from_state, state_of
+from bso.schema.codec import job_from_state, state_of
 from tests.unit.domain.builders import searching
 from tests.unit.domain.curve.trainings import PRICES, Trainings
 
