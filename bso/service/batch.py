@@ -19,7 +19,14 @@ from bso.service.log_epochs import LogWatch
 from bso.service.ports import Decide, UnitOfWork
 from bso.service.read_set import ReadSet, read_set
 from bso.service.records import Changes, NewEvent, StoredEvent
-from bso.service.serialization import SnapshotReader, changed_jobs, changed_profiles, changed_trials, row_of
+from bso.service.serialization import (
+    SnapshotReader,
+    changed_jobs,
+    changed_profiles,
+    changed_trials,
+    recorded_after,
+    row_of,
+)
 
 _LONG_S = 0.001  # for one decision
 _MANY_SIZES = 64  # with more batch sizes a decision may take tenths of a second: others go on beside it
@@ -102,11 +109,13 @@ class Batches:
         try:
             job = written.jobs.get(request.job_id) or Job(job_id=request.job_id)
             facts = facts_for(job, request.command, known, since=written.events[request.job_id])
-            context = Context(command_id=request.command_id, user=request.user, now=read.now, rules=self.rules)
+            context = Context(command_id=request.command_id, user=request.user, now=read.memory.now, rules=self.rules)
             is_long = job.is_registered and len(job.spec.batch_sizes) > _MANY_SIZES
             asked = (job, request.command, facts, context)
             decision = await asyncio.to_thread(self.decide, *asked) if is_long else self.decide(*asked)
-            events = _recorded(request, decision, read)
+            events = recorded_after(
+                job.last_seq, decision.events, job_id=job.job_id, command_id=request.command_id, memory=read.memory
+            )
             rows = [row_of(event, decision.reply) for event in events]
         except Exception as error:  # noqa: BLE001 - a bug in a rule must not take the rest of the batch with it
             return _Decided(answer=poisoned(request, f"{type(error).__name__}: {error}"))
@@ -127,34 +136,18 @@ class Batches:
 
 def _answered_before(request: Request, read: ReadSet, written: WriteSet) -> _Decided | None:
     """The answer to a command that was decided before, or a moment ago in this batch."""
-    recorded = read.replies.get(request.command_id)
+    recorded = read.memory.replies.get(request.command_id)
     if recorded is not None:
         return _Decided(answer=recalled(request, recorded))
     first = written.answers.get(request.command_id)
     return None if first is None else _Decided(answer=repeated(request, first))
 
 
-def _recorded(request: Request, decision: Decision, read: ReadSet) -> tuple[RecordedEvent, ...]:
-    first_seq = decision.job.last_seq - len(decision.events) + 1
-    return tuple(
-        RecordedEvent(
-            job_id=request.job_id,
-            seq=first_seq + part,
-            recorded_at=read.now,
-            command_id=request.command_id,
-            part=part,
-            event=event,
-            log_epoch=read.log_epoch,
-        )
-        for part, event in enumerate(decision.events)
-    )
-
-
 def _changes(read: ReadSet, written: WriteSet) -> Changes:
     try:
         unprofiled, profiles = changed_profiles(written.events)
         return Changes(
-            now=read.now,
+            now=read.memory.now,
             events=tuple(written.rows),
             trials=changed_trials(read.trials, written.jobs),
             jobs=changed_jobs(read.jobs, written.jobs),

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 
 from bso.domain.commands import PowerMeasurement, RegisterJob, Request
 from bso.domain.decide import Known, Needs, PowerProfiles, ReportKey, needs
@@ -18,7 +17,7 @@ from bso.schema.errors import StateTooNew
 from bso.service.errors import Conflict, JobDamaged
 from bso.service.log_epochs import LogWatch
 from bso.service.ports import UnitOfWork
-from bso.service.records import RecordedReply, TrialKey, TriedLocks
+from bso.service.records import Recollection, TrialKey, TriedLocks
 from bso.service.serialization import SnapshotReader
 
 _Asked = Sequence[tuple[str, Needs]]
@@ -27,15 +26,13 @@ _Asked = Sequence[tuple[str, Needs]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSet:
-    """What the store held when the jobs were locked, and its clock then.
+    """What the store held when the jobs were locked.
 
-    ``jobs`` have their active trials, ``trials`` are all that were loaded, ``known`` is what else deciding needs,
-    ``replies`` are those to commands that were decided before. Nothing can be decided on the jobs in ``unusable``.
+    ``jobs`` have their active trials, ``trials`` are all that were loaded, ``known`` is what else deciding needs.
+    Nothing can be decided on the jobs in ``unusable``.
     """
 
-    now: datetime
-    log_epoch: int
-    replies: Mapping[str, RecordedReply]
+    memory: Recollection
     unusable: Mapping[str, Retryable]
     jobs: Mapping[str, Job]
     trials: Mapping[TrialKey, Trial]
@@ -62,9 +59,7 @@ async def read_set(
     new = [request for request in usable if request.command_id not in memory.replies]
     known = await _known(uow, new, jobs, snapshots=snapshots, locked=locked.jobs.keys())
     return ReadSet(
-        now=memory.now,
-        log_epoch=memory.epoch_number,
-        replies=memory.replies,
+        memory=memory,
         unusable=unusable,
         jobs=jobs,
         trials={**memory.active, **known.trials},

@@ -11,13 +11,22 @@ from pydantic_core import from_json
 
 from bso.domain.events import EpochReported, Event, JobDeleted, JobSnapshotted, PowerProfiled
 from bso.domain.job import Job
-from bso.domain.log import RecordedEvent
+from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.replies import Reply
 from bso.domain.trial import EpochReport, Trial
 from bso.schema.codec import event_from, event_payload, job_from_state, reply_payload, state_of
 from bso.schema.envelope import dump, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
-from bso.service.records import JobChange, JobSnapshot, LoggedEvent, NewEvent, PowerProfile, StoredJob, TrialKey
+from bso.service.records import (
+    JobChange,
+    JobSnapshot,
+    LoggedEvent,
+    NewEvent,
+    PowerProfile,
+    Recollection,
+    StoredJob,
+    TrialKey,
+)
 
 _TRIALS = "trials"
 
@@ -127,6 +136,25 @@ def job_from_snapshot(recorded: RecordedEvent) -> Job:
     trials: tuple[Trial, ...] = validated(tuple[Trial, ...], state.pop(_TRIALS, ()), "trials of a snapshot")
     job = job_from_state(recorded.job_id, recorded.seq, state)
     return replace(job, trials={trial.trial_number: trial for trial in trials})
+
+
+def recorded_after(
+    last_seq: int, events: Sequence[Event], *, job_id: str, command_id: str, memory: Recollection
+) -> tuple[RecordedEvent, ...]:
+    """The events of a command as the log takes them after ``last_seq``, when and in whose epoch the store remembers."""
+    log_epoch = FIRST_EPOCH if memory.log_epoch is None else memory.log_epoch.number
+    return tuple(
+        RecordedEvent(
+            job_id=job_id,
+            seq=last_seq + 1 + part,
+            recorded_at=memory.now,
+            command_id=command_id,
+            part=part,
+            event=event,
+            log_epoch=log_epoch,
+        )
+        for part, event in enumerate(events)
+    )
 
 
 def row_of(recorded: RecordedEvent, reply: Reply) -> NewEvent:
