@@ -43,7 +43,6 @@ class JobState:
     has_power_profiles: bool
 
 
-@cache
 def wire_name(message_type: type) -> str:
     """The name of a message class: ``BeginTrial`` is ``begin_trial``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", message_type.__name__).lower()

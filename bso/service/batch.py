@@ -89,7 +89,9 @@ class Batches:
         event_ids = await self._save(uow, _changes(read, written))
         return [one if isinstance(one, Undecided) else _numbered(one, event_ids) for one in answers]
 
-    async def _answer(self, requests: Sequence[Request], read: ReadSet, written: WriteSet) -> list[_Decided | Undecided]:
+    async def _answer(
+        self, requests: Sequence[Request], read: ReadSet, written: WriteSet
+    ) -> list[_Decided | Undecided]:
         known = replace(read.known, other_jobs=ChainMap(written.jobs, dict(read.known.other_jobs)))
         answers: list[_Decided | Undecided] = []
         spent_s = 0.0

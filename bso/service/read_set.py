@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -90,7 +91,7 @@ def _readable(locked: TriedLocks, snapshots: SnapshotReader) -> tuple[dict[str, 
     return jobs, unusable
 
 
-async def _orphans(uow: UnitOfWork, requests: Sequence[Request], *, found: Set[str]) -> dict[str, Retryable]:
+async def _orphans(uow: UnitOfWork, requests: Sequence[Request], *, found: AbstractSet[str]) -> dict[str, Retryable]:
     """A job without a row is unknown, unless it has a log; a registration finds that out by itself."""
     missing = {request.job_id for request in requests} - found - _registering(requests)
     orphans = await uow.orphans(missing) if missing else ()
@@ -107,7 +108,7 @@ async def _known(
     jobs: Mapping[str, Job],
     *,
     snapshots: SnapshotReader,
-    locked: Set[str],
+    locked: AbstractSet[str],
 ) -> Known:
     """What these need, in its two steps. What they will need only after one another is not in the store yet."""
     asked = _asked(requests, jobs)
@@ -157,7 +158,7 @@ async def _power_profiles(uow: UnitOfWork, asked: _Asked) -> Mapping[str, PowerP
 
 
 async def _other_jobs(
-    uow: UnitOfWork, asked: _Asked, *, snapshots: SnapshotReader, locked: Set[str]
+    uow: UnitOfWork, asked: _Asked, *, snapshots: SnapshotReader, locked: AbstractSet[str]
 ) -> Mapping[str, Job]:
     """The jobs that others inherit from, without a lock: two that name each other must not wait for one another.
 

@@ -108,7 +108,7 @@ def changed_profiles(events: Mapping[str, Sequence[Event]]) -> tuple[tuple[str, 
     """The jobs that events, by job, have deleted, and the latest power profiles that came after that."""
     deleted: set[str] = set()
     latest: dict[tuple[str, int, str], PowerProfile] = {}
-    for job_id, event in ((job_id, event) for job_id in sorted(events) for event in events[job_id]):
+    for job_id, event in ((one, event) for one in sorted(events) for event in events[one]):
         if isinstance(event, JobDeleted):
             deleted.add(job_id)
             latest = {key: profile for key, profile in latest.items() if key[0] != job_id}

@@ -1,7 +1,7 @@
 """Deciding: a command, a job and a few facts give events and a reply. Pure; the same in every shell around it.
 
-    needs(job, command) -> Needs        facts_for(job, command, known) -> Facts
-    decide(job, command, facts, context) -> Decision
+needs(job, command) -> Needs        facts_for(job, command, known) -> Facts
+decide(job, command, facts, context) -> Decision
 """
 
 from __future__ import annotations

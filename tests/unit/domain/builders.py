@@ -21,8 +21,8 @@ from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge, Stage
 from bso.domain.replies import EpochJudged, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome, Trial
-from bso.schema.envelope import dump
 from bso.schema.codec import job_from_state, state_of
+from bso.schema.envelope import dump
 
 T = TypeVar("T")
 

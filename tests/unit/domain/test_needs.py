@@ -51,7 +51,9 @@ def test_a_trial_that_the_job_never_had_is_not_asked_for(life: JobLife, ended: T
         assert needs(stored(life), replace(command, trial_number=number)) == Needs()
 
 
-@pytest.mark.parametrize(("epoch", "is_needed"), [(1.0, True), (2.0, True), (3.0, False), (-math.inf, False), (math.nan, False)])
+@pytest.mark.parametrize(
+    ("epoch", "is_needed"), [(1.0, True), (2.0, True), (3.0, False), (-math.inf, False), (math.nan, False)]
+)
 def test_an_earlier_report_is_needed_where_the_trial_is_past_it(life: JobLife, epoch: float, is_needed: bool) -> None:
     trial = life.begin("a")
     life.report(trial, cost=100.0, epoch=2.0)
@@ -60,7 +62,9 @@ def test_an_earlier_report_is_needed_where_the_trial_is_past_it(life: JobLife, e
 
 
 def test_another_job_is_needed_where_its_name_can_be_one(life: JobLife) -> None:
-    found = {like: needs(stored(life), do.RegisterJob(spec={}, like=like)).other_job for like in ("b", "job", "?", None)}
+    found = {
+        like: needs(stored(life), do.RegisterJob(spec={}, like=like)).other_job for like in ("b", "job", "?", None)
+    }
     assert found == {"b": "b", "job": None, "?": None, None: None}
 
 
