@@ -17,7 +17,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.inheritance import Inheritance
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
-from bso.domain.trial import Outcome
+from bso.domain.trial import EpochReport, Outcome, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,24 @@ class TrialStarted:
     learning_rate: LearningRate | None = None
     mark: str = ""
 
+    @property
+    def trial(self) -> Trial:
+        """The trial as it begins."""
+        return Trial(
+            trial_number=self.trial_number,
+            trial_id=self.trial_id,
+            version_number=self.version_number,
+            recurrence_id=self.recurrence_id,
+            attempt=self.attempt,
+            batch_size=self.batch_size,
+            hardware=self.hardware,
+            reason=self.reason,
+            is_unbounded=self.is_unbounded,
+            bound=self.bound,
+            started_at=self.started_at,
+            learning_rate=self.learning_rate,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochReported:
@@ -96,6 +114,17 @@ class EpochReported:
     is_journalled: bool = False
     is_fill_in: bool = False
     is_profiling: bool = False
+
+    @property
+    def report(self) -> EpochReport:
+        """What the training reported."""
+        return EpochReport(
+            epoch=self.epoch,
+            time_s=self.time_s,
+            energy_j=self.energy_j,
+            metric=self.metric,
+            is_profiling=self.is_profiling,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

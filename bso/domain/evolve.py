@@ -16,7 +16,7 @@ from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
 from bso.domain.progress import progressed, squares_after
 from bso.domain.stops import with_other_result, with_stop, withdrawn, without_stop
-from bso.domain.trial import FAILURES, OUT_OF_MEMORY, EpochReport, Outcome, Trial, TrialState, reason_code
+from bso.domain.trial import FAILURES, OUT_OF_MEMORY, Outcome, Trial, TrialState, reason_code
 
 
 def evolve(job: Job, event: Event) -> Job:
@@ -74,20 +74,7 @@ def _recurrence_opened(job: Job, event: happened.RecurrenceOpened) -> Job:
 
 
 def _trial_started(job: Job, event: happened.TrialStarted) -> Job:
-    trial = Trial(
-        trial_number=event.trial_number,
-        trial_id=event.trial_id,
-        version_number=event.version_number,
-        recurrence_id=event.recurrence_id,
-        attempt=event.attempt,
-        batch_size=event.batch_size,
-        hardware=event.hardware,
-        reason=event.reason,
-        is_unbounded=event.is_unbounded,
-        bound=event.bound,
-        started_at=event.started_at,
-        learning_rate=event.learning_rate,
-    )
+    trial = event.trial
     job = replace(job.with_trial(trial), last_trial_number=event.trial_number)
     version = job.versions[event.version_number]
     if event.learning_rate is not None:
@@ -99,16 +86,9 @@ def _epoch_reported(job: Job, event: happened.EpochReported) -> Job:
     trial = job.trials[event.trial_number]
     if event.is_fill_in:
         return job.with_trial(replace(trial, reports=trial.reports + 1))
-    report = EpochReport(
-        epoch=event.epoch,
-        time_s=event.time_s,
-        energy_j=event.energy_j,
-        metric=event.metric,
-        is_profiling=event.is_profiling,
-    )
     return job.with_trial(
         replace(
-            progressed(trial, report, cost=event.cost),
+            progressed(trial, event.report, cost=event.cost),
             cost_squares=squares_after(trial, epoch=event.epoch, cost=event.cost, is_profiling=event.is_profiling),
             bound=event.bound,
         )

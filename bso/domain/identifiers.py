@@ -8,6 +8,7 @@ import uuid
 MAX_LENGTH = 120
 PATTERN = r"[A-Za-z0-9][A-Za-z0-9._+:-]{0,119}"
 _PATTERN = re.compile(PATTERN, re.ASCII)
+_UUID_LENGTH = 36
 _TRIALS = uuid.UUID("5b0f3f0e-5a0b-5f5e-9c51-6c6f0a7a4c11")
 
 
@@ -29,6 +30,15 @@ def identifier_problem(value: object) -> str | None:
             f"(ASCII only), got {value!r}"
         )
     return None
+
+
+def address_problems(job_id: str, command_id: str) -> dict[str, str]:
+    """What is wrong with the ids of a command, by name."""
+    found = {"job_id": identifier_problem(job_id), "command_id": identifier_problem(command_id)}
+    problems = {name: problem for name, problem in found.items() if problem is not None}
+    if len(command_id) > _UUID_LENGTH:
+        problems.setdefault("command_id", f"must be a UUID, got {command_id!r}")
+    return problems
 
 
 def trial_id_for(begin_command_id: str) -> str:

@@ -38,8 +38,7 @@ from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
 from bso.domain.replies import EpochJudged, JobDescription, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, Outcome
-from bso.schema.codec import decode_event, encode_event
-from bso.schema.state import job_from_state, state_of
+from bso.schema.codec import decode_event, encode_event, job_from_state, state_of
 from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pydantic_core import from_json
 
 from bso.domain.commands import Request
 from bso.domain.errors import Retryable
-from bso.domain.identifiers import identifier_problem
 from bso.domain.replies import Problem, Reply
 from bso.schema.codec import reply_from
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.records import RecordedReply, StoredEvent
-
-UUID_LENGTH = 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +50,13 @@ def poisoned(request: Request, reason: str) -> Answer:
     return Answer(request=request, reply=problem, poison=reason)
 
 
-def misaddressed(request: Request) -> Answer | None:
-    """The answer to a request whose ids no store accepts; None if they are good ones."""
-    problems = {"job_id": identifier_problem(request.job_id), "command_id": identifier_problem(request.command_id)}
-    found = {name: problem for name, problem in problems.items() if problem is not None}
-    if len(request.command_id) > UUID_LENGTH:
-        found.setdefault("command_id", f"must be a UUID, got {request.command_id!r}")
-    if not found:
-        return None
-    detail = "; ".join(f"{name} {problem}" for name, problem in found.items())
-    problem = Problem(type="invalid_identifier", title="The command has no valid address", detail=detail, fields=found)
-    return Answer(request=request, reply=problem)
+def misaddressed(request: Request, problems: Mapping[str, str]) -> Answer:
+    """The answer to a request whose ids no store accepts, for what is wrong with them by name."""
+    detail = "; ".join(f"{name} {problem}" for name, problem in problems.items())
+    title = "The command has no valid address"
+    return Answer(
+        request=request, reply=Problem(type="invalid_identifier", title=title, detail=detail, fields=problems)
+    )
 
 
 def taken(request: Request, job_id: str) -> Answer:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
+from typing import TypeVar
 
 from tenacity import (
     AsyncRetrying,
@@ -17,8 +19,9 @@ from tenacity import (
 
 from bso.domain.commands import Request
 from bso.domain.decide import Rules, decide
+from bso.domain.identifiers import address_problems
 from bso.service.answers import Answer, Undecided, misaddressed, poisoned
-from bso.service.batch import Batch
+from bso.service.batch import Batches
 from bso.service.errors import (
     Conflict,
     JobDamaged,
@@ -31,9 +34,9 @@ from bso.service.errors import (
 )
 from bso.service.log_epochs import LogWatch
 from bso.service.ports import Decide, UnitsOfWork
-from bso.service.serialization import SnapshotReader
 
 _DEFAULT_RULES = Rules()
+_Found = TypeVar("_Found", bound=Answer | Undecided)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +73,10 @@ class Engine:
         watch: LogWatch | None = None,
     ) -> None:
         self._store = store
-        self._rules = rules
         self._patience = patience
-        self._rule = rule
         self._on_retry = on_retry
         self._watch = watch
-        self._reader = SnapshotReader()
+        self._batches = Batches(rules=rules, decide=rule, budget_s=patience.deciding_s, watch=watch)
 
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
         """Decide requests, in one transaction if they take no longer; the answers come in the order of the requests.
@@ -84,10 +85,7 @@ class Engine:
         decided becomes an answer with ``poison``, and the others are unharmed. Raises Retryable or Misconfigured when
         the store is away: nothing has happened, or the outcome is unknown; send the same command_ids again.
         """
-        refused = [misaddressed(request) for request in requests]
-        sound = [request for request, refusal in zip(requests, refused, strict=True) if refusal is None]
-        answers = iter(await self._decided(sound) if sound else [])
-        return [refusal if refusal is not None else next(answers) for refusal in refused]
+        return await _answered(requests, self._decided)
 
     async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         """Decide requests in one transaction, once, without those whose jobs another transaction holds.
@@ -95,10 +93,7 @@ class Engine:
         Those of a job that cannot be read are not decided either, nor those for which the time does not suffice.
         Whatever else goes wrong is raised, and concerns all of them: nothing has happened, or the outcome is unknown.
         """
-        refused = [misaddressed(request) for request in requests]
-        sound = [request for request, refusal in zip(requests, refused, strict=True) if refusal is None]
-        answers = iter(await self._once(sound, waits=False) if sound else [])
-        return [refusal if refusal is not None else next(answers) for refusal in refused]
+        return await _answered(requests, partial(self._once, waits=False))
 
     async def _decided(self, requests: Sequence[Request]) -> list[Answer]:
         """All at once, or one by one where that fails for a reason that may lie in one of them."""
@@ -144,22 +139,23 @@ class Engine:
     async def _once(self, requests: Sequence[Request], *, waits: bool = True) -> list[Answer | Undecided]:
         try:
             async with asyncio.timeout(self._patience.attempt_s), self._store.unit_of_work() as uow:
-                batch = Batch(
-                    uow=uow,
-                    reader=self._reader,
-                    rules=self._rules,
-                    decide=self._rule,
-                    waits=waits,
-                    budget_s=self._patience.deciding_s,
-                    watch=self._watch,
-                )
-                answers = await batch.run(requests)
+                answers = await self._batches.run(uow, requests, waits=waits)
                 await uow.commit()
                 if self._watch is not None:
                     self._watch.recorded(_event_ids(answers))
                 return answers
         except TimeoutError as error:
             raise StoreUnavailable(f"the store did not answer within {self._patience.attempt_s:g} s") from error
+
+
+async def _answered(
+    requests: Sequence[Request], decide_all: Callable[[Sequence[Request]], Awaitable[list[_Found]]]
+) -> list[Answer | _Found]:
+    """The answers to requests, in their order, without deciding those that no store can hold."""
+    asked = [(request, address_problems(request.job_id, request.command_id)) for request in requests]
+    sound = [request for request, problems in asked if not problems]
+    answers = iter(await decide_all(sound) if sound else [])
+    return [misaddressed(request, problems) if problems else next(answers) for request, problems in asked]
 
 
 def _is_late(answer: Answer | Undecided) -> bool:

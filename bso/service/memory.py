@@ -1,4 +1,4 @@
-"""A store in memory: for the simulator, for replay, and as a double in tests. Passes the stores' contract suite."""
+"""A store in memory, for tests. It passes the contract suite that all stores pass."""
 
 from __future__ import annotations
 

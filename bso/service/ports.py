@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
 
-from bso.domain.commands import Request
-from bso.domain.decide import Decision, PowerProfiles, Rules
+from bso.domain.commands import Command
+from bso.domain.decide import Context, Decision, Facts
 from bso.domain.job import Job
 from bso.domain.trial import EpochReport, Trial
 from bso.service.records import (
@@ -28,6 +28,9 @@ from bso.service.records import (
     TriedLocks,
     UnpublishedPage,
 )
+
+Decide = Callable[[Job, Command, Facts, Context], Decision]
+"""The rule that commands are decided by."""
 
 
 class UnitOfWork(Protocol):
@@ -218,22 +221,4 @@ class Store(UnitsOfWork, Protocol):
 
     async def close(self) -> None:
         """Close all connections."""
-        ...
-
-
-class Decide(Protocol):
-    """The rule that a request is decided by."""
-
-    def __call__(
-        self,
-        job: Job | None,
-        request: Request,
-        *,
-        now: datetime,
-        rules: Rules,
-        earlier: EpochReport | None = None,
-        power_profiles: PowerProfiles = ...,
-        like: Job | None = None,
-    ) -> Decision:
-        """Events and a reply, from a job and a request."""
         ...

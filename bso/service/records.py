@@ -179,11 +179,6 @@ class Recollection:
     active: Mapping[TrialKey, Trial]
     log_epoch: LogEpoch | None
 
-    @property
-    def epoch_number(self) -> int:
-        """In which epoch of the log events are recorded now."""
-        return FIRST_EPOCH if self.log_epoch is None else self.log_epoch.number
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerProfile:

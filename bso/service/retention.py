@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bso.domain.events import JobSnapshotted
-from bso.domain.log import RecordedEvent
 from bso.service.ports import Store, UnitOfWork
 from bso.service.records import Changes, JobChange, StoredEvent, TrialKey
-from bso.service.serialization import read_snapshot, row_without_reply, snapshot_event
+from bso.service.serialization import read_snapshot, recorded_after, row_without_reply, snapshot_event
 
 _PAGE = 1000
 _SNAPSHOTS = uuid.UUID("0b1c2f3e-6a5d-5e0f-8f4b-3f7a0d9c1e22")
@@ -86,14 +85,8 @@ async def _replace_by_snapshot(
     for trial in trials.values():
         if job.awaits_result(trial):
             job = job.with_trial(trial)
-    recorded = RecordedEvent(
-        job_id=job_id,
-        seq=seq,
-        recorded_at=memory.now,
-        command_id=command_id,
-        part=0,
-        event=snapshot_event(job),
-        log_epoch=memory.epoch_number,
+    [recorded] = recorded_after(
+        stored.last_seq, [snapshot_event(job)], job_id=job_id, command_id=command_id, memory=memory
     )
     change = JobChange(job_id=job_id, last_seq=seq)
     await uow.save(Changes(now=memory.now, events=(row_without_reply(recorded),), jobs=(change,)))

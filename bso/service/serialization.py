@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json
 
-from bso.domain.events import EpochReported, JobSnapshotted
+from bso.domain.events import EpochReported, Event, JobDeleted, JobSnapshotted, PowerProfiled
 from bso.domain.job import Job
-from bso.domain.log import RecordedEvent
+from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.replies import Reply
 from bso.domain.trial import EpochReport, Trial
-from bso.schema.codec import event_from, event_payload, reply_payload
+from bso.schema.codec import event_from, event_payload, job_from_state, reply_payload, state_of
 from bso.schema.envelope import dump, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
-from bso.schema.state import job_from_state, state_of
-from bso.service.records import JobChange, JobSnapshot, LoggedEvent, NewEvent, StoredJob, TrialKey
+from bso.service.records import (
+    JobChange,
+    JobSnapshot,
+    LoggedEvent,
+    NewEvent,
+    PowerProfile,
+    Recollection,
+    StoredJob,
+    TrialKey,
+)
 
 _TRIALS = "trials"
 
@@ -73,27 +81,42 @@ def is_same_state(one: Job, other: Job) -> bool:
     return replace(one, trials={}, last_seq=0) == replace(other, trials={}, last_seq=0)
 
 
-def changed_jobs(before: Mapping[str, Job], after: Mapping[str, Job]) -> list[JobChange]:
+def changed_jobs(before: Mapping[str, Job], after: Mapping[str, Job]) -> tuple[JobChange, ...]:
     """What to save of jobs, in the order of their ids."""
-    changes = []
+    changes: list[JobChange] = []
     for job_id, job in sorted(after.items()):
         known = before.get(job_id)
         if known is None or not is_same_state(job, known):
             changes.append(JobChange(job_id=job_id, last_seq=job.last_seq, snapshot=snapshot_of(job)))
         elif job.last_seq != known.last_seq:
             changes.append(JobChange(job_id=job_id, last_seq=job.last_seq))
-    return changes
+    return tuple(changes)
 
 
-def changed_trials(before: Mapping[str, Job], after: Mapping[str, Job]) -> dict[TrialKey, Trial]:
-    """The loaded trials of jobs that are new or different, in the order of their keys."""
+def changed_trials(before: Mapping[TrialKey, Trial], after: Mapping[str, Job]) -> dict[TrialKey, Trial]:
+    """The trials of jobs that are new or different, in the order of their keys."""
     changed: dict[TrialKey, Trial] = {}
     for job_id, job in sorted(after.items()):
-        known = before[job_id].trials if job_id in before else {}
         for number, trial in sorted(job.trials.items()):
-            if trial is not known.get(number) and trial != known.get(number):
+            known = before.get((job_id, number))
+            if trial is not known and trial != known:
                 changed[job_id, number] = trial
     return changed
+
+
+def changed_profiles(events: Mapping[str, Sequence[Event]]) -> tuple[tuple[str, ...], tuple[PowerProfile, ...]]:
+    """The jobs that events, by job, have deleted, and the latest power profiles that came after that."""
+    deleted: set[str] = set()
+    latest: dict[tuple[str, int, str], PowerProfile] = {}
+    for job_id, event in ((one, event) for one in sorted(events) for event in events[one]):
+        if isinstance(event, JobDeleted):
+            deleted.add(job_id)
+            latest = {key: profile for key, profile in latest.items() if key[0] != job_id}
+        elif isinstance(event, PowerProfiled):
+            latest[job_id, event.batch_size, event.hardware.key] = PowerProfile(
+                job_id=job_id, batch_size=event.batch_size, hardware=event.hardware, measurements=event.measurements
+            )
+    return tuple(sorted(deleted)), tuple(latest[key] for key in sorted(latest))
 
 
 def snapshot_event(job: Job) -> JobSnapshotted:
@@ -113,6 +136,25 @@ def job_from_snapshot(recorded: RecordedEvent) -> Job:
     trials: tuple[Trial, ...] = validated(tuple[Trial, ...], state.pop(_TRIALS, ()), "trials of a snapshot")
     job = job_from_state(recorded.job_id, recorded.seq, state)
     return replace(job, trials={trial.trial_number: trial for trial in trials})
+
+
+def recorded_after(
+    last_seq: int, events: Sequence[Event], *, job_id: str, command_id: str, memory: Recollection
+) -> tuple[RecordedEvent, ...]:
+    """The events of a command as the log takes them after ``last_seq``, when and in whose epoch the store remembers."""
+    log_epoch = FIRST_EPOCH if memory.log_epoch is None else memory.log_epoch.number
+    return tuple(
+        RecordedEvent(
+            job_id=job_id,
+            seq=last_seq + 1 + part,
+            recorded_at=memory.now,
+            command_id=command_id,
+            part=part,
+            event=event,
+            log_epoch=log_epoch,
+        )
+        for part, event in enumerate(events)
+    )
 
 
 def row_of(recorded: RecordedEvent, reply: Reply) -> NewEvent:
@@ -165,15 +207,4 @@ def epoch_report_of(event_type: str, payload: str) -> EpochReport:
         raise StateTooNew(f"a recorded epoch cannot be read by this release: {error}") from error
     if not isinstance(event, EpochReported):
         raise StateTooNew(f"a recorded epoch cannot be read by this release: it stands in a {event_type} event")
-    return report_in(event)
-
-
-def report_in(event: EpochReported) -> EpochReport:
-    """The report that an event records."""
-    return EpochReport(
-        epoch=event.epoch,
-        time_s=event.time_s,
-        energy_j=event.energy_j,
-        metric=event.metric,
-        is_profiling=event.is_profiling,
-    )
+    return event.report

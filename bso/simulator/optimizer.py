@@ -15,10 +15,9 @@ from bso.domain.commands import (
     RegisterJob,
     ReportEpoch,
     ReportPowerProfile,
-    Request,
 )
-from bso.domain.decide import PowerProfiles, Rules, decide
-from bso.domain.events import ChangePoint
+from bso.domain.decide import Context, Known, Rules, decide, facts_for
+from bso.domain.events import ChangePoint, PowerProfiled
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
@@ -39,6 +38,7 @@ from bso.simulator.run import BestKnown
 JOB_ID = "simulated"
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 _RULES = Rules()
+_NOTHING = Known()
 _Reply = TypeVar("_Reply")
 
 
@@ -52,7 +52,7 @@ class SimulatedJob:
         self._job = Job(job_id=JOB_ID)
         self._numbers = count(1)
         self.change_points = 0
-        self._profiles: dict[tuple[int, str], tuple[PowerMeasurement, ...]] = {}
+        self._profiled: list[PowerProfiled] = []
         self.register(spec, 0.0)
 
     @property
@@ -84,7 +84,7 @@ class SimulatedJob:
     def begin(self, recurrence_id: str, hardware: HardwareKind, now_s: float) -> TrialBegun:
         """Begin a trial of the version that was registered last."""
         command = BeginTrial(hardware=hardware, recurrence_id=recurrence_id)
-        return self._send(command, now_s, TrialBegun, self._profiles)
+        return self._send(command, now_s, TrialBegun)
 
     def report(self, report: ReportEpoch, now_s: float) -> EpochJudged:
         """Report an epoch and be judged."""
@@ -106,20 +106,14 @@ class SimulatedJob:
         """Record what was measured under several power limits: later trials of the batch size need not measure."""
         command = ReportPowerProfile(batch_size=batch_size, hardware=hardware, measurements=measurements)
         self._send(command, now_s, PowerProfileRecorded)
-        self._profiles[batch_size, hardware.key] = measurements
 
-    def _send(
-        self, command: Command, now_s: float, expected: type[_Reply], profiles: PowerProfiles | None = None
-    ) -> _Reply:
-        request = Request(
-            command_id=f"00000000-0000-7000-8000-{next(self._numbers):012x}", job_id=JOB_ID, command=command
-        )
-        now = _moment(now_s)
-        if profiles is None:
-            decision = decide(self._job, request, now=now, rules=_RULES)
-        else:
-            decision = decide(self._job, request, now=now, rules=_RULES, power_profiles=profiles)
+    def _send(self, command: Command, now_s: float, expected: type[_Reply]) -> _Reply:
+        command_id = f"00000000-0000-7000-8000-{next(self._numbers):012x}"
+        facts = facts_for(self._job, command, _NOTHING, since=self._profiled)
+        context = Context(command_id=command_id, user=None, now=_moment(now_s), rules=_RULES)
+        decision = decide(self._job, command, facts, context)
         self._job = decision.job
+        self._profiled += (event for event in decision.events if isinstance(event, PowerProfiled))
         self.change_points += sum(isinstance(event, ChangePoint) for event in decision.events)
         reply = decision.reply
         if isinstance(reply, Problem):

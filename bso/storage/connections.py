@@ -1,9 +1,11 @@
-"""Connections to databases: pools, time limits, and the settings that every session gets."""
+"""Connections to databases: pools, time limits, the settings that every session gets, and what goes wrong on them."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,9 @@ from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from bso.domain.errors import BsoError
+from bso.service.errors import StoreLost, StoreUnavailable
+from bso.storage.faults import fault_of
 from bso.storage.packets import refuse_oversized_statements
 from bso.storage.round_trips import send_together
 
@@ -39,6 +44,32 @@ class ConnectionLimits:
 
 PATIENT = ConnectionLimits(silence_s=600.0)
 """For commands of an operator, which may read a long log while they hold the lock of its job."""
+
+
+@contextmanager
+def connecting() -> Iterator[None]:
+    """Raise the engine's error in place of whatever connecting raised: nothing has been asked of the database yet."""
+    try:
+        with translated():
+            yield
+    except StoreLost as error:
+        raise StoreUnavailable(f"cannot reach the database: {error}") from error
+    except BsoError:
+        raise
+    except Exception as error:
+        raise StoreUnavailable(f"cannot reach the database: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise the engine's error in place of one that came from the database; in this block only its driver runs."""
+    try:
+        yield
+    except Exception as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        raise fault from error
 
 
 def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:

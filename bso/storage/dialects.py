@@ -1,82 +1,17 @@
-"""Where databases differ: column types, clock, upsert, index hints, and how a connection is set up."""
+"""Where the SQL of databases differs: clock, upsert, index hints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    DateTime,
-    Double,
-    Insert,
-    Select,
-    String,
-    Table,
-    Text,
-    bindparam,
-    func,
-    literal_column,
-)
-from sqlalchemy import Dialect as SqlAlchemyDialect
+from sqlalchemy import ColumnElement, Insert, Select, Table, bindparam, func, literal_column
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from bso.domain.identifiers import MAX_LENGTH
-
-_MYSQL = ("mysql", "mariadb")
-
-
-class Moment(TypeDecorator[datetime]):
-    """A moment with microseconds: aware in Python, UTC without a zone in the database."""
-
-    impl = DateTime
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: SqlAlchemyDialect) -> TypeEngine[Any]:
-        """DATETIME(6) where DATETIME alone would round to seconds."""
-        if dialect.name in _MYSQL:
-            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
-        return dialect.type_descriptor(DateTime(timezone=False))
-
-    def process_bind_param(self, value: datetime | None, dialect: SqlAlchemyDialect) -> datetime | None:
-        """To UTC; a moment without a zone is a bug."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"a moment needs a time zone, got {value!r}")
-        return value.astimezone(UTC).replace(tzinfo=None)
-
-    def process_result_value(self, value: datetime | None, dialect: SqlAlchemyDialect) -> datetime | None:
-        """From UTC."""
-        return None if value is None else value.replace(tzinfo=UTC)
-
-
-def ascii_text(length: int = MAX_LENGTH) -> TypeEngine[str]:
-    """Short ASCII text, compared and sorted byte by byte."""
-    return (
-        String(length)
-        .with_variant(mysql.VARCHAR(length, charset="ascii", collation="ascii_bin"), *_MYSQL)
-        .with_variant(String(length, collation="C"), "postgresql")
-    )
-
-
-def words(length: int) -> TypeEngine[str]:
-    """Text of any language up to a length in characters."""
-    return String(length).with_variant(mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin"), *_MYSQL)
-
-
-def long_text() -> TypeEngine[str]:
-    """Text of any language and length, JSON included: kept character by character, never normalised."""
-    return Text().with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), *_MYSQL)
-
-
-def number() -> TypeEngine[float]:
-    """A double: FLOAT columns lose digits. Never NaN or infinite, which MySQL refuses."""
-    return Double().with_variant(mysql.DOUBLE(asdecimal=False), *_MYSQL)
+from bso.storage.rows import Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +91,7 @@ def _postgresql_clock() -> ColumnElement[datetime]:
 
 def _sqlite_clock() -> ColumnElement[datetime]:
     # SQLite runs in this process: its clock is ours, read whenever the statement is executed.
-    return bindparam(None, callable_=lambda: datetime.now(UTC), type_=Moment())
+    return bindparam(None, callable_=partial(datetime.now, UTC), type_=Moment())
 
 
 _REPEATABLE = (("isolation_level", "REPEATABLE READ"),)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -119,32 +117,6 @@ _IN_THE_DATA = (UnicodeError, OverflowError)
 """What a driver raises when it cannot express a value."""
 _OF_THE_WIRE = (OSError, EOFError, RuntimeError, AttributeError, IndexError, struct.error)
 """What drivers raise, besides errors of their own, when the server goes away in the middle of something."""
-
-
-@contextmanager
-def connecting() -> Iterator[None]:
-    """Raise the engine's error in place of whatever connecting raised: nothing has been asked of the database yet."""
-    try:
-        with translated():
-            yield
-    except StoreLost as error:
-        raise StoreUnavailable(f"cannot reach the database: {error}") from error
-    except BsoError:
-        raise
-    except Exception as error:
-        raise StoreUnavailable(f"cannot reach the database: {_named(error)}") from error
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Raise the engine's error in place of one that came from the database; in this block only its driver runs."""
-    try:
-        yield
-    except Exception as error:
-        fault = fault_of(error)
-        if fault is None:
-            raise
-        raise fault from error
 
 
 def fault_of(error: BaseException) -> BsoError | None:

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bso.domain.errors import Rejected
 from bso.service.records import LoggedEvent
+from bso.storage.connections import translated
 from bso.storage.dialects import Dialect, Updates
-from bso.storage.faults import translated
 from bso.storage.log_epochs import begin_epoch_after
 from bso.storage.rows import EVENT_COLUMNS, Row, event_row, logged_from
 from bso.storage.tables import event, job, power_profile, trial

@@ -1,17 +1,22 @@
-"""Rows of tables as values of the domain, and back."""
+"""Rows of tables as values of the domain, and back; and the types of their columns."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import fields
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_core import from_json
+from sqlalchemy import DateTime, Dialect, Double, String, Text
+from sqlalchemy.dialects import mysql
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.cost import Profiled
 from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.domain.identifiers import MAX_LENGTH
 from bso.domain.learning_rate import LearningRate
 from bso.domain.trial import Outcome, Trial, TrialState
 from bso.schema.envelope import dump, validated
@@ -47,7 +52,57 @@ _AS_THEY_ARE = (
     "is_over_bound",
     "ended_at",
 )
+_MYSQL = ("mysql", "mariadb")
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class Moment(TypeDecorator[datetime]):
+    """A moment with microseconds: aware in Python, UTC without a zone in the database."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """DATETIME(6) where DATETIME alone would round to seconds."""
+        if dialect.name in _MYSQL:
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(DateTime(timezone=False))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """To UTC; a moment without a zone is a bug."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"a moment needs a time zone, got {value!r}")
+        return value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """From UTC."""
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+def ascii_text(length: int = MAX_LENGTH) -> TypeEngine[str]:
+    """Short ASCII text, compared and sorted byte by byte."""
+    return (
+        String(length)
+        .with_variant(mysql.VARCHAR(length, charset="ascii", collation="ascii_bin"), *_MYSQL)
+        .with_variant(String(length, collation="C"), "postgresql")
+    )
+
+
+def words(length: int) -> TypeEngine[str]:
+    """Text of any language up to a length in characters."""
+    return String(length).with_variant(mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin"), *_MYSQL)
+
+
+def long_text() -> TypeEngine[str]:
+    """Text of any language and length, JSON included: kept character by character, never normalised."""
+    return Text().with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), *_MYSQL)
+
+
+def number() -> TypeEngine[float]:
+    """A double: FLOAT columns lose digits. Never NaN or infinite, which MySQL refuses."""
+    return Double().with_variant(mysql.DOUBLE(asdecimal=False), *_MYSQL)
 
 
 def trial_row(job_id: str, trial: Trial) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bso.service.errors import SchemaMissing
 from bso.service.records import SchemaState, SchemaStatus
-from bso.storage.faults import translated
+from bso.storage.connections import translated
 from bso.storage.tables import SCHEMA_REVISION
 
 VERSION_TABLE = "bso_schema_version"

@@ -26,13 +26,12 @@ from bso.service.records import (
     StoredJob,
     UnpublishedPage,
 )
-from bso.storage.connections import READS_ONLY
-from bso.storage.dialects import Moment, dialect_named
-from bso.storage.faults import connecting, translated
+from bso.storage.connections import READS_ONLY, connecting, translated
+from bso.storage.dialects import dialect_named
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
 from bso.storage.log_epochs import SqlLogEpochs
 from bso.storage.parked_jobs import SqlParkedJobs, is_parked
-from bso.storage.rows import Row, profile_from, readable_event, stored_event, trial_from
+from bso.storage.rows import Moment, Row, profile_from, readable_event, stored_event, trial_from
 from bso.storage.schema import schema_state, state_of_revision
 from bso.storage.statements import published
 from bso.storage.tables import event, job, power_profile, trial

@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from bso.storage.dialects import Moment, ascii_text, long_text, number, words
+from bso.storage.rows import Moment, ascii_text, long_text, number, words
 
 SCHEMA_REVISION = "0006"
 """The newest revision in bso_migrations, and the only one that this program writes to."""

@@ -25,8 +25,8 @@ from bso.service.records import (
 )
 from bso.service.serialization import epoch_report_of
 from bso.storage import statements
+from bso.storage.connections import translated
 from bso.storage.dialects import Dialect, Updates
-from bso.storage.faults import translated
 from bso.storage.round_trips import LATER, rows_later
 from bso.storage.rows import Row, event_row, profile_from, profile_row, trial_from, trial_row
 from bso.storage.tables import event, job, parked_job, power_profile, trial

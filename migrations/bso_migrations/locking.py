@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bso.storage.faults import translated
+from bso.storage.connections import translated
 from bso_migrations.errors import UpgradeInProgress
 
 _PAUSE_S = 0.25

@@ -20,9 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from bso.domain.errors import Retryable
 from bso.service.errors import StoreNotReady
 from bso.service.records import SchemaState, SchemaStatus
-from bso.storage.connections import ConnectionLimits, create_engine
+from bso.storage.connections import ConnectionLimits, connecting, create_engine, translated
 from bso.storage.errors import BadDatabaseUrl
-from bso.storage.faults import connecting, translated
 from bso.storage.filesystems import require_local
 from bso.storage.schema import VERSION_TABLE, schema_state
 from bso.storage.tables import metadata

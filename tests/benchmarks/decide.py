@@ -11,7 +11,7 @@ from itertools import cycle
 from typing import Any
 
 from bso.domain.commands import BeginTrial, Command, RegisterJob, ReportEpoch, Request
-from bso.domain.decide import Decision, Rules, decide
+from bso.domain.decide import Context, Decision, Known, Rules, decide, facts_for
 from bso.domain.frozen_values import MOST
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.job import Job, JobVersion
@@ -33,6 +33,7 @@ HISTORIES = (10, 100, 10_000)
 """Ended trials: still exploring; every arm sampled and the window full; years later."""
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 RULES = Rules()
+NOTHING_KNOWN = Known()
 CALLS = 300
 _PAPER = {"policy": "pruning_thompson", "num_pruning_rounds": 0}
 SPECS: Mapping[str, Mapping[str, Any]] = {
@@ -133,7 +134,9 @@ def _compare(laboratory: Laboratory, figures: Figures, case: str, questions: dic
 
 
 def _decided(job: Job, request: Request) -> Decision:
-    return decide(job, request, now=NOW, rules=RULES)
+    facts = facts_for(job, request.command, NOTHING_KNOWN, since=())
+    context = Context(command_id=request.command_id, user=request.user, now=NOW, rules=RULES)
+    return decide(job, request.command, facts, context)
 
 
 def _wire(job: Job, request: Request) -> Callable[[], object]:

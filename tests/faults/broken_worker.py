@@ -13,7 +13,8 @@ from dataclasses import replace
 from bso.domain.commands import Request
 from bso.service import engine
 from bso.service.answers import Answer, Undecided
-from bso.service.batch import Batch
+from bso.service.batch import Batches
+from bso.service.ports import UnitOfWork
 from bso_broker.messages import Delivery
 from bso_workers import bootstrap
 from bso_workers.__main__ import main
@@ -26,11 +27,11 @@ _settled: set[str] = set()
 _answering: list[Answering] = []
 
 
-class EarlyBatch(Batch):
+class EarlyBatches(Batches):
     """Answers what it has decided, and is committed a while later."""
 
-    async def run(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
-        answers = await super().run(requests)
+    async def run(self, uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> list[Answer | Undecided]:
+        answers = await super().run(uow, requests, waits=waits)
         ready = [one for one in answers if isinstance(one, Answer) and one.request.command_id in _early]
         admitted = [_early.pop(one.request.command_id) for one in ready]
         _settled.update(one.request.command_id for one in ready)
@@ -82,7 +83,7 @@ class ForgetsCommandIds(Admission):
 
 BROKEN: dict[str, tuple[tuple[object, str, type], ...]] = {
     "acknowledges_early": (
-        (engine, "Batch", EarlyBatch),
+        (engine, "Batches", EarlyBatches),
         (bootstrap, "Admission", NotesAdmitted),
         (bootstrap, "Answering", AnswersOnce),
     ),

@@ -1,9 +1,10 @@
-"""Deciding: a command and the job's state give events and a reply. Pure; the same in every shell around it."""
+"""Deciding: a command, a job and a few facts give events and a reply. Pure; the same in every shell around it.
+
+needs(job, command) -> Needs        facts_for(job, command, known) -> Facts
+decide(job, command, facts, context) -> Decision
+"""
 
 from __future__ import annotations
-
-from datetime import datetime
-from types import MappingProxyType
 
 from bso.domain.commands import (
     TRIAL_COMMANDS,
@@ -18,95 +19,55 @@ from bso.domain.commands import (
     RenewLease,
     ReportEpoch,
     ReportPowerProfile,
-    Request,
 )
 from bso.domain.decide.begin import begin_trial
-from bso.domain.decide.decision import Context, Decision, PowerProfiles, Rules, refused, unchanged
+from bso.domain.decide.decision import Context, Decision, Rules, refused, unchanged
 from bso.domain.decide.describe import describe_job
 from bso.domain.decide.ending import finish_trial
+from bso.domain.decide.facts import Facts, Known, Needs, PowerProfiles, ReportKey, facts_for, needs
 from bso.domain.decide.leases import expire_lease, renew_lease
 from bso.domain.decide.operations import allow_batch_size, delete_job, report_power_profile
 from bso.domain.decide.registration import register_job
-from bso.domain.decide.report import needs_earlier_report, report_epoch
-from bso.domain.hardware import HardwareKind
+from bso.domain.decide.report import report_epoch
 from bso.domain.job import Job
-from bso.domain.trial import EpochReport, Trial
+from bso.domain.trial import Trial
 
 __all__ = [
+    "Context",
     "Decision",
+    "Facts",
+    "Known",
+    "Needs",
     "PowerProfiles",
+    "ReportKey",
     "Rules",
     "decide",
     "describe_job",
-    "job_like",
-    "needs_earlier_report",
-    "needs_profiles_of",
-    "trial_asked_for",
+    "facts_for",
+    "needs",
 ]
 
-_NO_PROFILES: PowerProfiles = MappingProxyType({})
 
+def decide(job: Job, command: Command, facts: Facts, context: Context) -> Decision:
+    """What a command changes, and the reply to it. Bad input is refused with a Problem; nothing is raised for it.
 
-def decide(
-    job: Job | None,
-    request: Request,
-    *,
-    now: datetime,
-    rules: Rules,
-    earlier: EpochReport | None = None,
-    power_profiles: PowerProfiles = _NO_PROFILES,
-    like: Job | None = None,
-) -> Decision:
-    """What follows from a command. Bad input is refused with a Problem; nothing is raised for it.
-
-    ``job`` None: it is not registered. ``now`` is the database's clock. ``earlier`` is what the log holds for
-    exactly the reported epoch, needed where needs_earlier_report says so; ``power_profiles`` what is known of the job
-    on the hardware kind that needs_profiles_of names; ``like`` is the job that job_like names.
+    ``job`` comes with its active trials; one without versions is not registered. ``facts`` answer needs(job, command).
     """
-    job = Job(job_id=request.job_id) if job is None else job
-    context = Context(
-        command_id=request.command_id,
-        user=request.user,
-        now=now,
-        rules=rules,
-        power_profiles=power_profiles,
-        like=like,
-    )
-    command = request.command
+    if facts.trial is not None:
+        job = job.with_trial(facts.trial)
     if isinstance(command, RegisterJob):
-        return register_job(job, command, context)
+        return register_job(job, command, facts, context)
     if isinstance(command, TRIAL_COMMANDS):
-        return _on_trial(job, command, context, earlier)
+        return _on_trial(job, command, facts, context)
     if not job.is_registered:
         return _unknown_job(job, command)
-    return _on_job(job, command, context)
+    return _on_job(job, command, facts, context)
 
 
-def trial_asked_for(command: Command) -> int | None:
-    """The number of the trial that must be loaded to decide a command, even if it has ended."""
-    return command.trial_number if isinstance(command, TRIAL_COMMANDS) else None
-
-
-def needs_profiles_of(job: Job, command: Command) -> HardwareKind | None:
-    """The hardware kind whose power profiles must be loaded to decide a command; None: it needs none."""
-    if not job.has_power_profiles:
-        return None
-    if isinstance(command, BeginTrial):
-        return command.hardware
-    if isinstance(command, RenewLease) and command.is_resumption and command.trial_number in job.trials:
-        return job.trials[command.trial_number].hardware
-    return None
-
-
-def job_like(command: Command) -> str | None:
-    """The other job that must be loaded to decide a command: the one that a new version inherits from."""
-    return command.like if isinstance(command, RegisterJob) else None
-
-
-def _on_job(job: Job, command: Command, context: Context) -> Decision:
+def _on_job(job: Job, command: Command, facts: Facts, context: Context) -> Decision:
     match command:
         case BeginTrial():
-            return begin_trial(job, command, context)
+            return begin_trial(job, command, facts, context)
         case ReportPowerProfile():
             return report_power_profile(job, command)
         case AllowBatchSize():
@@ -122,8 +83,8 @@ def _on_job(job: Job, command: Command, context: Context) -> Decision:
 def _on_trial(
     job: Job,
     command: ReportEpoch | FinishTrial | RenewLease | ExpireLease,
+    facts: Facts,
     context: Context,
-    earlier: EpochReport | None,
 ) -> Decision:
     trial = job.trials.get(command.trial_number)
     if trial is None:
@@ -135,11 +96,11 @@ def _on_trial(
         return _forgotten(job, trial)
     match command:
         case ReportEpoch():
-            return report_epoch(job, trial, command, context, earlier)
+            return report_epoch(job, trial, command, facts, context)
         case FinishTrial():
             return finish_trial(job, trial, command, context)
         case RenewLease():
-            return renew_lease(job, trial, command, context)
+            return renew_lease(job, trial, command, facts, context)
         case ExpireLease():
             return expire_lease(job, trial, command, context)
 

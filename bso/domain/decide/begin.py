@@ -6,7 +6,9 @@ from bso.domain.attention import attention_in_words, choose_with_attention
 from bso.domain.commands import BeginTrial
 from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, with_lease
 from bso.domain.decide.ending import Ending, end_trial
+from bso.domain.decide.facts import Facts
 from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
+from bso.domain.frozen_values import replace
 from bso.domain.hardware import hardware_problems
 from bso.domain.identifiers import identifier_problem, trial_id_for
 from bso.domain.job import Job, Recurrence
@@ -23,7 +25,7 @@ MAX_ACTIVE_TRIALS = 256
 """Trainings that are killed again and again do not pile up: beyond this number the oldest suspended ones are ended."""
 
 
-def begin_trial(job: Job, command: BeginTrial, context: Context) -> Decision:
+def begin_trial(job: Job, command: BeginTrial, facts: Facts, context: Context) -> Decision:
     """Open or join a recurrence, choose a batch size, and start the trial under a lease."""
     problems = _problems(command)
     if problems:
@@ -39,7 +41,7 @@ def begin_trial(job: Job, command: BeginTrial, context: Context) -> Decision:
     started = _start(job_now, recurrence, choice, command, context)
     job_now = with_lease(apply(job_now, [started]), started.trial_number, context.lease_ends())
     events = (*replaced, *given_up, *opened, started)
-    return Decision(job=job_now, events=events, reply=_begun(job, job_now, started, context))
+    return Decision(job=job_now, events=events, reply=_begun(job, job_now, started, facts, context))
 
 
 def _problems(command: BeginTrial) -> dict[str, str]:
@@ -136,9 +138,8 @@ def _choice(job: Job, recurrence: Recurrence, command: BeginTrial) -> Choice:
 
 
 def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial, context: Context) -> TrialStarted:
-    number = job.last_trial_number + 1
-    trial = Trial(
-        trial_number=number,
+    started = TrialStarted(
+        trial_number=job.last_trial_number + 1,
         trial_id=trial_id_for(context.command_id),
         version_number=job.current_version,
         recurrence_id=recurrence.recurrence_id,
@@ -147,26 +148,15 @@ def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial
         hardware=command.hardware,
         reason=choice.reason,
         is_unbounded=choice.is_unbounded,
-        started_at=context.now,
-    )
-    return TrialStarted(
-        trial_number=number,
-        trial_id=trial.trial_id,
-        version_number=trial.version_number,
-        recurrence_id=trial.recurrence_id,
-        attempt=trial.attempt,
-        batch_size=trial.batch_size,
-        hardware=trial.hardware,
-        reason=trial.reason,
-        is_unbounded=trial.is_unbounded,
-        bound=policy_of(job).bound(job, trial),
+        bound=None,
         started_at=context.now,
         learning_rate=command.learning_rate,
         mark=choice.mark,
     )
+    return replace(started, bound=policy_of(job).bound(job, started.trial))
 
 
-def _begun(before: Job, job: Job, started: TrialStarted, context: Context) -> TrialBegun:
+def _begun(before: Job, job: Job, started: TrialStarted, facts: Facts, context: Context) -> TrialBegun:
     knowledge = job.knowledge_of(job.trials[started.trial_number])
     return TrialBegun(
         trial_number=started.trial_number,
@@ -180,7 +170,7 @@ def _begun(before: Job, job: Job, started: TrialStarted, context: Context) -> Tr
         lease_s=context.rules.lease_s,
         spec=job.spec,
         warnings=_warnings(before, knowledge, started),
-        power_profile=context.power_profile(started.batch_size, started.hardware),
+        power_profile=facts.power_profile(started.batch_size, started.hardware),
     )
 
 

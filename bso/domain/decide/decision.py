@@ -1,24 +1,19 @@
-"""What deciding gives, and what it may depend on besides the job."""
+"""What deciding gives, where and when it is done, and the steps that all decisions share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from bso.domain.commands import PowerMeasurement
 from bso.domain.events import Event
 from bso.domain.evolve import evolve
 from bso.domain.frozen_values import replace
-from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
 from bso.domain.replies import Problem, Reply
 from bso.domain.trial import Trial
-
-PowerProfiles = Mapping[tuple[int, str], tuple[PowerMeasurement, ...]]
-"""What was measured under several power limits, by batch size and key of the hardware kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,26 +31,19 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Where and when a command is decided. ``command_id`` also seeds whatever ids are new.
+    """By whom, when and under which rules a command is decided. ``command_id`` also seeds whatever ids are new.
 
-    ``power_profiles`` holds those of the hardware kind that needs_profiles_of names, ``like`` is the job that
-    job_like names; None: it does not exist.
+    ``now`` is the database's clock.
     """
 
     command_id: str
     user: str | None
     now: datetime
     rules: Rules
-    power_profiles: PowerProfiles = field(default_factory=dict)
-    like: Job | None = None
 
     def lease_ends(self) -> datetime:
         """When a lease granted now ends."""
         return self.now + timedelta(seconds=self.rules.lease_s)
-
-    def power_profile(self, batch_size: int, hardware: HardwareKind) -> tuple[PowerMeasurement, ...]:
-        """What is known of a batch size on a hardware kind; empty if nothing is."""
-        return self.power_profiles.get((batch_size, hardware.key), ())
 
     def resume_window_ends(self) -> datetime:
         """Until when a trial suspended now may wake up."""
@@ -84,6 +72,13 @@ def refused(job: Job, problem_type: str, title: str, detail: str, fields: dict[s
 def refused_for(job: Job, problem_type: str, title: str, problems: dict[str, str]) -> Decision:
     """A decision to refuse a command for what is wrong with its fields, by name."""
     return refused(job, problem_type, title, "; ".join(f"{name} {each}" for name, each in problems.items()), problems)
+
+
+def refused_after_end(job: Job, trial: Trial) -> Decision:
+    """A decision to refuse a command that comes after the end of its trial."""
+    outcome = trial.outcome.value if trial.outcome else "ended"
+    detail = f"trial {trial.trial_number} ended as {outcome} ({trial.outcome_reason}): begin another one"
+    return refused(job, "trial_ended", "The trial has ended", detail)
 
 
 def apply(job: Job, events: Iterable[Event]) -> Job:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from bso.domain.commands import ExpireLease, RenewLease
-from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused, unchanged, with_lease
+from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_after_end, unchanged, with_lease
 from bso.domain.decide.ending import Ending, end_trial
+from bso.domain.decide.facts import Facts
 from bso.domain.events import Event, TrialResumed, TrialSuspended
 from bso.domain.job import Job
 from bso.domain.replies import LeaseExpired, LeaseRenewed
 from bso.domain.trial import LEASE_LAPSED, Outcome, Trial, TrialState
 
 
-def renew_lease(job: Job, trial: Trial, command: RenewLease, context: Context) -> Decision:
+def renew_lease(job: Job, trial: Trial, command: RenewLease, facts: Facts, context: Context) -> Decision:
     """Extend a running trial's lease, or wake a suspended trial up."""
     if not trial.is_active:
-        outcome = trial.outcome.value if trial.outcome else "ended"
-        detail = f"trial {trial.trial_number} ended as {outcome} ({trial.outcome_reason}): begin another one"
-        return refused(job, "trial_ended", "The trial has ended", detail)
+        return refused_after_end(job, trial)
     events: tuple[Event, ...] = ()
     if trial.state is TrialState.SUSPENDED:
         events = (TrialResumed(trial_number=trial.trial_number),)
@@ -28,7 +27,7 @@ def renew_lease(job: Job, trial: Trial, command: RenewLease, context: Context) -
         epoch=trial.epoch,
         bound=policy_of(after, trial).bound(after, trial),
         lease_s=context.rules.lease_s,
-        power_profile=context.power_profile(trial.batch_size, trial.hardware) if command.is_resumption else (),
+        power_profile=facts.power_profile(trial.batch_size, trial.hardware) if command.is_resumption else (),
         time_s=trial.time_s,
         energy_j=trial.energy_j,
     )

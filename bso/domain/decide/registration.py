@@ -8,6 +8,7 @@ from typing import Any
 
 from bso.domain.commands import OnConflict, RegisterJob
 from bso.domain.decide.decision import Context, Decision, apply, refused, refused_for, unchanged
+from bso.domain.decide.facts import Facts
 from bso.domain.events import JobRegistered, JobRespecified
 from bso.domain.identifiers import identifier_problem
 from bso.domain.inheritance import Inheritance, inheritance_from
@@ -18,19 +19,19 @@ from bso.domain.randomness import seed_from
 from bso.domain.replies import Registered
 
 
-def register_job(job: Job, command: RegisterJob, context: Context) -> Decision:
+def register_job(job: Job, command: RegisterJob, facts: Facts, context: Context) -> Decision:
     """Register a job; register again what changed; do nothing if nothing did."""
     if problems := _problems(command):
         return refused_for(job, "invalid_registration", "The job cannot be registered like this", problems)
     try:
         if not job.is_registered:
-            return _first(job, command, _limited(_resolved(command), (), context), context)
+            return _first(job, command, _limited(_resolved(command), (), context), facts, context)
         spec = _limited(_resolved(command, job.spec), job.spec.batch_sizes, context)
         if spec.identity == job.spec.identity:
             return _respecify(job, job.version, spec)
         if command.on_conflict is OnConflict.RAISE:
             return _conflict(job, spec)
-        return _other_version(job, command, spec, context)
+        return _other_version(job, command, spec, facts, context)
     except InvalidSpec as invalid:
         return refused(job, "invalid_spec", "The job specification is not valid", str(invalid), dict(invalid.problems))
 
@@ -59,8 +60,8 @@ def _problems(command: RegisterJob) -> dict[str, str]:
     return {} if command.inherit else {"like": f"names job {command.like} to inherit from, but inherit is false"}
 
 
-def _first(job: Job, command: RegisterJob, spec: JobSpec, context: Context) -> Decision:
-    inherited = _inherited(job, command, spec, context)
+def _first(job: Job, command: RegisterJob, spec: JobSpec, facts: Facts, context: Context) -> Decision:
+    inherited = _inherited(job, command, spec, facts.other_job)
     event = JobRegistered(
         version_number=job.current_version + 1,
         spec=spec,
@@ -68,7 +69,7 @@ def _first(job: Job, command: RegisterJob, spec: JobSpec, context: Context) -> D
         owner=context.user,
         inherited=inherited,
     )
-    warnings = () if inherited or command.like is None else (_nothing_from(command.like, spec, context),)
+    warnings = () if inherited or command.like is None else (_nothing_from(command.like, spec, facts.other_job),)
     reply = Registered(
         job_id=job.job_id, version_number=event.version_number, is_new=True, spec=spec, warnings=warnings
     )
@@ -85,7 +86,7 @@ def _respecify(job: Job, version: JobVersion, spec: JobSpec, warnings: tuple[str
     return Decision(job=apply(job, [event]), events=(event,), reply=reply)
 
 
-def _other_version(job: Job, command: RegisterJob, spec: JobSpec, context: Context) -> Decision:
+def _other_version(job: Job, command: RegisterJob, spec: JobSpec, facts: Facts, context: Context) -> Decision:
     fields = _differing(job.spec, spec)
     differing = f"{', '.join(fields)} {'differs' if len(fields) == 1 else 'differ'}"
     for version in job.versions.values():
@@ -93,7 +94,7 @@ def _other_version(job: Job, command: RegisterJob, spec: JobSpec, context: Conte
             words = f"{differing}: version {version.version_number} of job {job.job_id} is resumed"
             return _respecify(job, version, resolve_spec(command.spec, version.spec), (words,))
     number = max(job.versions) + 1
-    inherited = _inherited(job, command, spec, context)
+    inherited = _inherited(job, command, spec, facts.other_job)
     begins = f"{differing} from version {job.current_version} of job {job.job_id}: version {number} starts"
     knowing = "to learn from nothing"
     if inherited is not None:
@@ -102,38 +103,38 @@ def _other_version(job: Job, command: RegisterJob, spec: JobSpec, context: Conte
         )
     warnings = [f"{begins} {knowing}; register with the old values to go back"]
     if inherited is None and command.like is not None and not _is_own(job, command):
-        warnings.append(_nothing_from(command.like, spec, context))
+        warnings.append(_nothing_from(command.like, spec, facts.other_job))
     event = JobRespecified(version_number=number, spec=spec, seed=_seed(spec, context), inherited=inherited)
     reply = Registered(job_id=job.job_id, version_number=number, is_new=True, spec=spec, warnings=tuple(warnings))
     return Decision(job=apply(job, [event]), events=(event,), reply=reply)
 
 
-def _inherited(job: Job, command: RegisterJob, spec: JobSpec, context: Context) -> Inheritance | None:
+def _inherited(job: Job, command: RegisterJob, spec: JobSpec, like: Job | None) -> Inheritance | None:
     """What a new version starts with. A sibling that is not there costs a training nothing but what it would know."""
     if not command.inherit:
         return None
     if _is_own(job, command):
         return inheritance_from(job.version, spec) if job.is_registered else None
-    if context.like is None or not context.like.is_registered:
+    if like is None or not like.is_registered:
         return None
-    return inheritance_from(context.like.version, spec, sibling=context.like.job_id)
+    return inheritance_from(like.version, spec, sibling=like.job_id)
 
 
 def _is_own(job: Job, command: RegisterJob) -> bool:
     return command.like in (None, job.job_id)
 
 
-def _nothing_from(like: str, spec: JobSpec, context: Context) -> str:
+def _nothing_from(name: str, spec: JobSpec, like: Job | None) -> str:
     """Why nothing was inherited from a job that was named."""
     why = "has no run yet"
-    if context.like is None or not context.like.is_registered:
+    if like is None or not like.is_registered:
         why = "is not registered, or its state cannot be read"
-    elif context.like.spec.policy != spec.policy:
-        other = context.like.spec.policy
+    elif like.spec.policy != spec.policy:
+        other = like.spec.policy
         why = f"is under policy {other}, this one under {spec.policy}, which cannot use what the other has learnt"
-    elif context.like.last_trial_number:
+    elif like.last_trial_number:
         why = f"is under policy {spec.policy}, which takes nothing over from other jobs"
-    return f"nothing is inherited from job {like}: it {why}"
+    return f"nothing is inherited from job {name}: it {why}"
 
 
 def _conflict(job: Job, spec: JobSpec) -> Decision:

@@ -5,8 +5,19 @@ from __future__ import annotations
 import math
 
 from bso.domain.commands import ReportEpoch
-from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused, refused_for, unchanged, with_lease
+from bso.domain.decide.decision import (
+    Context,
+    Decision,
+    apply,
+    policy_of,
+    refused,
+    refused_after_end,
+    refused_for,
+    unchanged,
+    with_lease,
+)
 from bso.domain.decide.ending import MOST, Ending, attention_warnings, end_trial, should_retry, trial_cost
+from bso.domain.decide.facts import Facts
 from bso.domain.events import EpochReported, Event, TrialResumed
 from bso.domain.job import Job
 from bso.domain.progress import Verdict, reported_cost, totals_of
@@ -14,32 +25,22 @@ from bso.domain.replies import EpochJudged
 from bso.domain.trial import EpochReport, Outcome, Trial, TrialState
 
 
-def report_epoch(
-    job: Job, trial: Trial, command: ReportEpoch, context: Context, earlier: EpochReport | None
-) -> Decision:
-    """Record a report and say whether to go on. ``earlier``: what the log holds for exactly this epoch."""
+def report_epoch(job: Job, trial: Trial, command: ReportEpoch, facts: Facts, context: Context) -> Decision:
+    """Record a report and say whether to go on."""
     is_awaited = trial.is_active or trial.may_report_late or (command.is_journalled and job.awaits_result(trial))
     if not (is_awaited or command.is_journalled):
-        return _after_the_end(job, trial)
+        return refused_after_end(job, trial)
     problems = _problems(command)
     if problems:
         return refused_for(job, "invalid_report", "The report has values out of range", problems)
     if not is_awaited:  # its trial's end was decided before it
-        return _earlier_epoch(job, trial, command, context, earlier)
+        return _earlier_epoch(job, trial, command, facts, context)
     if trial.reports and command.epoch <= trial.epoch:
-        return _earlier_epoch(job, trial, command, context, earlier)
+        return _earlier_epoch(job, trial, command, facts, context)
     backwards = _backwards(trial, command)
     if backwards:
         return refused_for(job, "report_goes_backwards", "Cumulative totals never fall", backwards)
     return _record(job, trial, command, context)
-
-
-def needs_earlier_report(job: Job, command: object) -> bool:
-    """Whether deciding needs what the log holds for the reported epoch: the trial is already past it, or has ended."""
-    if not isinstance(command, ReportEpoch):
-        return False
-    trial = job.trials.get(command.trial_number)
-    return trial is not None and trial.reports > 0 and (command.epoch <= trial.epoch or not trial.is_active)
 
 
 def _record(job: Job, trial: Trial, command: ReportEpoch, context: Context) -> Decision:
@@ -91,11 +92,10 @@ def _doubt(job: Job, trial: Trial, verdict: Verdict) -> str:
     )
 
 
-def _earlier_epoch(
-    job: Job, trial: Trial, command: ReportEpoch, context: Context, earlier: EpochReport | None
-) -> Decision:
+def _earlier_epoch(job: Job, trial: Trial, command: ReportEpoch, facts: Facts, context: Context) -> Decision:
     """Fill a gap in, answer a repetition again, or set a contradiction aside."""
     answered = EpochJudged(should_stop=False, reason="recorded before", cost=trial.cost, bound=trial.bound)
+    earlier = facts.earlier_report
     if earlier is None:
         woken = _woken(trial)
         before = apply(job, woken)
@@ -115,12 +115,6 @@ def _earlier_epoch(
 def _alike(one: EpochReport, other: EpochReport) -> bool:
     same_metric = one.metric == other.metric or (math.isnan(one.metric) and math.isnan(other.metric))
     return same_metric and (one.time_s, one.energy_j) == (other.time_s, other.energy_j)
-
-
-def _after_the_end(job: Job, trial: Trial) -> Decision:
-    outcome = trial.outcome.value if trial.outcome else "ended"
-    detail = f"trial {trial.trial_number} ended as {outcome} ({trial.outcome_reason}): begin another one"
-    return refused(job, "trial_ended", "The trial has ended", detail)
 
 
 def _problems(command: ReportEpoch) -> dict[str, str]:

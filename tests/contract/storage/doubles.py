@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, cast
 
-from bso.domain.commands import Request
-from bso.domain.decide import Decision, Rules, decide
+from bso.domain.commands import Command
+from bso.domain.decide import Context, Decision, Facts, decide
 from bso.domain.job import Job
-from bso.service.ports import UnitOfWork, UnitsOfWork
+from bso.service.ports import Decide, UnitOfWork, UnitsOfWork
 
 Step = Callable[[UnitOfWork], Awaitable[None]]
 
@@ -64,23 +63,23 @@ async def plain_commit(uow: UnitOfWork) -> None:
     await uow.commit()
 
 
-def rule_that_breaks_on(command_id: str) -> Callable[..., Decision]:
+def rule_that_breaks_on(command_id: str) -> Decide:
     """The real rule, with a bug that one command meets."""
 
-    def rule(job: Job | None, request: Request, *, now: datetime, rules: Rules, **known: Any) -> Decision:
-        if request.command_id == command_id:
+    def rule(job: Job, command: Command, facts: Facts, context: Context) -> Decision:
+        if context.command_id == command_id:
             raise ZeroDivisionError("a bug in a rule")
-        return decide(job, request, now=now, rules=rules, **known)
+        return decide(job, command, facts, context)
 
     return rule
 
 
-def rule_that_overflows_on(command_id: str) -> Callable[..., Decision]:
+def rule_that_overflows_on(command_id: str) -> Decide:
     """The real rule, but one command's trial gets a batch size that no database can store."""
 
-    def rule(job: Job | None, request: Request, *, now: datetime, rules: Rules, **known: Any) -> Decision:
-        decision = decide(job, request, now=now, rules=rules, **known)
-        if request.command_id != command_id:
+    def rule(job: Job, command: Command, facts: Facts, context: Context) -> Decision:
+        decision = decide(job, command, facts, context)
+        if context.command_id != command_id:
             return decision
         trial = decision.job.trials[decision.job.last_trial_number]
         return replace(decision, job=decision.job.with_trial(replace(trial, batch_size=2**70)))
@@ -88,12 +87,12 @@ def rule_that_overflows_on(command_id: str) -> Callable[..., Decision]:
     return rule
 
 
-def rule_that_writes_too_much_on(command_id: str, *, characters: int = 500) -> Callable[..., Decision]:
+def rule_that_writes_too_much_on(command_id: str, *, characters: int = 500) -> Decide:
     """The real rule, but one command's trial gets a recurrence_id that is longer than its column."""
 
-    def rule(job: Job | None, request: Request, *, now: datetime, rules: Rules, **known: Any) -> Decision:
-        decision = decide(job, request, now=now, rules=rules, **known)
-        if request.command_id != command_id:
+    def rule(job: Job, command: Command, facts: Facts, context: Context) -> Decision:
+        decision = decide(job, command, facts, context)
+        if context.command_id != command_id:
             return decision
         trial = decision.job.trials[decision.job.last_trial_number]
         return replace(decision, job=decision.job.with_trial(replace(trial, recurrence_id="x" * characters)))
@@ -101,14 +100,14 @@ def rule_that_writes_too_much_on(command_id: str, *, characters: int = 500) -> C
     return rule
 
 
-def rule_that_takes(seconds: float, *, job_id: str) -> Callable[..., Decision]:
+def rule_that_takes(seconds: float, *, job_id: str) -> Decide:
     """The real rule, but each decision for one job keeps the event loop busy for so long."""
 
-    def rule(job: Job | None, request: Request, *, now: datetime, rules: Rules, **known: Any) -> Decision:
+    def rule(job: Job, command: Command, facts: Facts, context: Context) -> Decision:
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + seconds * (request.job_id == job_id)
+        until_s = loop.time() + seconds * (job.job_id == job_id)
         while loop.time() < until_s:
             pass
-        return decide(job, request, now=now, rules=rules, **known)
+        return decide(job, command, facts, context)
 
     return rule

@@ -12,17 +12,8 @@ import hypothesis
 
 from bso.domain import commands as do
 from bso.domain.commands import Command, Request
-from bso.domain.decide import (
-    Decision,
-    PowerProfiles,
-    Rules,
-    decide,
-    job_like,
-    needs_earlier_report,
-    needs_profiles_of,
-    trial_asked_for,
-)
-from bso.domain.events import EpochReported, Event, JobDeleted, PowerProfiled
+from bso.domain.decide import Context, Decision, Known, Rules, decide, facts_for
+from bso.domain.events import Event
 from bso.domain.evolve import fold
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.job import Job
@@ -30,11 +21,11 @@ from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge, reference_of
 from bso.domain.policies import policy_named
 from bso.domain.replies import EpochJudged, Problem, Registered, Reply, TrialBegun, TrialFinished
-from bso.domain.trial import EpochReport, Outcome, Trial
+from bso.domain.trial import Outcome, Trial
 from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
 from bso.policies.pruning_thompson.memory import PruningState, Stage, state_on
+from bso.schema.codec import job_from_state, state_of
 from bso.schema.envelope import dump
-from bso.schema.state import job_from_state, state_of
 
 T = TypeVar("T")
 
@@ -98,43 +89,20 @@ class JobLife:
 
     def decide(self, request: Request) -> Decision:
         """What would follow from a request now."""
-        job = self._loaded(trial_asked_for(request.command))
-        earlier = None
-        if job is not None and needs_earlier_report(job, request.command):
-            assert isinstance(request.command, do.ReportEpoch)
-            earlier = self._logged(request.command)
-        profiles = self._profiles(job, request.command) if job is not None else {}
-        like = self.siblings.get(job_like(request.command) or "")
-        return decide(job, request, now=self.now, rules=self.rules, earlier=earlier, power_profiles=profiles, like=like)
+        job = self._loaded()
+        rows = {(self.job_id, number): row for number, row in self.rows.items()}
+        facts = facts_for(job, request.command, Known(trials=rows, other_jobs=self.siblings), since=self.history)
+        context = Context(command_id=request.command_id, user=request.user, now=self.now, rules=self.rules)
+        return decide(job, request.command, facts, context)
 
-    def _loaded(self, trial_number: int | None) -> Job | None:
+    def _loaded(self) -> Job:
         if self.job is None:
-            return None
+            return Job(job_id=self.job_id)
         job = self.job.without_ended_trials()
-        if self.is_stateless:
-            stored = json.loads(state_of(job))
-            job = replace(job_from_state(job.job_id, job.last_seq, stored), trials=job.trials)
-        wanted = self.rows.get(trial_number) if trial_number is not None else None
-        return job if wanted is None else job.with_trial(wanted)
-
-    def _logged(self, command: do.ReportEpoch) -> EpochReport | None:
-        for event in reversed(self.history):
-            if isinstance(event, EpochReported) and (event.trial_number, event.epoch) == (
-                command.trial_number,
-                command.epoch,
-            ):
-                return EpochReport(epoch=event.epoch, time_s=event.time_s, energy_j=event.energy_j, metric=event.metric)
-        return None
-
-    def _profiles(self, job: Job, command: Command) -> PowerProfiles:
-        kind = needs_profiles_of(job, command)
-        profiles: PowerProfiles = {}
-        for event in self.history:
-            if isinstance(event, JobDeleted):
-                profiles = {}
-            elif isinstance(event, PowerProfiled) and kind is not None and event.hardware.key == kind.key:
-                profiles = {**profiles, (event.batch_size, kind.key): event.measurements}
-        return profiles
+        if not self.is_stateless:
+            return job
+        stored = json.loads(state_of(job))
+        return replace(job_from_state(job.job_id, job.last_seq, stored), trials=job.trials)
 
     # What a test says.
 

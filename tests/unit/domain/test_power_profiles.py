@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bso.domain import commands as do
-from bso.domain.decide import needs_profiles_of
+from bso.domain.decide import needs
 from bso.domain.hardware import HardwareKind
 from bso.domain.replies import LeaseRenewed, PowerProfileRecorded
 from tests.unit.domain.builders import A100, V100, JobLife, expect
@@ -71,11 +71,11 @@ def test_a_job_that_comes_back_after_its_deletion_has_no_profiles(life: JobLife)
 def test_only_beginning_and_resuming_need_profiles_to_be_loaded(life: JobLife) -> None:
     trial = life.begin("a", hardware=V100)
     assert life.job is not None
-    assert needs_profiles_of(life.job, do.BeginTrial(hardware=A100)) is None, "nothing was measured yet"
+    assert needs(life.job, do.BeginTrial(hardware=A100)).power_profiles is None, "nothing was measured yet"
     job = replace(life.job, has_power_profiles=True)
     renewal = do.RenewLease(trial_number=trial.trial_number, trial_id=trial.trial_id)
-    needs = {
-        command: needs_profiles_of(job, command)
+    kinds = {
+        command: needs(job, command).power_profiles
         for command in (
             do.BeginTrial(hardware=A100),
             replace(renewal, is_resumption=True),
@@ -85,4 +85,4 @@ def test_only_beginning_and_resuming_need_profiles_to_be_loaded(life: JobLife) -
             do.DescribeJob(),
         )
     }
-    assert list(needs.values()) == [A100, V100, None, None, None, None]
+    assert list(kinds.values()) == [A100, V100, None, None, None, None]

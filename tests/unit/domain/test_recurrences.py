@@ -5,7 +5,7 @@ import pytest
 from bso.domain.commands import BeginTrial
 from bso.domain.decide.begin import MAX_ACTIVE_TRIALS, MAX_OPEN_RECURRENCES
 from bso.domain.trial import Outcome, TrialState
-from bso.schema.state import state_of
+from bso.schema.codec import state_of
 from tests.unit.domain.builders import A100, JobLife, problem_of
 
 

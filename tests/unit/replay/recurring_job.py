@@ -6,8 +6,7 @@ from itertools import count
 from typing import Any
 
 from bso.domain.commands import BeginTrial, Command, PowerMeasurement, RegisterJob, ReportEpoch, ReportPowerProfile
-from bso.domain.commands import Request as Asked
-from bso.domain.decide import Rules, decide
+from bso.domain.decide import Context, Facts, Rules, decide
 from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.replies import EpochJudged, Reply, TrialBegun
@@ -103,7 +102,8 @@ def folded(problem: Problem, *, recurrences: int, seed: int, **changes: Any) -> 
     for number in count(1):
         command_id = f"00000000-0000-7000-8000-{number:012x}"
         now = BEGINNING + timedelta(seconds=number)
-        decision = decide(job, Asked(command_id=command_id, job_id=JOB, command=command), now=now, rules=Rules())
+        context = Context(command_id=command_id, user=None, now=now, rules=Rules())
+        decision = decide(job, command, Facts(), context)
         for part, event in enumerate(decision.events):
             folding.add(
                 RecordedEvent(

@@ -12,9 +12,8 @@ from bso.domain.events import Event, JobRespecified
 from bso.domain.evolve import fold
 from bso.domain.job import Job
 from bso.policies.curve.memory import epoch_costs_on, epochs_of
-from bso.schema.codec import event_from, event_payload
+from bso.schema.codec import event_from, event_payload, job_from_state, state_of
 from bso.schema.errors import MalformedMessage, StateTooNew
-from bso.schema.state import job_from_state, state_of
 from tests.unit.domain.builders import A100, V100, JobLife, as_json, without_leases
 
 COSTS = {16: 13.0, 32: 11.0, 64: 10.0, 128: 12.0, 256: 14.0}

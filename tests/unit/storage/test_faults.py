@@ -20,7 +20,8 @@ from bso.service.errors import (
     StoreUnusable,
     Unstorable,
 )
-from bso.storage.faults import connecting, fault_of, translated
+from bso.storage.connections import connecting, translated
+from bso.storage.faults import fault_of
 
 
 class MySQLError(Exception):

@@ -11,8 +11,7 @@ from sqlalchemy.dialects import sqlite
 from bso.domain.errors import Retryable
 from bso.domain.trial import Outcome, Trial, TrialState
 from bso.service.errors import Unstorable
-from bso.storage.dialects import Moment
-from bso.storage.rows import trial_from, trial_row
+from bso.storage.rows import Moment, trial_from, trial_row
 from bso.storage.tables import trial as trial_table
 from tests.contract.storage.training import HARDWARE, JOB
 

@@ -29,7 +29,7 @@ from bso.policies.curve.validation import (
     ratios,
     with_ratios,
 )
-from bso.schema.state import job_from_state, state_of
+from bso.schema.codec import job_from_state, state_of
 from tests.unit.domain.builders import searching
 from tests.unit.domain.curve.trainings import PRICES, Trainings
 

@@ -1,0 +1,172 @@
+"""What a batch reads: its jobs, locked, and what deciding its commands needs beside them, all asked for once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+
+from bso.domain.commands import PowerMeasurement, RegisterJob, Request
+from bso.domain.decide import Known, Needs, PowerProfiles, ReportKey, needs
+from bso.domain.errors import Rejected, Retryable
+from bso.domain.frozen_values import replace
+from bso.domain.job import Job
+from bso.domain.trial import EpochReport, Trial
+from bso.schema.errors import StateTooNew
+from bso.service.errors import Conflict, JobDamaged
+from bso.service.log_epochs import LogWatch
+from bso.service.ports import UnitOfWork
+from bso.service.records import Recollection, TrialKey, TriedLocks
+from bso.service.serialization import SnapshotReader
+
+_Asked = Sequence[tuple[str, Needs]]
+"""What commands need, each beside the id of its job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSet:
+    """What the store held when the jobs were locked.
+
+    ``jobs`` have their active trials, ``trials`` are all that were loaded, ``known`` is what else deciding needs.
+    Nothing can be decided on the jobs in ``unusable``.
+    """
+
+    memory: Recollection
+    unusable: Mapping[str, Retryable]
+    jobs: Mapping[str, Job]
+    trials: Mapping[TrialKey, Trial]
+    known: Known
+
+
+async def read_set(
+    uow: UnitOfWork, requests: Sequence[Request], *, snapshots: SnapshotReader, waits: bool, watch: LogWatch | None
+) -> ReadSet:
+    """Lock the jobs of these requests and read what they need. Raises LogOutdated.
+
+    ``waits``: for jobs that another transaction holds; else they are unusable.
+    """
+    since = None if watch is None else watch.seen
+    locked = await _locked(uow, requests, waits=waits)
+    jobs, unusable = _readable(locked, snapshots)
+    unusable |= await _orphans(uow, requests, found=locked.jobs.keys() | locked.busy)
+    usable = [request for request in requests if request.job_id not in unusable]
+    command_ids = {request.command_id for request in usable}
+    memory = locked.memory or await uow.recollect(command_ids, active_of=jobs.keys())
+    if watch is not None:
+        watch.check(memory.log_epoch, since=since)
+    jobs = _with_trials(jobs, memory.active)
+    new = [request for request in usable if request.command_id not in memory.replies]
+    known = await _known(uow, new, jobs, snapshots=snapshots, locked=locked.jobs.keys())
+    return ReadSet(
+        memory=memory,
+        unusable=unusable,
+        jobs=jobs,
+        trials={**memory.active, **known.trials},
+        known=known,
+    )
+
+
+async def _locked(uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> TriedLocks:
+    job_ids, creating = sorted({request.job_id for request in requests}), _registering(requests)
+    if waits:
+        return TriedLocks(jobs=await uow.lock(job_ids, creating=creating))
+    return await uow.try_lock(job_ids, creating=creating, command_ids={request.command_id for request in requests})
+
+
+def _readable(locked: TriedLocks, snapshots: SnapshotReader) -> tuple[dict[str, Job], dict[str, Retryable]]:
+    """The jobs, still without trials, and why some cannot be used."""
+    jobs: dict[str, Job] = {}
+    unusable: dict[str, Retryable] = {
+        job_id: Conflict(f"another transaction holds job {job_id}") for job_id in locked.busy
+    }
+    for job_id, stored in sorted(locked.jobs.items()):
+        try:
+            jobs[job_id] = snapshots.read(stored)
+        except StateTooNew as error:
+            unusable[job_id] = error
+        except Rejected as error:
+            unusable[job_id] = JobDamaged(f"job {job_id} cannot be read: {error}")
+    return jobs, unusable
+
+
+async def _orphans(uow: UnitOfWork, requests: Sequence[Request], *, found: AbstractSet[str]) -> dict[str, Retryable]:
+    """A job without a row is unknown, unless it has a log; a registration finds that out by itself."""
+    missing = {request.job_id for request in requests} - found - _registering(requests)
+    orphans = await uow.orphans(missing) if missing else ()
+    return {job_id: JobDamaged(f"job {job_id} has a log, and its row is missing") for job_id in orphans}
+
+
+def _registering(requests: Sequence[Request]) -> set[str]:
+    return {request.job_id for request in requests if isinstance(request.command, RegisterJob)}
+
+
+async def _known(
+    uow: UnitOfWork,
+    requests: Sequence[Request],
+    jobs: Mapping[str, Job],
+    *,
+    snapshots: SnapshotReader,
+    locked: AbstractSet[str],
+) -> Known:
+    """What these need, in its two steps. What they will need only after one another is not in the store yet."""
+    asked = _asked(requests, jobs)
+    missing = {(job_id, one.trial) for job_id, one in asked if one.trial is not None}
+    trials = await uow.trials(missing) if missing else {}
+    if trials:
+        asked = _asked(requests, _with_trials(jobs, trials))
+    return Known(
+        trials=trials,
+        reports=await _reports(uow, asked),
+        power_profiles=await _power_profiles(uow, asked),
+        other_jobs=await _other_jobs(uow, asked, snapshots=snapshots, locked=locked),
+    )
+
+
+def _asked(requests: Sequence[Request], jobs: Mapping[str, Job]) -> _Asked:
+    return [
+        (request.job_id, needs(jobs.get(request.job_id) or Job(job_id=request.job_id), request.command))
+        for request in requests
+    ]
+
+
+def _with_trials(jobs: Mapping[str, Job], trials: Mapping[TrialKey, Trial]) -> dict[str, Job]:
+    """The jobs, each with those of the trials that are its own."""
+    added: defaultdict[str, dict[int, Trial]] = defaultdict(dict)
+    for (job_id, number), trial in trials.items():
+        added[job_id][number] = trial
+    return {job_id: replace(job, trials={**job.trials, **added[job_id]}) for job_id, job in jobs.items()}
+
+
+async def _reports(uow: UnitOfWork, asked: _Asked) -> Mapping[tuple[str, ReportKey], EpochReport]:
+    reports: dict[tuple[str, ReportKey], EpochReport] = {}
+    for job_id, key in {(job_id, one.earlier_report) for job_id, one in asked if one.earlier_report is not None}:
+        number, epoch = key
+        found = await uow.epoch_report((job_id, number), epoch)
+        if found is not None:
+            reports[job_id, key] = found
+    return reports
+
+
+async def _power_profiles(uow: UnitOfWork, asked: _Asked) -> Mapping[str, PowerProfiles]:
+    profiles: defaultdict[str, dict[tuple[int, str], tuple[PowerMeasurement, ...]]] = defaultdict(dict)
+    kinds = {(job_id, one.power_profiles.key) for job_id, one in asked if one.power_profiles is not None}
+    for found in await uow.power_profiles(kinds) if kinds else ():
+        profiles[found.job_id][found.batch_size, found.hardware.key] = found.measurements
+    return profiles
+
+
+async def _other_jobs(
+    uow: UnitOfWork, asked: _Asked, *, snapshots: SnapshotReader, locked: AbstractSet[str]
+) -> Mapping[str, Job]:
+    """The jobs that others inherit from, without a lock: two that name each other must not wait for one another.
+
+    One that cannot be read counts as not there: a training is worth more than what it would know.
+    """
+    jobs: dict[str, Job] = {}
+    named = {one.other_job for _, one in asked if one.other_job is not None} - locked
+    for stored in (await uow.jobs(named) if named else {}).values():
+        with suppress(Rejected, StateTooNew):
+            jobs[stored.job_id] = snapshots.read(stored)
+    return jobs
