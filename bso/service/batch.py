@@ -88,7 +88,11 @@ class Batches:
         read = await read_set(uow, requests, snapshots=self.snapshots, waits=waits, watch=self.watch)
         written = WriteSet(jobs=dict(read.jobs))
         answers = await self._answer(requests, read, written)
-        event_ids = await self._save(uow, _changes(read, written))
+        changes = _changes(read, written)
+        event_ids = await self._save(uow, changes)
+        for change in changes.jobs:
+            if change.snapshot is not None:
+                self.snapshots.keep(written.jobs[change.job_id], change.snapshot.state)
         return [one if isinstance(one, Undecided) else _numbered(one, event_ids) for one in answers]
 
     async def _answer(

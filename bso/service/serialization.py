@@ -38,6 +38,11 @@ class SnapshotReader:
         self._capacity = capacity
         self._known: OrderedDict[str, tuple[str, Job]] = OrderedDict()
 
+    def keep(self, job: Job, state: str) -> None:
+        """Remember a job whose snapshot is this text: whoever finds the same text stored need not decode it."""
+        self._known[job.job_id] = (state, replace(job, trials={}))
+        self._known.move_to_end(job.job_id)
+
     def read(self, stored: StoredJob) -> Job:
         """The job without its trials. Raises StateTooNew, or MalformedMessage where the text is damaged."""
         text, job = self._known.get(stored.job_id, ("", None))
