@@ -71,7 +71,7 @@ class Policy(Protocol):
         ...
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
-        """Everything that follows from the end of a trial, in order, ``ended`` itself included.
+        """All events of the end of a trial, in order, ``ended`` itself included.
 
         ``ended`` comes complete but for ``is_failure``, ``learnt_cost`` and ``learnt_curve``, which are the policy's.
         """

@@ -137,6 +137,6 @@ class Trial:
 
     @property
     def may_report_late(self) -> bool:
-        """Whether a result is still accepted although the trial has ended: it was only given up as unheard of."""
+        """Whether a result is still accepted although the trial has ended: it was only given up in silence."""
         was_given_up = self.outcome is Outcome.INTERRUPTED and reason_code(self.outcome_reason) == LEASE_LAPSED
         return was_given_up and self.late_outcome is None

@@ -1,4 +1,4 @@
-"""What follows the batch size: the learning rate, and gradient accumulation where a batch does not fit in memory."""
+"""What depends on the batch size: the learning rate, and gradient accumulation where a batch does not fit in memory."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Answering:
         return True
 
     async def _say_so(self, reply: BrokerReply, error: Rejected) -> bool:
-        """Tell whoever waits for a reply that it cannot be sent, instead of letting them wait."""
+        """Send the waiting client a problem in place of a reply that cannot be sent."""
         problem = Problem(
             type="reply_impossible",
             title="The reply cannot be sent",

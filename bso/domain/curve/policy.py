@@ -54,7 +54,7 @@ class CurvePolicy:
         return verdict if view.patience is None else Verdict(outcome=None, reason=view.patience)
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
-        """A change point, where surprises tell of one, and the end itself with what was fitted to it: in this order."""
+        """A change point, where surprises show one, and the end itself with what was fitted to it: in this order."""
         is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
         has_cost = ended.outcome in (Outcome.CONVERGED, Outcome.COST_EXCEEDED) and is_measured and ended.cost > 0.0
         view = view_of(job, trial)

@@ -155,7 +155,7 @@ async def test_an_upgrade_waits_for_the_database(breakable_mariadb: MariaDB) -> 
         await upgrade(url, timeout_s=0.5)
     told = asyncio.Event()
 
-    def hear(sentence: str) -> None:
+    def receive(sentence: str) -> None:
         said.append(sentence)
         told.set()
 

@@ -12,7 +12,7 @@ from bso.domain.knowledge import Stage
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome
 from bso_cli.recurring.trials import TrialLog
-from bso_client.transports.narrated import NarratedTransport
+from bso_client.transports.logged import LoggedTransport
 from tests.unit.cli.samples import SPEC
 
 BEGUN = TrialBegun(
@@ -60,8 +60,8 @@ def log(tmp_path: Path) -> Path:
 def said(log: Path, *replies: Reply | Exception) -> None:
     """Let a training hear these replies."""
 
-    async def hear() -> None:
-        transport = NarratedTransport(Scripted(*replies), log)
+    async def receive() -> None:
+        transport = LoggedTransport(Scripted(*replies), log)
         for reply in replies:
             command = FINISH if isinstance(reply, TrialFinished) else REPORT
             await transport.call(Request(command_id="c", job_id="job", command=command), timeout_s=1)

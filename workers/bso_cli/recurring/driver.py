@@ -25,7 +25,7 @@ _RULE = 80  # columns at most; a file has no width
 
 
 class Step(Enum):
-    """What follows the end of a launch."""
+    """What happens after the end of a launch."""
 
     AGAIN = "again"  # another launch of the same recurrence
     OVER = "over"  # the recurrence is closed, the next one may come

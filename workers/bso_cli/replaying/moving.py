@@ -204,8 +204,8 @@ async def _each(
 def _tell(result: Rebuilt, *, as_json: bool) -> None:
     if as_json:
         print_json(result)
-    elif result.untold_trials:
-        ended = f"{counted(result.untold_trials, 'trial')} ended before the log begins, and are not in it"
+    elif result.trials_before_log:
+        ended = f"{counted(result.trials_before_log, 'trial')} ended before the log begins, and are not in it"
         print_notice(f"job {result.job_id}: {ended}")
 
 

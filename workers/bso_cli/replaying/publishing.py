@@ -1,4 +1,4 @@
-"""``bso replay publish``: recorded events again, for whoever listens to replays."""
+"""``bso replay publish``: recorded events again, for subscribers of replays."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def publish(
         typer.Option(
             min=0,
             metavar="EVENT_ID",
-            help="Only what follows this event, of the first JOB where jobs are named; publishing that was broken off "
-            "says which. In a file: how many different events have gone before.",
+            help="Only events after this one, of the first JOB where jobs are named; a publishing that was broken off "
+            "names it. With --from: the number of different events before.",
             show_default=False,
         ),
     ] = 0,
