@@ -34,7 +34,7 @@ def expected_rows(folding: Folding) -> ExpectedRows:
             },
         )
     except Unstorable as error:
-        raise LogBroken(f"the log of job {job_id} tells what no table can hold: {error}") from error
+        raise LogBroken(f"the log of job {job_id} has a value that no table can hold: {error}") from error
 
 
 def _job_row(folding: Folding) -> Row:

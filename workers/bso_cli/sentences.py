@@ -81,7 +81,7 @@ def _of_end(event: TrialEnded | LateResult | StopAcknowledged | StopWithdrawn) -
         case StopAcknowledged():
             return f"{trial} knows that it was stopped"
         case StopWithdrawn():
-            return f"{trial} never knew that it was stopped, and went on: its stop is forgotten"
+            return f"{trial} did not receive its stop, and went on: the stop is withdrawn"
 
 
 def _of_recurrence(event: RecurrenceOpened | RecurrenceEnded) -> str:

@@ -154,7 +154,7 @@ def _problems(trial: Trial, command: FinishTrial) -> dict[str, str]:
     problems: dict[str, str] = {}
     if not command.is_journalled and command.outcome not in _DECLARED_BY_CLIENT:
         problems["outcome"] = (
-            f"is decided by the optimizer: report the epoch and be judged; a live training may say "
+            f"is decided by the optimizer after a report; a live training may only state "
             f"{', '.join(sorted(outcome.value for outcome in _DECLARED_BY_CLIENT))}, got {command.outcome.value}"
         )
     for name, total, last in (

@@ -48,7 +48,7 @@ def counting(monitor: Monitor, devices: Sequence[str], counted: Sequence[str]) -
     indices: Sequence[int] = getattr(monitor, "gpu_indices", ())
     if not indices:
         raise InvalidSetting(
-            f"this rank measures {', '.join(devices)}, of which other ranks measure some: let ranks of one machine "
+            f"this rank measures {', '.join(devices)}, and other ranks only a part of them: let ranks of one machine "
             "measure the same processors (each is then counted once), or different ones"
         )
     return SomeGpus(monitor, [index for index, device in zip(indices, devices, strict=True) if device in counted])

@@ -246,8 +246,8 @@ class Follower:
         assert self._training is not None
         if not profile:
             self._give_up(
-                "no power limit could be measured: where the meter measured 0 J the steps were too short for it, which "
-                "a larger profile_steps helps"
+                "no power limit could be measured: if the meter measured 0 J, the steps were too short for it; raise "
+                "profile_steps"
             )
             return
         tuning.warn_of_short_windows()

@@ -49,7 +49,7 @@ async def test_a_job_like_another_begins_with_its_best_batch_size(store: Store) 
     assert (reply.is_new, reply.warnings) == (True, ())
     trial = await begin(engine, NEW)
     assert trial.batch_size == BEST
-    assert trial.reason == f"no run of this version has converged yet; by what it has inherited {BEST} is best"
+    assert trial.reason == f"no run of this version has converged yet; by inherited knowledge {BEST} is best"
     assert (await begin(engine, KNOWN)).trial_number == len(await store.trials(KNOWN)), "its sibling goes on as before"
     for job_id in (KNOWN, NEW):
         await assert_log_equals_tables(store, job_id)

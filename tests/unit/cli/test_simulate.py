@@ -95,7 +95,7 @@ def test_a_dataset_that_was_trained_in_several_ways_is_refused(tmp_path: Path) -
     train = "dataset,network,batch_size,optimizer,run,target_metric,target_epoch\n"
     train += "shapes,tiny,32,sgd,1,0.9,5\nshapes,tiny,32,adam,1,0.9,5\n"
     result = run("single", write_traces(tmp_path, train=train), *JOB)
-    assert "which no option tells apart: shapes tiny adam; shapes tiny sgd" in " ".join(result.stderr.split())
+    assert "that no option distinguishes: shapes tiny adam; shapes tiny sgd" in " ".join(result.stderr.split())
 
 
 def test_files_that_are_missing_or_malformed_are_named(traces: Path) -> None:

@@ -131,7 +131,7 @@ def test_on_conflict_raise_names_the_fields() -> None:
 def test_another_version_is_warned_of_in_good_english() -> None:
     life = registered()
     [one] = life.register(target_metric=0.9).warnings
-    assert one.startswith("target_metric differs from version 1 of job job: version 2 starts to learn from nothing")
+    assert one.startswith("target_metric differs from version 1 of job job: version 2 starts with no knowledge")
     [two] = life.register(target_metric=0.8, eta_knob=1.0).warnings
     assert two.startswith("target_metric, eta_knob differ from version 2 of job job: version 3 starts")
     [back] = life.register(target_metric=0.9, eta_knob=0.5).warnings
