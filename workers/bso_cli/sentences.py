@@ -127,7 +127,7 @@ def _of_knowledge(
             risen = "risen" if event.cost >= event.old_reference else "fallen"
             return (
                 f"costs have {risen} from {joules(event.old_reference)} to {joules(event.cost)} with trial "
-                f"{event.trial_number}: what is cheap is learnt anew"
+                f"{event.trial_number}: costs are learnt anew"
             )
         case RoundEnded():
             return _of_round(event)
