@@ -114,7 +114,8 @@ async def _compared(log: LogPages, rows: JobRows, job_id: str, *, up_to: int | N
     profiles_before_log = [
         row
         for row in rows.power_profiles
-        if (row["batch_size"], row["hardware_key"]) not in expected.power_profiles and profile_precedes_log(folding, row)
+        if (row["batch_size"], row["hardware_key"]) not in expected.power_profiles
+        and profile_precedes_log(folding, row)
     ]
     return Verdict(
         job_id=job_id,

@@ -159,7 +159,7 @@ async def test_an_upgrade_waits_for_the_database(breakable_mariadb: MariaDB) -> 
         said.append(sentence)
         told.set()
 
-    waiting = asyncio.create_task(upgrade(url, timeout_s=PATIENCE_S, progress=hear))
+    waiting = asyncio.create_task(upgrade(url, timeout_s=PATIENCE_S, progress=receive))
     await told.wait()
     await asyncio.to_thread(breakable_mariadb.start)
     assert (await waiting).status is SchemaStatus.CURRENT

@@ -58,7 +58,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def said(log: Path, *replies: Reply | Exception) -> None:
-    """Let a training hear these replies."""
+    """Let a training receive these replies."""
 
     async def receive() -> None:
         transport = LoggedTransport(Scripted(*replies), log)
@@ -66,7 +66,7 @@ def said(log: Path, *replies: Reply | Exception) -> None:
             command = FINISH if isinstance(reply, TrialFinished) else REPORT
             await transport.call(Request(command_id="c", job_id="job", command=command), timeout_s=1)
 
-    asyncio.run(hear())
+    asyncio.run(receive())
 
 
 def test_a_trial_is_told_when_it_begins_and_when_it_ends(log: Path) -> None:

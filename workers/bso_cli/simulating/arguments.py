@@ -98,8 +98,7 @@ NoiseOption = Annotated[
     typer.Option(
         "--noise",
         metavar="NOISE",
-        help="Random variation of costs: run:0.3, epoch:0.3, spikes:0.1x3, node:0.3; several with commas "
-        "between.",
+        help="Random variation of costs: run:0.3, epoch:0.3, spikes:0.1x3, node:0.3; several with commas between.",
     ),
 ]
 FailureRateOption = Annotated[
