@@ -51,7 +51,7 @@ def test_a_new_version_inherits_unless_it_is_not_to(
     assert make_bso(job_spec(version="v3"), inherit=False).get_batch_size() == 64
     assert [(one.inherit, one.like) for one in optimizer.commands(RegisterJob)] == [(True, None)] * 2 + [(False, None)]
     first, second = warned(caplog)
-    assert "version 2 starts with what version 1 knows" in first
+    assert "version 2 starts with the knowledge of version 1" in first
     assert "version 3 starts with no knowledge" in second
 
 

@@ -164,7 +164,7 @@ def test_nothing_is_inherited_by_guess() -> None:
 def test_a_version_inherits_from_the_job_that_it_names_and_not_from_its_predecessor() -> None:
     trainings = beside(recurred())
     [warning] = trainings.life.register(target_metric=0.9, like="job").warnings
-    assert "version 2 starts with what job job knows" in warning
+    assert "version 2 starts with the knowledge of job job" in warning
     assert trainings.life.begin("first").batch_size in BEST
 
 
