@@ -53,7 +53,7 @@ def mended(payload: bytes) -> bytes:
     """A content header's payload as it is, or if it cannot be read one as long that has no properties and a mark."""
     if _can_be_read(payload):
         return payload
-    # The part after the flags is left where it is, and skipped: the frame's length was read before.
+    # What follows the flags is left where it is, and skipped: the frame's length was read before.
     return payload[:2] + _MARK.to_bytes(2, "big") + payload[4:12] + bytes(2) + payload[14:]
 
 

@@ -48,7 +48,7 @@ class MemoryBroker:
 
     def replay_publisher(self) -> MemoryEventPublisher:
         """For operators: recorded events again, for those who listen to replays and nobody else."""
-        return MemoryEventPublisher(self._wire, self._wire.replay_listeners)
+        return MemoryEventPublisher(self._wire, self._wire.replay_hearers)
 
     def reply_publisher(self) -> MemoryReplyPublisher:
         """For workers."""
@@ -60,11 +60,11 @@ class MemoryBroker:
 
     def event_subscriber(self, *patterns: str) -> MemorySubscriber:
         """For subscribers of events; without patterns, all of them."""
-        return MemorySubscriber(self._wire, self._wire.listeners, patterns or (event_pattern(),))
+        return MemorySubscriber(self._wire, self._wire.hearers, patterns or (event_pattern(),))
 
     def replay_subscriber(self, *patterns: str) -> MemorySubscriber:
         """For subscribers of replays; without patterns, all of them."""
-        return MemorySubscriber(self._wire, self._wire.replay_listeners, patterns or (event_pattern(),))
+        return MemorySubscriber(self._wire, self._wire.replay_hearers, patterns or (event_pattern(),))
 
     def dead_letters(self) -> MemoryDeadLetters:
         """For operators."""

@@ -1,4 +1,4 @@
-"""Publishes and receives events and replies in memory."""
+"""Publishes and hears events and replies in memory."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import AsyncIterator, Sequence
 from bso_broker.addresses import pattern_matches
 from bso_broker.channel import check_size
 from bso_broker.errors import BrokerClosed
-from bso_broker.memory.wire import Listener, Wire
+from bso_broker.memory.wire import Hearer, Wire
 from bso_broker.messages import Event, Reply
 from bso_broker.publisher import check_reply_address
 
 
 class MemoryEventPublisher:
-    """Publishes to ``listeners``: those of live events where none are given."""
+    """Tells ``hearers``: those of live events where none are given."""
 
-    def __init__(self, wire: Wire, listeners: list[Listener] | None = None) -> None:
+    def __init__(self, wire: Wire, hearers: list[Hearer] | None = None) -> None:
         self._wire = wire
-        self._listeners = wire.listeners if listeners is None else listeners
+        self._hearers = wire.hearers if hearers is None else hearers
 
     async def publish_batch(self, events: Sequence[Event], *, timeout_s: float = 10.0) -> None:
         """Publish events; PublishFailed."""
         await self._wire.until_up(timeout_s)
-        for listener in list(self._listeners):
+        for hearer in list(self._hearers):
             for event in events:
-                listener.receive(event)
+                hearer.hear(event)
 
 
 class MemoryReplyPublisher:
@@ -49,9 +49,9 @@ class MemoryReplyPublisher:
 class MemorySubscriber:
     """Iterates over events from the moment it is started."""
 
-    def __init__(self, wire: Wire, listeners: list[Listener], patterns: tuple[str, ...]) -> None:
+    def __init__(self, wire: Wire, hearers: list[Hearer], patterns: tuple[str, ...]) -> None:
         self._wire = wire
-        self._listeners = listeners
+        self._hearers = hearers
         self._patterns = patterns
         self._heard: asyncio.Queue[Event | None] = asyncio.Queue()
         self.connected = asyncio.Event()
@@ -60,7 +60,7 @@ class MemorySubscriber:
     async def start(self) -> None:
         """Hear events from now on."""
         self._wire.parts.append(self)
-        self._listeners.append(self)
+        self._hearers.append(self)
         if self._wire.up.is_set():
             self.connected.set()
 
@@ -68,11 +68,11 @@ class MemorySubscriber:
         """Hear no more; the iteration ends with BrokerClosed."""
         if self in self._wire.parts:
             self._wire.parts.remove(self)
-            self._listeners.remove(self)
+            self._hearers.remove(self)
         self.connected.clear()
         self._heard.put_nowait(None)
 
-    def receive(self, event: Event) -> None:
+    def hear(self, event: Event) -> None:
         """Keep an event that matches."""
         if any(pattern_matches(pattern, event.routing_key) for pattern in self._patterns):
             self._heard.put_nowait(event)

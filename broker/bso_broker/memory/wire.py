@@ -62,10 +62,10 @@ class Mailbox(Protocol):
         ...
 
 
-class Listener(Protocol):
-    """A receiver of events."""
+class Hearer(Protocol):
+    """Who hears events."""
 
-    def receive(self, event: Event) -> None:
+    def hear(self, event: Event) -> None:
         """Hand over an event."""
         ...
 
@@ -84,8 +84,8 @@ class Wire:
         self.expired = 0
         self.parts: list[Part] = []
         self.mailboxes: dict[str, Mailbox] = {}
-        self.listeners: list[Listener] = []
-        self.replay_listeners: list[Listener] = []
+        self.hearers: list[Hearer] = []
+        self.replay_hearers: list[Hearer] = []
         self.wakers: list[asyncio.Event] = []
 
     def take_over(self, command: Command) -> None:

@@ -57,7 +57,7 @@ def decide(
     power_profiles: PowerProfiles = _NO_PROFILES,
     like: Job | None = None,
 ) -> Decision:
-    """The events and the reply that a command leads to. Bad input is refused with a Problem; nothing is raised for it.
+    """What follows from a command. Bad input is refused with a Problem; nothing is raised for it.
 
     ``job`` None: it is not registered. ``now`` is the database's clock. ``earlier`` is what the log holds for
     exactly the reported epoch, needed where needs_earlier_report says so; ``power_profiles`` what is known of the job

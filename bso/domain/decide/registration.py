@@ -101,7 +101,7 @@ def _other_version(job: Job, command: RegisterJob, spec: JobSpec, context: Conte
 
 
 def _inherited(job: Job, command: RegisterJob, spec: JobSpec, context: Context) -> Inheritance | None:
-    """What a new version starts with. A missing sibling costs a training only the knowledge that it would inherit."""
+    """What a new version starts with. A sibling that is not there costs a training nothing but what it would know."""
     if not command.inherit:
         return None
     if _is_own(job, command):

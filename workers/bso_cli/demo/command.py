@@ -47,7 +47,7 @@ def demo(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, metavar="N", help="The seed of the data's splits and of the policy's random draws.")
+        int, typer.Option(min=0, metavar="N", help="Where the data's splits and the bandit's draws begin.")
     ] = 0,
     out: Annotated[
         Path | None,

@@ -58,7 +58,7 @@ def _headline(summary: DemoSummary) -> str:
 
 
 def _whole_saving(summary: DemoSummary) -> str:
-    return "" if summary.saving is None else f": on average {_than(summary.saving.whole_cost)} a default training"
+    return "" if summary.saving is None else f": in the mean {_than(summary.saving.whole_cost)} a default training"
 
 
 def _than(share: float) -> str:
