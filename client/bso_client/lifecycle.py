@@ -59,9 +59,9 @@ class Shell:
             closing = self.session.close(timeout_s=timeout_s, reason=reason, outcome=outcome)
             self.thread.settle(closing, timeout_s=timeout_s + _MARGIN_S)
         except TimeoutError:
-            logger.warning("no time was left to say how the training ended", extra={"action": "close_timeout"})
+            logger.warning("no time was left to report the end of the training", extra={"action": "close_timeout"})
         except Exception:
-            logger.exception("could not say how the training ended", extra={"action": "close_failed"})
+            logger.exception("could not report the end of the training", extra={"action": "close_failed"})
         self.thread.stop(timeout_s=_MARGIN_S)
 
     def abandon(self) -> None:

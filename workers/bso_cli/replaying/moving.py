@@ -138,7 +138,7 @@ def rebuild(
         return
     if not yes:
         which = counted(len(jobs), "job") if jobs else "all jobs"
-        typer.confirm(f"Overwrite the tables of {which} where the log says something else?", abort=True, err=True)
+        typer.confirm(f"Overwrite the tables of {which} where the log differs?", abort=True, err=True)
 
     async def run() -> bool:
         from bso.domain.decide import Rules
