@@ -14,7 +14,7 @@ from bso.storage.rows import Row, profile_row, trial_row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedRows:
-    """A job's rows as its log tells them. Leases are no part of history: those of trials are empty here."""
+    """A job's rows by its log. Leases are no part of history: those of trials are empty here."""
 
     job: Row
     trials: Mapping[int, Row]

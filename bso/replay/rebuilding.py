@@ -1,4 +1,4 @@
-"""Making a job's tables what its log tells: in place, or where the log is brought to."""
+"""Making a job's tables agree with its log: in place, or in the database that the log is brought to."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Rebuilt:
 async def rebuild(store: Rebuildable, job_id: str, *, rules: Rules) -> Rebuilt:
     """Write what differs between a job's tables and its log, in one transaction that holds the job's lock.
 
-    Rows of which the log ought to tell, and does not, are deleted. Active trials keep their leases; one without gets
+    Rows that the log should have, and does not have, are deleted. Active trials keep their leases; one without gets
     a new one by ``rules``. Raises LogBroken, and changes nothing then.
     """
     async for attempt in _retrying():

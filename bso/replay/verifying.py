@@ -1,4 +1,4 @@
-"""Checking that the tables of a job are what its log tells."""
+"""Checking that the tables of a job agree with its log."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Statements that are larger than a MySQL or MariaDB server takes are refused before they are sent.
 
-The server answers such a statement by cutting the connection, which the driver cannot tell from a server that died:
+The server answers such a statement by cutting the connection, which the driver cannot distinguish from a server that died:
 the command behind it would be tried again for ever. So each connection asks for the server's limit once.
 """
 

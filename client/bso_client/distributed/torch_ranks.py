@@ -148,7 +148,7 @@ class TorchRanks:
         return distributed.ProcessGroupGloo(own, self.rank, self.size, timedelta(seconds=self.timeout_s))
 
     def _agree(self, length: int, about: str) -> list[int]:
-        """Check that all ranks are at the same exchange, and tell the lengths of their values."""
+        """Check that all ranks are at the same exchange, and return the lengths of their values."""
         self._step += 1
         header = _Header(step=self._step, length=length, about=about)
         headers = [_read(part) for part in self._gathered(header.packed())]

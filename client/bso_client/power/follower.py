@@ -231,7 +231,7 @@ class Follower:
         )
 
     def _agree(self, tuning: Tuning) -> None:
-        """Tell the other ranks how far this one is: at the end of the profile or of the epoch, once per epoch."""
+        """Report this rank's progress to the others: at the end of the profile or of the epoch, once per epoch."""
         self._has_agreed = True
         try:
             stands = self._ranks.gather(stand_of(tuning.state, tuning.windows), about=_ABOUT)

@@ -1,4 +1,4 @@
-"""``bso replay verify``: whether the tables are what the log tells."""
+"""``bso replay verify``: whether the tables agree with the log."""
 
 from __future__ import annotations
 
