@@ -30,9 +30,9 @@ class PowerLimit(Protocol):
 
 
 class PowerHooks:
-    """Reports to it which steps come in a row: an evaluation or a checkpoint between two steps ends the row like an epoch.
+    """Calls the hooks of a power limit optimizer; an evaluation or a checkpoint ends a row of steps like an epoch.
 
-    What it raises is logged, and it is not asked again: the training goes on. None: no power limit is driven.
+    An error of the optimizer is logged, and it is not called again: the training goes on. None: it does nothing.
     """
 
     def __init__(self, power_limit: PowerLimit | None) -> None:
