@@ -67,7 +67,7 @@ def test_the_table_has_a_line_for_each_problem_and_one_for_all(traces: Path) -> 
 def test_a_difference_is_told_with_its_sign() -> None:
     estimates = {"20": Estimate(mean=-4.25, ci95=0.5), "full": Estimate(mean=1.0, ci95=None)}
     said = sentence_of(Difference(policy="a", against="b", regret=estimates, cost_over_oracle=estimates))
-    assert said == "a less b, with the same luck: regret -4.2 ± 0.5 @20, +1.0 @full"
+    assert said == "a minus b, with the same luck: regret -4.2 ± 0.5 @20, +1.0 @full"
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_a_version_inherits_from_the_job_that_it_names_and_not_from_its_predeces
 def test_the_job_itself_may_be_named() -> None:
     trainings = recurred()
     [warning] = trainings.life.register(target_metric=0.9, like="job").warnings
-    assert "with what version 1 knows" in warning
+    assert "with the knowledge of version 1" in warning
 
 
 @pytest.mark.parametrize(

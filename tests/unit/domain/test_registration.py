@@ -121,7 +121,7 @@ def test_on_conflict_raise_names_the_fields() -> None:
     assert (problem.type, dict(problem.fields)) == ("job_conflict", {"target_metric": "is 0.5, got 0.9"})
     assert problem.detail == (
         "job job is registered with other values: target_metric is 0.5, got 0.9; go back to those, take another "
-        'job_id, or pass on_conflict="new_version": the job then gets another version, which `version` may name, and '
+        'job_id, or pass on_conflict="new_version": the job then gets a new version (`version` may name it) and '
         "keeps the old one"
     )
     unchanged = do.RegisterJob(spec={"beta_knob": 3}, on_conflict=OnConflict.RAISE)
