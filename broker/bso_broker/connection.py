@@ -112,13 +112,13 @@ def _explain_connecting(error: Exception, address: BrokerAddress) -> BsoError:
             return LoginRefused(
                 f"the broker at {address} refuses user {address.login!r} with the password given: expected a user name "
                 f"and password that it knows, in {_EXAMPLE}; correct them there (other characters than letters and "
-                "digits percent-encoded), or ask whoever runs the broker for a login"
+                "digits percent-encoded), or ask the broker's administrator for a login"
             )
         case AuthenticationError():
             return LoginRefused(f"the broker at {address} does not offer this way to log in: {error}")
         case InvalidFrameError() if "Connection.Close" in str(error):
             return VirtualHostRefused(
-                f"the broker lets user {address.login!r} not into the virtual host of {address}: create it "
+                f"user {address.login!r} may not access the virtual host of {address}: create it "
                 "(rabbitmqctl add_vhost), or give the user permissions on it (rabbitmqctl set_permissions)"
             )
         case ValueError():

@@ -43,7 +43,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A fact on its way to whoever wants to know."""
+    """A fact on its way to subscribers."""
 
     routing_key: str
     body: bytes

@@ -202,11 +202,11 @@ class Broker(Protocol):
         ...
 
     def event_subscriber(self, *patterns: str) -> EventSource:
-        """For whoever follows events; without patterns, all of them."""
+        """For subscribers of events; without patterns, all of them."""
         ...
 
     def replay_subscriber(self, *patterns: str) -> EventSource:
-        """For whoever follows replays; without patterns, all of them."""
+        """For subscribers of replays; without patterns, all of them."""
         ...
 
     def dead_letters(self) -> DeadLetterBox:

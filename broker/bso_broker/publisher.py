@@ -149,7 +149,7 @@ class ReplyPublisher:
             raise PublishFailed(f"{len(replies)} replies did not go out within {timeout_s:g} s") from error
         except BaseException as error:
             if is_lost(error):
-                raise PublishFailed("the connection broke before the replies went out") from explain(error)
+                raise PublishFailed("the connection broke before the replies were sent") from explain(error)
             raise
 
 

@@ -67,11 +67,11 @@ class RabbitBroker:
         return ReplyPublisher(self._replying)
 
     def event_subscriber(self, *patterns: str) -> EventSubscriber:
-        """For whoever follows events; without patterns, all of them."""
+        """For subscribers of events; without patterns, all of them."""
         return EventSubscriber(self.address, *patterns)
 
     def replay_subscriber(self, *patterns: str) -> EventSubscriber:
-        """For whoever follows replays; without patterns, all of them."""
+        """For subscribers of replays; without patterns, all of them."""
         return EventSubscriber(self.address, *patterns, exchange=REPLAY)
 
     def dead_letters(self) -> DeadLetters:

@@ -119,7 +119,7 @@ class RpcClient:
     """Calls the optimizer through RabbitMQ.
 
     A call outlives reconnects: until its deadline it is sent again with the same message_id on each new connection,
-    so whoever answers must give the same answer to the same message_id. Replies to nobody, and second ones, are
+    so a worker must give the same answer to the same message_id. Replies to nobody, and second ones, are
     ignored.
     """
 

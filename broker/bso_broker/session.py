@@ -254,7 +254,7 @@ class Link(Generic[S]):
 def _raise_if_cancelled() -> None:
     """Raise CancelledError if this task was cancelled: aiormq turns that into an error of its own where it can.
 
-    It does so when the connection breaks in the same moment; whoever waits for the task's end would wait for ever.
+    It does so when the connection breaks in the same moment; a caller that awaits the task would wait for ever.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

@@ -85,7 +85,8 @@ class EventSubscriber:
     """Iterates over events from the moment it is connected.
 
     Events published while the connection is away are missed, and ``gaps`` counts how often that may have happened:
-    whoever needs all of them reads the event log. The broker holds back what the reader does not keep up with.
+    a subscriber that needs all of them reads the event log. The broker holds back events that the reader is too slow
+    for.
     """
 
     def __init__(self, address: BrokerAddress, *patterns: str, exchange: str = EVENTS) -> None:

@@ -9,7 +9,7 @@
                                                              |-- expired --> bso.expired (for counting)
                                                              '-- all else -> bso.dead-letters (fanout, quorum)
     bso.events (topic) -----> bso.event-log (stream), and the queues of subscribers
-    bso.replay (topic) -----> the queues of whoever wants recorded events again; live trainings never listen there
+    bso.replay (topic) -----> the queues of subscribers of recorded events; live trainings never listen there
 """
 
 from __future__ import annotations

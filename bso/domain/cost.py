@@ -46,7 +46,7 @@ class Profiled:
 
 
 def is_all_profiled(epoch: float, profiled: Profiled) -> bool:
-    """Whether power limits were profiled in all of a training: nothing tells yet what it costs without."""
+    """Whether power limits were profiled in all of a training: its cost without is not known yet."""
     return profiled.epochs > 0 and epoch - profiled.epochs <= _NOTHING_LEFT * epoch
 
 

@@ -113,7 +113,7 @@ class Policy(ABC):
         return judge_progress(job.spec_of(trial), trial, trial.bound)
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
-        """Everything that the end of a trial entails, in order, ``ended`` itself included.
+        """All events of the end of a trial, in order, ``ended`` itself included.
 
         ``ended`` comes complete but for ``is_failure``, ``learnt_cost`` and ``learnt``, which are the policy's.
         """

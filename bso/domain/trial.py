@@ -85,7 +85,7 @@ class EpochReport:
 class Trial:
     """One training run. ``trial_number`` is dense per job; its reports must carry the ``trial_id``.
 
-    The id tells the reports of this trial from stale ones. It stands in published events, so it is no secret.
+    The id distinguishes the reports of this trial from stale ones. It stands in published events, so it is no secret.
     ``time_s`` and ``energy_j`` are what it took; ``cost`` leaves out what profiling power limits added to them.
     ``cost_squares`` says by how much epoch costs of its reports differ; see within_run.
     """
@@ -137,6 +137,6 @@ class Trial:
 
     @property
     def may_report_late(self) -> bool:
-        """Whether a result is still accepted although the trial has ended: it was only given up as unheard of."""
+        """Whether a result is still accepted although the trial has ended: it was only given up in silence."""
         was_given_up = self.outcome is Outcome.INTERRUPTED and reason_code(self.outcome_reason) == LEASE_LAPSED
         return was_given_up and self.late_outcome is None

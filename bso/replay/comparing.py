@@ -68,12 +68,12 @@ def snapshot_differences(folding: Folding) -> Iterator[Difference]:
         yield from _of_snapshot(snapshot)
 
 
-def is_untold(folding: Folding, row: Row) -> bool:
-    """Whether a trial's row may be right although the log does not tell of it: it had ended before the log begins."""
+def precedes_log(folding: Folding, row: Row) -> bool:
+    """Whether a trial's row may be right although it is not in the log: the trial had ended before the log begins."""
     return bool(row["trial_number"] <= folding.trials_before and row["state"] == TrialState.ENDED.value)
 
 
-def is_untold_profile(folding: Folding, row: Row) -> bool:
+def profile_precedes_log(folding: Folding, row: Row) -> bool:
     """The same of a power profile: it was measured before the log begins."""
     return folding.profiles_before is not None and bool(row["recorded_at"] <= folding.profiles_before)
 
@@ -103,7 +103,7 @@ def _of_trials(folding: Folding, expected: ExpectedRows, rows: JobRows) -> Itera
             continue
         yield from row_differences("trial", key, row, found[number])
     for number in sorted(found.keys() - expected.trials.keys()):
-        if not is_untold(folding, found[number]):
+        if not precedes_log(folding, found[number]):
             state = f"state {found[number]['state']}"
             yield Difference(table="trial", row={"trial_number": number}, column="", log=NOTHING, found=state)
 
@@ -114,7 +114,7 @@ def _of_profiles(folding: Folding, expected: ExpectedRows, rows: JobRows) -> Ite
         key = {"batch_size": place[0], "hardware_key": place[1]}
         row, other = expected.power_profiles.get(place), found.get(place)
         if row is None:
-            if other is not None and not is_untold_profile(folding, other):
+            if other is not None and not profile_precedes_log(folding, other):
                 yield Difference(
                     table="power_profile", row=key, column="", log=NOTHING, found=_json(other["measurements"])
                 )

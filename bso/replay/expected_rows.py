@@ -14,7 +14,7 @@ from bso.storage.rows import Row, profile_row, trial_row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedRows:
-    """A job's rows as its log tells them. Leases are no part of history: those of trials are empty here."""
+    """A job's rows by its log. Leases are no part of history: those of trials are empty here."""
 
     job: Row
     trials: Mapping[int, Row]
@@ -34,7 +34,7 @@ def expected_rows(folding: Folding) -> ExpectedRows:
             },
         )
     except Unstorable as error:
-        raise LogBroken(f"the log of job {job_id} tells what no table can hold: {error}") from error
+        raise LogBroken(f"the log of job {job_id} has a value that no table can hold: {error}") from error
 
 
 def _job_row(folding: Folding) -> Row:

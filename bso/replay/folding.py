@@ -51,7 +51,7 @@ class InnerSnapshot:
 class Folding:
     """What the events so far say. Folding begins at the first event, or anew at a snapshot that follows a gap.
 
-    ``trials_before`` and ``profiles_before`` say what the log cannot tell: trials up to that number may have ended,
+    ``trials_before`` and ``profiles_before`` say what is older than the log: trials up to that number may have ended,
     and power profiles may have been measured, before the log begins.
     """
 
@@ -70,7 +70,7 @@ class Folding:
 
     @property
     def trials(self) -> dict[int, Trial]:
-        """Every trial that the log tells of, by number, without leases."""
+        """Every trial of the log, by number, without leases."""
         return {**self._ended, **self.job.trials}
 
     @property

@@ -31,7 +31,7 @@ class Hindsight:
 
 
 async def before_trial(job_id: str, trial_number: int, log: AsyncIterator[RecordedEvent]) -> Hindsight | None:
-    """Fold a job's log up to the beginning of a trial; None: the log does not tell of it. Raises LogBroken."""
+    """Fold a job's log up to the beginning of a trial; None: the log does not have it. Raises LogBroken."""
     folding = Folding(job_id)
     async for recorded in log:
         event = recorded.event

@@ -89,7 +89,7 @@ class Gone:
         self._last = events[-1]
 
     def rest(self) -> Wanted | None:
-        """What follows the last event that has gone out, and nothing before it; None where nothing has gone out yet.
+        """The events after the last one that was published; None where none was published yet.
 
         It holds for the same log, to which events may have been added.
         """
@@ -105,8 +105,8 @@ def patient(
 ) -> Send:
     """Sends a batch again, all of it, until it has gone out; some of its events may then have been sent twice.
 
-    ``on_failure`` hears why, once until the batch has gone out. What still fails after ``patience_s`` is raised, and at
-    once what would never succeed.
+    ``on_failure`` receives the reason, once per batch. An error that lasts longer than ``patience_s`` is raised, and at
+    once one that can never be overcome.
     """
 
     async def send_patiently(events: Sequence[StoredEvent]) -> None:

@@ -1,4 +1,4 @@
-"""Making a job's tables what its log tells: in place, or where the log is brought to."""
+"""Making a job's tables agree with its log: in place, or in the database that the log is brought to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from bso.domain.decide import Rules
 from bso.domain.trial import TrialState
-from bso.replay.comparing import is_untold, is_untold_profile, row_differences
+from bso.replay.comparing import precedes_log, profile_precedes_log, row_differences
 from bso.replay.expected_rows import ExpectedRows, expected_rows
 from bso.replay.folding import Folding, LogBroken, LogPages, pages_of
 from bso.service.errors import Conflict, StoreLost
@@ -35,7 +35,7 @@ class Rebuildable(LogPages, Protocol):
 class Rebuilt:
     """What was done to a job: events added to its log, rows written or deleted.
 
-    ``untold_trials`` is the number of trials that had ended before the log begins: they are as they were, or missing.
+    ``trials_before_log`` counts the trials that had ended before the log begins: they are as they were, or missing.
     """
 
     job_id: str
@@ -43,13 +43,13 @@ class Rebuilt:
     trials: int
     added_events: int
     changed_rows: int
-    untold_trials: int
+    trials_before_log: int
 
 
 async def rebuild(store: Rebuildable, job_id: str, *, rules: Rules) -> Rebuilt:
     """Write what differs between a job's tables and its log, in one transaction that holds the job's lock.
 
-    Rows of which the log ought to tell, and does not, are deleted. Active trials keep their leases; one without gets
+    Rows that the log should have, and does not have, are deleted. Active trials keep their leases; one without gets
     a new one by ``rules``. Raises LogBroken, and changes nothing then.
     """
     async for attempt in _retrying():
@@ -109,11 +109,11 @@ async def _rebuilt(locked: LockedJob, folding: Folding, rules: Rules, *, added: 
         trials=len(expected.trials),
         added_events=added,
         changed_rows=changes.count,
-        untold_trials=max(0, folding.trials_before - _told_of(expected.trials, folding.trials_before)),
+        trials_before_log=max(0, folding.trials_before - _trials_in_log(expected.trials, folding.trials_before)),
     )
 
 
-def _told_of(numbers: Collection[int], before: int) -> int:
+def _trials_in_log(numbers: Collection[int], before: int) -> int:
     return sum(number <= before for number in numbers)
 
 
@@ -130,17 +130,17 @@ def _changes(folding: Folding, expected: ExpectedRows, rows: JobRows, now: datet
         power_profiles=[
             row for key, row in expected.power_profiles.items() if _is_changed("power_profile", row, profiles.get(key))
         ],
-        gone_trials=_gone(trials, expected.trials, [*filter(lambda row: is_untold(folding, row), rows.trials)]),
+        gone_trials=_gone(trials, expected.trials, [*filter(lambda row: precedes_log(folding, row), rows.trials)]),
         gone_power_profiles=[
             key
             for key, row in profiles.items()
-            if key not in expected.power_profiles and not is_untold_profile(folding, row)
+            if key not in expected.power_profiles and not profile_precedes_log(folding, row)
         ],
     )
 
 
-def _gone(found: Mapping[int, Row], expected: Mapping[int, Row], untold: Sequence[Row]) -> list[int]:
-    kept = {row["trial_number"] for row in untold} | expected.keys()
+def _gone(found: Mapping[int, Row], expected: Mapping[int, Row], older: Sequence[Row]) -> list[int]:
+    kept = {row["trial_number"] for row in older} | expected.keys()
     return sorted(found.keys() - kept)
 
 

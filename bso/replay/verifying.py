@@ -1,4 +1,4 @@
-"""Checking that the tables of a job are what its log tells."""
+"""Checking that the tables of a job agree with its log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bso.domain.errors import Rejected
-from bso.replay.comparing import Difference, differences, is_untold, is_untold_profile, snapshot_differences
+from bso.replay.comparing import Difference, differences, precedes_log, profile_precedes_log, snapshot_differences
 from bso.replay.expected_rows import expected_rows
 from bso.replay.folding import Folding, LogPages, pages_of
 from bso.schema.errors import StateTooNew
@@ -34,7 +34,7 @@ class SourceOfBoth(LogPages, Tables, Protocol):
 class Verdict:
     """What came of a job's check. ``problem`` says why its log cannot be folded, if so.
 
-    ``untold_trials`` and ``untold_profiles`` count rows that are older than the log, which nothing can be said of.
+    ``trials_before_log`` and ``profiles_before_log`` count rows that are older than the log, and so cannot be checked.
     """
 
     job_id: str
@@ -42,8 +42,8 @@ class Verdict:
     trials: int
     problem: str | None = None
     differences: Sequence[Difference] = ()
-    untold_trials: int = 0
-    untold_profiles: int = 0
+    trials_before_log: int = 0
+    profiles_before_log: int = 0
 
     @property
     def is_sound(self) -> bool:
@@ -110,19 +110,20 @@ async def _compared(log: LogPages, rows: JobRows, job_id: str, *, up_to: int | N
         expected = expected_rows(folding)
     except (Rejected, StateTooNew) as error:
         return _broken(folding, error)
-    untold = [row for row in rows.trials if row["trial_number"] not in expected.trials and is_untold(folding, row)]
-    untold_profiles = [
+    older = [row for row in rows.trials if row["trial_number"] not in expected.trials and precedes_log(folding, row)]
+    profiles_before_log = [
         row
         for row in rows.power_profiles
-        if (row["batch_size"], row["hardware_key"]) not in expected.power_profiles and is_untold_profile(folding, row)
+        if (row["batch_size"], row["hardware_key"]) not in expected.power_profiles
+        and profile_precedes_log(folding, row)
     ]
     return Verdict(
         job_id=job_id,
         events=folding.events,
         trials=len(expected.trials),
         differences=(*found, *differences(folding, expected, rows)),
-        untold_trials=len(untold),
-        untold_profiles=len(untold_profiles),
+        trials_before_log=len(older),
+        profiles_before_log=len(profiles_before_log),
     )
 
 

@@ -8,7 +8,7 @@ from bso.service.records import LapsedLease
 
 
 def expiry_of(lapsed: LapsedLease) -> Request:
-    """The command that expires a lease. Whoever notices the lapse derives the same command_id: it is decided once."""
+    """The command that expires a lease. All workers derive the same command_id for it, so it is decided once."""
     return Request(
         command_id=expiry_command_id(lapsed.trial_id, lapsed.lease_expires_at.isoformat()),
         job_id=lapsed.job_id,

@@ -98,7 +98,7 @@ class LogWatch:
     def check_event_ids(self, event_ids: Collection[int], *, since: int) -> None:
         """Compare new event_ids with the ``highest_event_id`` before they were given. Raises LogOutdated."""
         if event_ids and min(event_ids) <= since:
-            self._doubt = f"it gave the event_id {min(event_ids)} after {since}"
+            self._doubt = f"it assigned event_id {min(event_ids)} after {since}"
             raise _outdated(self._doubt)
 
     def recorded(self, event_ids: Collection[int]) -> None:
@@ -109,10 +109,10 @@ class LogWatch:
         if found is None:
             return "its table bso_log_epoch has no row"
         if since is not None and _place(found) < _place(since):
-            return f"a worker looked at it at {since.looked_at}, and it knows of none after {found.looked_at}"
+            return f"a worker checked it at {since.looked_at}, and its last recorded check is of {found.looked_at}"
         if since is not None and found.number == since.number and self._doubt is not None:
             return self._doubt
-        return None if found.outdated_at is None else f"that was found at {found.outdated_at:%Y-%m-%d %H:%M:%S} UTC"
+        return None if found.outdated_at is None else f"detected at {found.outdated_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _place(epoch: LogEpoch) -> tuple[int, object]:

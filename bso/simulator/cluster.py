@@ -70,8 +70,8 @@ def cluster_cases(jobs: Sequence[ClusterJob], problems: Sequence[Problem]) -> tu
     unknown = sorted({job.dataset for job in jobs} - of_dataset.keys())
     if unknown:
         raise InvalidSimulation(
-            f"the cluster trace has the datasets {', '.join(unknown)}, of which no training was measured, or no target "
-            f"is known; there are {', '.join(sorted(of_dataset))}"
+            "the cluster trace has datasets without measured trainings or without a known target: "
+            f"{', '.join(unknown)}; known are {', '.join(sorted(of_dataset))}"
         )
     groups: dict[str, list[ClusterJob]] = {}
     for job in jobs:

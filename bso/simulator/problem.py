@@ -43,7 +43,7 @@ class EpochPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A workload on a GPU. Batch sizes are those of which both runs and epochs were measured.
+    """A workload on a GPU. Its batch sizes have both measured runs and measured epochs.
 
     ``runs`` holds, by batch size, the epochs that each measured run took to the target; None: it never got there.
     ``infeasible`` are batch sizes that do not fit in memory: a trial of one ends at its first step. ``earlier`` is what

@@ -72,8 +72,8 @@ class Run:
 
     ``default`` is the default batch size at the largest power limit; None where it never converges. ``mean_costs`` [J]
     are what a model of each batch size costs on the average in the last recurrence, infinite where none converges;
-    ``expected`` is what the policy then expects of each, without those of which it expects nothing. ``best_known`` is
-    what it takes for the best one whenever a recurrence has its model, in the order in which they have it.
+    ``expected`` is what the policy then expects of each that it knows something about. ``best_known`` is the best one
+    in its opinion each time a recurrence has its model, in that order.
     ``change_points`` counts the changes that it has reported.
     """
 

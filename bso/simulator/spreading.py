@@ -17,10 +17,10 @@ def spread(
 ) -> list[_Result]:
     """The results of calls, in their order, whatever ``processes`` is; with more than one the calls are pickled.
 
-    ``on_done`` hears of each result as it comes. What a call raises is raised; what runs elsewhere then is given up.
+    ``on_done`` receives each result as it comes. An error of a call is raised, and the other calls are given up.
     """
     if processes <= 1 or len(calls) <= 1:
-        return [_told(call(), on_done) for call in calls]
+        return [_reported(call(), on_done) for call in calls]
     # Not forked: the caller may show its progress from a thread.
     context, others = multiprocessing.get_context("spawn"), multiprocessing.active_children()
     with ProcessPoolExecutor(min(processes, len(calls)), mp_context=context) as pool:
@@ -43,7 +43,7 @@ def spread(
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Processes that are started here hear nothing of Ctrl-C at the terminal: who has started them ends them.
+    """Processes started here receive no SIGINT from Ctrl-C at the terminal: this process ends them.
 
     If they ended by themselves, the pool would break while it is still being given work, and say so.
     """
@@ -54,6 +54,6 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _told(result: _Result, on_done: Callable[[_Result], None]) -> _Result:
+def _reported(result: _Result, on_done: Callable[[_Result], None]) -> _Result:
     on_done(result)
     return result

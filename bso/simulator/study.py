@@ -54,7 +54,7 @@ def study(
 ) -> tuple[CaseRuns, ...]:
     """Simulate every case with every seed; the result does not depend on ``processes``.
 
-    ``on_done`` hears of each run as it ends. Raises InvalidSimulation as simulate does; what runs elsewhere then is
+    ``on_done`` receives each run as it ends. Raises InvalidSimulation as simulate does; what runs elsewhere then is
     given up.
     """
     calls = [partial(run_case, case, seed, settings) for case in cases for seed in seeds]

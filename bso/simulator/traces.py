@@ -121,5 +121,5 @@ def _workload(row: Row) -> WorkloadKey:
 
 
 def _run(row: Row) -> str:
-    """What tells runs apart: the learning rate, too, where the trace has it."""
+    """What distinguishes runs: the learning rate, too, where the trace has it."""
     return f"{row.fields.get('learning_rate', '')}/{row.text('run')}"

@@ -64,11 +64,11 @@ def made_problem(family: Family, start: Start, seed: int, *, changes: Changes = 
     Raises InvalidSimulation for a change to a GPU, or a target metric, for which it is not known.
     """
     if changes.move is not None and changes.move.gpu not in (GPU, OTHER_GPU):
-        raise InvalidSimulation(f"made problems move from GPU {OTHER_GPU}, got {changes.move.gpu}")
+        raise InvalidSimulation(f"generated problems move from GPU {OTHER_GPU}, got {changes.move.gpu}")
     target = TARGET if changes.new_version is None else changes.new_version.target_metric
     if not OTHER_TARGETS[0] <= target <= OTHER_TARGETS[1]:
         least, most = OTHER_TARGETS
-        raise InvalidSimulation(f"made problems have target metrics from {least:g} to {most:g}, got {target:g}")
+        raise InvalidSimulation(f"generated problems have target metrics from {least:g} to {most:g}, got {target:g}")
     own = _usual_problem(family, start, seed)
     name = f"truth {family.value} {seed}"
 

@@ -137,7 +137,7 @@ def _ms(seconds: float) -> str:
 
 
 def _ping_after_a_rest(engine: AsyncEngine, limits: ConnectionLimits) -> None:
-    """Where a connection was just used, a ping would be one more round trip; whoever uses it survives its loss."""
+    """Where a connection was just used, a ping would be one more round trip; all uses of it survive its loss."""
 
     @event.listens_for(engine.sync_engine, "checkin")
     def _note(_connection: object, record: Any) -> None:

@@ -91,7 +91,7 @@ def named(path: Path) -> Iterator[None]:
     try:
         yield
     except StoreUnusable as error:
-        advice = "mend or remove the file, or let BSO_URL or BSO_STATE_DIR name another place"
+        advice = "repair or remove the file, or let BSO_URL or BSO_STATE_DIR name another place"
         raise StoreUnusable(f"{path}: {error}; {advice}") from error
     except StoreUnavailable as error:
         raise type(error)(f"{path}: {error}") from error

@@ -1,7 +1,7 @@
 """Statements that are larger than a MySQL or MariaDB server takes are refused before they are sent.
 
-The server answers such a statement by cutting the connection, which the driver cannot tell from a server that died:
-the command behind it would be tried again for ever. So each connection asks for the server's limit once.
+The server answers such a statement by cutting the connection, which looks to the driver like a server that died: the
+command behind it would be tried again for ever. So each connection asks for the server's limit once.
 """
 
 from __future__ import annotations

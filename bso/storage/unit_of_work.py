@@ -48,7 +48,7 @@ _JOB_UPDATES = Updates(replaced=("last_seq", "changed_at"), kept_if_null=_SNAPSH
 
 
 class SqlUnitOfWork:
-    """One transaction on one connection. Whoever opened the connection rolls back what was not committed."""
+    """One transaction on one connection. The code that opened the connection rolls back if there was no commit."""
 
     def __init__(self, connection: AsyncConnection, dialect: Dialect, *, has_outbox: bool) -> None:
         self._connection = connection

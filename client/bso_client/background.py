@@ -87,7 +87,7 @@ class _Forsaken(concurrent.futures.ThreadPoolExecutor):
                 return
             try:
                 future.set_result(function(*args, **named))
-            except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits for the future
+            except BaseException as error:  # noqa: BLE001  # the caller that waits for the future gets it
                 future.set_exception(error)
 
         threading.Thread(target=run, name="bso lookup", daemon=True).start()

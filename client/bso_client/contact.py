@@ -164,7 +164,7 @@ class Contact:
         left_s = deadline - asyncio.get_running_loop().time()
         if self.outbox.waiting and left_s > 0:
             logger.warning(
-                "%d reports wait for the optimizer, which does not answer: closing waits for it for %.2g s",
+                "%d reports are not delivered, since the optimizer does not answer: closing waits up to %.2g s",
                 self.outbox.waiting,
                 left_s,
                 extra={"action": "closing_waits", "job_id": self.job_id, "letters": self.outbox.waiting},
@@ -277,8 +277,8 @@ class Contact:
             raise error
         note = self._registration.remembered()
         if note is None and isinstance(error, Unreachable):
-            words = f"{error} (this job was never registered from this state directory, so it cannot begin alone)"
-            raise Unreachable(words) from error
+            words = "this job was never registered from this state directory, so it cannot begin without the optimizer"
+            raise Unreachable(f"{error} ({words})") from error
         if note is None:
             raise error
         extra = {"action": "optimizer_away", "job_id": note.job_id}

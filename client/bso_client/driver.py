@@ -107,7 +107,7 @@ class Driver:
         self._meter.start()
 
     def measured(self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None) -> Said:
-        """Close the measuring window; what this rank has to say, an error of its own included.
+        """Close the measuring window; what this rank reports, an error of its own included.
 
         A training of one process raises it at once: WrongOrder, InvalidReport.
         """
@@ -299,7 +299,7 @@ class Driver:
     # ------------------------------------------------------------------ how the ranks meet
 
     async def _gathered(self, mine: Said, *, about: str) -> Sequence[Said]:
-        """What all ranks say; what rank 0 has received comes with it, and takes effect first."""
+        """What all ranks report; what rank 0 has received comes with it, and takes effect first."""
         if not isinstance(mine, CarriedError) and not self._exchange.is_alone:
             mine = replace(mine, received=self._handed_on())
         said = await self._exchange.gather(mine, about=about)

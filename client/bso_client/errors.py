@@ -92,8 +92,8 @@ class CannotResume(Rejected):
 class TrainFailed(BsoError):
     """This batch size failed: it is too costly, does not converge, or does not fit. Nothing after it should run.
 
-    ``batch_size`` is in samples. ``should_retry``: another one is to be tried for the same model. ``exit_code`` tells
-    ``bso recur`` so.
+    ``batch_size`` is in samples. ``should_retry``: another one is to be tried for the same model. ``exit_code`` asks
+    ``bso recur`` for another launch.
     """
 
     FAILED: ClassVar[int] = 1

@@ -38,8 +38,8 @@ def hardware_for(
         method = monitor.method
     else:
         found = given or _seen_kind(environ, getattr(monitor, "gpu_indices", None), power_w)
-        is_told = found.energy_method is not EnergyMethod.ASSUMED
-        method = EnergyMethod.ASSUMED if monitor is None else found.energy_method if is_told else EnergyMethod.MONITOR
+        is_stated = found.energy_method is not EnergyMethod.ASSUMED
+        method = EnergyMethod.ASSUMED if monitor is None else found.energy_method if is_stated else EnergyMethod.MONITOR
     return _checked(replace(found, energy_method=method))
 
 
@@ -59,7 +59,7 @@ def _measured_kind(monitor: EnergyMonitor, constant_power_w: float | None) -> Ha
 
 
 def _largest_power_w(zones: Sequence[Zone]) -> float | None:
-    """The largest power [W] of all packages and their memory together; None where a package does not tell its own."""
+    """The largest power [W] of all packages and their memory together; None where a package does not report its own."""
     if any(zone.max_power_w is None for zone in zones if not zone.is_memory):
         return None
     return sum(zone.max_power_w or 0.0 for zone in zones) or None
@@ -67,7 +67,7 @@ def _largest_power_w(zones: Sequence[Zone]) -> float | None:
 
 def _unknown_power_w() -> float:
     logger.warning(
-        "the processor does not tell the largest power it may draw: %g W are taken, with which time hardly counts "
+        "the processor does not report its largest power: %g W are assumed, with which time hardly counts "
         "beside measured energy; pass constant_power= (its thermal design power in watts)",
         DEFAULT_POWER_W,
         extra={"action": "max_power_unknown"},
@@ -82,7 +82,7 @@ def _seen_kind(environ: Mapping[str, str], indices: object, constant_power_w: fl
         if chosen:
             return gpu_kind(chosen, constant_power_w)
     except NvmlError as error:
-        logger.warning("the GPU does not say what it is: %s", error, extra={"action": "gpu_unknown"})
+        logger.warning("the GPU cannot be identified: %s", error, extra={"action": "gpu_unknown"})
     finally:
         if found.nvml is not None:
             found.nvml.close()
@@ -102,14 +102,14 @@ def gpu_kind(gpus: Sequence[Gpu], constant_power_w: float) -> HardwareKind:
     """GPUs as a hardware kind: their largest powers together. Raises NvmlError."""
     return HardwareKind(
         gpu_model=" + ".join(sorted({gpu.name for gpu in gpus})),
-        memory_mib=_told(lambda: min(gpu.memory_mib for gpu in gpus)),
+        memory_mib=_if_readable(lambda: min(gpu.memory_mib for gpu in gpus)),
         number_of_gpus=len(gpus),
-        max_power_w=_told(lambda: sum(gpu.power_limits_w[1] for gpu in gpus)) or constant_power_w,
+        max_power_w=_if_readable(lambda: sum(gpu.power_limits_w[1] for gpu in gpus)) or constant_power_w,
         energy_method=EnergyMethod.ASSUMED,
     )
 
 
-def _told(ask: Callable[[], _T]) -> _T | None:
+def _if_readable(ask: Callable[[], _T]) -> _T | None:
     try:
         return ask()
     except NvmlError as error:

@@ -59,7 +59,7 @@ def instruments_for(options: OptimizerOptions, metering: MeteringSettings, *, sp
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Drop what this thread has to warn of: another process says the same."""
+    """Drop the warnings of this thread: another process logs the same."""
     thread = threading.get_ident()
 
     def is_heard(record: logging.LogRecord) -> bool:

@@ -59,9 +59,9 @@ class Shell:
             closing = self.session.close(timeout_s=timeout_s, reason=reason, outcome=outcome)
             self.thread.settle(closing, timeout_s=timeout_s + _MARGIN_S)
         except TimeoutError:
-            logger.warning("no time was left to say how the training ended", extra={"action": "close_timeout"})
+            logger.warning("no time was left to report the end of the training", extra={"action": "close_timeout"})
         except Exception:
-            logger.exception("could not say how the training ended", extra={"action": "close_failed"})
+            logger.exception("could not report the end of the training", extra={"action": "close_failed"})
         self.thread.stop(timeout_s=_MARGIN_S)
 
     def abandon(self) -> None:
@@ -84,19 +84,18 @@ class Closing(Protocol):
 def before_sigterm(closing: Closing) -> None:
     """Have it closed first when SIGTERM ends this process; a program that handles SIGTERM itself ends in its own way.
 
-    Whatever a process leaves to others that run beside it may not be done: with the first process of a container all
-    others are killed.
+    A helper process cannot do it instead: with the first process of a container all others are killed.
     """
     _closings.add(closing)
     _install()
-    _heed_sigterm()
+    _handle_sigterm()
 
 
 def watch(shell: Shell) -> None:
     """From now on see to it that the end of the process ends the shell's training."""
     _shells.append(shell)
     _install()
-    _heed_sigterm()
+    _handle_sigterm()
 
 
 def _install() -> None:
@@ -117,12 +116,12 @@ def _at_exit() -> None:
 
 
 def _close_all(*, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
-    _heed_no_more_children()
+    _ignore_sigchld()
     while _shells:
         _shells.pop().close(timeout_s=timeout_s, reason=reason, outcome=outcome)
 
 
-def _heed_no_more_children() -> None:
+def _ignore_sigchld() -> None:
     """Let no SIGCHLD handler raise between the last words: a DataLoader's does when its workers are ended."""
     if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
         return
@@ -132,7 +131,7 @@ def _heed_no_more_children() -> None:
 
 
 def _hold_sigterm() -> None:
-    """Let no SIGTERM reach a child before it has its own way of heeding it: it would be lost in between."""
+    """Let no SIGTERM reach a child before the child has its own handler: the signal would be lost."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
@@ -149,7 +148,7 @@ def _forget() -> None:
     _release_sigterm()
 
 
-def _heed_sigterm() -> None:
+def _handle_sigterm() -> None:
     """Handle SIGTERM where nobody else does; a user's own handler ends the process in its own way, through our exit."""
     if threading.current_thread() is not threading.main_thread():
         return

@@ -65,7 +65,7 @@ class Meter:
         self._begun = _Call(began_s=called_s, ended_s=self._clock())
 
     def stop(self) -> Consumption:
-        """Close the window, if one is open, and tell the consumption so far."""
+        """Close the window, if one is open, and return the consumption so far."""
         if self._begun is not None:
             begun, self._begun = self._begun, None
             called_s = self._clock()

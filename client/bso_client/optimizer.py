@@ -28,7 +28,7 @@ logger = logging.getLogger("bso")
 
 
 class BatchSizeOptimizer:
-    """Tells a recurring training which batch size to use, and when to stop.
+    """Gives a recurring training its batch size, and decides when it stops.
 
     Nothing is connected before the first use. Arguments beat the environment, which is read here, once:
 

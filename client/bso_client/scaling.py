@@ -1,4 +1,4 @@
-"""What follows the batch size: the learning rate, and gradient accumulation where a batch does not fit in memory."""
+"""What depends on the batch size: the learning rate, and gradient accumulation where a batch does not fit in memory."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def largest_that_fits(
 ) -> Accumulation:
     """The largest micro batches with which ``try_step(micro_batch_size)`` does not run out of GPU memory.
 
-    ``agree`` tells whether a size fits on every rank, given whether it does on this one. Raises the error of the GPU
+    ``agree`` returns whether a size fits on every rank, given whether it does on this one. Raises the error of the GPU
     when not even one sample fits. Whatever else ``try_step`` raises goes its way, and leaves the other ranks to their
     deadline.
     """

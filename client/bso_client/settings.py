@@ -43,7 +43,7 @@ class Settings:
 
     @property
     def announced_place(self) -> str | None:
-        """What people should know about where things are kept, unless the address says it already."""
+        """A notice of where things are kept, unless the address says it already."""
         if self.url is None:
             own = self.resolved_url.removeprefix("sqlite:///")
             return f"bso keeps what it learns in {own} (BSO_URL or BSO_STATE_DIR change it)"

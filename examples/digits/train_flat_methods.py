@@ -3,7 +3,7 @@
     bso recur 5 -- python examples/digits/train_flat_methods.py
 
 A training that cannot loop inside one process (its launcher allocates memory once, say) asks for a batch size, and
-exits with code 75 when that has failed: ``bso recur`` then launches it again, and it is told another one. Needs
+exits with code 75 when that has failed: ``bso recur`` then launches it again, with another one. Needs
 scikit-learn, for the data and the classifier.
 """
 

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 train_ddp.py
     bso recur 20 -- torchrun --nproc-per-node 2 train_ddp.py
 
-Every rank runs the same loop as on a single GPU: it is told the same batch size, its own share of it
+Every rank runs the same loop as on a single GPU: it gets the same batch size, its own share of it
 (``local_batch_size``), and the same end; energy is summed over all GPUs. Needs torch, and torchvision or scikit-learn.
 """
 

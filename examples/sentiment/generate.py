@@ -25,7 +25,7 @@ NEUTRAL_WORDS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """How the mood is told: how many words of a message do, out of how many words of that mood."""
+    """How the mood is expressed: how many words of a message express it, out of how many words of that mood."""
 
     telling: int
     lexicon: int
@@ -55,8 +55,8 @@ class Speakers:
         vocabulary = words(NEUTRAL_WORDS + 2 * longest, generator)
         self._neutral = vocabulary[:NEUTRAL_WORDS]
         self._usual = list(itertools.accumulate(1.0 / rank for rank in range(1, NEUTRAL_WORDS + 1)))
-        told = vocabulary[NEUTRAL_WORDS:]
-        self._told = {"negative": told[:longest], "positive": told[longest:]}
+        moody = vocabulary[NEUTRAL_WORDS:]
+        self._moody = {"negative": moody[:longest], "positive": moody[longest:]}
 
     def message(self, progress: float) -> tuple[str, str]:
         """A mood and a message; ``progress`` is the time, from 0 to 1."""
@@ -66,7 +66,7 @@ class Speakers:
         message = self._generator.choices(self._neutral, cum_weights=self._usual, k=self._generator.randint(6, 12))
         for _ in range(language.telling):
             whose = other if self._generator.random() < MISLEADING else mood
-            word = self._told[whose][oldest + self._generator.randrange(language.lexicon)]
+            word = self._moody[whose][oldest + self._generator.randrange(language.lexicon)]
             message.insert(self._generator.randint(0, len(message)), word)
         return mood, " ".join(message)
 

@@ -1,4 +1,4 @@
-"""Read the rows of a labelled CSV one by one; whatever is wrong is told with its line."""
+"""Read the rows of a labelled CSV one by one; an error names its line."""
 
 from __future__ import annotations
 

@@ -52,13 +52,13 @@ async def _take(
     connection: AsyncConnection, statement: TextClause, deadline: float, progress: Callable[[str], None]
 ) -> None:
     loop = asyncio.get_running_loop()
-    has_told = False
+    is_announced = False
     while not await _is_taken(connection, statement):
         if loop.time() >= deadline:
             raise UpgradeInProgress("another process is upgrading the schema and has not finished in time")
-        if not has_told:
+        if not is_announced:
             progress("waiting for another process that is upgrading the schema")
-            has_told = True
+            is_announced = True
         await asyncio.sleep(_PAUSE_S)
 
 

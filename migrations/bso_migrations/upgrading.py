@@ -155,7 +155,7 @@ async def _opened(url: str, timeout_s: float, progress: Progress) -> AsyncIterat
 
 async def _connected(engine: AsyncEngine, deadline: float, name: str, progress: Progress) -> AsyncConnection:
     loop = asyncio.get_running_loop()
-    has_told = False
+    is_announced = False
     while True:
         try:
             async with asyncio.timeout(min(_ANSWER_S, max(_PAUSE_S, deadline - loop.time()))):
@@ -163,9 +163,9 @@ async def _connected(engine: AsyncEngine, deadline: float, name: str, progress: 
         except (Retryable, TimeoutError) as error:
             if loop.time() >= deadline:
                 raise DatabaseStillAway(f"{name} does not answer: {error}") from error
-            if not has_told:
+            if not is_announced:
                 progress(f"waiting for {name}: {error}")
-                has_told = True
+                is_announced = True
             await asyncio.sleep(_PAUSE_S)
 
 

@@ -86,7 +86,7 @@ def test_a_file_that_is_no_database(bso: Command, tmp_path: Path) -> None:
     path.write_text("to whom it may concern, " * 100)
     found = broken(examined(bso, BSO_URL=f"sqlite:///{path}"))
     assert f"{path}: the database file cannot be used: file is not a database" in found["embedded optimizer"]
-    assert "mend or remove the file" in found["embedded optimizer"]
+    assert "repair or remove the file" in found["embedded optimizer"]
 
 
 def test_a_database_file_without_tables(bso: Command, tmp_path: Path) -> None:

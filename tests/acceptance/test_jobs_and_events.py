@@ -251,7 +251,7 @@ def test_a_file_that_is_no_database_is_named_with_what_to_do(bso: Command, tmp_p
     path = tmp_path / "notes.txt"
     path.write_text("to whom it may concern, " * 100)
     said = bso.refused(*command.split(), BSO_URL=f"sqlite:///{path}")
-    assert f"{path}: the database file cannot be used: file is not a database; mend or remove the file" in said
+    assert f"{path}: the database file cannot be used: file is not a database; repair or remove the file" in said
 
 
 def test_a_database_that_is_away_is_said_to_be_away(bso: Command) -> None:

@@ -134,7 +134,7 @@ def test_a_killed_driver_and_a_killed_training_are_gone_on_with_in_the_same_recu
 
     done = bso("recur", "--log-dir", log_dir)
     assert done.returncode == 0, done.stderr
-    assert "ended while nobody watched" in done.stderr
+    assert "ended while no bso recur ran" in done.stderr
     first, second, third = recurrences(log_dir)
     assert (first["number"], second["recurrence_id"]) == (1, unfinished["recurrence_id"])
     assert [len(one["launches"]) for one in (second, third)] == [2, 1]

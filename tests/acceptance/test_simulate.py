@@ -92,7 +92,7 @@ def test_a_made_job_moves_to_another_gpu_and_gets_a_new_version(bso: Command) ->
     assert [len(each["problems"][0]["phases"]) for each in (usual, moved, renewed)] == [1, 2, 2]
     assert [each["problems"][0]["target_metric"] for each in (usual, moved, renewed)] == [0.9, 0.9, 0.95]
     assert len({each["total"]["regret"]["full"]["mean"] for each in (usual, moved, renewed)}) == 3
-    assert "made problems move from GPU made-2, got v100" in bso.refused(*made, "--move-from", "v100@10")
+    assert "generated problems move from GPU made-2, got v100" in bso.refused(*made, "--move-from", "v100@10")
 
 
 def test_a_malformed_trace_is_refused_with_its_line(bso: Command, traces: Path) -> None:

@@ -122,7 +122,7 @@ async def check_embedded(places: Places) -> list[Finding]:
         schema = schema_finding("embedded optimizer", str(path), await store.schema_state())
         return [schema, *(await check_jobs(store) if schema.health is Health.OK else ())]
     except StoreUnusable as error:
-        advice = "mend or remove the file, or let BSO_URL or BSO_STATE_DIR name another place"
+        advice = "repair or remove the file, or let BSO_URL or BSO_STATE_DIR name another place"
         return [broken("embedded optimizer", f"{path}: {error}", advice)]
     finally:
         await store.close()

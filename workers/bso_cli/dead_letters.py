@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 @app.command("list")
 def list_letters(
-    limit: Annotated[int, typer.Option(min=1, max=10000, help="At most so many, the oldest first.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=10000, help="The most letters to list, the oldest first.")] = 100,
     url: BrokerOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -44,7 +44,7 @@ def _consequence(found: Survey) -> list[Finding]:
     is_in_the_dark = not found.is_any_readable or any(each.is_in_use for each in found.unreadable)
     if not is_assumed and not is_in_the_dark:
         return []
-    why = "BSO_ENERGY says so" if is_assumed else "trainings here are not measured by themselves"
+    why = "BSO_ENERGY says so" if is_assumed else "trainings here are not measured by default"
     advice = "pass the optimizer monitor= or constant_power= (in watts); BSO_ENERGY=assumed silences trainings about it"
     advice = "unset BSO_ENERGY to have it measured" if is_assumed else advice
     return [note("energy", f"energy is assumed, constant power times time: {why}", advice)]

@@ -39,7 +39,7 @@ def history(
     job_id: OptionalJob = None,
     types: TypesOption = None,
     after: Annotated[int, typer.Option(metavar="EVENT_ID", help="Only events after this one.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="The most events to print.")] = 1000,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:

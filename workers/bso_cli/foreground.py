@@ -15,8 +15,8 @@ _ENDS_WITHIN_S = 5.0
 class Witness:
     """A small process in this process' group: what ends it has reached the whole group.
 
-    The terminal's Ctrl-C, ``timeout`` and ``kill -INT -GROUP`` signal whoever is in the group, ``kill -INT PID`` does
-    not, and a process cannot tell from the signal alone. It ends with this process, however that ends.
+    The terminal's Ctrl-C, ``timeout`` and ``kill -INT -GROUP`` signal all processes of the group, ``kill -INT PID``
+    does not, and a process cannot tell from the signal alone. It ends with this process, however that ends.
     """
 
     def __init__(self) -> None:

@@ -226,7 +226,8 @@ def delete(
     places = here(url=url, database_url=database_url)
     if not yes:
         job = asyncio.run(describe(places, job_id))
-        typer.confirm(f"Forget what {counted(job.trials, 'trial')} taught job {job_id}?", abort=True, err=True)
+        question = f"Delete job {job_id} and the knowledge from {counted(job.trials, 'trial')}?"
+        typer.confirm(question, abort=True, err=True)
     reply = asyncio.run(ask(places, job_id, DeleteJob(), Deleted))
     if as_json:
         print_json({"job_id": job_id, "cancelled_trials": reply.cancelled_trials})

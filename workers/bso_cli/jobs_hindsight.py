@@ -30,7 +30,7 @@ async def known_before(store: Store, job_id: str, trial_number: int) -> Hindsigh
     try:
         found = await before_trial(job_id, trial_number, log())
     except LogBroken as error:
-        raise Refused(f"what was known when trial {trial_number} began is not known: {error}") from error
+        raise Refused(f"the knowledge at the beginning of trial {trial_number} cannot be restored: {error}") from error
     if found is None:
         raise Refused(
             f"the log of job {job_id} no longer holds the beginning of trial {trial_number}: it was pruned "

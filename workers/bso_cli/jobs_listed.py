@@ -68,7 +68,7 @@ def trouble_of(parked: ParkedJob) -> str:
     return (
         f"job {parked.job_id} is in trouble since {moment(parked.parked_at)[:16]} UTC, and its commands wait: "
         f"{parked.reason}. `bso replay verify {parked.job_id}` says whether what is stored of it is damaged, and "
-        f"`bso replay rebuild {parked.job_id}` mends that"
+        f"`bso replay rebuild {parked.job_id}` repairs it"
     )
 
 

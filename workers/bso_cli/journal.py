@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
-    help="Look at what trainings could not deliver and keep on this machine; deliver it by hand.",
+    help="List the commands that trainings on this machine could not deliver, and deliver them by hand.",
 )
 
 _PATIENCE_S = 60.0
@@ -147,7 +147,7 @@ async def _flushed(url: str, chosen: Sequence[Contents], *, timeout_s: float) ->
 def _line(one: Contents) -> str:
     login = f" as {one.destination.login}" if one.destination.login else ""
     since = f", the oldest of {one.letters[0].kept_at}" if one.letters else ""
-    held = "; a training that runs keeps some of it" if one.is_held else ""
+    held = "; a running training holds some of them" if one.is_held else ""
     trainings = len({kept.training for kept in one.letters})
     return (
         f"{one.job_id} at {one.destination.address}{login}: {counted(len(one.letters), 'command')} of "

@@ -30,17 +30,17 @@ def monitor(
         typer.Argument(metavar="[-- COMMAND...]", help="Measure this command.", show_default=False),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.1, metavar="SECONDS", help="How often to look at the meters.")
+        float, typer.Option("--interval", "-i", min=0.1, metavar="SECONDS", help="The time between two readings.")
     ] = 1.0,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, metavar="N", help="Stop after N looks.", show_default=False)
+        int | None, typer.Option("--count", "-n", min=1, metavar="N", help="Stop after N readings.", show_default=False)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the power and energy of this machine's GPUs, processors and memory, or measure a command.
 
-    **Live**, until Ctrl-C: power is the mean since the last look, energy is counted from the start. With --json, one
-    line per look. Exits with 1 where no meter is readable, and says why.
+    **Live**, until Ctrl-C: power is the mean since the last reading, energy is counted from the start. With --json,
+    one line per reading. Exits with 1 where no meter is readable, and says why.
 
     **A command** is run to its end as if it had been typed here: its time, and the energy of each device meanwhile,
     are printed on standard error (with --json on standard output, to which the command then does not write). Whatever

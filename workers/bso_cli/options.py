@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bso.domain.errors import Misconfigured
-from bso_cli.settings import Places, places, told_or_in_file
+from bso_cli.settings import Places, places, variable_or_file
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 
@@ -66,7 +66,7 @@ def known_types(types: Sequence[str] | None) -> Sequence[str]:
 
 def operators_broker(url: str | None, *, what: str) -> str:
     """The address of the broker for an operator's command. Raises Misconfigured: ``what`` are the broker's."""
-    address = url or told_or_in_file(os.environ, "BSO_AMQP_URL") or here().url
+    address = url or variable_or_file(os.environ, "BSO_AMQP_URL") or here().url
     if address is None or not address.startswith("amqp"):
         raise Misconfigured(f"{what} are the broker's: set BSO_AMQP_URL, or give --url amqp://user:password@host/")
     return address

@@ -41,7 +41,7 @@ def recur(
         bool, typer.Option("--quiet", "-q", help="Keep the output in --log-dir without showing it.")
     ] = False,
     summary: Annotated[
-        bool, typer.Option("--summary", help="Only show what the run in --log-dir has come to, also while it runs.")
+        bool, typer.Option("--summary", help="Only show the results of the run in --log-dir, which may still run.")
     ] = False,
     seed: Annotated[
         int | None,
@@ -58,7 +58,7 @@ def recur(
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a training command for N recurrences, one after the other, and follow what becomes of its trials.
+    """Run a training command for N recurrences, one after the other, and follow its trials.
 
     **A recurrence** is one occasion on which a model is wanted. A command that exits with 75 asks for another batch
     size and is launched again in the same recurrence; so is one whose batch size failed under a launcher that hides

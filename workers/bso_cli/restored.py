@@ -38,7 +38,7 @@ def restored(
     unchecked: Annotated[
         bool,
         typer.Option(
-            "--unchecked", help="Compare nothing; also where a log is damaged that no backup has whole any more."
+            "--unchecked", help="Begin the epoch without comparing, for a damaged log that no backup can replace."
         ),
     ] = False,
     database_url: DatabaseOption = None,
@@ -50,8 +50,8 @@ def restored(
     it begins a new epoch of the log: events and event_ids from then on cannot be mistaken for those that the restore
     took away. Workers that had stopped then go on by themselves.
 
-    Where the tables of a job differ from its log, it names the job with the command that mends it, and exits with 1:
-    workers stay stopped. Mend the jobs, and run it again.
+    Where the tables of a job differ from its log, it names the job and the command that repairs it, and exits with 1:
+    workers stay stopped. Repair the jobs, and run it again.
     """
     has_begun = asyncio.run(_restored(database_url, is_checked=not unchecked, as_json=as_json))
     if not has_begun:
@@ -98,7 +98,7 @@ def _print(checked: _Checked, *, is_checked: bool) -> None:
     compared = f"{counted(checked.jobs, 'job')} with {counted(checked.events, 'event')} compared with the tables"
     if checked.unsound:
         print_result(
-            f"{compared}: {len(checked.unsound)} of them not sound. Workers stay stopped: mend them, and run "
+            f"{compared}: {len(checked.unsound)} of them not sound. Workers stay stopped: repair these jobs, and run "
             "`bso restored` again"
         )
     elif is_checked:

@@ -81,7 +81,7 @@ def _of_end(event: TrialEnded | LateResult | StopAcknowledged | StopWithdrawn) -
         case StopAcknowledged():
             return f"{trial} knows that it was stopped"
         case StopWithdrawn():
-            return f"{trial} never knew that it was stopped, and went on: its stop is forgotten"
+            return f"{trial} did not receive its stop, and went on: the stop is withdrawn"
 
 
 def _of_recurrence(event: RecurrenceOpened | RecurrenceEnded) -> str:
@@ -121,7 +121,7 @@ def _of_knowledge(
             risen = "risen" if event.cost >= event.old_reference else "fallen"
             return (
                 f"costs have {risen} from {joules(event.old_reference)} to {joules(event.cost)} with trial "
-                f"{event.trial_number}: what is cheap is learnt anew"
+                f"{event.trial_number}: costs are learnt anew"
             )
         case AttentionNeeded():
             return f"somebody should look at this job: {event.reason}"

@@ -62,13 +62,13 @@ def places(
     settings = read_settings(environ, url=url, state_dir=state_dir)
     return Places(
         url=settings.url,
-        database_url=database_url or told_or_in_file(environ, "BSO_DATABASE_URL"),
+        database_url=database_url or variable_or_file(environ, "BSO_DATABASE_URL"),
         state_dir=settings.resolved_state_dir,
         default_url=read_settings({}, state_dir=settings.resolved_state_dir).resolved_url,
     )
 
 
-def told_or_in_file(environ: Mapping[str, str], name: str) -> str | None:
+def variable_or_file(environ: Mapping[str, str], name: str) -> str | None:
     """A variable, or the content of the file that its _FILE variant names, as secrets are handed to containers."""
     value, path = environ.get(name), environ.get(f"{name}_FILE")
     if value or not path:

@@ -63,7 +63,7 @@ class Answering:
             await self._consumer.requeue(decided)
 
     async def refuse(self, refused: Refused) -> None:
-        """Set a delivery aside that is no command, and tell its sender what is wrong with it."""
+        """Set a delivery aside that is no command, and reply to its sender with the reason."""
         if await self._set_aside(refused.delivery, refused.sender, kind=refused.kind, reason=refused.reason):
             await self._send(_replies(refused.delivery, refused.sender, refused.problem, None))
 
@@ -93,7 +93,7 @@ class Answering:
         await self._settle_with(one, problem)
 
     async def keep(self, one: Admitted, *, pause_s: float, is_copy: bool) -> bool:
-        """Have the broker keep a command whose job is in trouble, and tell its sender; False: it could not.
+        """Have the broker keep a command whose job is in trouble, and reply to its sender; False: it could not.
 
         A copy of what is kept already needs only the answer.
         """
@@ -149,7 +149,7 @@ class Answering:
         return True
 
     async def _say_so(self, reply: BrokerReply, error: Rejected) -> bool:
-        """Tell whoever waits for a reply that it cannot be sent, instead of letting them wait."""
+        """Send the waiting client a problem in place of a reply that cannot be sent."""
         problem = Problem(
             type="reply_impossible",
             title="The reply cannot be sent",

@@ -35,7 +35,7 @@ class Metrics:
             registry=self.registry,
         )
         self.batch_size = Histogram(
-            "bso_batch_commands", "Commands decided in one go.", buckets=_BATCH_SIZES, registry=self.registry
+            "bso_batch_commands", "Commands decided in one batch.", buckets=_BATCH_SIZES, registry=self.registry
         )
         self.decision_seconds = Histogram(
             "bso_batch_seconds",
@@ -58,7 +58,7 @@ class Metrics:
             "bso_events_published", "Events published right after their decision.", registry=self.registry
         )
         self.events_relayed = Counter(
-            "bso_events_relayed", "Events published later, because nobody had.", registry=self.registry
+            "bso_events_relayed", "Events that a relay published later.", registry=self.registry
         )
         self.leases_reaped = Counter(
             "bso_leases_reaped", "Lapsed leases expired by this worker.", registry=self.registry

@@ -43,7 +43,10 @@ class WorkerSettings(BaseModel):
         default=7 * 86400.0, description="How long a suspended trial may come back before it ends as interrupted."
     )
     max_batch_sizes: int = Field(
-        default=64, ge=1, le=1000, description="How many batch sizes a job may name: choices take longer the more."
+        default=64,
+        ge=1,
+        le=1000,
+        description="The most batch sizes that a job may have: with more, choices take longer.",
     )
     operators: frozenset[str] = Field(
         default=frozenset(), description="Logins, separated by commas, that may change jobs they do not own."

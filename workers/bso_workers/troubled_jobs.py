@@ -181,10 +181,10 @@ def remedy(job_id: str, error: Exception) -> str:
     if isinstance(error, StateTooNew):
         return (
             f"upgrade the workers if a newer release has written it; else `bso replay verify {job_id}` says what is "
-            f"damaged, and `bso replay rebuild {job_id}` mends it from the log"
+            f"damaged, and `bso replay rebuild {job_id}` repairs it from the log"
         )
     if isinstance(error, PolicyMissing):
         return "install the policy on every worker; those that have it go on with the job"
     if isinstance(error, JobDamaged):
-        return f"`bso replay verify {job_id}` says what differs, `bso replay rebuild {job_id}` mends it from the log"
+        return f"`bso replay verify {job_id}` says what differs, `bso replay rebuild {job_id}` repairs it from the log"
     return "it is tried again by itself; if that does not help, look for what holds or harms the job's rows"

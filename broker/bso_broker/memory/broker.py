@@ -59,11 +59,11 @@ class MemoryBroker:
         return None if self._wire.up.is_set() else "the broker is away"
 
     def event_subscriber(self, *patterns: str) -> MemorySubscriber:
-        """For whoever follows events; without patterns, all of them."""
+        """For subscribers of events; without patterns, all of them."""
         return MemorySubscriber(self._wire, self._wire.hearers, patterns or (event_pattern(),))
 
     def replay_subscriber(self, *patterns: str) -> MemorySubscriber:
-        """For whoever follows replays; without patterns, all of them."""
+        """For subscribers of replays; without patterns, all of them."""
         return MemorySubscriber(self._wire, self._wire.replay_hearers, patterns or (event_pattern(),))
 
     def dead_letters(self) -> MemoryDeadLetters:

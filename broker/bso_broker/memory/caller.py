@@ -71,7 +71,7 @@ class MemoryRpcClient:
         return await self._pending[command.message_id or ""][1]
 
     def deliver(self, correlation_id: str, body: bytes) -> None:
-        """Hand a reply to whoever waits for it, if somebody does."""
+        """Hand a reply to the call that waits for it, if there is one."""
         _, reply = self._pending.get(correlation_id, (None, None))
         if reply is not None and not reply.done():
             reply.set_result(body)

@@ -52,7 +52,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The events that follow from a command, the job after them (leases set), and the reply."""
+    """The events of a command, the job after them (leases set), and the reply."""
 
     job: Job
     events: tuple[Event, ...]

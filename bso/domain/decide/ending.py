@@ -131,9 +131,9 @@ def finish_trial(job: Job, trial: Trial, command: FinishTrial, context: Context)
 
 def _as_measured(trial: Trial, command: FinishTrial) -> Trial:
     """The trial, its energy being incomplete where the totals go on after the last measurement of it."""
-    is_told = command.energy_j is not None
+    is_measured = command.energy_j is not None
     is_as_reported = trial.reports > 0 and command.time_s in (None, trial.time_s)
-    return replace(trial, is_energy_complete=trial.is_energy_complete and (is_told or is_as_reported))
+    return replace(trial, is_energy_complete=trial.is_energy_complete and (is_measured or is_as_reported))
 
 
 def finished(job: Job, trial: Trial) -> TrialFinished:
@@ -161,7 +161,7 @@ def _problems(trial: Trial, command: FinishTrial) -> dict[str, str]:
     problems: dict[str, str] = {}
     if not command.is_journalled and command.outcome not in _DECLARED_BY_CLIENT:
         problems["outcome"] = (
-            f"is decided by the optimizer: report the epoch and be judged; a live training may say "
+            f"is decided by the optimizer after a report; a live training may only state "
             f"{', '.join(sorted(outcome.value for outcome in _DECLARED_BY_CLIENT))}, got {command.outcome.value}"
         )
     for name, total, last in (
@@ -186,7 +186,7 @@ def _ending(job: Job, trial: Trial, command: FinishTrial) -> Ending:
     added_s, added_j = trial.time_s - ordinary.time_s, trial.energy_j - ordinary.energy_j
     return Ending(
         outcome=command.outcome,
-        reason=_told(command),
+        reason=_stated_reason(command),
         cost=trial_cost(job, trial, time_s=time_s - added_s, energy_j=energy_j - added_j),
         time_s=time_s,
         energy_j=energy_j,
@@ -194,11 +194,11 @@ def _ending(job: Job, trial: Trial, command: FinishTrial) -> Ending:
     )
 
 
-def _told(command: FinishTrial) -> str:
+def _stated_reason(command: FinishTrial) -> str:
     """The reason that the training gave. It cannot claim to have been given up, which only the optimizer knows."""
     reason = command.reason[:MAX_REASON_LENGTH].replace("\x00", " ")
     if not reason.strip() or reason_code(reason) == LEASE_LAPSED:
-        return f"the training said so: {command.outcome.value} {reason}".strip()
+        return f"as the training reported: {command.outcome.value} {reason}".strip()
     return reason
 
 

@@ -96,10 +96,10 @@ def _other_version(job: Job, command: RegisterJob, spec: JobSpec, facts: Facts, 
     number = max(job.versions) + 1
     inherited = _inherited(job, command, spec, facts.other_job)
     begins = f"{differing} from version {job.current_version} of job {job.job_id}: version {number} starts"
-    knowing = "to learn from nothing"
+    knowing = "with no knowledge"
     if inherited is not None:
         knowing = (
-            f"with what {inherited.source} knows, which its own runs confirm or refute (inherit=False: with nothing)"
+            f"with the knowledge of {inherited.source}, until its own runs outweigh that (inherit=False: with none)"
         )
     warnings = [f"{begins} {knowing}; register with the old values to go back"]
     if inherited is None and command.like is not None and not _is_own(job, command):
@@ -143,7 +143,7 @@ def _conflict(job: Job, spec: JobSpec) -> Decision:
     others = "; ".join(f"{name} {difference}" for name, difference in fields.items())
     detail = (
         f"job {job.job_id} is registered with other values: {others}; go back to those, take another job_id, or pass "
-        'on_conflict="new_version": the job then gets another version, which `version` may name, and keeps the old one'
+        'on_conflict="new_version": the job then gets a new version (`version` may name it) and keeps the old one'
     )
     return refused(job, "job_conflict", "The job is registered with another identity", detail, fields)
 

@@ -123,7 +123,7 @@ def _first(now: Situation) -> Choice:
     default, beliefs = now.default_batch_size, now.beliefs
     why = "nothing has converged yet"
     if not now.is_unproven and any(beliefs.of(size).has_converged for size in beliefs.sizes):
-        why = "none of those that can run at this time has converged lately"
+        why = "no batch size that can run now has converged lately"
     if default in now.standing.fresh and not now.failures.get(default, 0.0):
         return _beside_default(now) or _chosen(default, f"{why}; {default} is the default")
     near = _near(now, now.standing.fresh or now.standing.offered)
@@ -133,7 +133,7 @@ def _first(now: Situation) -> Choice:
         return belief.cost + _CAUTION * belief.fails + _DISTRUST * now.failures.get(size, 0.0)
 
     size = min(near, key=lambda one: (doubt(one), one))
-    return _chosen(size, f"{why}; {size} promises most of what is left near the default")
+    return _chosen(size, f"{why}; {size} is the most promising one left near the default")
 
 
 def _best_elsewhere(now: Situation) -> Choice:
@@ -142,16 +142,16 @@ def _best_elsewhere(now: Situation) -> Choice:
     if now.is_unproven and now.aborts and default in now.standing.fresh:
         return _chosen(default, f"no run of this version has converged yet; {default} is the default")
     if now.is_unproven:
-        return _chosen(size, f"no run of this version has converged yet; by what it has inherited {size} is best")
+        return _chosen(size, f"no run of this version has converged yet; by inherited knowledge {size} is best")
     if now.inherits_costs:
-        return _chosen(size, f"no run of this version has ended here yet; by what it has inherited {size} is best")
-    return _chosen(size, f"nothing has run on this hardware kind yet; {size} is best by what is known of others")
+        return _chosen(size, f"no run of this version has ended here yet; by inherited knowledge {size} is best")
+    return _chosen(size, f"nothing has run on this hardware kind yet; {size} is the best one on other kinds")
 
 
 def _beside_default(now: Situation) -> Choice | None:
     """While the default is under way, recurrences that overlap run what is near it: the nearest first, each once.
 
-    Only with their first attempt, and only if others are left: who has lost one trial gets what is safest.
+    Only with their first attempt, and only if others are left: a recurrence that has lost a trial gets the safest one.
     """
     default, between = now.default_batch_size, now.beliefs.octaves_between
     if default not in now.running or now.aborts or now.is_last:
@@ -161,7 +161,7 @@ def _beside_default(now: Situation) -> Choice | None:
     size = min((size for size in near if size != default), key=lambda one: (between(one, default), -one), default=None)
     if size is None:
         return None
-    return _chosen(size, f"nothing has converged yet, and {default}, the default, is under way; {size} is near it")
+    return _chosen(size, f"nothing has converged yet, and {default}, the default, is still running; {size} is near it")
 
 
 def _candidates(now: Situation, incumbent: int) -> list[int]:
@@ -169,7 +169,7 @@ def _candidates(now: Situation, incumbent: int) -> list[int]:
 
 
 def _near(now: Situation, among: frozenset[int]) -> list[int]:
-    """Those of a set within an octave of a batch size that was tried, or next to one; all if there are none."""
+    """The batch sizes of a set within an octave of a tried one, or next to one; all if there are none."""
     beliefs, usable = now.beliefs, sorted(now.standing.usable)
     tried = {size for size in usable if beliefs.of(size).is_tried or size == now.default_batch_size}
     beside = {other for size in tried for other in beliefs.neighbours(size, usable)}

@@ -99,8 +99,8 @@ class EpochRecord:
     """Runs of one batch size: ``sums`` of those since the last change, ``before`` of those before it.
 
     ``squares`` is the sum of squared deviations of ln epochs of converged runs since the change. ``converged`` and
-    ``failed`` count towards the probability that a run fails, ``looks`` all ended runs, ``failed_in_a_row`` adds up how
-    likely each since the last converged one, of those that were stopped, would never have converged.
+    ``failed`` count towards the probability that a run fails, ``looks`` counts all ended runs. ``failed_in_a_row`` is
+    the sum, over the runs stopped since the last converged one, of the probability that each would never converge.
     """
 
     sums: RunSums = _NO_RUNS

@@ -39,11 +39,11 @@ class Underway:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospect:
-    """What is left of a trial: ``z`` standard deviations above the expected ln epochs, so many or more being
-    as likely as ``longer`` says.
+    """What is expected of a running trial.
 
-    ``left`` epochs are expected to come, ``converges`` is the probability that it reaches its target at all.
-    ``surprise`` is by how much its validation curve has raised the expectation of ln epochs.
+    Its ln epochs so far are ``z`` standard deviations above the mean of a run that converges; such a run takes longer
+    with probability ``longer``. ``left`` is the expected number of further epochs, ``converges`` the probability that
+    it reaches its target. ``surprise`` is the amount by which its validation curve has raised the expected ln epochs.
     """
 
     z: float
@@ -83,7 +83,7 @@ def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurre
     if prospect.longer < _OVERDUE:
         return f"{size} takes far longer than expected"
     if prospect.is_hopeless:
-        return f"{size} will hardly converge within {underway.max_epochs} epochs any more"
+        return f"{size} is unlikely to converge within {underway.max_epochs} epochs"
     to_finish = prospect.left * normal.exp(underway.epoch_cost) / prospect.converges
     at_least = math.log(_reached(underway)) + underway.usual_cost - best if prospect.z > 0.0 else -math.inf
     seen = underway.usual_cost - rise
@@ -148,4 +148,4 @@ def _reached(underway: Underway) -> float:
 
 
 def _by_its_curve(forecast: Forecast | None) -> str:
-    return "" if forecast is None else f"; by its validation curve, {forecast.words}"
+    return "" if forecast is None else f"; {forecast.words}"

@@ -19,7 +19,7 @@ _RARE = 1e-6
 def converged(
     beliefs: Beliefs, record: EpochRecord, batch_size: int, epochs: float, approach: Approach
 ) -> LearntEpochs:
-    """A run that reached the target. Surprises of a known batch size add up: enough of them tell of a change."""
+    """A run that reached the target. Surprises of a known batch size add up: enough of them show a change."""
     belief = beliefs.of(batch_size)
     if not belief.has_converged:
         return LearntEpochs(ln_epochs=math.log(epochs), variance=None, failed=0.0, ratios=ratios(approach, epochs))
@@ -69,7 +69,7 @@ def censored(
         value = min(belief.epochs + deviation / max(hazard - z, 1e-9), belief.epochs + _LONGEST * deviation)
     variance = max(total / (hazard * (hazard - z) + 1e-12) - believed, 0.25 * belief.noise)
     if forecast is not None:
-        value, variance = _foretold(belief, believed, reached, forecast) or (value, variance)
+        value, variance = _with_forecast(belief, believed, reached, forecast) or (value, variance)
     if not may_have_failed:
         return LearntEpochs(ln_epochs=value, variance=variance, failed=0.0, surprises=surprises)
     failed = belief.fails / (belief.fails + (1.0 - belief.fails) * longer)
@@ -82,8 +82,8 @@ def censored(
     )
 
 
-def _foretold(belief: Belief, believed: float, reached: float, forecast: Forecast) -> tuple[float, float] | None:
-    """The observation that leads from what is believed of a run to that and its curve; None: it refutes its curve."""
+def _with_forecast(belief: Belief, believed: float, reached: float, forecast: Forecast) -> tuple[float, float] | None:
+    """The observation that turns the belief about a run into that with its curve; None: it refutes its curve."""
     own = 1.0 / (believed + belief.noise)
     expected, deviation = forecast.combined(belief.epochs, math.sqrt(believed + belief.noise))
     z = (reached - expected) / deviation

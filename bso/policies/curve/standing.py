@@ -1,4 +1,4 @@
-"""Which batch sizes may run, and which of them is the incumbent: one answer for choosing, judging and telling."""
+"""Which batch sizes may run, and which of them is the incumbent: one answer for choosing, judging and describing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from bso.policies.curve.memory import epochs_of
 
 _MISSES_TOLERATED = 1
 _CAUTION = 1.5  # of how much is to be saved for each risk of a loss of over 10 %
-_TWICE = 1.5  # failed in a row, more likely than not
-_PACE = 0.1  # what misses its target again and again is offered ever more rarely, like second looks
+_TWICE = 1.5  # expected failures in a row: more likely than not two
+_PACE = 0.1  # batch sizes that keep missing their target are offered ever more rarely, like second looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """``usable`` batch sizes can run; ``offered`` are those of them that do not miss their target again and again.
+    """Batch sizes by what they may do: ``usable`` ones can run, ``offered`` ones do not miss their target repeatedly.
 
-    ``fresh`` are those of the offered ones that have not failed in the recurrence; all three are never empty but
-    ``fresh``. ``lapsed`` are those that have failed in it although they had converged before, and, as far as can be
-    seen, at least the second time in a row. ``misses`` counts how often in a row a batch size has not converged just
-    now; of those that were stopped before that was certain, one is not counted.
+    ``fresh`` are the offered ones that have not failed in the recurrence. Only ``fresh`` may be empty. ``lapsed`` have
+    converged before, have failed in the recurrence, and that was probably at least their second failure in a row.
+    ``misses`` counts, by batch size, the latest trials in a row that did not converge; of those that were stopped
+    before that was certain, one is not counted.
     """
 
     usable: frozenset[int]

@@ -33,7 +33,7 @@ class Passed:
 class Approach:
     """The landmarks that a running trial has passed, each nearer to the target than the one before.
 
-    The first one was passed before the first report, nobody knows when: its ``epochs`` are 0.
+    The first one was passed before the first report, at an unknown time: its ``epochs`` are 0.
     """
 
     passed: tuple[Passed, ...] = ()
@@ -43,8 +43,8 @@ class Approach:
 
         A landmark counts once, however the metric wavers; between the reports the metric is taken to move evenly.
         """
-        is_told = math.isfinite(previous) and math.isfinite(distance)
-        if not is_told or previous == distance or previous <= 0.0 or distance <= 0.0:
+        is_known = math.isfinite(previous) and math.isfinite(distance)
+        if not is_known or previous == distance or previous <= 0.0 or distance <= 0.0:
             return self
         passed = self.passed or (Passed(power=_last_passed(previous), epochs=0.0),)
         nearest = max(_last_passed(distance), passed[0].power - MOST_PASSED + 1)
@@ -113,13 +113,13 @@ class Forecast:
     def words(self) -> str:
         """What the curve says, in words."""
         whole = figure(math.exp(self.ln_epochs))
-        return f"it was after {figure(self.at)} epochs where runs were that needed {whole} in all"
+        return f"at epoch {figure(self.at)} it was as close to the target as earlier runs that needed {whole} epochs"
 
 
 def forecast(landmarks: Mapping[int, Landmark], approach: Approach, noise: float) -> Forecast | None:
     """What a run's curve says of its epochs; None: nothing. ``noise``: variance of ln epochs between runs of its size.
 
-    The early part of a curve tells how fast a batch size learns, not how lucky the run is: a landmark counts by how
+    The early part of a curve shows how fast a batch size learns, not how lucky the run is: a landmark counts by how
     much better it has predicted than the mean of a batch size does.
     """
     best: Forecast | None = None

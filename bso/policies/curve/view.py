@@ -71,8 +71,8 @@ class View:
         if not judging.is_nearly_there(self.beliefs, underway, incumbent, rise=self.rise, bound=bound):
             return replace(self, bound=bound)
         raised = trial.cost + normal.exp(self.beliefs.of(incumbent).cost + self.rise)
-        by = "" if underway.forecast is None else f" by its validation curve, {underway.forecast.words}:"
-        why = f"the target is not reached yet, but{by} to go on is cheaper than a fresh run of {incumbent}"
+        curve = "" if underway.forecast is None else f"; {underway.forecast.words}"
+        why = f"the target is not reached yet{curve}; going on is cheaper than a fresh run of {incumbent}"
         return replace(self, bound=max(bound, raised), patience=why)
 
     def learnt(self, trial: Trial, ended: TrialEnded | LateResult, *, is_measured: bool) -> LearntCurve | None:

@@ -77,7 +77,7 @@ async def _deliver(
         reason = refused.get(kept.training)
         request = None if reason else _addressed(kept, left)
         if request is None:
-            left.set_aside(kept, reason or f"{_UNREGISTERED}nobody knows its number")
+            left.set_aside(kept, reason or f"{_UNREGISTERED}its number is unknown")
             flushed.set_aside += 1
             continue
         try:

@@ -1,4 +1,4 @@
-"""Saying in the background that a training is alive."""
+"""Renewing the lease of a training in the background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes that train together: one of them talks to the optimizer, and all hear the same."""
+"""Several processes that train together: one of them talks to the optimizer, and all receive the same."""
 
 from bso_client.distributed.ranks import Alone, Ranks
 from bso_client.distributed.readiness import ranks_for

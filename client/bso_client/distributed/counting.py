@@ -48,7 +48,7 @@ def counting(monitor: Monitor, devices: Sequence[str], counted: Sequence[str]) -
     indices: Sequence[int] = getattr(monitor, "gpu_indices", ())
     if not indices:
         raise InvalidSetting(
-            f"this rank measures {', '.join(devices)}, of which other ranks measure some: let ranks of one machine "
+            f"this rank measures {', '.join(devices)}, and other ranks only a part of them: let ranks of one machine "
             "measure the same processors (each is then counted once), or different ones"
         )
     return SomeGpus(monitor, [index for index, device in zip(indices, devices, strict=True) if device in counted])
@@ -66,7 +66,7 @@ class NothingToCount:
 
 
 class SomeGpus:
-    """Counts some of the GPUs that a monitor measures; it must tell their energies apart, as ``gpu_energy``."""
+    """Counts some of the GPUs that a monitor measures; it must report the energy of each, as ``gpu_energy``."""
 
     def __init__(self, monitor: Monitor, indices: Sequence[int]) -> None:
         self._monitor = monitor
@@ -77,7 +77,7 @@ class SomeGpus:
         self._monitor.begin_window(key)
 
     def end_window(self, key: str, /) -> Measured:
-        """End the window of this key, and tell the energy of the counted GPUs."""
+        """End the window of this key, and return the energy of the counted GPUs."""
         measured: Any = self._monitor.end_window(key)
         energy_j = sum(float(measured.gpu_energy[index]) for index in self._indices)
         return AssumedEnergy(time=measured.time, total_energy=energy_j)

@@ -1,4 +1,4 @@
-"""What ranks say at an evaluation or at the end of a trial, and what that means for all of them. Rules."""
+"""What ranks report at an evaluation or at the end of a trial, and what that means for all of them. Rules."""
 
 from __future__ import annotations
 

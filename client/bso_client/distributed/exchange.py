@@ -132,7 +132,7 @@ class Exchange:
     async def lead(self, make: Callable[[], Coroutine[Any, Any, T]], *, about: str) -> T:
         """Do something on rank 0 alone; its result, or the error that it raised, is that of all ranks.
 
-        It may take longer than the deadline of an exchange: rank 0 tells the others from time to time that it lives.
+        It may take longer than the deadline of an exchange: rank 0 signals from time to time that it is alive.
         """
         if self._several is None:
             return await make()
@@ -171,13 +171,13 @@ class Exchange:
             try:
                 value = exchange()
             except BaseException as error:  # noqa: BLE001  # raised where it is waited for
-                tell(_set_exception, future, error)
+                settle(_set_exception, future, error)
             else:
-                tell(_set_result, future, value)
+                settle(_set_result, future, value)
 
-        def tell(settle: Callable[..., None], *arguments: object) -> None:
+        def settle(setter: Callable[..., None], *arguments: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, *arguments)
+                loop.call_soon_threadsafe(setter, *arguments)
 
         threading.Thread(target=work, name="bso ranks", daemon=True).start()
         try:

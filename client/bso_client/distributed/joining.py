@@ -1,4 +1,4 @@
-"""What ranks tell each other before a trial, and the hardware and meters that they have together. Rules."""
+"""What ranks exchange before a trial, and the hardware and meters that they have together. Rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of rank 0, as the others watch it: when it has died, one of them has to say so."""
+"""The process of rank 0, as the others watch it: when it has died, one of them reports that."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class LeaderWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWords:
-    """What is to be said of a trial whose rank 0 has died: its end, as this rank knows it."""
+    """The end of a trial whose rank 0 has died, as this rank knows it."""
 
     state: TrainingState
     consumed: Consumption

@@ -38,7 +38,7 @@ class _Header:
 class TorchRanks:
     """All ranks of torch.distributed, as Ranks. The group is made at the first exchange, which is collective, too.
 
-    No exchange takes longer than ``timeout_s``; whoever waits for others longer raises RankLost, and so does every
+    No exchange takes longer than ``timeout_s``: a rank that waits for others longer raises RankLost, and so does every
     later exchange. Values are pickled. ``about`` is compared among the ranks up to its first parenthesis.
     """
 
@@ -102,7 +102,7 @@ class TorchRanks:
             _store().set(f"bso/{key}/{self.rank}", words)
 
     def notes(self, key: str) -> dict[int, str] | None:
-        """The words that ranks left under this key, by rank; None if whoever keeps them is gone."""
+        """The words that ranks left under this key, by rank; None if the process that keeps them is gone."""
         found: dict[int, str] = {}
         try:
             for rank in range(self.size):
@@ -148,7 +148,7 @@ class TorchRanks:
         return distributed.ProcessGroupGloo(own, self.rank, self.size, timedelta(seconds=self.timeout_s))
 
     def _agree(self, length: int, about: str) -> list[int]:
-        """Check that all ranks are at the same exchange, and tell the lengths of their values."""
+        """Check that all ranks are at the same exchange, and return the lengths of their values."""
         self._step += 1
         header = _Header(step=self._step, length=length, about=about)
         headers = [_read(part) for part in self._gathered(header.packed())]

@@ -55,7 +55,7 @@ class Counter(Protocol):
     """A counter of one device's energy."""
 
     def read(self) -> Reading:
-        """What it says now. Raises MeterFailed."""
+        """Its present reading. Raises MeterFailed."""
         ...
 
 
@@ -88,7 +88,7 @@ class SteadyCounter:
         self._lock = threading.Lock()
 
     def read(self) -> Reading:
-        """What it says now. Raises MeterFailed."""
+        """Its present reading. Raises MeterFailed."""
         with self._lock:
             energy_j, at_s = _timed(self._read_j, self._clock)
             if energy_j < self._last_j:

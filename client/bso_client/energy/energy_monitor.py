@@ -125,7 +125,7 @@ class EnergyMonitor:
         self._windows[key] = self._now(max, waits=sync_execution)
 
     def end_window(self, key: str, *, sync_execution: bool = True, cancel: bool = False) -> Measurement:
-        """End the window of this key, and say what was measured (``cancel``: zeros). Raises WrongOrder if none is open.
+        """End the window of this key, and return its energy (``cancel``: zeros). Raises WrongOrder if none is open.
 
         ``sync_execution=False``: do not wait for the GPU.
         """

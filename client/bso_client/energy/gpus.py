@@ -163,7 +163,7 @@ def _without_nvml(error: NvmlError, *, visible: str | None, is_there: bool) -> U
     is_missing = error.code in _NO_DRIVER and not is_there
     return Unreadable(
         device="GPU",
-        why=f"no driver of NVIDIA's is here ({error})" if is_missing else str(error),
+        why=f"there is no NVIDIA driver ({error})" if is_missing else str(error),
         advice=_advice(error) if is_there else "",
         is_in_use=(is_there or not isinstance(error, NoNvml)) and not is_hidden,
     )

@@ -34,7 +34,7 @@ NOTICE_GIVEN, ENERGY_ASSUMED = "BSO_NOTICE_GIVEN", "energy_assumed"
 
 
 class EnergySetting(Enum):
-    """What BSO_ENERGY may say."""
+    """The values of BSO_ENERGY."""
 
     AUTO = "auto"  # measured where a meter is readable, assumed otherwise
     ASSUMED = "assumed"  # constant power times time, whatever is readable

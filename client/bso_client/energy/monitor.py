@@ -39,7 +39,7 @@ class Monitor(Protocol):
         ...
 
     def end_window(self, key: str, /) -> Measured:
-        """End the window of this key, and say what was measured."""
+        """End the window of this key, and return what was measured."""
         ...
 
 

@@ -152,15 +152,15 @@ class OptimizerCallback(Callback):
         self._training.begin()
 
     def on_step_begin(self) -> None:
-        """Tell the power limit."""
+        """Forward it to the power limit optimizer."""
         self._power.step_begins()
 
     def on_step_end(self) -> None:
-        """Tell the power limit."""
+        """Forward it to the power limit optimizer."""
         self._power.step_ends()
 
     def on_epoch_end(self) -> None:
-        """Tell the power limit."""
+        """Forward it to the power limit optimizer."""
         self._power.row_ends()
 
     def on_evaluate(self, metric: float) -> None:

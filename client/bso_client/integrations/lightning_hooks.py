@@ -76,19 +76,19 @@ class TrialHooks:
         self._reporter.say_if_missing()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Tell the power limit optimizer of the first batch of an update."""
+        """Report the first batch of an update to the power limit optimizer."""
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._power.step_begins()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Tell the power limit optimizer of an update; count the batch."""
+        """Report an update to the power limit optimizer; count the batch."""
         self._batches_in_epoch = batch_idx + 1
         is_last = self._batches_in_epoch == trainer.num_training_batches
         if is_last or self._batches_in_epoch % trainer.accumulate_grad_batches == 0:
             self._power.step_ends()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Tell the power limit optimizer that something else than training follows."""
+        """Report to the power limit optimizer that training pauses."""
         self._power.row_ends()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:

@@ -37,7 +37,7 @@ def check_samples_per_epoch(dataset: Any, samples_per_epoch: int | None) -> None
     is_stream = isinstance(dataset, IterableDataset)
     if is_stream and samples_per_epoch is None:
         raise InvalidSetting(
-            "an IterableDataset does not say how long an epoch is: TrainingLoader(..., samples_per_epoch=50_000). The "
+            "an IterableDataset has no epoch length: TrainingLoader(..., samples_per_epoch=50_000). The "
             "stream goes on from epoch to epoch, and begins again when it ends"
         )
     if not is_stream and samples_per_epoch is not None:

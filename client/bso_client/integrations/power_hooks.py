@@ -30,9 +30,9 @@ class PowerLimit(Protocol):
 
 
 class PowerHooks:
-    """Tells it which steps come in a row: an evaluation or a checkpoint between two steps ends the row like an epoch.
+    """Calls the hooks of a power limit optimizer; an evaluation or a checkpoint ends a row of steps like an epoch.
 
-    What it raises is logged, and it is not asked again: the training goes on. None: no power limit is driven.
+    An error of the optimizer is logged, and it is not called again: the training goes on. None: it does nothing.
     """
 
     def __init__(self, power_limit: PowerLimit | None) -> None:
@@ -40,7 +40,7 @@ class PowerHooks:
         self._is_in_row = False
 
     def step_has(self, samples: float) -> None:
-        """Say how many samples this process trains on in a step, to an optimizer that wants to know."""
+        """Pass the samples of a step of this process to an optimizer that needs them."""
         count_samples = getattr(self._power_limit, "count_samples", None)
         if count_samples is not None:
             self._call(lambda: count_samples(samples))

@@ -142,7 +142,7 @@ class Reporter:
         try:
             end(reason)
         except Exception:  # as above
-            logger.exception("could not say how the training ended", extra={"action": "end_not_said"})
+            logger.exception("could not report the end of the training", extra={"action": "end_not_said"})
 
     def _why_nothing_was_reported(self) -> str:
         if self._missing_among:

@@ -45,7 +45,7 @@ class BsoCallback(PowerLimitCallback):
     Nothing is raised out of the Trainer, whatever happens: what is wrong is logged, the best model is loaded, and
     models are saved. Afterwards ``outcome`` says how the trial ended, and so does the trial itself.
 
-    An evaluation before the first step, and what ``trainer.evaluate()`` tells outside of ``train()``, is not reported.
+    An evaluation before the first step, and that of ``trainer.evaluate()`` outside of ``train()``, are not reported.
     With each checkpoint of the Trainer the trial is kept, so that ``resumable_trials`` can go on with it in another
     process. In data-parallel training each rank has this callback; all of them stop at the same step.
     """
@@ -134,7 +134,7 @@ class BsoCallback(PowerLimitCallback):
             forget_trial(Path(args.output_dir))
 
     def _unannounced_checkpoint(self, args: TrainingArguments, state: TrainerState) -> Path | None:
-        """The checkpoint that the Trainer has saved because of SIGTERM, before it stopped: it tells no callback."""
+        """The checkpoint that the Trainer has saved because of SIGTERM, before it stopped: no callback is called."""
         if not args.enable_jit_checkpoint or self._reporter.should_stop or state.global_step >= state.max_steps:
             return None
         for step in (state.global_step, state.global_step - 1):

@@ -18,7 +18,7 @@ __all__ = ["PowerLimitCallback"]
 
 
 class PowerLimitCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
-    """Tells a PowerLimitOptimizer of a Trainer's steps; works with every Trainer, TRL's SFTTrainer among them.
+    """Reports a Trainer's steps to a PowerLimitOptimizer; works with every Trainer, TRL's SFTTrainer among them.
 
     power_limit = PowerLimitOptimizer(profile_key="gemma-sft")
     trainer = Trainer(..., callbacks=[PowerLimitCallback(power_limit)])

@@ -231,7 +231,7 @@ class Follower:
         )
 
     def _agree(self, tuning: Tuning) -> None:
-        """Tell the other ranks how far this one is: at the end of the profile or of the epoch, once per epoch."""
+        """Report this rank's progress to the others: at the end of the profile or of the epoch, once per epoch."""
         self._has_agreed = True
         try:
             stands = self._ranks.gather(stand_of(tuning.state, tuning.windows), about=_ABOUT)
@@ -246,8 +246,8 @@ class Follower:
         assert self._training is not None
         if not profile:
             self._give_up(
-                "no power limit could be measured: where the meter measured 0 J the steps were too short for it, which "
-                "a larger profile_steps helps"
+                "no power limit could be measured: if the meter measured 0 J, the steps were too short for it; raise "
+                "profile_steps"
             )
             return
         tuning.warn_of_short_windows()

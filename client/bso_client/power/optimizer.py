@@ -38,12 +38,12 @@ class PowerLimitOptimizer:
     is kept in a file if ``profile_path`` or ``profile_key`` is given.
 
     ``selection``         Cost() (the job's eta_knob), Energy(), Time(), MaxSlowdown(factor)
-    ``wait_steps``        steps before the first limit; the first steps of a training tell little
+    ``wait_steps``        steps before the first limit; the first steps of a training are not typical
     ``warmup_steps``      steps under a limit before it is measured
     ``profile_steps``     steps that are measured; 40, but at least a second, since meters are no faster
     ``step_w``            from one limit to the next [W]
     ``samples_per_step``  samples that this process trains on between two on_step_begin (default: its share of the batch
-                          size; without a job what PowerLimitCallback tells, else 1, with a warning where a file keeps
+                          size; without a job PowerLimitCallback's value, else 1, with a warning where a file keeps
                           the profile: all batch sizes would share it)
     ``monitor``           measures the windows, as BatchSizeOptimizer's (default: an EnergyMonitor of the same GPUs)
     ``gpu_indices``       the GPUs, as CUDA_VISIBLE_DEVICES shows them (default: all of this process)

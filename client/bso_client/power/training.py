@@ -218,8 +218,8 @@ class Tuning:
         shortest_s = min((window.time_s for window in self.windows if window.is_known), default=math.inf)
         if shortest_s < _SHORT_WINDOW_S:
             logger.warning(
-                "power limits were measured for %.2g s each, %d steps: meters are exact over a second or more, which a "
-                "larger profile_steps gives (it is never more than an epoch has)",
+                "power limits were measured for %.2g s each, %d steps: meters are exact over a second or more; "
+                "raise profile_steps (an epoch's steps are the limit)",
                 shortest_s,
                 self.state.plan.profile_steps,
                 extra={"action": "power_windows_short"},

@@ -8,13 +8,13 @@ from bso_client.transports.transport import Transport
 
 
 def open_transport(url: str, *, trial_log: Path | None = None) -> Transport:
-    """The transport of an address, not started yet, which tells ``trial_log``. Loads what it needs only now."""
+    """The transport of an address, not started yet; it logs replies about trials to ``trial_log``."""
     transport = _transport_of(url)
     if trial_log is None:
         return transport
-    from bso_client.transports.narrated import NarratedTransport
+    from bso_client.transports.logged import LoggedTransport
 
-    return NarratedTransport(transport, trial_log)
+    return LoggedTransport(transport, trial_log)
 
 
 def _transport_of(url: str) -> Transport:

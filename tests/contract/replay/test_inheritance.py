@@ -80,7 +80,7 @@ async def test_what_was_inherited_outlives_the_pruning_of_the_log(store: SqlStor
 async def test_why_says_in_a_few_words_what_is_inherited_and_what_was_known(store: SqlStore) -> None:
     await inherited(store)
     lines = list(story(await decisions(store, NEW)))
-    assert f"by what it has inherited {BEST} is best" in " ".join(lines)
+    assert f"by inherited knowledge {BEST} is best" in " ".join(lines)
     sentences = [sentence(recorded.event) for recorded in await whole_history(store, NEW)]
     assert sentences[0].endswith("; what is known of batch sizes 64, 128 is inherited from job known")
     assert max(map(len, [*lines, *sentences])) < 400

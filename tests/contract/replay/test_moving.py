@@ -183,7 +183,7 @@ async def test_pruned_events_and_the_rest_make_a_whole_again(
     rest = await exported(store)
     first = await imported(rest, other, staging)
     assert first == [1, 1, 1]
-    assert (await bring(staging, other, TRAINED, rules=RULES)).untold_trials == len(await store.trials(TRAINED))
+    assert (await bring(staging, other, TRAINED, rules=RULES)).trials_before_log == len(await store.trials(TRAINED))
     lines = b"".join(event_line(one) + b"\n" for one in await _as_pruning_writes(gone))
     await imported(lines, other, staging)
     await assert_sound(other)

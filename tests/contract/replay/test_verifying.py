@@ -40,7 +40,7 @@ async def test_what_the_engine_has_recorded_is_sound(store: SqlStore) -> None:
     assert [verdict.job_id for verdict in found] == list(JOBS)
     await assert_sound(store)
     [odd] = [verdict for verdict in found if verdict.job_id == ODD]
-    assert (odd.trials, odd.untold_trials) == (4, 0)
+    assert (odd.trials, odd.trials_before_log) == (4, 0)
     assert odd.events == len(await store.log_page(ODD))
 
 
@@ -207,8 +207,8 @@ async def test_a_pruned_log_starts_at_its_snapshot(store: SqlStore) -> None:
     assert await pruned(store)
     await assert_sound(store)
     verdict = await verify(store, TRAINED)
-    assert (verdict.events, verdict.trials, verdict.untold_trials) == (1, 0, len(trained))
-    assert (await verify(store, ODD)).untold_profiles == 2
+    assert (verdict.events, verdict.trials, verdict.trials_before_log) == (1, 0, len(trained))
+    assert (await verify(store, ODD)).profiles_before_log == 2
     await Campaign(engine=Engine(store), seed=4, job_id=TRAINED).run(1)
     await unusual(store)
     await assert_sound(store)

@@ -49,7 +49,7 @@ async def test_a_job_like_another_begins_with_its_best_batch_size(store: Store) 
     assert (reply.is_new, reply.warnings) == (True, ())
     trial = await begin(engine, NEW)
     assert trial.batch_size == BEST
-    assert trial.reason == f"no run of this version has converged yet; by what it has inherited {BEST} is best"
+    assert trial.reason == f"no run of this version has converged yet; by inherited knowledge {BEST} is best"
     assert (await begin(engine, KNOWN)).trial_number == len(await store.trials(KNOWN)), "its sibling goes on as before"
     for job_id in (KNOWN, NEW):
         await assert_log_equals_tables(store, job_id)
@@ -68,7 +68,7 @@ async def test_a_new_version_inherits_unless_it_is_not_to(store: Store) -> None:
     engine = Engine(store)
     await trained(engine)
     first = await registered(engine, registration(KNOWN, version="v2"))
-    assert "starts with what version 1 knows" in " ".join(first.warnings)
+    assert "starts with the knowledge of version 1" in " ".join(first.warnings)
     second = RegisterJob(spec={**SPEC, "version": "v3"}, inherit=False)
     assert "from nothing" in " ".join((await registered(engine, request(second, job_id=KNOWN))).warnings)
     assert await inherited(store, KNOWN) == [False, True, False]

@@ -57,7 +57,7 @@ async def test_two_jobs_that_name_each_other_at_once_wait_for_nobody(server_url:
         answers: list[list[Answer]] = await asyncio.gather(*both)
     for [answer], name in zip(answers, (KNOWN, NEW), strict=True):
         assert isinstance(answer.reply, Registered)
-        assert f"starts with what job {name} knows" in " ".join(answer.reply.warnings)
+        assert f"starts with the knowledge of job {name}" in " ".join(answer.reply.warnings)
     for job_id in (KNOWN, NEW):
         assert await inherited(store, job_id) == [False, True]
         await assert_log_equals_tables(store, job_id)

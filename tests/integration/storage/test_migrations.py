@@ -155,11 +155,11 @@ async def test_an_upgrade_waits_for_the_database(breakable_mariadb: MariaDB) -> 
         await upgrade(url, timeout_s=0.5)
     told = asyncio.Event()
 
-    def hear(sentence: str) -> None:
+    def receive(sentence: str) -> None:
         said.append(sentence)
         told.set()
 
-    waiting = asyncio.create_task(upgrade(url, timeout_s=PATIENCE_S, progress=hear))
+    waiting = asyncio.create_task(upgrade(url, timeout_s=PATIENCE_S, progress=receive))
     await told.wait()
     await asyncio.to_thread(breakable_mariadb.start)
     assert (await waiting).status is SchemaStatus.CURRENT

@@ -60,7 +60,7 @@ async def test_a_job_like_another_begins_with_its_best_batch_size(
     said = train(tmp_path, amqp_url, "new", like="known")
     [first] = await store.trials("new")
     assert first.batch_size == BEST
-    assert first.reason == f"no run of this version has converged yet; by what it has inherited {BEST} is best"
+    assert first.reason == f"no run of this version has converged yet; by inherited knowledge {BEST} is best"
     assert "nothing is inherited" not in said
 
     said = train(tmp_path, amqp_url, "lonely", like="nobody")

@@ -101,7 +101,7 @@ def test_something_else_than_an_optimizer(numbers: TensorDataset) -> None:
 
 
 def test_a_stream_without_the_length_of_an_epoch(bso: BatchSizeOptimizer) -> None:
-    with pytest.raises(InvalidSetting, match=r"does not say how long an epoch is.*samples_per_epoch=50_000"):
+    with pytest.raises(InvalidSetting, match=r"an IterableDataset has no epoch length.*samples_per_epoch=50_000"):
         TrainingLoader(Nothing(), bso)
 
 

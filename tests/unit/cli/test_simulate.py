@@ -67,7 +67,7 @@ def test_the_table_has_a_line_for_each_problem_and_one_for_all(traces: Path) -> 
 def test_a_difference_is_told_with_its_sign() -> None:
     estimates = {"20": Estimate(mean=-4.25, ci95=0.5), "full": Estimate(mean=1.0, ci95=None)}
     said = sentence_of(Difference(policy="a", against="b", regret=estimates, cost_over_oracle=estimates))
-    assert said == "a less b, with the same luck: regret -4.2 ± 0.5 @20, +1.0 @full"
+    assert said == "a minus b, with the same luck: regret -4.2 ± 0.5 @20, +1.0 @full"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_dataset_that_was_trained_in_several_ways_is_refused(tmp_path: Path) -
     train = "dataset,network,batch_size,optimizer,run,target_metric,target_epoch\n"
     train += "shapes,tiny,32,sgd,1,0.9,5\nshapes,tiny,32,adam,1,0.9,5\n"
     result = run("single", write_traces(tmp_path, train=train), *JOB)
-    assert "which no option tells apart: shapes tiny adam; shapes tiny sgd" in " ".join(result.stderr.split())
+    assert "that no option distinguishes: shapes tiny adam; shapes tiny sgd" in " ".join(result.stderr.split())
 
 
 def test_files_that_are_missing_or_malformed_are_named(traces: Path) -> None:

@@ -11,7 +11,7 @@ from bso.domain.errors import Retryable
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome
 from bso_cli.recurring.trials import TrialLog
-from bso_client.transports.narrated import NarratedTransport
+from bso_client.transports.logged import LoggedTransport
 from tests.unit.cli.samples import SPEC
 
 BEGUN = TrialBegun(
@@ -56,15 +56,15 @@ def log(tmp_path: Path) -> Path:
 
 
 def said(log: Path, *replies: Reply | Exception) -> None:
-    """Let a training hear these replies."""
+    """Let a training receive these replies."""
 
-    async def hear() -> None:
-        transport = NarratedTransport(Scripted(*replies), log)
+    async def receive() -> None:
+        transport = LoggedTransport(Scripted(*replies), log)
         for reply in replies:
             command = FINISH if isinstance(reply, TrialFinished) else REPORT
             await transport.call(Request(command_id="c", job_id="job", command=command), timeout_s=1)
 
-    asyncio.run(hear())
+    asyncio.run(receive())
 
 
 def test_a_trial_is_told_when_it_begins_and_when_it_ends(log: Path) -> None:

@@ -393,7 +393,8 @@ def test_closing_says_at_once_what_it_waits_for(
 
     said = {getattr(record, "action", ""): record.getMessage() for record in caplog.records}
     assert list(said) == ["optimizer_away", "closing_waits", "reports_kept"]
-    assert said["closing_waits"].startswith("2 reports wait for the optimizer, which does not answer: closing waits")
+    words = "2 reports are not delivered, since the optimizer does not answer: closing waits"
+    assert said["closing_waits"].startswith(words)
 
 
 def test_closing_says_nothing_where_everything_is_delivered(

@@ -39,7 +39,7 @@ def test_a_job_like_another_begins_with_its_best_batch_size(
     assert bso.get_batch_size() == BEST
     assert optimizer.commands(RegisterJob)[-1].like == "job"
     [trial] = optimizer.trials("sibling")
-    assert trial.reason == f"no run of this version has converged yet; by what it has inherited {BEST} is best"
+    assert trial.reason == f"no run of this version has converged yet; by inherited knowledge {BEST} is best"
     assert warned(caplog) == []
 
 
@@ -51,8 +51,8 @@ def test_a_new_version_inherits_unless_it_is_not_to(
     assert make_bso(job_spec(version="v3"), inherit=False).get_batch_size() == 64
     assert [(one.inherit, one.like) for one in optimizer.commands(RegisterJob)] == [(True, None)] * 2 + [(False, None)]
     first, second = warned(caplog)
-    assert "version 2 starts with what version 1 knows" in first
-    assert "version 3 starts to learn from nothing" in second
+    assert "version 2 starts with the knowledge of version 1" in first
+    assert "version 3 starts with no knowledge" in second
 
 
 def test_a_job_that_is_not_there_is_a_warning(make_bso: MakeOptimizer, caplog: pytest.LogCaptureFixture) -> None:

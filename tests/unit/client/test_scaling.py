@@ -1,4 +1,4 @@
-"""What follows the batch size: learning rate and gradient accumulation."""
+"""What depends on the batch size: learning rate and gradient accumulation."""
 
 import logging
 import math

@@ -45,7 +45,7 @@ def test_after_another_target_the_best_batch_size_goes_on(factor: float) -> None
     trainings = longer(trainings, factor)
     first = trainings.life.begin("first")
     assert first.batch_size in BEST
-    assert "by what it has inherited" in first.reason
+    assert "by inherited knowledge" in first.reason
     assert first.bound is None
     trainings.end(first)
     chosen = [trial.batch_size for number in range(30, 50) for trial in trainings.recur(number)]
@@ -118,7 +118,7 @@ def test_what_is_inherited_and_wrong_is_refuted() -> None:
 def test_a_version_may_start_with_nothing() -> None:
     trainings = recurred()
     [warning] = trainings.life.register(target_metric=0.9, inherit=False).warnings
-    assert "version 2 starts to learn from nothing" in warning
+    assert "version 2 starts with no knowledge" in warning
     assert trainings.life.begin("first").batch_size == 256
     assert trainings.life.happened(JobRespecified)[-1].inherited is None
 
@@ -126,8 +126,8 @@ def test_a_version_may_start_with_nothing() -> None:
 def test_it_is_said_what_a_version_starts_with() -> None:
     [warning] = recurred().life.register(target_metric=0.9).warnings
     assert warning == (
-        "target_metric differs from version 1 of job job: version 2 starts with what version 1 knows, which its own "
-        "runs confirm or refute (inherit=False: with nothing); register with the old values to go back"
+        "target_metric differs from version 1 of job job: version 2 starts with the knowledge of version 1, until its "
+        "own runs outweigh that (inherit=False: with none); register with the old values to go back"
     )
 
 
@@ -165,14 +165,14 @@ def test_nothing_is_inherited_by_guess() -> None:
 def test_a_version_inherits_from_the_job_that_it_names_and_not_from_its_predecessor() -> None:
     trainings = beside(recurred())
     [warning] = trainings.life.register(target_metric=0.9, like="job").warnings
-    assert "version 2 starts with what job job knows" in warning
+    assert "version 2 starts with the knowledge of job job" in warning
     assert trainings.life.begin("first").batch_size in BEST
 
 
 def test_the_job_itself_may_be_named() -> None:
     trainings = recurred()
     [warning] = trainings.life.register(target_metric=0.9, like="job").warnings
-    assert "with what version 1 knows" in warning
+    assert "with the knowledge of version 1" in warning
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_what_is_handed_on_twice_is_all_on_the_level_of_the_latest_runs() -> Non
 def test_after_another_eta_knob_it_is_said_why_the_best_one_runs() -> None:
     trainings = recurred()
     trainings.life.register(eta_knob=1.0)
-    assert trainings.life.begin("first").reason.startswith("no run of this version has ended here yet; by what it has")
+    assert trainings.life.begin("first").reason.startswith("no run of this version has ended here yet; by inherited")
 
 
 def test_a_hardware_kind_on_which_only_others_ran_is_not_shown_as_the_job_s_own() -> None:
@@ -272,4 +272,4 @@ def test_no_policy_but_curve_inherits() -> None:
     life.register(policy="pruning_thompson")
     life.converge(life.begin(), 10.0)
     reply = expect(Registered, life.register(target_metric=0.9))
-    assert "to learn from nothing" in reply.warnings[0]
+    assert "with no knowledge" in reply.warnings[0]

@@ -121,7 +121,7 @@ def test_on_conflict_raise_names_the_fields() -> None:
     assert (problem.type, dict(problem.fields)) == ("job_conflict", {"target_metric": "is 0.5, got 0.9"})
     assert problem.detail == (
         "job job is registered with other values: target_metric is 0.5, got 0.9; go back to those, take another "
-        'job_id, or pass on_conflict="new_version": the job then gets another version, which `version` may name, and '
+        'job_id, or pass on_conflict="new_version": the job then gets a new version (`version` may name it) and '
         "keeps the old one"
     )
     unchanged = do.RegisterJob(spec={"beta_knob": 3}, on_conflict=OnConflict.RAISE)
@@ -131,7 +131,7 @@ def test_on_conflict_raise_names_the_fields() -> None:
 def test_another_version_is_warned_of_in_good_english() -> None:
     life = registered()
     [one] = life.register(target_metric=0.9).warnings
-    assert one.startswith("target_metric differs from version 1 of job job: version 2 starts to learn from nothing")
+    assert one.startswith("target_metric differs from version 1 of job job: version 2 starts with no knowledge")
     [two] = life.register(target_metric=0.8, eta_knob=1.0).warnings
     assert two.startswith("target_metric, eta_knob differ from version 2 of job job: version 3 starts")
     [back] = life.register(target_metric=0.9, eta_knob=0.5).warnings

@@ -48,7 +48,7 @@ def test_a_report_of_a_trial_that_nobody_began_is_named(history: list[RecordedEv
 
 def test_what_no_table_could_hold_is_said(history: list[RecordedEvent]) -> None:
     *before, last = history
-    with pytest.raises(LogBroken, match="tells what no table can hold: cost of trial 1"):
+    with pytest.raises(LogBroken, match="has a value that no table can hold: cost of trial 1"):
         expected_rows(folded([*before, changed(last, cost=float("inf"))]))
 
 

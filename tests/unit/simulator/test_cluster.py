@@ -83,7 +83,7 @@ def test_each_group_is_a_job_whose_recurrences_begin_when_the_trace_says() -> No
 
 
 def test_a_dataset_that_was_not_measured_is_refused() -> None:
-    with pytest.raises(InvalidSimulation, match=r"has the datasets faces, of which no training .* there are shapes"):
+    with pytest.raises(InvalidSimulation, match=r"datasets without measured trainings .*: faces; known are shapes"):
         cluster_cases(made(), [make({32: (5,)})])
 
 

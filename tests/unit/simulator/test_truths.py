@@ -161,11 +161,11 @@ def test_other_batch_sizes_need_other_factors_for_another_target() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"move_from": "v100@30"}, "made problems move from GPU made-2, got v100"),
+        ({"move_from": "v100@30"}, "generated problems move from GPU made-2, got v100"),
         ({"move_from": "made@30"}, "cannot move from made, its own GPU"),
         ({"new_version": "0.9@30"}, "has target metric 0.9 from the beginning"),
-        ({"new_version": "1.0@30"}, "made problems have target metrics from 0.5 to 0.99, got 1"),
-        ({"new_version": "0.4@30"}, "made problems have target metrics from 0.5 to 0.99, got 0.4"),
+        ({"new_version": "1.0@30"}, "generated problems have target metrics from 0.5 to 0.99, got 1"),
+        ({"new_version": "0.4@30"}, "generated problems have target metrics from 0.5 to 0.99, got 0.4"),
     ],
 )
 def test_a_change_for_which_nothing_is_known_is_refused(changes: dict[str, str], said: str) -> None:

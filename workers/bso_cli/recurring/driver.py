@@ -25,7 +25,7 @@ _RULE = 80  # columns at most; a file has no width
 
 
 class Step(Enum):
-    """What follows the end of a launch."""
+    """What happens after the end of a launch."""
 
     AGAIN = "again"  # another launch of the same recurrence
     OVER = "over"  # the recurrence is closed, the next one may come
@@ -148,7 +148,7 @@ class Driver:
         """Finish as interrupted what a program has left open; the next launch may go on with it from a checkpoint."""
         may_resume = self._options.is_kept and self._folder.holds_more(recurrence)
         for trial in [trial for trial in log.trials if trial.is_open]:
-            reason = f"the training {ended.words} without saying how it went"
+            reason = f"the training {ended.words} without reporting its end"
             finish_as_interrupted(self._options.environment["BSO_URL"], trial, reason, may_resume=may_resume)
             _say_trial(log.close(trial, Outcome.INTERRUPTED, reason))
 
@@ -166,7 +166,7 @@ class Driver:
     def _say_end(self, recurrence: Recurrence) -> None:
         if recurrence.exit_code == RELAUNCH:
             asked = counted(len(recurrence.launches), "launch", "launches")
-            words = f"after {asked} the training still asks for another one: that is --launches"
+            words = f"after {asked} the training still asks for another one: --launches allows no more"
             print_notice(styled(f"[yellow]{words}[/]"))
         if not recurrence.trials:
             print_notice(styled("[yellow]the command began no trial: does it train with bso_client?[/]"))

@@ -35,11 +35,11 @@ class Ended:
     def words(self) -> str:
         """The end in words."""
         if self.code is None:
-            return "ended while nobody watched"
+            return "ended while no bso recur ran"
         if self.code > 128:
             with contextlib.suppress(ValueError):
                 name = signal.Signals(self.code - 128).name
-                hint = " (killed, perhaps for want of memory)" if name == "SIGKILL" else ""
+                hint = " (killed, perhaps because memory ran out)" if name == "SIGKILL" else ""
                 return f"was ended by {name}{hint}"
         return f"ended with exit code {self.code}"
 

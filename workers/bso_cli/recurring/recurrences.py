@@ -181,7 +181,7 @@ class RunFolder:
         return found
 
     def save(self, run: Run) -> None:
-        """Keep a run as it is now: the file is replaced as a whole, so that whoever finds it finds it whole."""
+        """Keep a run as it is now: the file is replaced as a whole, so that every reader finds it whole."""
         from bso.schema.envelope import dump
         from bso_client.atomic import replace_file
 

@@ -38,9 +38,9 @@ def export(
 ) -> None:
     """Export the event log, replies included, as JSON lines: one event a line, job by job.
 
-    An export can be imported into any database, is the same whichever it came from, and grows no memory however large
-    it is. A file appears under its name only when it is complete. With --from an export is sorted, freed of repeated
-    lines, and narrowed to jobs.
+    An export can be imported into any database, is the same from every database, and takes constant memory.
+    A file appears under its name only when it is complete. With --from an export is sorted, freed of repeated lines,
+    and narrowed to jobs.
     """
     done = asyncio.run(_export(jobs, output, source, database_url))
     if jobs and not done["events"]:
@@ -92,7 +92,7 @@ def import_(
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Import an export into a database, and make its tables what the log tells.
+    """Import an export into a database, and make its tables agree with the log.
 
     The whole file is checked before anything is written; an error names the line. Each job is one transaction, and
     events that are there already are skipped: an import that was broken off is simply started again. A job whose log
@@ -123,10 +123,10 @@ def rebuild(
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the tables what the event log tells; `bso replay verify` shows beforehand what that changes.
+    """Make the tables agree with the event log; `bso replay verify` shows beforehand what that changes.
 
-    Only what differs is written, in one transaction per job that holds its lock. Rows of which the log ought to tell,
-    and does not, are deleted; what is older than a pruned log stays. Running trials keep their leases.
+    Only what differs is written, in one transaction per job that holds its lock. Rows that the log
+    should have and does not have are deleted; rows older than a pruned log stay. Running trials keep their leases.
 
     With --to the log goes into another database, MySQL, MariaDB, PostgreSQL or SQLite, and the tables are made there.
 
@@ -138,7 +138,7 @@ def rebuild(
         return
     if not yes:
         which = counted(len(jobs), "job") if jobs else "all jobs"
-        typer.confirm(f"Overwrite the tables of {which} where the log says something else?", abort=True, err=True)
+        typer.confirm(f"Overwrite the tables of {which} where the log differs?", abort=True, err=True)
 
     async def run() -> bool:
         from bso.domain.decide import Rules
@@ -204,8 +204,8 @@ async def _each(
 def _tell(result: Rebuilt, *, as_json: bool) -> None:
     if as_json:
         print_json(result)
-    elif result.untold_trials:
-        ended = f"{counted(result.untold_trials, 'trial')} ended before the log begins, and are not in it"
+    elif result.trials_before_log:
+        ended = f"{counted(result.trials_before_log, 'trial')} ended before the log begins, and are not in it"
         print_notice(f"job {result.job_id}: {ended}")
 
 

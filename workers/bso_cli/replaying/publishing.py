@@ -1,4 +1,4 @@
-"""``bso replay publish``: recorded events again, for whoever listens to replays."""
+"""``bso replay publish``: recorded events again, for subscribers of replays."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def publish(
     jobs: JobsArgument = None,
     types: TypesOption = None,
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help=f"Only what was recorded from then on: {EXPECTED}.")
+        str | None, typer.Option(metavar="WHEN", help=f"Only events recorded at or after this time: {EXPECTED}.")
     ] = None,
     before: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Only what was recorded before; in the same forms.")
+        str | None, typer.Option(metavar="WHEN", help="Only events recorded before this time; in the same forms.")
     ] = None,
     after: Annotated[
         int,
         typer.Option(
             min=0,
             metavar="EVENT_ID",
-            help="Only what follows this event, of the first JOB where jobs are named; publishing that was broken off "
-            "says which. In a file: how many different events have gone before.",
+            help="Only events after this one, of the first JOB where jobs are named; a publishing that was broken off "
+            "names it. With --from: the number of different events before.",
             show_default=False,
         ),
     ] = 0,
@@ -59,9 +59,9 @@ def publish(
 ) -> None:
     """Publish recorded events again, on the topic exchange bso.replay.
 
-    Routing keys and bodies are those of live events; the exchange is another one, because trainings and dashboards
-    take what comes from bso.events for news. Bind a queue to bso.replay before: what nobody listens to is gone.
-    Events may arrive twice; (job_id, log_epoch, seq) shows it.
+    Routing keys and bodies are those of live events. The exchange is another one, because trainings and dashboards
+    take every event of bso.events for a new one. Bind a queue to bso.replay before: without one, events are lost.
+    Events may arrive twice; (job_id, log_epoch, seq) identifies them.
     """
     from bso.replay.publishing import Wanted
 

@@ -1,4 +1,4 @@
-"""``bso replay verify``: whether the tables are what the log tells."""
+"""``bso replay verify``: whether the tables agree with the log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def verify(
     """Fold the event log and compare it with the tables, row by row; every difference is named.
 
     Nothing is changed and nothing is locked; jobs may be in use meanwhile. Leases are no part of history. Where old
-    events were pruned the check starts at the snapshot that pruning left; older rows are counted as untold.
+    events were pruned the check starts at the snapshot that pruning left; older rows are only counted.
 
     With --from the log is that of an export, and the tables are still the database's. With --from and --log-only no
     database is needed: that checks a backup.
@@ -108,8 +108,8 @@ def verdict_fields(verdict: Verdict) -> dict[str, object]:
         "trials": verdict.trials,
         "problem": verdict.problem,
         "differences": verdict.differences,
-        "untold_trials": verdict.untold_trials,
-        "untold_power_profiles": verdict.untold_profiles,
+        "trials_before_log": verdict.trials_before_log,
+        "power_profiles_before_log": verdict.profiles_before_log,
     }
 
 
@@ -117,8 +117,8 @@ def print_verdict(verdict: Verdict, most: int) -> None:
     """Print what came of a job's check, at most so many differences."""
     mark = "[green]✓[/]" if verdict.is_sound else "[red]✗[/]"
     found = f"{counted(verdict.events, 'event')}, {counted(verdict.trials, 'trial')}"
-    if verdict.untold_trials or verdict.untold_profiles:
-        rows = (counted(verdict.untold_trials, "trial"), counted(verdict.untold_profiles, "power profile"))
+    if verdict.trials_before_log or verdict.profiles_before_log:
+        rows = (counted(verdict.trials_before_log, "trial"), counted(verdict.profiles_before_log, "power profile"))
         found += f" (older than the log: {' and '.join(rows)})"
     print_result(styled(f"{mark} job {escape(verdict.job_id)}: {found}"))
     if verdict.problem is not None:

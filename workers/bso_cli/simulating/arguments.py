@@ -42,8 +42,8 @@ TruthsOption = Annotated[
         "--truths",
         min=0,
         metavar="SEED",
-        help="Instead of traces: made problems of six families, falling to cliff, their parameters drawn from SEED; "
-        "the default is the cheapest, a middle, the costliest batch size.",
+        help="Generated problems in place of traces: six families, drawn from SEED, each with the cheapest, a middle "
+        "and the costliest batch size as default.",
         show_default=False,
     ),
 ]
@@ -57,9 +57,9 @@ DatasetOption = Annotated[
 PolicyOption = Annotated[str, typer.Option("--policy", metavar="POLICY", help="The policy that decides.")]
 AgainstOption = Annotated[
     str | None,
-    typer.Option("--against", metavar="POLICY", help="Simulate this one, too, and tell the difference."),
+    typer.Option("--against", metavar="POLICY", help="Also simulate this policy, and print the difference."),
 ]
-SeedsOption = Annotated[int, typer.Option("--seeds", min=1, help="Simulate with the seeds 0, 1, ..., one less.")]
+SeedsOption = Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Number of seeds (0 to N-1).")]
 EtaOption = Annotated[
     float, typer.Option("--eta", min=0.0, max=1.0, help="eta_knob: 1 counts energy alone, 0 time alone.")
 ]
@@ -71,7 +71,7 @@ DriftOption = Annotated[
     typer.Option(
         "--drift",
         metavar="DRIFT",
-        help="What changes on the way: epochs:x2.5@50, epoch-cost:x2.5@50, epoch-cost:+1%, optimum@50, optimum:+2@50; "
+        help="Changes over time: epochs:x2.5@50, epoch-cost:x2.5@50, epoch-cost:+1%, optimum@50, optimum:+2@50; "
         "several with commas between.",
     ),
 ]
@@ -80,8 +80,8 @@ MoveOption = Annotated[
     typer.Option(
         "--move-from",
         metavar="GPU@N",
-        help="The job runs on this GPU at first, and from recurrence N on on its own one: v100@30; with --truths the "
-        "other GPU is made-2.",
+        help="The job runs on this GPU before recurrence N, and then on its own: v100@30; with --truths the other GPU "
+        "is made-2.",
     ),
 ]
 VersionOption = Annotated[
@@ -89,8 +89,8 @@ VersionOption = Annotated[
     typer.Option(
         "--new-version",
         metavar="TARGET@N",
-        help="From recurrence N on the job has another target metric, which makes a new version: 0.65@30; with traces "
-        "it needs one --dataset.",
+        help="At recurrence N the job gets this target metric, and so a new version: 0.65@30; with traces it needs one "
+        "--dataset.",
     ),
 ]
 NoiseOption = Annotated[
@@ -98,8 +98,7 @@ NoiseOption = Annotated[
     typer.Option(
         "--noise",
         metavar="NOISE",
-        help="How costs vary though nothing changes: run:0.3, epoch:0.3, spikes:0.1x3, node:0.3; several with commas "
-        "between.",
+        help="Random variation of costs: run:0.3, epoch:0.3, spikes:0.1x3, node:0.3; several with commas between.",
     ),
 ]
 FailureRateOption = Annotated[
@@ -158,13 +157,13 @@ def problems_of_single(
     from bso.simulator.truths import made_problems
 
     if traces is not None and str(traces) != os.environ.get("BSO_TRACES"):
-        raise typer.BadParameter(f"made problems need no traces, got {traces}", param_hint="--truths")
+        raise typer.BadParameter(f"generated problems need no traces, got {traces}", param_hint="--truths")
     if gpus or _changes(options):
-        raise typer.BadParameter("made problems have no GPU, and job settings of their own", param_hint="--truths")
+        raise typer.BadParameter("generated problems have no GPU, and their own job settings", param_hint="--truths")
     made = {problem.workload.dataset: problem for problem in made_problems(truths, changes=changes)}
     unknown = [name for name in options.datasets if name not in made]
     if unknown:
-        raise typer.BadParameter(f"no made problem is called {unknown[0]}; there are {', '.join(made)}")
+        raise typer.BadParameter(f"no generated problem is called {unknown[0]}; there are {', '.join(made)}")
     return tuple(made[name] for name in options.datasets or made)
 
 
@@ -277,7 +276,7 @@ def _unknown(dataset: str, train: TrainTrace, options: WorkloadOptions) -> Workl
         raise InvalidSimulation(f"{train.path} holds no run of dataset {dataset}; it holds {held}")
     if len(keys) > 1:
         names = "; ".join(" ".join(key) for key in keys)
-        raise InvalidSimulation(f"dataset {dataset} was trained in several ways, which no option tells apart: {names}")
+        raise InvalidSimulation(f"dataset {dataset} was trained in ways that no option distinguishes: {names}")
     if options.target_metric is None or options.max_epochs is None or options.default_batch_size is None:
         raise typer.BadParameter(
             f"dataset {dataset} is not known: give --target-metric, --max-epochs and --default-batch-size, or describe "

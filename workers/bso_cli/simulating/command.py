@@ -188,9 +188,11 @@ def cluster(
 def make_trace(
     traces: TracesArgument,
     groups: Annotated[int, typer.Option("--groups", min=1, help="How many jobs recur.")] = 20,
-    recurrences: Annotated[int, typer.Option("--recurrences", "-n", min=1, help="How often, in the mean.")] = 50,
+    recurrences: Annotated[
+        int, typer.Option("--recurrences", "-n", min=1, help="Mean number of recurrences of a job.")
+    ] = 50,
     overlap: Annotated[
-        float, typer.Option("--overlap", min=0.0, help="How many others run, in the mean, when one begins.")
+        float, typer.Option("--overlap", min=0.0, help="Mean number of other recurrences that run when one begins.")
     ] = 1.0,
     gpu: Annotated[
         str | None, typer.Option("--gpu", help="Runtimes are those of this GPU. [default: the first]")

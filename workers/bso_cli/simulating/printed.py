@@ -75,7 +75,7 @@ def as_json(summaries: Sequence[Summary], difference: Difference | None) -> dict
 def sentence_of(difference: Difference) -> str:
     """What one policy wastes less than the other, for people."""
     shown = (f"{_with_interval(estimate, sign='+')} @{horizon}" for horizon, estimate in difference.regret.items())
-    return f"{difference.policy} less {difference.against}, with the same luck: regret {', '.join(shown)}"
+    return f"{difference.policy} minus {difference.against}, with the same luck: regret {', '.join(shown)}"
 
 
 def tables_of(summary: Summary, console: Console) -> tuple[Table, ...]:

@@ -45,7 +45,7 @@ def test_recurrences_that_overlap_spread_around_the_default_until_something_has_
     trainings = Trainings().register()
     begun = [trainings.life.begin(f"r{number}", hardware=A100) for number in range(6)]
     assert [trial.batch_size for trial in begun] == [256, 512, 128, 64, 256, 256]
-    assert "256, the default, is under way" in begun[1].reason
+    assert "256, the default, is still running" in begun[1].reason
     for trial in begun:
         trainings.end(trial)
     assert trainings.chosen(range(6, 40))[14:].count(trainings.best()) >= 16

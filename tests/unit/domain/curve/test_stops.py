@@ -25,7 +25,7 @@ def test_an_exploration_whose_epochs_turn_out_dear_is_stopped_after_the_first() 
 
 @pytest.mark.parametrize(
     ("epochs", "max_epochs", "words"),
-    [(30.0, 31, "will hardly converge within 31 epochs"), (300.0, 10**6, "takes far longer than expected")],
+    [(30.0, 31, "is unlikely to converge within 31 epochs"), (300.0, 10**6, "takes far longer than expected")],
 )
 def test_what_is_long_overdue_is_stopped(epochs: float, max_epochs: int, words: str) -> None:
     trainings = Trainings(noise=0.1).register(max_epochs=max_epochs)

@@ -103,7 +103,7 @@ def test_the_forecast_stretches_what_earlier_runs_needed() -> None:
     assert told is not None
     assert math.exp(told.ln_epochs) == pytest.approx(30.0)
     assert told.at == 10.0
-    assert told.words == "it was after 10 epochs where runs were that needed 30 in all"
+    assert told.words == "at epoch 10 it was as close to the target as earlier runs that needed 30 epochs"
 
 
 def test_a_landmark_that_one_run_has_passed_says_nothing() -> None:
@@ -202,7 +202,7 @@ def test_a_run_that_is_nearly_there_goes_on_above_the_bound(experienced: CurvedT
     told = experienced.train_for(trial, needed, up_to=needed - 1)
     assert not told.should_stop
     assert told.cost > trial.bound
-    assert f"that needed {needed} in all: to go on is cheaper than a fresh run" in told.reason
+    assert f"that needed {needed} epochs; going on is cheaper than a fresh run" in told.reason
     assert experienced.train_for(trial, needed).outcome is Outcome.CONVERGED
 
 
@@ -260,7 +260,7 @@ def test_an_exploration_is_stopped_when_its_curve_says_that_it_is_slow(experienc
     assert why_to_stop(beliefs, usual, 128, recurrences=10, rise=0.0) is None
     slow = dataclasses.replace(usual, forecast=LONG)
     reason = why_to_stop(beliefs, slow, 128, recurrences=10, rise=0.0)
-    assert str(reason).endswith("by its validation curve, it was after 4 epochs where runs were that needed 90 in all")
+    assert str(reason).endswith("; at epoch 4 it was as close to the target as earlier runs that needed 90 epochs")
 
 
 @pytest.mark.parametrize("epochs", [5.0, 60.0, 95.0])

@@ -1,4 +1,4 @@
-"""A transport that writes down each answer, so that ``bso recur`` can follow the training that it launched."""
+"""A transport that logs each reply to a file, so that ``bso recur`` can follow the training that it launched."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bso.domain.replies import EpochJudged, Reply, TrialBegun, TrialFinished
 from bso_client.transports.transport import Transport
 
 
-class NarratedTransport:
+class LoggedTransport:
     """Calls another transport and appends each reply about a trial to a file, one message a line.
 
-    With it stands what it answers, as far as it measures. A line is written at once and in one piece, so that the
+    Each line also has the measurements of its command. It is written at once and in one piece, so that the
     reader knows of the trial whatever kills this process. A file that cannot be written harms nothing.
     """
 
@@ -27,7 +27,7 @@ class NarratedTransport:
         await self._transport.start()
 
     async def call(self, request: Request, *, timeout_s: float) -> Reply:
-        """The other transport's reply, written down."""
+        """The other transport's reply, which is also logged."""
         reply = await self._transport.call(request, timeout_s=timeout_s)
         if isinstance(reply, TrialBegun | EpochJudged | TrialFinished):
             self._write(request, reply)
@@ -57,7 +57,7 @@ def _line(request: Request, reply: TrialBegun | EpochJudged | TrialFinished) -> 
 
 
 def _measured(command: Command) -> dict[str, object]:
-    """What the training said and the reply does not repeat."""
+    """What the training reported and the reply does not repeat."""
     match command:
         case BeginTrial():
             return {"energy_method": command.hardware.energy_method}
