@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Self
 
-from bso_broker.connection import BrokerAddress, connect
+from bso_broker.connection import BrokerAddress, connect, disconnect
 from bso_broker.consumer import CommandConsumer
 from bso_broker.dead_letters import DeadLetters
 from bso_broker.declaration import declare
@@ -13,8 +13,6 @@ from bso_broker.publisher import EventPublisher, PublishingLink, ReplyingLink, R
 from bso_broker.rpc import RpcClient
 from bso_broker.subscriber import EventSubscriber
 from bso_broker.topology import REPLAY
-
-_CLOSE_TIMEOUT_S = 3.0
 
 
 class RabbitBroker:
@@ -43,7 +41,7 @@ class RabbitBroker:
         try:
             await declare(connection)
         finally:
-            await connection.close(timeout=_CLOSE_TIMEOUT_S)
+            await disconnect(connection)
 
     def rpc_client(self) -> RpcClient:
         """For clients, with connections of its own."""
