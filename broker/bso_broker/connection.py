@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote
 
 import aio_pika
@@ -41,7 +41,7 @@ from bso_broker.errors import (
 )
 from bso_broker.messages import check_size
 from bso_broker.pauses import FIRST_BACKOFF_S, Pauses
-from bso_broker.underlay import Connection, RobustConnection, Sockets, underlay_of
+from bso_broker.underlay import RobustConnection, underlay_of
 
 # Python prints a library's warnings on stderr where logging is not set up: a training script should not see each retry.
 for _library in ("aio_pika", "aiormq"):
@@ -92,52 +92,28 @@ class BrokerAddress:
         return url.update_query({"heartbeat": str(self.heartbeat_s), "name": name} | dict(url.query))
 
 
-async def connect(address: BrokerAddress, *, name: str, largest_body: int = MAX_ANSWER_BYTES) -> Connection:
-    """Open a connection that is not made again, or raise an error of ours that says what to do about it."""
-    connection = Connection(address.named(name), largest_body=largest_body)
-    try:
-        async with asyncio.timeout(address.connect_timeout_s):
-            await connection.connect()
-    except (aiormq.AMQPError, OSError, ValueError) as error:
-        connection.sockets.abort()
-        await connection.close()
-        raise _explain_connecting(error, address) from error
-    return connection
+class Connection(RobustConnection):
+    """A connection that aio-pika makes again whenever it breaks, after growing pauses, until it is closed.
 
+    It has no deadline, and aio-pika may hang: whoever gives up waiting closes it, and makes another.
+    """
 
-async def disconnect(connection: Connection) -> None:
-    """Close it, never raising, also where the broker is frozen."""
-    await _close_in_time(connection.close(_closed_here()), connection.sockets)
-
-
-class LastingConnection:
-    """A connection that aio-pika makes again whenever it breaks, after growing pauses, until it is closed."""
-
-    def __init__(self, address: BrokerAddress, *, name: str, largest_body: int) -> None:
+    def __init__(self, address: BrokerAddress, *, name: str, largest_body: int = MAX_ANSWER_BYTES) -> None:
+        super().__init__(address.named(name), largest_body=largest_body)
         self._address = address
-        self._loop = asyncio.get_running_loop()
         self._pauses = Pauses()
-        self._robust = RobustConnection(address.named(name), largest_body=largest_body)
-        self._robust.reconnect_interval = FIRST_BACKOFF_S
-        self._robust.close_callbacks.add(self._broken)
+        self.reconnect_interval = FIRST_BACKOFF_S
+        self.close_callbacks.add(self._broken)
         self._born_s = 0.0
-        self._is_over = asyncio.Event()  # set unless ``ready`` has returned the connection, and it has not broken since
+        self._is_over = asyncio.Event()  # set unless ``opened`` has returned, and the connection not broken since
         self._is_over.set()
-        self._failure: asyncio.Future[BaseException | None] = self._loop.create_future()
+        self._failure: asyncio.Future[BaseException | None] = self.loop.create_future()
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the broker takes nothing from it, because its memory or its disk is full."""
-        return self._robust.sockets.is_blocked
-
-    async def ready(self) -> RobustConnection:
-        """The connection, once it is open; an error of ours when the attempt under way, or the next, fails.
-
-        It has no deadline, and aio-pika may hang: who gives up closes this connection and makes another.
-        """
+    async def opened(self) -> Self:
+        """Wait until it is open; raises an error of ours when the attempt under way, or the next, fails."""
         await self._is_over.wait()
-        self._failure = self._loop.create_future()
-        connecting = asyncio.create_task(self._robust.connect(timeout=self._address.connect_timeout_s))
+        self._failure = self.loop.create_future()
+        connecting = asyncio.create_task(self.connect(timeout=self._address.connect_timeout_s))
         try:
             either: list[asyncio.Future[Any]] = [connecting, self._failure]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -147,45 +123,58 @@ class LastingConnection:
             failure = self._failure.result()
             raise _explain_connecting(failure, self._address) from failure
         await connecting  # it is done: nothing happens between here and the end
-        self._born_s = self._loop.time()
+        self._born_s = self.loop.time()
         self._is_over.clear()
-        return self._robust
+        return self
 
     def _broken(self, _: object, error: BaseException | None) -> None:
         """aio-pika calls this when an attempt has failed, and when the connection breaks."""
-        lived_s = 0.0 if self._is_over.is_set() else self._loop.time() - self._born_s
-        self._robust.reconnect_interval = self._pauses.after(lived_s)
+        lived_s = 0.0 if self._is_over.is_set() else self.loop.time() - self._born_s
+        self.reconnect_interval = self._pauses.after(lived_s)
         if not self._is_over.is_set():
             self._is_over.set()
         elif not self._failure.done():
             self._failure.set_result(error)
 
     async def renew(self) -> None:
-        """Give up the connection that ``ready`` returned, if it is not broken already: aio-pika makes another."""
+        """Give up what ``opened`` has opened, if it is not broken already: aio-pika connects again."""
         if not self._is_over.is_set():
-            await _close_in_time(underlay_of(self._robust).close(_closed_here()), self._robust.sockets)
+            await self._close_in_time(underlay_of(self).close(_closed_here()))
 
-    async def close(self) -> None:
+    @override
+    async def close(self, exc: object = None) -> None:
         """Disconnect, never raising, also where the broker is frozen."""
-        self._robust.close_callbacks.discard(self._broken)
-        await _close_in_time(self._robust.close(_closed_here()), self._robust.sockets)
-        self._robust.sockets.abort()  # aio-pika does not close a connection over which it hung
+        self.close_callbacks.discard(self._broken)
+        await self._close_in_time(super().close(_closed_here()))
+        self.sockets.abort()  # aio-pika does not close a connection over which it hung
+
+    async def _close_in_time(self, closing: Coroutine[object, object, object]) -> None:
+        task = asyncio.ensure_future(closing)
+        _, late = await asyncio.wait([task], timeout=_CLOSE_TIMEOUT_S)
+        if late:
+            self.sockets.abort()
+            _, late = await asyncio.wait([task], timeout=_CLOSE_TIMEOUT_S)
+        if late:
+            task.cancel()
+        elif not task.cancelled():
+            task.exception()  # nobody has to know
+
+
+async def connect(address: BrokerAddress, *, name: str, largest_body: int = MAX_ANSWER_BYTES) -> Connection:
+    """Open a connection, or raise an error of ours that says what to do about it."""
+    connection = Connection(address, name=name, largest_body=largest_body)
+    try:
+        async with asyncio.timeout(address.connect_timeout_s):
+            return await connection.opened()
+    except BaseException as error:
+        await connection.close()
+        if isinstance(error, TimeoutError):
+            raise _explain_connecting(error, address) from error
+        raise
 
 
 def _closed_here() -> ConnectionLost:
     return ConnectionLost("closed by this side")  # aiormq's default would look like a cancellation
-
-
-async def _close_in_time(closing: Coroutine[object, object, object], sockets: Sockets) -> None:
-    task = asyncio.ensure_future(closing)
-    _, late = await asyncio.wait([task], timeout=_CLOSE_TIMEOUT_S)
-    if late:
-        sockets.abort()
-        _, late = await asyncio.wait([task], timeout=_CLOSE_TIMEOUT_S)
-    if late:
-        task.cancel()
-    elif not task.cancelled():
-        task.exception()  # nobody has to know
 
 
 async def publish(exchange: AbstractExchange, message: aio_pika.Message, *, routing_key: str, timeout_s: float) -> None:

@@ -13,14 +13,14 @@ from typing_extensions import override
 
 from bso.domain.errors import BsoError
 from bso.schema.envelope import MAX_MESSAGE_BYTES
-from bso_broker.connection import BrokerAddress
+from bso_broker.connection import BrokerAddress, Connection
 from bso_broker.declaration import declare_if_allowed, depth_of
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
 from bso_broker.messages import Delivery
 from bso_broker.parked_commands import parked_for_s
 from bso_broker.session import Session
 from bso_broker.topology import COMMAND_QUEUE
-from bso_broker.underlay import RobustConnection, discarded_bytes, is_mended
+from bso_broker.underlay import discarded_bytes, is_mended
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ConsumerSession(Session):
     """
 
     _channel: aiormq.Channel
-    _connection: RobustConnection
+    _connection: Connection
 
     def __init__(
         self,

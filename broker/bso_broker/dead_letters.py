@@ -14,13 +14,13 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 from pamqp import encode
 
 from bso.schema.envelope import MAX_MESSAGE_BYTES
-from bso_broker.connection import BrokerAddress, connect, disconnect, explain, is_lost, publish
+from bso_broker.connection import BrokerAddress, Connection, connect, explain, is_lost, publish
 from bso_broker.declaration import depth_of
 from bso_broker.errors import BrokerClosed, BrokerUnreachable
 from bso_broker.messages import DeadLetter, Delivery, Headers, QueueCounts
 from bso_broker.publisher import PublishingLink, field_table
 from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EXPIRED
-from bso_broker.underlay import Connection, discarded_bytes
+from bso_broker.underlay import discarded_bytes, open_channel
 
 REASON_HEADER = "bso-reason"
 SENDER_HEADER = "bso-original-user"
@@ -108,7 +108,7 @@ class DeadLetters:
         self._connection = await connect(self._address, name="bso operator", largest_body=MAX_MESSAGE_BYTES)
         try:
             async with self._deadline() as connection:
-                self._channel = await connection.channel(on_return_raises=True)
+                self._channel = await open_channel(connection, confirms=True)
                 self._letters = await self._channel.get_queue(DEAD_LETTERS, ensure=False)
         except BaseException:
             await self.__aexit__()
@@ -117,7 +117,7 @@ class DeadLetters:
 
     async def __aexit__(self, *_: object) -> None:
         if self._connection is not None:
-            await disconnect(self._connection)
+            await self._connection.close()
             self._connection = None
 
     async def counts(self) -> QueueCounts:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import TypeAlias, assert_never
 
-import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection
 from aiormq.exceptions import ChannelLockedResource, ChannelPreconditionFailed
 from pamqp.common import FieldTable
@@ -15,6 +14,7 @@ from bso_broker.connection import explain, is_lost
 from bso_broker.errors import BrokerUnreachable, NotPermitted, TopologyMismatch
 from bso_broker.messages import QueueDepth
 from bso_broker.topology import TOPOLOGY, Arguments, Binding, Exchange, Queue
+from bso_broker.underlay import open_channel
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +41,14 @@ async def declare(connection: AbstractConnection, *, timeout_s: float = 30.0) ->
     differing: list[str] = []
     try:
         async with asyncio.timeout(timeout_s):
-            channel = await _new_channel(connection)
+            channel = await open_channel(connection, confirms=False)
             for part in _PARTS:
                 doing = _name(part)
                 try:
                     await _create(channel, part)
                 except (ChannelPreconditionFailed, ChannelLockedResource) as error:
                     differing.append(f"the {doing} exists with other properties than this release needs ({error})")
-                    channel = await _new_channel(connection)
+                    channel = await open_channel(connection, confirms=False)
             await channel.close()
     except TimeoutError as error:
         raise BrokerUnreachable(f"the broker did not answer within {timeout_s:g} s when declaring {doing}") from error
@@ -89,20 +89,13 @@ async def _create(channel: AbstractChannel, part: Part) -> None:
             assert_never(part)
 
 
-async def _new_channel(connection: AbstractConnection) -> aio_pika.Channel:
-    """A channel that aio-pika does not open again by itself, with all that it declared."""
-    channel = aio_pika.Channel(connection, publisher_confirms=False)
-    await channel.initialize()
-    return channel
-
-
 async def depth_of(connection: AbstractConnection, queue: str) -> QueueDepth:
     """Count what waits in a queue, on a channel of its own, since a missing queue closes it. It has no deadline.
 
     TopologyMissing: there is no such queue. NotPermitted: this login may not look at it.
     """
     try:
-        channel = await _new_channel(connection)
+        channel = await open_channel(connection, confirms=False)
         found = (await channel.declare_queue(queue, passive=True)).declaration_result
         await channel.close()
     except BaseException as error:

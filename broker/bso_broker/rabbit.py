@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Self
 
-from bso_broker.connection import BrokerAddress, connect, disconnect
+from bso_broker.connection import BrokerAddress, connect
 from bso_broker.consumer import CommandConsumer
 from bso_broker.dead_letters import DeadLetters
 from bso_broker.declaration import declare
@@ -41,7 +41,7 @@ class RabbitBroker:
         try:
             await declare(connection)
         finally:
-            await disconnect(connection)
+            await connection.close()
 
     def rpc_client(self) -> RpcClient:
         """For clients, with connections of its own."""

@@ -20,10 +20,10 @@ from pamqp.commands import Basic
 
 from bso.domain.errors import BsoError, Misconfigured
 from bso.schema.envelope import MAX_ANSWER_BYTES
-from bso_broker.connection import BrokerAddress, LastingConnection, explain, is_lost, publish
+from bso_broker.connection import BrokerAddress, Connection, explain, is_lost, publish
 from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost
 from bso_broker.pauses import YOUNG_S, Pauses
-from bso_broker.underlay import RobustConnection, open_fast_channel, underlay_channel_of, underlay_of
+from bso_broker.underlay import open_channel, open_fast_channel, underlay_channel_of, underlay_of
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Session(ABC):
         self.address = address
         self.lost = asyncio.Event()
         self.cause: BsoError | None = None
-        self.connections: dict[str, LastingConnection] = {}
+        self.connections: dict[str, Connection] = {}
         """By name; the link hands on those of the session before."""
         self.is_connecting = False
         self._channels: list[aiormq.Channel] = []
@@ -50,29 +50,25 @@ class Session(ABC):
     @property
     def is_blocked(self) -> bool:
         """Whether the broker takes nothing from one of its connections, because its memory or its disk is full."""
-        return any(connection.is_blocked for connection in self.connections.values())
+        return any(connection.sockets.is_blocked for connection in self.connections.values())
 
-    async def connect(self, name: str, *, largest_body: int = MAX_ANSWER_BYTES) -> RobustConnection:
+    async def connect(self, name: str, *, largest_body: int = MAX_ANSWER_BYTES) -> Connection:
         """The connection of this name, once it is open. Bodies larger than ``largest_body`` are not read from it."""
         if name not in self.connections:
-            self.connections[name] = LastingConnection(self.address, name=name, largest_body=largest_body)
+            self.connections[name] = Connection(self.address, name=name, largest_body=largest_body)
         self.is_connecting = True
-        connection = await self.connections[name].ready()
+        connection = await self.connections[name].opened()
         self.is_connecting = False
         underlay_of(connection).closing.add_done_callback(self._gone)
         return connection
 
-    async def channel(self, connection: RobustConnection, *, confirms: bool) -> aio_pika.Channel:
-        """Open a channel that belongs to this session, which ends when the channel does.
-
-        It is none that aio-pika opens again by itself.
-        """
-        channel = aio_pika.Channel(connection, publisher_confirms=confirms, on_return_raises=confirms)
-        await channel.initialize()
+    async def channel(self, connection: Connection, *, confirms: bool) -> aio_pika.Channel:
+        """Open a channel that belongs to this session, which ends when the channel does."""
+        channel = await open_channel(connection, confirms=confirms)
         self._adopt(await underlay_channel_of(channel))
         return channel
 
-    async def fast_channel(self, connection: RobustConnection, *, confirms: bool) -> aiormq.Channel:
+    async def fast_channel(self, connection: Connection, *, confirms: bool) -> aiormq.Channel:
         """Open a channel for what a worker does thousands of times per second; else as ``channel``."""
         channel = await open_fast_channel(connection, confirms=confirms)
         self._adopt(channel)
@@ -193,7 +189,7 @@ class Link(Generic[S]):
 
     async def _run(self) -> None:
         pauses = Pauses()
-        connections: dict[str, LastingConnection] = {}
+        connections: dict[str, Connection] = {}
         try:
             while True:
                 _raise_if_cancelled()
@@ -273,7 +269,7 @@ class Link(Generic[S]):
             self._news.notify_all()
 
 
-async def _close_all(connections: dict[str, LastingConnection]) -> None:
+async def _close_all(connections: dict[str, Connection]) -> None:
     closing = [connection.close() for connection in connections.values()]
     connections.clear()
     await asyncio.gather(*closing)

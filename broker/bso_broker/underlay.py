@@ -38,17 +38,8 @@ _TYPE, _ENCODING, _HEADERS, _DELIVERY_MODE, _TIMESTAMP, _MORE = 0x8000, 0x4000, 
 _HARD_TO_READ = _HEADERS | _TIMESTAMP | _MORE
 
 
-class Connection(aio_pika.Connection):
-    """One connection of aio-pika's, over the transport below."""
-
-    def __init__(self, url: URL, *, largest_body: int = MAX_ANSWER_BYTES) -> None:
-        super().__init__(url)
-        self.sockets = Sockets(is_secure=url.scheme == "amqps", largest_body=largest_body)
-        self.kwargs["transport_factory"] = self.sockets
-
-
 class RobustConnection(aio_pika.RobustConnection):
-    """A connection that aio-pika makes again whenever it breaks, over the transport below. It never gives up."""
+    """A connection of aio-pika's over the transport below. It never gives up connecting."""
 
     def __init__(self, url: URL, *, largest_body: int = MAX_ANSWER_BYTES) -> None:
         super().__init__(url, fail_fast=False)
@@ -66,6 +57,13 @@ def underlay_of(connection: AbstractConnection) -> aiormq.Connection:
 async def underlay_channel_of(channel: AbstractChannel) -> aiormq.Channel:
     """The aiormq channel of the moment."""
     return cast(aiormq.Channel, await channel.get_underlay_channel())
+
+
+async def open_channel(connection: AbstractConnection, *, confirms: bool) -> aio_pika.Channel:
+    """Open a channel that aio-pika does not open again by itself, with all that was declared on it."""
+    channel = aio_pika.Channel(connection, publisher_confirms=confirms, on_return_raises=confirms)
+    await channel.initialize()
+    return channel
 
 
 async def open_fast_channel(connection: AbstractConnection, *, confirms: bool) -> aiormq.Channel:

@@ -23,7 +23,7 @@ DATABASE_ADVICE = "is it running, and are host, port, login and name of the data
 
 async def check_broker(places: Places) -> list[Finding]:
     """Login, queues, workers, and whether one of them answers."""
-    from bso_broker.connection import BrokerAddress, connect, disconnect
+    from bso_broker.connection import BrokerAddress, connect
 
     address = BrokerAddress(url=places.optimizer_url)
     started = time.perf_counter()
@@ -34,7 +34,7 @@ async def check_broker(places: Places) -> list[Finding]:
         queues, has_workers = await _check_queues(connection)
         findings += queues
     finally:
-        await disconnect(connection)
+        await connection.close()
     return [*findings, await _check_answer(places)] if has_workers else findings
 
 

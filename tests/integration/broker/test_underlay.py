@@ -8,7 +8,6 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import aio_pika
 import aiormq
 import pytest
 from aiormq.abc import ChannelFrame
@@ -21,9 +20,9 @@ from typing_extensions import override
 from yarl import URL
 
 from bso_broker.underlay import (
-    Connection,
     FrameReader,
     RobustConnection,
+    open_channel,
     open_fast_channel,
     underlay_channel_of,
     underlay_of,
@@ -46,30 +45,19 @@ class Refusing(TransportFactory):
 
 
 @pytest.fixture
-async def connection(amqp_url: str) -> AsyncIterator[Connection]:
-    connection = Connection(URL(amqp_url))
+async def connection(amqp_url: str) -> AsyncIterator[RobustConnection]:
+    connection = RobustConnection(URL(amqp_url))
     await connection.connect()
     yield connection
     await connection.close()
 
 
 @pytest.fixture
-async def channel(connection: Connection) -> aiormq.Channel:
+async def channel(connection: RobustConnection) -> aiormq.Channel:
     return await open_fast_channel(connection, confirms=True)
 
 
-async def test_kwargs_reach_aiormq() -> None:
-    connection = Connection(NOWHERE)
-    connection.kwargs["transport_factory"] = Refusing()
-    with pytest.raises(ConnectionRefusedError, match="ours"):
-        await connection.connect()
-    await connection.close()
-    assert connection.kwargs["transport_factory"].asked == 1, (
-        "aio-pika hands its kwargs to aiormq no more: writes are not coalesced, bad and large messages not repaired"
-    )
-
-
-async def test_failed_attempts_are_announced_and_the_pause_is_read_before_each() -> None:
+async def test_a_connection_asks_our_transport_announces_failures_and_reads_the_pause_each_time() -> None:
     connection = RobustConnection(NOWHERE)
     connection.kwargs["transport_factory"] = factory = Refusing()
     failures: list[BaseException | None] = []
@@ -90,19 +78,20 @@ async def test_failed_attempts_are_announced_and_the_pause_is_read_before_each()
     assert all(isinstance(failure, ConnectionRefusedError) for failure in failures), (
         "aio-pika hands the error of a failed attempt to close_callbacks no more: a wrong password is not reported"
     )
+    assert factory.asked >= 1, (
+        "aio-pika hands its kwargs to aiormq no more: writes are not coalesced, bad and large messages not repaired"
+    )
     assert factory.asked >= 3, "aio-pika reads reconnect_interval once only: pauses do not grow"
 
 
-async def test_the_connection_below_is_aiormqs(connection: Connection) -> None:
+async def test_the_connection_below_is_aiormqs(connection: RobustConnection) -> None:
     assert isinstance(underlay_of(connection), aiormq.Connection), (
         "connection.transport.connection is something else: a worker's channels cannot be opened"
     )
 
 
-async def test_the_channel_below_is_aiormqs(connection: Connection) -> None:
-    opened = aio_pika.Channel(connection, publisher_confirms=True, on_return_raises=True)
-    await opened.initialize()
-    assert isinstance(await underlay_channel_of(opened), aiormq.Channel), (
+async def test_the_channel_below_is_aiormqs(connection: RobustConnection) -> None:
+    assert isinstance(await underlay_channel_of(await open_channel(connection, confirms=True)), aiormq.Channel), (
         "get_underlay_channel returns something else: a session does not notice that its channel is gone"
     )
 

@@ -119,7 +119,7 @@ def _wait_until_all_consume(amqp_url: str, crew: list[_Worker]) -> None:
 
 
 async def _consumers(amqp_url: str) -> int:
-    from bso_broker.connection import BrokerAddress, connect, disconnect
+    from bso_broker.connection import BrokerAddress, connect
     from bso_broker.declaration import depth_of
     from bso_broker.topology import COMMAND_QUEUE
 
@@ -133,7 +133,7 @@ async def _consumers(amqp_url: str) -> int:
     except Exception:  # noqa: BLE001  # not declared yet, in whatever words the broker has for it
         return 0
     finally:
-        await disconnect(connection)
+        await connection.close()
 
 
 def _last_words(log: Path) -> str:
