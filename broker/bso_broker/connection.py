@@ -1,4 +1,4 @@
-"""One connection to RabbitMQ, opened with a deadline and with errors that say what to do."""
+"""Connections to RabbitMQ by aio-pika, with deadlines, pauses between attempts, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any, Self
 from urllib.parse import unquote
 
+import aio_pika
 import aiormq
+from aio_pika.abc import AbstractExchange
 from aiormq.exceptions import (
-    AMQPConnectionError,
     AuthenticationError,
     ChannelAccessRefused,
     ChannelNotFoundEntity,
@@ -24,7 +27,7 @@ from typing_extensions import override
 from yarl import URL
 
 from bso.domain.errors import BsoError
-from bso_broker.coalescing import Connection
+from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.errors import (
     BrokerUnreachable,
     ConnectionLost,
@@ -36,9 +39,15 @@ from bso_broker.errors import (
     TopologyMissing,
     VirtualHostRefused,
 )
+from bso_broker.messages import check_size
+from bso_broker.pauses import FIRST_BACKOFF_S, Pauses
+from bso_broker.underlay import RobustConnection, underlay_of
 
 # Python prints a library's warnings on stderr where logging is not set up: a training script should not see each retry.
-logging.getLogger("aiormq").addHandler(logging.NullHandler())
+for _library in ("aio_pika", "aiormq"):
+    logging.getLogger(_library).addHandler(logging.NullHandler())
+
+_CLOSE_TIMEOUT_S = 1.0
 
 _EXAMPLE = "amqp://user:password@host:5672/virtual-host"
 
@@ -83,23 +92,117 @@ class BrokerAddress:
         return url.update_query({"heartbeat": str(self.heartbeat_s), "name": name} | dict(url.query))
 
 
-async def connect(address: BrokerAddress, *, name: str) -> Connection:
+class Connection(RobustConnection):
+    """A connection that aio-pika makes again whenever it breaks, after growing pauses, until it is closed.
+
+    It has no deadline, and aio-pika may hang: whoever gives up waiting closes it, and makes another.
+    """
+
+    def __init__(self, address: BrokerAddress, *, name: str, largest_body: int = MAX_ANSWER_BYTES) -> None:
+        super().__init__(address.named(name), largest_body=largest_body)
+        self._address = address
+        self._pauses = Pauses()
+        self.reconnect_interval = FIRST_BACKOFF_S
+        self.close_callbacks.add(self._broken)
+        self._born_s = 0.0
+        self._is_over = asyncio.Event()  # set unless ``opened`` has returned, and the connection not broken since
+        self._is_over.set()
+        self._failure: asyncio.Future[BaseException | None] = self.loop.create_future()
+
+    async def opened(self) -> Self:
+        """Wait until it is open; raises an error of ours when the attempt under way, or the next, fails."""
+        await self._is_over.wait()
+        self._failure = self.loop.create_future()
+        connecting = asyncio.create_task(self.connect(timeout=self._address.connect_timeout_s))
+        try:
+            either: list[asyncio.Future[Any]] = [connecting, self._failure]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            connecting.cancel()
+        if self._failure.done():
+            failure = self._failure.result()
+            raise _explain_connecting(failure, self._address) from failure
+        await connecting  # it is done: nothing happens between here and the end
+        self._born_s = self.loop.time()
+        self._is_over.clear()
+        return self
+
+    def _broken(self, _: object, error: BaseException | None) -> None:
+        """aio-pika calls this when an attempt has failed, and when the connection breaks."""
+        lived_s = 0.0 if self._is_over.is_set() else self.loop.time() - self._born_s
+        self.reconnect_interval = self._pauses.after(lived_s)
+        if not self._is_over.is_set():
+            self._is_over.set()
+        elif not self._failure.done():
+            self._failure.set_result(error)
+
+    async def renew(self) -> None:
+        """Give up what ``opened`` has opened, if it is not broken already: aio-pika connects again."""
+        if not self._is_over.is_set():
+            await self._close_in_time(underlay_of(self).close(_closed_here()))
+
+    @override
+    async def close(self, exc: object = None) -> None:
+        """Disconnect, never raising, also where the broker is frozen."""
+        self.close_callbacks.discard(self._broken)
+        await self._close_in_time(super().close(_closed_here()))
+        self.sockets.abort()  # aio-pika does not close a connection over which it hung
+
+    async def _close_in_time(self, closing: Coroutine[object, object, object]) -> None:
+        task = asyncio.ensure_future(closing)
+        _, late = await asyncio.wait([task], timeout=_CLOSE_TIMEOUT_S)
+        if late:
+            self.sockets.abort()
+            _, late = await asyncio.wait([task], timeout=_CLOSE_TIMEOUT_S)
+        if late:
+            task.cancel()
+        elif not task.cancelled():
+            task.exception()  # nobody has to know
+
+
+async def connect(address: BrokerAddress, *, name: str, largest_body: int = MAX_ANSWER_BYTES) -> Connection:
     """Open a connection, or raise an error of ours that says what to do about it."""
+    connection = Connection(address, name=name, largest_body=largest_body)
     try:
         async with asyncio.timeout(address.connect_timeout_s):
-            connection = Connection(address.named(name))
-            await connection.connect()
-            return connection
+            return await connection.opened()
+    except BaseException as error:
+        await connection.close()
+        if isinstance(error, TimeoutError):
+            raise _explain_connecting(error, address) from error
+        raise
+
+
+def _closed_here() -> ConnectionLost:
+    return ConnectionLost("closed by this side")  # aiormq's default would look like a cancellation
+
+
+async def publish(exchange: AbstractExchange, message: aio_pika.Message, *, routing_key: str, timeout_s: float) -> None:
+    """Publish on a channel with confirms, and wait until the broker has put the message into a queue.
+
+    TopologyMissing: there is none. PublishFailed: the broker refuses it. ConnectionLost: it may have taken it, or not;
+    a broker that does not confirm in time is taken for frozen.
+    """
+    check_size(message.body)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await exchange.publish(message, routing_key, mandatory=True)
     except TimeoutError as error:
-        raise BrokerUnreachable(
+        raise ConnectionLost(f"no confirmation within {timeout_s:g} s") from error
+    except PublishError as error:
+        raise TopologyMissing(f"no queue takes messages from exchange {exchange.name!r}") from error
+    except BaseException as error:
+        if not is_lost(error):
+            raise
+        raise explain(error) from error
+
+
+def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> BsoError:
+    if isinstance(error, TimeoutError):
+        return BrokerUnreachable(
             f"the broker at {address} did not answer within {address.connect_timeout_s:g} s; is it running, "
             "and is this its AMQP port (5672, with TLS 5671)?"
-        ) from error
-    except (aiormq.AMQPError, OSError, ValueError) as error:
-        raise _explain_connecting(error, address) from error
-
-
-def _explain_connecting(error: Exception, address: BrokerAddress) -> BsoError:
+        )
     if _is_tls(error):
         return TlsFailed(f"TLS with the broker at {address} failed: {error}; amqps:// needs its TLS port (5671)")
     if _is_unresolved(error):
@@ -130,16 +233,16 @@ def _explain_connecting(error: Exception, address: BrokerAddress) -> BsoError:
             return BrokerUnreachable(f"cannot reach the broker at {address}: {error}; is it running?")
 
 
-def _is_tls(error: BaseException) -> bool:
-    return isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError)
+def _is_tls(error: BaseException | None) -> bool:
+    return isinstance(error, ssl.SSLError) or isinstance(getattr(error, "__cause__", None), ssl.SSLError)
 
 
-def _is_unresolved(error: BaseException) -> bool:
-    return isinstance(error, socket.gaierror) or isinstance(error.__cause__, socket.gaierror)
+def _is_unresolved(error: BaseException | None) -> bool:
+    return isinstance(error, socket.gaierror) or isinstance(getattr(error, "__cause__", None), socket.gaierror)
 
 
 def explain(error: BaseException | None) -> BsoError:
-    """Turn what aiormq raises on an open connection into an error of ours."""
+    """Turn what aio-pika and aiormq raise on an open connection into an error of ours."""
     match error:
         case BsoError():
             return error
@@ -156,11 +259,11 @@ def explain(error: BaseException | None) -> BsoError:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether this error of aiormq means that the connection or channel is gone.
+    """Whether this error of aio-pika or aiormq means that the connection or channel is gone.
 
     A CancelledError counts when nobody cancelled the current task: aiormq ends what waits on a dead connection so.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or not task.cancelling()
-    return isinstance(error, (aiormq.AMQPError, AMQPConnectionError, RuntimeError, OSError))
+    return isinstance(error, (aiormq.AMQPError, RuntimeError, OSError))

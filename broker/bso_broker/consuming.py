@@ -13,16 +13,14 @@ from typing_extensions import override
 
 from bso.domain.errors import BsoError
 from bso.schema.envelope import MAX_MESSAGE_BYTES
-from bso_broker.channel import discarded_bytes
-from bso_broker.coalescing import Connection
-from bso_broker.connection import BrokerAddress, explain, is_lost
-from bso_broker.declaration import declare_if_allowed
+from bso_broker.connection import BrokerAddress, Connection
+from bso_broker.declaration import declare_if_allowed, depth_of
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
-from bso_broker.mending import is_mended
 from bso_broker.messages import Delivery
 from bso_broker.parked_commands import parked_for_s
 from bso_broker.session import Session
 from bso_broker.topology import COMMAND_QUEUE
+from bso_broker.underlay import discarded_bytes, is_mended
 
 logger = logging.getLogger(__name__)
 
@@ -64,13 +62,13 @@ class ConsumerSession(Session):
 
     @override
     async def open(self) -> None:
-        self._connection = await self.connect("bso worker: commands")
+        self._connection = await self.connect("bso worker: commands", largest_body=MAX_MESSAGE_BYTES)
         is_declared = await declare_if_allowed(self._connection)
         await self._subscribe(await self._new_channel())
         self._declaring = asyncio.create_task(self._keep_up(may_declare=is_declared), name="bso-topology")
 
     async def _new_channel(self) -> aiormq.Channel:
-        channel = await self.channel(self._connection, confirms=False, largest_body=MAX_MESSAGE_BYTES)
+        channel = await self.fast_channel(self._connection, confirms=False)
         await channel.basic_qos(prefetch_count=self._prefetch)
         return channel
 
@@ -184,19 +182,12 @@ class ConsumerSession(Session):
         await self.requeue(list(self._unsettled))
 
     async def ready_messages(self) -> int:
-        """Count what waits in the queue, on a channel of its own, since a missing queue closes it."""
+        """Count what waits in the queue."""
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                channel = await self._connection.channel(publisher_confirms=False)
-                answer = await channel.queue_declare(COMMAND_QUEUE, passive=True)
-                await channel.close()
+                return (await depth_of(self._connection, COMMAND_QUEUE)).messages
         except TimeoutError as error:
             raise BrokerUnreachable(f"the broker at {self.address} stopped answering") from error
-        except BaseException as error:
-            if is_lost(error):
-                raise explain(error) from error
-            raise
-        return answer.message_count or 0
 
     @override
     def fail(self, cause: BaseException | None) -> None:
@@ -213,8 +204,9 @@ def _delivery(message: DeliveredMessage, *, session: int, login: str) -> Deliver
     properties = message.header.properties
     headers = properties.headers or {}
     count = headers.get("x-delivery-count")
+    discarded = discarded_bytes(message.body)
     return Delivery(
-        body=message.body,
+        body=b"" if discarded else message.body,
         message_id=properties.message_id,
         reply_to=properties.reply_to,
         correlation_id=properties.correlation_id,
@@ -223,7 +215,7 @@ def _delivery(message: DeliveredMessage, *, session: int, login: str) -> Deliver
         parked_s=parked_for_s(properties.user_id, headers, login=login),
         exchange=getattr(message.delivery, "exchange", None) or "",
         is_damaged=is_mended(message.header),
-        discarded_bytes=discarded_bytes(message),
+        discarded_bytes=discarded,
         redelivered=bool(message.redelivered),
         delivery_count=count if isinstance(count, int) else int(bool(message.redelivered)),
         session=session,

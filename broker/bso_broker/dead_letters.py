@@ -8,20 +8,19 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Self
 
-import aiormq
-from aiormq.abc import DeliveredMessage
+import aio_pika
+from aio_pika import DeliveryMode
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 from pamqp import encode
-from pamqp.commands import Basic
-from typing_extensions import override
 
 from bso.schema.envelope import MAX_MESSAGE_BYTES
-from bso_broker.channel import discarded_bytes
-from bso_broker.connection import BrokerAddress, explain, is_lost
+from bso_broker.connection import BrokerAddress, Connection, connect, explain, is_lost, publish
+from bso_broker.declaration import depth_of
 from bso_broker.errors import BrokerClosed, BrokerUnreachable
 from bso_broker.messages import DeadLetter, Delivery, Headers, QueueCounts
 from bso_broker.publisher import PublishingLink, field_table
-from bso_broker.session import Session, open_session, publish_confirmed
 from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EXPIRED
+from bso_broker.underlay import discarded_bytes, open_channel
 
 REASON_HEADER = "bso-reason"
 SENDER_HEADER = "bso-original-user"
@@ -29,7 +28,6 @@ PARKED_HEADER = "bso-parked-s"
 DISCARDED_HEADER = "bso-discarded-bytes"
 _ADDED = (REASON_HEADER, SENDER_HEADER, PARKED_HEADER, DISCARDED_HEADER)
 _DEATH_HEADER = "x-first-death-reason"
-_PERSISTENT = 2
 _ANSWER_TIMEOUT_S = 30.0
 
 
@@ -54,11 +52,12 @@ async def set_aside(
     link: PublishingLink, delivery: Delivery, *, reason: str, sender: str | None, timeout_s: float
 ) -> None:
     """Publish a command to the dead letters, with the reason and whose command it was. It is not acknowledged."""
-    properties = Basic.Properties(
+    message = aio_pika.Message(
+        delivery.body,
         message_id=delivery.message_id,
         correlation_id=delivery.correlation_id,
         reply_to=delivery.reply_to,
-        delivery_mode=_PERSISTENT,
+        delivery_mode=DeliveryMode.PERSISTENT,
         timestamp=datetime.now(UTC),
         headers=field_table(
             own_headers(delivery.headers)
@@ -67,7 +66,7 @@ async def set_aside(
             | ({DISCARDED_HEADER: delivery.discarded_bytes} if delivery.discarded_bytes else {})
         ),
     )
-    await link.publish_command(delivery, properties, exchange=DEAD_LETTER_EXCHANGE, routing_key="", timeout_s=timeout_s)
+    await link.publish_command(message, exchange=DEAD_LETTER_EXCHANGE, routing_key="", timeout_s=timeout_s)
 
 
 def own_headers(headers: Headers) -> dict[str, object]:
@@ -90,15 +89,6 @@ def sender_header(sender: str | None) -> dict[str, object]:
     return {} if sender is None else {SENDER_HEADER: sender}
 
 
-class _OperatorSession(Session):
-    working: aiormq.Channel
-
-    @override
-    async def open(self) -> None:
-        connection = await self.connect("bso operator")
-        self.working = await self.channel(connection, confirms=True, largest_body=MAX_MESSAGE_BYTES)
-
-
 class DeadLetters:
     """An operator's view of the dead letters: an async context manager that holds one connection.
 
@@ -106,19 +96,29 @@ class DeadLetters:
     one is.
     """
 
+    _channel: AbstractChannel
+    _letters: AbstractQueue
+
     def __init__(self, address: BrokerAddress, *, operators: Collection[str] = ()) -> None:
         self._address = address
         self._operators = {address.login, *operators}
-        self._session: _OperatorSession | None = None
+        self._connection: Connection | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = await open_session(lambda: _OperatorSession(self._address))
+        self._connection = await connect(self._address, name="bso operator", largest_body=MAX_MESSAGE_BYTES)
+        try:
+            async with self._deadline() as connection:
+                self._channel = await open_channel(connection, confirms=True)
+                self._letters = await self._channel.get_queue(DEAD_LETTERS, ensure=False)
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
 
     async def counts(self) -> QueueCounts:
         """Count the waiting commands, the dead letters, and what expired within a day."""
@@ -126,8 +126,8 @@ class DeadLetters:
         return QueueCounts(commands=commands, dead_letters=dead, expired=expired)
 
     async def _count(self, queue: str) -> int:
-        async with self._working() as channel:
-            return (await channel.queue_declare(queue, passive=True)).message_count or 0
+        async with self._deadline() as connection:
+            return (await depth_of(connection, queue)).messages
 
     async def peek(self, *, limit: int = 100) -> tuple[DeadLetter, ...]:
         """Look at the oldest dead letters and leave them where they are."""
@@ -146,8 +146,7 @@ class DeadLetters:
         wanted = [
             message
             for message in taken
-            if (message_ids is None or message.header.properties.message_id in message_ids)
-            and not _discarded_bytes(message)
+            if (message_ids is None or message.message_id in message_ids) and not _discarded_bytes(message)
         ]
         for message in wanted:
             await self._send_again(message)
@@ -156,57 +155,48 @@ class DeadLetters:
 
     async def purge(self) -> int:
         """Delete all dead letters; returns how many."""
-        async with self._working() as channel:
-            return (await channel.queue_purge(DEAD_LETTERS)).message_count or 0
+        async with self._deadline():
+            return (await self._letters.purge()).message_count or 0
 
-    async def _take(self, limit: int | None) -> list[DeliveredMessage]:
-        taken: list[DeliveredMessage] = []
-        async with self._working() as channel:
+    async def _take(self, limit: int | None) -> list[AbstractIncomingMessage]:
+        taken: list[AbstractIncomingMessage] = []
+        async with self._deadline():
             while limit is None or len(taken) < limit:
-                message = await channel.basic_get(DEAD_LETTERS)
-                if message.delivery_tag is None:
+                message = await self._letters.get(fail=False, timeout=None)
+                if message is None:
                     break
                 taken.append(message)
         return taken
 
-    async def _put_back(self, messages: Sequence[DeliveredMessage]) -> None:
-        async with self._working() as channel:
+    async def _put_back(self, messages: Sequence[AbstractIncomingMessage]) -> None:
+        async with self._deadline():
             for message in messages:
-                await channel.basic_nack(message.delivery_tag or 0, requeue=True)
+                await message.nack(requeue=True)
 
-    async def _send_again(self, message: DeliveredMessage) -> None:
-        old = message.header.properties
-        letter = _dead_letter(message, self._operators)
-        headers = own_headers(letter.headers) | sender_header(letter.user_id)
-        async with self._working() as channel:
-            await publish_confirmed(
-                self._living(),
-                channel,
-                message.body,
-                exchange=COMMANDS,
-                routing_key=COMMAND_KEY,
-                properties=Basic.Properties(
-                    message_id=old.message_id,
-                    correlation_id=old.correlation_id,
-                    reply_to=old.reply_to,
-                    user_id=self._address.login,
-                    delivery_mode=_PERSISTENT,
-                    headers=field_table(headers),
-                ),
-                mandatory=True,
-            )
-            await channel.basic_ack(message.delivery_tag or 0)
-
-    def _living(self) -> _OperatorSession:
-        if self._session is None:
-            raise BrokerClosed("use the dead letters inside 'async with'")
-        return self._session
+    async def _send_again(self, old: AbstractIncomingMessage) -> None:
+        letter = _dead_letter(old, self._operators)
+        message = aio_pika.Message(
+            old.body,
+            message_id=old.message_id,
+            correlation_id=old.correlation_id,
+            reply_to=old.reply_to,
+            user_id=self._address.login,
+            delivery_mode=DeliveryMode.PERSISTENT,
+            headers=field_table(own_headers(letter.headers) | sender_header(letter.user_id)),
+        )
+        async with self._deadline():
+            commands = await self._channel.get_exchange(COMMANDS, ensure=False)
+            await publish(commands, message, routing_key=COMMAND_KEY, timeout_s=self._address.confirm_timeout_s)
+            await old.ack()
 
     @asynccontextmanager
-    async def _working(self) -> AsyncIterator[aiormq.Channel]:
+    async def _deadline(self) -> AsyncIterator[Connection]:
+        """Errors of ours for what fails inside, also when the broker does not answer in time."""
+        if self._connection is None:
+            raise BrokerClosed("use the dead letters inside 'async with'")
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                yield self._living().working
+                yield self._connection
         except TimeoutError as error:
             raise BrokerUnreachable(f"the broker at {self._address} stopped answering") from error
         except BaseException as error:
@@ -215,29 +205,28 @@ class DeadLetters:
             raise
 
 
-def _dead_letter(message: DeliveredMessage, operators: Container[str]) -> DeadLetter:
-    properties = message.header.properties
-    headers = properties.headers or {}
+def _dead_letter(message: AbstractIncomingMessage, operators: Container[str]) -> DeadLetter:
+    headers = message.headers
     death = headers.get(_DEATH_HEADER)
     named = headers.get(SENDER_HEADER)
     # What a worker set aside names the sender itself; what the broker moved is as the sender, or an operator, sent it.
     by_worker = named if isinstance(named, str) else None
     return DeadLetter(
-        body=message.body,
-        message_id=properties.message_id,
-        user_id=named_sender(properties.user_id, headers, operators) if death else by_worker,
+        body=b"" if discarded_bytes(message.body) else message.body,
+        message_id=message.message_id,
+        user_id=named_sender(message.user_id, headers, operators) if death else by_worker,
         reason=str(death or headers.get(REASON_HEADER) or "unknown"),
-        died_at=_died_at(headers) if death else properties.timestamp,
+        died_at=_died_at(headers) if death else message.timestamp,
         headers=headers,
         discarded_bytes=_discarded_bytes(message),
     )
 
 
-def _discarded_bytes(message: DeliveredMessage) -> int:
+def _discarded_bytes(message: AbstractIncomingMessage) -> int:
     """How large a body was that is thrown away here, or was by the worker that set the command aside; else 0."""
-    headers = message.header.properties.headers or {}
-    said = None if _DEATH_HEADER in headers else headers.get(DISCARDED_HEADER)  # what the broker moved, a sender wrote
-    return discarded_bytes(message) or (said if isinstance(said, int) else 0)
+    # What the broker moved, a sender wrote.
+    said = None if _DEATH_HEADER in message.headers else message.headers.get(DISCARDED_HEADER)
+    return discarded_bytes(message.body) or (said if isinstance(said, int) else 0)
 
 
 def _died_at(headers: Headers) -> datetime | None:

@@ -1,4 +1,4 @@
-"""Declaring the topology: what is missing is created, what exists and differs is reported."""
+"""Declaring the topology, and looking at queues: what is missing is created, what exists and differs is reported."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import asyncio
 import logging
 from typing import TypeAlias, assert_never
 
-import aiormq
+from aio_pika.abc import AbstractChannel, AbstractConnection
 from aiormq.exceptions import ChannelLockedResource, ChannelPreconditionFailed
 from pamqp.common import FieldTable
 
 from bso_broker.connection import explain, is_lost
 from bso_broker.errors import BrokerUnreachable, NotPermitted, TopologyMismatch
+from bso_broker.messages import QueueDepth
 from bso_broker.topology import TOPOLOGY, Arguments, Binding, Exchange, Queue
+from bso_broker.underlay import open_channel
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +22,7 @@ Part: TypeAlias = Exchange | Queue | Binding
 _PARTS: tuple[Part, ...] = (*TOPOLOGY.exchanges, *TOPOLOGY.queues, *TOPOLOGY.bindings)
 
 
-async def declare_if_allowed(connection: aiormq.Connection) -> bool:
+async def declare_if_allowed(connection: AbstractConnection) -> bool:
     """Create what is missing, and return True; False where this login may not: then others do."""
     try:
         await declare(connection)
@@ -30,7 +32,7 @@ async def declare_if_allowed(connection: aiormq.Connection) -> bool:
     return True
 
 
-async def declare(connection: aiormq.Connection, *, timeout_s: float = 30.0) -> None:
+async def declare(connection: AbstractConnection, *, timeout_s: float = 30.0) -> None:
     """Create what is missing, on a channel of its own; what exists is left alone if it agrees.
 
     What differs keeps nothing else from being created: TopologyMismatch names all of it, with what to do.
@@ -39,14 +41,14 @@ async def declare(connection: aiormq.Connection, *, timeout_s: float = 30.0) -> 
     differing: list[str] = []
     try:
         async with asyncio.timeout(timeout_s):
-            channel = await connection.channel()
+            channel = await open_channel(connection, confirms=False)
             for part in _PARTS:
                 doing = _name(part)
                 try:
                     await _create(channel, part)
                 except (ChannelPreconditionFailed, ChannelLockedResource) as error:
                     differing.append(f"the {doing} exists with other properties than this release needs ({error})")
-                    channel = await connection.channel()
+                    channel = await open_channel(connection, confirms=False)
             await channel.close()
     except TimeoutError as error:
         raise BrokerUnreachable(f"the broker did not answer within {timeout_s:g} s when declaring {doing}") from error
@@ -73,17 +75,34 @@ def _name(part: Part) -> str:
             assert_never(part)
 
 
-async def _create(channel: aiormq.abc.AbstractChannel, part: Part) -> None:
+async def _create(channel: AbstractChannel, part: Part) -> None:
     arguments = _table(part.arguments)
     match part:
         case Exchange():
-            await channel.exchange_declare(part.name, exchange_type=part.type, durable=True, arguments=arguments)
+            await channel.declare_exchange(part.name, part.type, durable=True, arguments=arguments)
         case Queue():
-            await channel.queue_declare(part.name, durable=True, arguments=arguments)
+            await channel.declare_queue(part.name, durable=True, arguments=arguments)
         case Binding():
-            await channel.queue_bind(part.destination, part.source, part.routing_key, arguments=arguments)
+            queue = await channel.get_queue(part.destination, ensure=False)
+            await queue.bind(part.source, part.routing_key, arguments=arguments)
         case _:
             assert_never(part)
+
+
+async def depth_of(connection: AbstractConnection, queue: str) -> QueueDepth:
+    """Count what waits in a queue, on a channel of its own, since a missing queue closes it. It has no deadline.
+
+    TopologyMissing: there is no such queue. NotPermitted: this login may not look at it.
+    """
+    try:
+        channel = await open_channel(connection, confirms=False)
+        found = (await channel.declare_queue(queue, passive=True)).declaration_result
+        await channel.close()
+    except BaseException as error:
+        if is_lost(error):
+            raise explain(error) from error
+        raise
+    return QueueDepth(messages=found.message_count or 0, consumers=found.consumer_count or 0)
 
 
 def _table(arguments: Arguments) -> FieldTable:

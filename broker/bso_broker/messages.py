@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
+from bso.schema.envelope import MAX_ANSWER_BYTES
+from bso_broker.errors import MessageTooLarge
+
 HeaderValue: TypeAlias = object
 Headers: TypeAlias = Mapping[str, HeaderValue]
 
@@ -80,3 +83,17 @@ class QueueCounts:
     commands: int
     dead_letters: int
     expired: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """How many messages wait in one queue, and how many consumers it has."""
+
+    messages: int
+    consumers: int
+
+
+def check_size(body: bytes) -> None:
+    """Raise MessageTooLarge for what a broker would answer by closing the channel, and everybody's calls with it."""
+    if len(body) > MAX_ANSWER_BYTES:
+        raise MessageTooLarge(f"a message may have at most {MAX_ANSWER_BYTES} bytes, got {len(body)}")

@@ -6,14 +6,14 @@ back at once; and kept unsettled they would use up what the broker hands to a wo
 
 from __future__ import annotations
 
-from pamqp.commands import Basic
+import aio_pika
+from aio_pika import DeliveryMode
 
 from bso_broker.dead_letters import PARKED_HEADER, own_headers, sender_header
 from bso_broker.messages import Delivery, Headers
 from bso_broker.publisher import PublishingLink, field_table
 from bso_broker.topology import PARKED, PARKED_FOR_S
 
-_PERSISTENT = 2
 _TIMEOUT_S = 10.0
 
 
@@ -32,15 +32,16 @@ async def park(link: PublishingLink, delivery: Delivery, *, sender: str | None, 
     Raises PublishFailed, and what else keeps the broker from taking it: it may come back all the same.
     """
     parked_s = round(delivery.parked_s) + PARKED_FOR_S[queue]
-    properties = Basic.Properties(
+    message = aio_pika.Message(
+        delivery.body,
         message_id=delivery.message_id,
         correlation_id=delivery.correlation_id,
         reply_to=delivery.reply_to,
         user_id=login,
-        delivery_mode=_PERSISTENT,
+        delivery_mode=DeliveryMode.PERSISTENT,
         headers=field_table(own_headers(delivery.headers) | {PARKED_HEADER: parked_s} | sender_header(sender)),
     )
-    await link.publish_command(delivery, properties, exchange=PARKED, routing_key=queue, timeout_s=_TIMEOUT_S)
+    await link.publish_command(message, exchange=PARKED, routing_key=queue, timeout_s=_TIMEOUT_S)
 
 
 def parked_for_s(user_id: str | None, headers: Headers, *, login: str) -> float:

@@ -5,36 +5,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import aio_pika
 import aiormq
 from pamqp.commands import Basic
 from pamqp.common import FieldTable
 from typing_extensions import override
 
 from bso_broker.addresses import is_reply_address
-from bso_broker.burst import Outgoing, publish_burst
-from bso_broker.channel import check_size
 from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.declaration import declare_if_allowed
 from bso_broker.errors import ConnectionLost, ForgedReplyAddress, PublishFailed, TopologyMissing
-from bso_broker.messages import Delivery, Event, Headers, Reply
-from bso_broker.session import Link, Session, publish_confirmed
+from bso_broker.messages import Event, Headers, Reply, check_size
+from bso_broker.session import Link, Session
 from bso_broker.topology import EVENTS
+from bso_broker.underlay import Outgoing, publish_burst
 
 _TRANSIENT = 1
 _PERSISTENT = 2
 
 
 class PublishingSession(Session):
-    """A channel with publisher confirms; exchanges and queues are declared first, in case one was deleted."""
+    """Channels with publisher confirms; exchanges and queues are declared first, in case one was deleted."""
 
-    confirmed: aiormq.Channel
+    for_events: aiormq.Channel
+    for_commands: aio_pika.Channel
 
     @override
     async def open(self) -> None:
         """Connect."""
         connection = await self.connect("bso worker: publishing")
         await declare_if_allowed(connection)
-        self.confirmed = await self.channel(connection, confirms=True)
+        self.for_commands = await self.channel(connection, confirms=True)
+        self.for_events = await self.fast_channel(connection, confirms=True)
 
 
 class PublishingLink(Link[PublishingSession]):
@@ -44,7 +46,7 @@ class PublishingLink(Link[PublishingSession]):
         super().__init__(lambda: PublishingSession(address), name="publisher")
 
     async def publish_command(
-        self, delivery: Delivery, properties: Basic.Properties, *, exchange: str, routing_key: str, timeout_s: float
+        self, message: aio_pika.Message, *, exchange: str, routing_key: str, timeout_s: float
     ) -> None:
         """Publish a command that nobody decides now, and wait until the broker has it. It is not acknowledged.
 
@@ -53,21 +55,14 @@ class PublishingLink(Link[PublishingSession]):
         try:
             async with asyncio.timeout(timeout_s):
                 session = await self.session()
-                await publish_confirmed(
-                    session,
-                    session.confirmed,
-                    delivery.body,
-                    exchange=exchange,
-                    routing_key=routing_key,
-                    properties=properties,
-                    mandatory=True,
-                )
+                place = await session.for_commands.get_exchange(exchange, ensure=False)
+                await session.publish(place, message, routing_key=routing_key)
         except TopologyMissing as error:
             if (living := self.current) is not None:
                 living.fail(error)  # the next session declares what was deleted
             raise
         except (TimeoutError, ConnectionLost) as error:
-            raise PublishFailed(f"command {delivery.message_id} did not reach {exchange}: {error}") from error
+            raise PublishFailed(f"command {message.message_id} did not reach {exchange}: {error}") from error
 
 
 class ReplyingSession(Session):
@@ -78,7 +73,7 @@ class ReplyingSession(Session):
     @override
     async def open(self) -> None:
         """Connect."""
-        self.unconfirmed = await self.channel(await self.connect("bso worker: replies"), confirms=False)
+        self.unconfirmed = await self.fast_channel(await self.connect("bso worker: replies"), confirms=False)
 
 
 class ReplyingLink(Link[ReplyingSession]):
@@ -106,7 +101,7 @@ class EventPublisher:
             async with asyncio.timeout(timeout_s):
                 session = await self._link.session()
                 outgoing = [_outgoing(event) for event in events]
-                confirmations = await publish_burst(session.confirmed, outgoing, exchange=self._exchange)
+                confirmations = await publish_burst(session.for_events, outgoing, exchange=self._exchange)
                 outcomes = await asyncio.gather(*confirmations, return_exceptions=True)
         except TimeoutError as error:
             why = self._link.last_error or "the broker does not confirm"
@@ -122,7 +117,7 @@ class EventPublisher:
 
 def _outgoing(event: Event) -> Outgoing:
     properties = Basic.Properties(
-        message_id=event.message_id, delivery_mode=_PERSISTENT, headers=field_table(event.headers)
+        message_id=event.message_id, delivery_mode=_PERSISTENT, headers=field_table(event.headers) or None
     )
     return Outgoing(routing_key=event.routing_key, body=event.body, properties=properties)
 
@@ -165,6 +160,6 @@ def check_reply_address(reply_to: str, user_id: str | None) -> None:
         raise ForgedReplyAddress(f"{reply_to!r} is not a reply queue of {sender} (bso.reply.<user>.<uuid>)")
 
 
-def field_table(headers: Headers) -> FieldTable | None:
+def field_table(headers: Headers) -> FieldTable:
     """Headers as AMQP has them."""
-    return dict(headers) or None  # type: ignore[arg-type]  # pamqp refuses values that AMQP cannot carry
+    return dict(headers)  # type: ignore[arg-type]  # pamqp refuses values that AMQP cannot carry

@@ -14,8 +14,6 @@ from bso_broker.rpc import RpcClient
 from bso_broker.subscriber import EventSubscriber
 from bso_broker.topology import REPLAY
 
-_CLOSE_TIMEOUT_S = 3.0
-
 
 class RabbitBroker:
     """Makes everything that talks to one RabbitMQ; what a worker publishes shares two connections.
@@ -43,7 +41,7 @@ class RabbitBroker:
         try:
             await declare(connection)
         finally:
-            await connection.close(timeout=_CLOSE_TIMEOUT_S)
+            await connection.close()
 
     def rpc_client(self) -> RpcClient:
         """For clients, with connections of its own."""

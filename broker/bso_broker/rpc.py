@@ -6,15 +6,14 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-import aiormq
-from aiormq.abc import DeliveredMessage
-from pamqp.commands import Basic
+import aio_pika
+from aio_pika import DeliveryMode
+from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
 from typing_extensions import override
 
 from bso.domain.errors import Misconfigured
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.addresses import new_reply_queue
-from bso_broker.channel import discarded_bytes
 from bso_broker.connection import BrokerAddress
 from bso_broker.errors import (
     CallTimeout,
@@ -24,12 +23,12 @@ from bso_broker.errors import (
     PublishFailed,
     TopologyMissing,
 )
-from bso_broker.session import Link, Session, publish_confirmed
+from bso_broker.session import Link, Session
 from bso_broker.topology import COMMAND_KEY, COMMANDS
+from bso_broker.underlay import discarded_bytes
 
 logger = logging.getLogger(__name__)
 
-_PERSISTENT = 2
 _REFUSED_PAUSE_S = 1.0  # before a command is offered again to a queue that was full
 
 
@@ -43,7 +42,7 @@ class _Command:
 class _RpcSession(Session):
     """Two connections: commands go out on one, replies come in on the other, which a full broker never blocks."""
 
-    _publishing: aiormq.Channel
+    _commands: AbstractExchange
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
@@ -53,9 +52,10 @@ class _RpcSession(Session):
     @override
     async def open(self) -> None:
         consuming = await self.channel(await self.connect("bso client: replies"), confirms=False)
-        await consuming.queue_declare(self._reply_queue, exclusive=True, auto_delete=True)
-        await consuming.basic_consume(self._reply_queue, self._on_reply, no_ack=True)
-        self._publishing = await self.channel(await self.connect("bso client: commands"), confirms=True)
+        replies = await consuming.declare_queue(self._reply_queue, exclusive=True, auto_delete=True)
+        await replies.consume(self._on_reply, no_ack=True)
+        publishing = await self.channel(await self.connect("bso client: commands"), confirms=True)
+        self._commands = await publishing.get_exchange(COMMANDS, ensure=False)
 
     async def ask(self, command: _Command) -> bytes:
         """Publish and wait for the reply; ConnectionLost if this session ends before.
@@ -79,30 +79,23 @@ class _RpcSession(Session):
         return body
 
     async def _publish(self, command: _Command) -> None:
-        properties = Basic.Properties(
+        message = aio_pika.Message(
+            command.body,
             message_id=command.message_id,
             correlation_id=command.message_id,
             reply_to=self._reply_queue,
             user_id=self.address.login,
-            delivery_mode=_PERSISTENT,
-            expiration=_remaining_ms(command.expires_at_s),
+            delivery_mode=DeliveryMode.PERSISTENT,
+            expiration=_remaining_s(command.expires_at_s),
         )
-        await publish_confirmed(
-            self,
-            self._publishing,
-            command.body,
-            exchange=COMMANDS,
-            routing_key=COMMAND_KEY,
-            properties=properties,
-            mandatory=True,
-        )
+        await self.publish(self._commands, message, routing_key=COMMAND_KEY)
 
-    async def _on_reply(self, message: DeliveredMessage) -> None:
-        reply = self._replies.get(message.header.properties.correlation_id or "")
+    async def _on_reply(self, message: AbstractIncomingMessage) -> None:
+        reply = self._replies.get(message.correlation_id or "")
         if reply is None or reply.done():
             logger.debug("a reply nobody waits for", extra={"action": "reply_ignored"})
             return
-        if size := discarded_bytes(message):
+        if size := discarded_bytes(message.body):
             reply.set_exception(MessageTooLarge(f"the reply has {size} bytes, at most {MAX_ANSWER_BYTES} are read"))
         else:
             reply.set_result(message.body)
@@ -196,7 +189,6 @@ class RpcClient:
         return f"no reply within {timeout_s:.3g} s, though the broker answers: is a worker running (bso worker)?"
 
 
-def _remaining_ms(expires_at_s: float | None) -> str | None:
-    if expires_at_s is None:
-        return None
-    return str(max(1, round((expires_at_s - asyncio.get_running_loop().time()) * 1000)))
+def _remaining_s(expires_at_s: float | None) -> float | None:
+    """Until a command expires, at least the millisecond that AMQP can say."""
+    return None if expires_at_s is None else max(0.001, expires_at_s - asyncio.get_running_loop().time())

@@ -1,7 +1,8 @@
-"""Sessions and links: what is set up on a connection lives as long as it, and a link opens the next one, for ever.
+"""Sessions and links: what is set up on a connection lives as long as it, and a link sets the next one up, for ever.
 
-aio-pika's robust connections restore too little (see DECISIONS): here a session is made from nothing each time, and
-callers that wait on a lost session get ConnectionLost and ask the link for the next one.
+aio-pika makes the connection again; what stood on it is made from nothing each time, by a session. aio-pika would
+declare queues of the same names: the broker refuses an exclusive one while it still takes the old connection for alive.
+Callers that wait on a lost session get ConnectionLost and ask the link for the next one.
 """
 
 from __future__ import annotations
@@ -9,26 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
+import aio_pika
 import aiormq
-from aiormq.exceptions import PublishError
+from aio_pika.abc import AbstractExchange
 from pamqp.commands import Basic
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from bso.domain.errors import BsoError, Misconfigured
 from bso.schema.envelope import MAX_ANSWER_BYTES
-from bso_broker.channel import check_size
-from bso_broker.coalescing import Connection
-from bso_broker.connection import BrokerAddress, connect, explain, is_lost
-from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost, TopologyMissing
-from bso_broker.pauses import FIRST_BACKOFF_S, LONGEST_BACKOFF_S, YOUNG_S, Pauses
+from bso_broker.connection import BrokerAddress, Connection, explain, is_lost, publish
+from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost
+from bso_broker.pauses import YOUNG_S, Pauses
+from bso_broker.underlay import open_channel, open_fast_channel, underlay_channel_of, underlay_of
 
 logger = logging.getLogger(__name__)
 
 _FLUSH_TIMEOUT_S = 2.0
-_CLOSE_TIMEOUT_S = 1.0
+_DISCARD_TIMEOUT_S = 1.0
 
 
 class Session(ABC):
@@ -38,7 +38,9 @@ class Session(ABC):
         self.address = address
         self.lost = asyncio.Event()
         self.cause: BsoError | None = None
-        self._connections: list[Connection] = []
+        self.connections: dict[str, Connection] = {}
+        """By name; the link hands on those of the session before."""
+        self.is_connecting = False
         self._channels: list[aiormq.Channel] = []
 
     @abstractmethod
@@ -48,32 +50,41 @@ class Session(ABC):
     @property
     def is_blocked(self) -> bool:
         """Whether the broker takes nothing from one of its connections, because its memory or its disk is full."""
-        return any(connection.is_blocked for connection in self._connections)
+        return any(connection.sockets.is_blocked for connection in self.connections.values())
 
-    async def connect(self, name: str) -> Connection:
-        """Open a connection that belongs to this session."""
-        connection = await connect(self.address, name=name)
-        self._connections.append(connection)
-        connection.closing.add_done_callback(self._gone)
+    async def connect(self, name: str, *, largest_body: int = MAX_ANSWER_BYTES) -> Connection:
+        """The connection of this name, once it is open. Bodies larger than ``largest_body`` are not read from it."""
+        if name not in self.connections:
+            self.connections[name] = Connection(self.address, name=name, largest_body=largest_body)
+        self.is_connecting = True
+        connection = await self.connections[name].opened()
+        self.is_connecting = False
+        underlay_of(connection).closing.add_done_callback(self._gone)
         return connection
 
-    async def channel(
-        self, connection: Connection, *, confirms: bool, largest_body: int = MAX_ANSWER_BYTES
-    ) -> aiormq.Channel:
-        """Open a channel that belongs to this session, which ends when the channel does.
+    async def channel(self, connection: Connection, *, confirms: bool) -> aio_pika.Channel:
+        """Open a channel that belongs to this session, which ends when the channel does."""
+        channel = await open_channel(connection, confirms=confirms)
+        self._adopt(await underlay_channel_of(channel))
+        return channel
 
-        What is larger than ``largest_body`` arrives on it without its body.
-        """
-        channel = await connection.channel(publisher_confirms=confirms, largest_body=largest_body)
+    async def fast_channel(self, connection: Connection, *, confirms: bool) -> aiormq.Channel:
+        """Open a channel for what a worker does thousands of times per second; else as ``channel``."""
+        channel = await open_fast_channel(connection, confirms=confirms)
+        self._adopt(channel)
+        return channel
+
+    def _adopt(self, channel: aiormq.Channel) -> None:
+        if self.lost.is_set():  # what it was opened on may be the next connection already
+            raise self.cause or ConnectionLost("the connection to the broker broke")
         self._channels.append(channel)
         channel.closing.add_done_callback(lambda closing: self._gone(closing) if channel in self._channels else None)
         channel.on_consumer_cancel_callbacks.add(self._consumer_cancelled)
-        return channel
 
     async def discard(self, channel: aiormq.Channel) -> None:
         """Close a channel of this session, which goes on."""
         self._channels.remove(channel)
-        await self._close_all([channel], _CLOSE_TIMEOUT_S)
+        await self._close_all([channel], _DISCARD_TIMEOUT_S)
 
     def _gone(self, closing: asyncio.Future[None]) -> None:
         self.fail(None if closing.cancelled() else closing.exception())
@@ -87,38 +98,28 @@ class Session(ABC):
             self.cause = explain(cause)
             self.lost.set()
 
+    async def publish(self, exchange: AbstractExchange, message: aio_pika.Message, *, routing_key: str) -> None:
+        """Publish and wait until the broker has taken the message over; a broker that is lost ends this session."""
+        try:
+            await publish(exchange, message, routing_key=routing_key, timeout_s=self.address.confirm_timeout_s)
+        except ConnectionLost as lost:
+            self.fail(lost)
+            raise
+
     async def close(self) -> None:
-        """Close everything, never raising; what was written before still goes out, unless the broker is gone."""
+        """Close the channels, never raising; what was written before still goes out, unless the broker is gone."""
         living = not self.lost.is_set()
         self.fail(BrokerClosed("closed by this side"))
         if living:  # the answer to a channel's closing shows that the broker has read everything before
             await self._close_all(self._channels, _FLUSH_TIMEOUT_S)
-        await self._close_all(self._connections, _CLOSE_TIMEOUT_S)
 
-    async def _close_all(self, resources: Sequence[aiormq.Channel | aiormq.Connection], timeout_s: float) -> None:
+    async def _close_all(self, channels: list[aiormq.Channel], timeout_s: float) -> None:
         reason = ConnectionLost("closed by this side")  # aiormq's default would look like a cancellation
-        closing = [resource.close(reason, timeout=timeout_s) for resource in resources]
+        closing = [channel.close(reason, timeout=timeout_s) for channel in channels]
         await asyncio.gather(*closing, return_exceptions=True)
 
 
 S = TypeVar("S", bound=Session)
-
-
-async def open_session(new_session: Callable[[], S]) -> S:
-    """Open a session, or leave nothing behind and raise an error of ours."""
-    session = new_session()
-    try:
-        async with asyncio.timeout(session.address.set_up_timeout_s):
-            await session.open()
-    except TimeoutError as error:
-        await session.close()
-        raise BrokerUnreachable(f"the broker at {session.address} stopped answering") from error
-    except BaseException as error:
-        await session.close()
-        if is_lost(error):
-            raise explain(error) from error
-        raise
-    return session
 
 
 class Link(Generic[S]):
@@ -188,67 +189,90 @@ class Link(Generic[S]):
 
     async def _run(self) -> None:
         pauses = Pauses()
+        connections: dict[str, Connection] = {}
+        try:
+            while True:
+                _raise_if_cancelled()
+                session = self._new_session()
+                session.connections = connections
+                lived_s = await self._live(session)
+                await asyncio.gather(*(connection.renew() for connection in connections.values()))
+                if not session.is_connecting:  # else aio-pika pauses before its next attempt
+                    await asyncio.sleep(pauses.after(lived_s))
+        finally:
+            await _close_all(connections)
+
+    async def _live(self, session: S) -> float:
+        """Open a session and return when it is over; for how long it lived."""
         clock = asyncio.get_running_loop().time
-        while True:
-            session = await self._open_persistently()
+        try:
+            if not await self._open(session):
+                return 0.0
             born_s = clock()
-            try:
-                await session.lost.wait()
-                self.last_error = session.cause
-                self._tell_of_loss(str(session.cause), lived_s=clock() - born_s)
-            finally:
+            await session.lost.wait()
+            self.last_error = session.cause
+            self._warn_of_loss(str(session.cause), lived_s=clock() - born_s)
+            return clock() - born_s
+        finally:
+            if self._current is not None:
                 self._current = None
                 self.connected.clear()
                 await self.announce()
-                await session.close()
-            await asyncio.sleep(pauses.after(clock() - born_s))
-
-    def _tell_of_loss(self, cause: str, *, lived_s: float) -> None:
-        """Warn, but once only of what ends one session after the other as soon as it has begun."""
-        level = logging.DEBUG if lived_s < YOUNG_S and cause == self._last_loss else logging.WARNING
-        self._last_loss = cause
-        extra = {"action": "broker_connection_lost", "link": self.name}
-        logger.log(level, "the %s lost the broker: %s", self.name, cause, extra=extra)
-
-    async def _open_persistently(self) -> S:
-        retrying = AsyncRetrying(
-            wait=wait_random_exponential(multiplier=FIRST_BACKOFF_S, max=LONGEST_BACKOFF_S),
-            retry=retry_if_exception_type(Exception),
-            before_sleep=self._failed,
-        )
-        _raise_if_cancelled()
-        session: S = await retrying(open_session, self._new_session)
-        try:
-            _raise_if_cancelled()
-        except asyncio.CancelledError:
             await session.close()
-            raise
+
+    async def _open(self, session: S) -> bool:
+        try:
+            async with asyncio.timeout(session.address.set_up_timeout_s):
+                await session.open()
+        except BaseException as error:
+            _raise_if_cancelled()
+            if not isinstance(error, Exception) and not is_lost(error):
+                raise
+            await self._failed(session, error)
+            return False
+        _raise_if_cancelled()
         self._current = session
         self.times_connected += 1
         self.last_error = None
         self.connected.set()
         await self.announce()
         logger.info("the %s is connected", self.name, extra={"action": "broker_connected", "link": self.name})
-        return session
+        return True
 
-    async def _failed(self, state: RetryCallState) -> None:
-        _raise_if_cancelled()
-        error = state.outcome.exception() if state.outcome else None
+    async def _failed(self, session: S, error: BaseException) -> None:
+        if isinstance(error, TimeoutError):
+            await _close_all(session.connections)  # aio-pika itself may hang
+            error = BrokerUnreachable(f"the broker at {session.address} stopped answering")
+        elif is_lost(error):
+            error = explain(error)
         if isinstance(error, BsoError):
-            news = str(error) != str(self.last_error)
+            level = logging.WARNING if str(error) != str(self.last_error) else logging.DEBUG
             self.last_error = error
             extra = {"action": "broker_unreachable", "link": self.name}
-            logger.log(logging.WARNING if news else logging.DEBUG, "the %s: %s", self.name, error, extra=extra)
+            logger.log(level, "the %s: %s", self.name, error, extra=extra)
         else:
             self.last_error = BrokerUnreachable(f"cannot connect: {error!r}")
             logger.error("the %s cannot connect", self.name, exc_info=error, extra={"action": "connecting_failed"})
         await self.announce()
+
+    def _warn_of_loss(self, cause: str, *, lived_s: float) -> None:
+        """Warn, but once only of what ends one session after the other as soon as it has begun."""
+        level = logging.DEBUG if lived_s < YOUNG_S and cause == self._last_loss else logging.WARNING
+        self._last_loss = cause
+        extra = {"action": "broker_connection_lost", "link": self.name}
+        logger.log(level, "the %s lost the broker: %s", self.name, cause, extra=extra)
 
     async def announce(self) -> None:
         """Something has happened to this link, or to its session: let those look who wait for it."""
         self.on_change()
         async with self._news:
             self._news.notify_all()
+
+
+async def _close_all(connections: dict[str, Connection]) -> None:
+    closing = [connection.close() for connection in connections.values()]
+    connections.clear()
+    await asyncio.gather(*closing)
 
 
 def _raise_if_cancelled() -> None:
@@ -259,43 +283,3 @@ def _raise_if_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
-
-
-async def publish_confirmed(
-    session: Session,
-    channel: aiormq.Channel,
-    body: bytes,
-    *,
-    exchange: str,
-    routing_key: str,
-    properties: Basic.Properties,
-    mandatory: bool,
-) -> None:
-    """Publish and wait until the broker has taken the message over.
-
-    A broker that does not confirm in time is taken for frozen: the session is given up and ConnectionLost raised.
-    """
-    check_size(body)
-    try:
-        async with asyncio.timeout(session.address.confirm_timeout_s):
-            await channel.basic_publish(
-                body,
-                exchange=exchange,
-                routing_key=routing_key,
-                properties=properties,
-                mandatory=mandatory,
-                wait=False,
-            )
-    except TimeoutError as error:
-        lost = ConnectionLost(f"no confirmation within {session.address.confirm_timeout_s:g} s")
-        session.fail(lost)
-        raise lost from error
-    except aiormq.DeliveryError as error:
-        if isinstance(error, PublishError):
-            raise TopologyMissing(f"no queue takes messages from exchange {exchange!r}") from error
-        raise explain(error) from error
-    except BaseException as error:
-        if not is_lost(error):
-            raise
-        session.fail(error)
-        raise explain(error) from error

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
-import aiormq
-from aiormq.abc import DeliveredMessage
+from aio_pika.abc import AbstractIncomingMessage
 from typing_extensions import override
 
 from bso_broker.addresses import event_pattern, new_event_queue
-from bso_broker.channel import discarded_bytes
 from bso_broker.connection import BrokerAddress, is_lost
 from bso_broker.messages import Event
 from bso_broker.session import Link, Session
 from bso_broker.topology import EVENTS
+from bso_broker.underlay import discarded_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +22,12 @@ _PREFETCH = 500
 
 
 class _SubscriberSession(Session):
-    _channel: aiormq.Channel
-
     def __init__(
-        self, address: BrokerAddress, exchange: str, patterns: tuple[str, ...], arrived: asyncio.Queue[_Arrived | None]
+        self,
+        address: BrokerAddress,
+        exchange: str,
+        patterns: tuple[str, ...],
+        arrived: asyncio.Queue[AbstractIncomingMessage | None],
     ):
         super().__init__(address)
         self._exchange = exchange
@@ -36,36 +36,20 @@ class _SubscriberSession(Session):
 
     @override
     async def open(self) -> None:
-        queue = new_event_queue(self.address.login)
-        self._channel = await self.channel(await self.connect("bso events"), confirms=False)
-        await self._channel.queue_declare(queue, exclusive=True, auto_delete=True)
+        channel = await self.channel(await self.connect("bso events"), confirms=False)
+        queue = await channel.declare_queue(new_event_queue(self.address.login), exclusive=True, auto_delete=True)
         for pattern in self._patterns:
-            await self._channel.queue_bind(queue, self._exchange, pattern)
-        await self._channel.basic_qos(prefetch_count=_PREFETCH)
-        await self._channel.basic_consume(queue, self._on_event)
+            await queue.bind(self._exchange, pattern)
+        await channel.set_qos(prefetch_count=_PREFETCH)
+        await queue.consume(self._on_event)
 
-    async def _on_event(self, message: DeliveredMessage) -> None:
-        if size := discarded_bytes(message):
+    async def _on_event(self, message: AbstractIncomingMessage) -> None:
+        if size := discarded_bytes(message.body):
             extra = {"action": "event_too_large"}
             logger.warning("skipped an event of %d bytes: %s", size, message.routing_key, extra=extra)
-            await self.note_handled(message.delivery_tag or 0)
+            await _note_handled(message)
             return
-        properties = message.header.properties
-        event = Event(
-            routing_key=message.routing_key or "",
-            body=message.body,
-            message_id=properties.message_id or "",
-            headers=properties.headers or {},
-        )
-        self._arrived.put_nowait(_Arrived(session=self, tag=message.delivery_tag or 0, event=event))
-
-    async def note_handled(self, tag: int) -> None:
-        """Let the broker send another event in the place of this one."""
-        try:
-            await self._channel.basic_ack(tag, wait=False)
-        except BaseException as error:
-            if not is_lost(error):
-                raise
+        self._arrived.put_nowait(message)
 
     @override
     def fail(self, cause: BaseException | None) -> None:
@@ -74,11 +58,13 @@ class _SubscriberSession(Session):
         super().fail(cause)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrived:
-    session: _SubscriberSession
-    tag: int
-    event: Event
+async def _note_handled(message: AbstractIncomingMessage) -> None:
+    """Let the broker send another event in the place of this one."""
+    try:
+        await message.ack()
+    except BaseException as error:
+        if not is_lost(error):
+            raise
 
 
 class EventSubscriber:
@@ -90,7 +76,7 @@ class EventSubscriber:
     """
 
     def __init__(self, address: BrokerAddress, *patterns: str, exchange: str = EVENTS) -> None:
-        self._arrived: asyncio.Queue[_Arrived | None] = asyncio.Queue()  # None: a session was lost
+        self._arrived: asyncio.Queue[AbstractIncomingMessage | None] = asyncio.Queue()  # None: a session was lost
         wanted = patterns or (event_pattern(),)
         self._link = Link(lambda: _SubscriberSession(address, exchange, wanted, self._arrived), name="event subscriber")
 
@@ -117,7 +103,12 @@ class EventSubscriber:
         while True:
             if self._arrived.empty():
                 await self._link.session()
-            arrived = await self._arrived.get()
-            if arrived is not None:
-                await arrived.session.note_handled(arrived.tag)
-                yield arrived.event
+            message = await self._arrived.get()
+            if message is not None:
+                await _note_handled(message)
+                yield Event(
+                    routing_key=message.routing_key or "",
+                    body=message.body,
+                    message_id=message.message_id or "",
+                    headers=message.headers,
+                )

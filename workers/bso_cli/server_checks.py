@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from bso_cli.refusals import sentence_of
 from bso_cli.settings import Places
 
 if TYPE_CHECKING:
-    import aiormq
+    from aio_pika.abc import AbstractConnection
 
 ANSWER_TIMEOUT_S = 5.0
 DATABASE_ADVICE = "is it running, and are host, port, login and name of the database right (BSO_DATABASE_URL)?"
@@ -37,43 +38,38 @@ async def check_broker(places: Places) -> list[Finding]:
     return [*findings, await _check_answer(places)] if has_workers else findings
 
 
-async def _check_queues(connection: aiormq.Connection) -> tuple[list[Finding], bool]:
-    from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelNotFoundEntity
-
-    from bso_broker.connection import explain
+async def _check_queues(connection: AbstractConnection) -> tuple[list[Finding], bool]:
+    from bso_broker.declaration import depth_of
+    from bso_broker.errors import NotPermitted, TopologyMissing
     from bso_broker.topology import COMMAND_QUEUE
 
     start = "start a worker (`bso worker`): it declares exchanges and queues"
-    channel = await connection.channel()
     try:
-        queue = await channel.queue_declare(COMMAND_QUEUE, passive=True, timeout=ANSWER_TIMEOUT_S)
-    except ChannelNotFoundEntity:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            queue = await depth_of(connection, COMMAND_QUEUE)
+    except TopologyMissing:
         return [broken("workers", "no worker has ever been started on this virtual host", start)], False
-    except ChannelAccessRefused:
+    except NotPermitted:
         return [note("workers", f"this login may not look at the queue {COMMAND_QUEUE}")], True
-    except AMQPError as error:
-        raise explain(error) from error
-    waiting, consumers = queue.message_count or 0, queue.consumer_count or 0
-    if not consumers:
-        found = f"no worker consumes {COMMAND_QUEUE}; {waiting} commands wait"
+    if not queue.consumers:
+        found = f"no worker consumes {COMMAND_QUEUE}; {queue.messages} commands wait"
         return [broken("workers", found, "start one (`bso worker`), or look at /readyz of those that run")], False
-    working = ok("workers", f"{consumers} consume {COMMAND_QUEUE}; {waiting} commands wait")
+    working = ok("workers", f"{queue.consumers} consume {COMMAND_QUEUE}; {queue.messages} commands wait")
     return [working, *await _check_leftover(connection)], True
 
 
-async def _check_leftover(connection: aiormq.Connection) -> list[Finding]:
+async def _check_leftover(connection: AbstractConnection) -> list[Finding]:
     """Whether the queue that commands had before is still there."""
-    from aiormq.exceptions import AMQPError
-
+    from bso_broker.declaration import depth_of
     from bso_broker.topology import FORMER_COMMAND_QUEUE
 
     try:
-        channel = await connection.channel()
-        queue = await channel.queue_declare(FORMER_COMMAND_QUEUE, passive=True, timeout=ANSWER_TIMEOUT_S)
-    except AMQPError:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            queue = await depth_of(connection, FORMER_COMMAND_QUEUE)
+    except BsoError:
         return []  # it is gone, as it should be, or this login may not look at it
     found = f"{FORMER_COMMAND_QUEUE} is left over from an earlier release: it takes a copy of each command"
-    waiting = f"{queue.message_count or 0} messages, commands from before the upgrade among them"
+    waiting = f"{queue.messages} messages, commands from before the upgrade among them"
     advice = f"when none is missed, delete it: `rabbitmqctl delete_queue {FORMER_COMMAND_QUEUE}` ({waiting})"
     return [broken("queues", found, advice)]
 

@@ -10,7 +10,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from bso_workers.settings import LogFormat, LogLevel
 
-_NOISY = {"aiormq": logging.ERROR, "aiohttp": logging.WARNING, "asyncio": logging.WARNING}
+_NOISY = {"aio_pika": logging.ERROR, "aiormq": logging.ERROR, "aiohttp": logging.WARNING, "asyncio": logging.WARNING}
 _FAILED_ATTEMPT = "error when creating transport"  # aiormq says so at every attempt, bso_broker once and in words
 _CLOSED_BY_BROKER = "Unexpected connection close from remote"
 _CONNECTION_FORCED = 320  # AMQP's code where a broker is shut down, or an operator closes a connection

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 
 from bso_broker.addresses import new_reply_queue
-from bso_broker.channel import check_size
 from bso_broker.errors import BrokerClosed, CallTimeout, NoCommandQueue
 from bso_broker.memory.wire import Command, Wire
+from bso_broker.messages import check_size
 
 
 class MemoryRpcClient:

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from bso_broker.addresses import pattern_matches
-from bso_broker.channel import check_size
 from bso_broker.errors import BrokerClosed
 from bso_broker.memory.wire import Hearer, Wire
-from bso_broker.messages import Event, Reply
+from bso_broker.messages import Event, Reply, check_size
 from bso_broker.publisher import check_reply_address
 
 

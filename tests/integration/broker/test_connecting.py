@@ -1,8 +1,9 @@
 """Whatever is wrong with an address, the error says what to do."""
 
 import asyncio
+import itertools
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from pamqp import frame as frames
+from pamqp.base import Frame
+from pamqp.commands import Connection
+from pamqp.constants import FRAME_HEADER_SIZE
+from pamqp.header import ProtocolHeader
 
 from bso_broker.connection import BrokerAddress, connect
 from bso_broker.errors import (
@@ -23,8 +29,9 @@ from bso_broker.errors import (
     TlsFailed,
     VirtualHostRefused,
 )
+from bso_broker.publisher import PublishingLink
 from bso_broker.rpc import RpcClient
-from tests.servers import PATIENCE_S
+from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers.ports import ClaimedPorts
 
 
@@ -40,6 +47,15 @@ async def silent_port() -> AsyncIterator[int]:
     server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     yield server.sockets[0].getsockname()[1]
     over.set()
+    server.close()
+    await server.wait_closed()
+
+
+@asynccontextmanager
+async def serving(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """The URL of a server that does this with each connection."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield f"amqp://guest:guest@127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     server.close()
     await server.wait_closed()
 
@@ -162,6 +178,72 @@ async def test_a_call_with_a_wrong_password_fails_at_once_with_that_error(amqp_u
             await client.call(b"body", message_id="1", timeout_s=PATIENCE_S)
     finally:
         await client.close()
+
+
+async def test_a_link_to_a_server_that_does_not_answer_says_so_and_goes_on_trying(silent_port: int) -> None:
+    link = PublishingLink(BrokerAddress(url=f"amqp://127.0.0.1:{silent_port}/", connect_timeout_s=0.1))
+    failures = 0
+
+    def count() -> None:
+        nonlocal failures
+        failures += "did not answer within 0.1 s" in str(link.last_error)
+
+    link.on_change = count
+    link.start()
+    await eventually_async(lambda: failures >= 3)
+    async with asyncio.timeout(PATIENCE_S):
+        await link.stop()
+
+
+async def test_a_link_gives_up_a_connection_over_which_aio_pika_hangs() -> None:
+    """As one that the broker blocks as soon as it is open: aio-pika waits for its end without a deadline."""
+    connections = 0
+
+    async def open_and_block(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+
+        def send(*answers: Frame) -> None:
+            writer.write(b"".join(frames.marshal(answer, 0) for answer in answers))
+
+        async def skip_frame() -> None:
+            head = await reader.readexactly(FRAME_HEADER_SIZE)
+            await reader.readexactly(int.from_bytes(head[3:]) + 1)
+
+        await reader.readexactly(len(ProtocolHeader().marshal()))
+        send(Connection.Start(server_properties={"capabilities": {}}))
+        await skip_frame()
+        send(Connection.Tune(channel_max=10, frame_max=131072, heartbeat=0))
+        await skip_frame()
+        await skip_frame()
+        send(Connection.OpenOk(), Connection.Blocked(reason="low on memory"))
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    async with serving(open_and_block) as url:
+        link = PublishingLink(BrokerAddress(url=url, set_up_timeout_s=0.3))
+        link.start()
+        await eventually_async(lambda: connections >= 2)
+        assert "stopped answering" in str(link.last_error)
+        async with asyncio.timeout(PATIENCE_S):
+            await link.stop()
+
+
+async def test_the_pauses_between_attempts_grow() -> None:
+    attempts: list[float] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        attempts.append(asyncio.get_running_loop().time())
+        writer.close()
+
+    async with serving(refuse) as url:
+        link = PublishingLink(BrokerAddress(url=url))
+        link.start()
+        await eventually_async(lambda: len(attempts) >= 6)
+        await link.stop()
+    pauses = [after - before for before, after in itertools.pairwise(attempts)]
+    assert [pause >= 0.05 * 2**n for n, pause in enumerate(pauses[:5])] == [True] * 5
 
 
 async def test_a_client_that_was_not_started_says_so(amqp_url: str) -> None:

@@ -120,6 +120,7 @@ def _wait_until_all_consume(amqp_url: str, crew: list[_Worker]) -> None:
 
 async def _consumers(amqp_url: str) -> int:
     from bso_broker.connection import BrokerAddress, connect
+    from bso_broker.declaration import depth_of
     from bso_broker.topology import COMMAND_QUEUE
 
     try:
@@ -127,9 +128,8 @@ async def _consumers(amqp_url: str) -> int:
     except Retryable:
         return 0
     try:
-        channel = await connection.channel()
-        queue = await channel.queue_declare(COMMAND_QUEUE, passive=True, timeout=5)
-        return queue.consumer_count or 0
+        async with asyncio.timeout(5):
+            return (await depth_of(connection, COMMAND_QUEUE)).consumers
     except Exception:  # noqa: BLE001  # not declared yet, in whatever words the broker has for it
         return 0
     finally:

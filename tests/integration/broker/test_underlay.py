@@ -1,0 +1,193 @@
+"""What bso_broker.underlay uses of aio-pika, aiormq and pamqp without their documenting it.
+
+A release that changes one of these fails here, with a sentence that says what no longer works.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiormq
+import pytest
+from aiormq.abc import ChannelFrame
+from aiormq.connection import FrameReceiver, TransportFactory
+from pamqp import frame as frames
+from pamqp.body import ContentBody
+from pamqp.commands import Basic
+from pamqp.header import ContentHeader
+from typing_extensions import override
+from yarl import URL
+
+from bso_broker.underlay import (
+    FrameReader,
+    RobustConnection,
+    open_channel,
+    open_fast_channel,
+    underlay_channel_of,
+    underlay_of,
+)
+from tests.servers import PATIENCE_S
+
+NOWHERE = URL("amqp://guest:guest@nowhere.invalid/")
+
+
+class Refusing(TransportFactory):
+    """Counts how often a socket is wanted, and gives none."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    @override
+    async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self.asked += 1
+        raise ConnectionRefusedError("ours")
+
+
+@pytest.fixture
+async def connection(amqp_url: str) -> AsyncIterator[RobustConnection]:
+    connection = RobustConnection(URL(amqp_url))
+    await connection.connect()
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def channel(connection: RobustConnection) -> aiormq.Channel:
+    return await open_fast_channel(connection, confirms=True)
+
+
+async def test_a_connection_asks_our_transport_announces_failures_and_reads_the_pause_each_time() -> None:
+    connection = RobustConnection(NOWHERE)
+    connection.kwargs["transport_factory"] = factory = Refusing()
+    failures: list[BaseException | None] = []
+    enough = asyncio.Event()
+
+    def note(_: object, error: BaseException | None) -> None:
+        failures.append(error)
+        connection.reconnect_interval = 0.001
+        if len(failures) == 3:
+            enough.set()
+
+    connection.close_callbacks.add(note)
+    connecting = asyncio.create_task(connection.connect())
+    async with asyncio.timeout(PATIENCE_S):
+        await enough.wait()
+    connecting.cancel()
+    await connection.close()
+    assert all(isinstance(failure, ConnectionRefusedError) for failure in failures), (
+        "aio-pika hands the error of a failed attempt to close_callbacks no more: a wrong password is not reported"
+    )
+    assert factory.asked >= 1, (
+        "aio-pika hands its kwargs to aiormq no more: writes are not coalesced, bad and large messages not repaired"
+    )
+    assert factory.asked >= 3, "aio-pika reads reconnect_interval once only: pauses do not grow"
+
+
+async def test_the_connection_below_is_aiormqs(connection: RobustConnection) -> None:
+    assert isinstance(underlay_of(connection), aiormq.Connection), (
+        "connection.transport.connection is something else: a worker's channels cannot be opened"
+    )
+
+
+async def test_the_channel_below_is_aiormqs(connection: RobustConnection) -> None:
+    assert isinstance(await underlay_channel_of(await open_channel(connection, confirms=True)), aiormq.Channel), (
+        "get_underlay_channel returns something else: a session does not notice that its channel is gone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("on_consumer_cancel_callbacks", "nobody notices that the broker has cancelled a consumer"),
+        ("closing", "a session does not notice that its channel is gone"),
+        ("lock", "two bursts of events could be counted in another order than they are written"),
+        ("number", "bursts cannot name their channel"),
+        ("write_queue", "bursts cannot be written"),
+        ("max_content_size", "large events cannot be split into frames"),
+        ("publisher_confirms", "bursts do not know whether confirmations come"),
+        ("delivery_tag", "confirmations of events are given to others"),
+        ("confirmations", "confirmations of events are given to nobody"),
+        ("create_future", "confirmations of a lost channel never fail"),
+    ],
+)
+async def test_an_aiormq_channel_has(channel: aiormq.Channel, name: str, broken: str) -> None:
+    assert hasattr(channel, name), f"aiormq.Channel has no {name}: {broken}"
+
+
+async def test_confirmations_are_counted_from_one(channel: aiormq.Channel) -> None:
+    assert (channel.delivery_tag, dict(channel.confirmations)) == (0, {}), (
+        "aiormq counts publishings in another way: confirmations of events are given to others"
+    )
+
+
+def test_the_frame_buffer_can_be_chosen() -> None:
+    assert "frame_buffer_size" in inspect.signature(aiormq.Connection.channel).parameters, (
+        "aiormq opens channels with 10 frames of buffer only: a worker takes few commands at a time"
+    )
+
+
+def test_several_frames_are_marshalled_as_one() -> None:
+    two = [Basic.Publish(exchange="a"), Basic.Publish(exchange="b")]
+    together = ChannelFrame.marshall(channel_number=3, frames=two).payload
+    assert together == b"".join(frames.marshal(one, 3) for one in two), (
+        "ChannelFrame.marshall does something else: bursts are not what they should be"
+    )
+
+
+def header(properties: Basic.Properties, size: int) -> bytes:
+    return frames.marshal(ContentHeader(properties=properties, body_size=size), 1)
+
+
+def unreadable(size: int) -> bytes:
+    return header(Basic.Properties(correlation_id="??"), size).replace(b"??", b"\xff\xfe")
+
+
+def with_mode(mode: int) -> bytes:
+    properties = Basic.Properties(content_type="x", headers={"a": "b"})
+    properties.delivery_mode = mode
+    return header(properties, 0)
+
+
+READERS: dict[str, tuple[Callable[[ContentHeader], Any], bytes, object]] = {
+    "the mark of what was unreadable": (lambda read: read.weight, unreadable(0), 1),
+    "the size of a body": (lambda read: read.body_size, header(Basic.Properties(), 7), 7),
+    "a delivery mode that exists": (
+        lambda read: read.properties.delivery_mode,
+        with_mode(7),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+async def test_aiormq_reads_through_our_reader(what: str) -> None:
+    look, sent, expected = READERS[what]
+    _, _, read = await received(sent)
+    assert isinstance(read, ContentHeader)
+    assert look(read) == expected, f"aiormq or pamqp reads frames in another way: {what} does not arrive"
+
+
+async def test_the_body_of_a_large_message_is_replaced_and_the_next_one_is_read() -> None:
+    large = header(Basic.Properties(message_id="large"), 30) + b"".join(
+        frames.marshal(ContentBody(b"x" * 10), 1) for _ in range(3)
+    )
+    reader = asyncio.StreamReader()
+    reader.feed_data(large + header(Basic.Properties(message_id="small"), 1) + frames.marshal(ContentBody(b"y"), 1))
+    receiver = FrameReceiver(FrameReader(reader, largest_body=20))
+    read: list[Any] = [(await receiver.get_frame())[2] for _ in range(4)]
+    assert [one.properties.message_id for one in read[::2]] == ["large", "small"]
+    assert len(read[1].value) == read[0].body_size, "a body of ours is taken for the sender's"
+    assert read[3].value == b"y"
+
+
+async def test_a_version_of_the_protocol_that_the_broker_refuses_is_read() -> None:
+    with pytest.raises(aiormq.exceptions.ProtocolSyntaxError):
+        await received(b"AMQP\0\0\x09\1")
+
+
+async def received(sent: bytes) -> tuple[int, int, object]:
+    reader = asyncio.StreamReader()
+    reader.feed_data(sent)
+    async with asyncio.timeout(PATIENCE_S):
+        return await FrameReceiver(FrameReader(reader, largest_body=20)).get_frame()
