@@ -30,7 +30,7 @@ from bso.service.serialization import (
     row_of,
 )
 
-_LONG_S = 0.001  # for one decision
+_LONG_S, _COSTLY_S = 0.001, 0.003  # for one decision
 _MANY_SIZES = 64  # with more batch sizes a decision may take tenths of a second: others go on beside it
 _OUT_OF_TIME = OutOfTime("the commands before have used up the time of the transaction")
 
@@ -102,7 +102,11 @@ class Batches:
         answers: list[_Decided | Undecided] = []
         spent_s = 0.0
         unusable: dict[str, Retryable] = dict(read.unusable)
+        took_s = 0.0
         for request in requests:
+            if took_s > _LONG_S:  # others have their turn, and as much time as a job whose decisions are costly
+                await asyncio.sleep(took_s if took_s > _COSTLY_S else 0.0)
+            took_s = 0.0
             cause = unusable.get(request.job_id, None if spent_s < self.budget_s else _OUT_OF_TIME)
             if cause is not None:
                 answers.append(Undecided(request=request, cause=cause))
@@ -113,7 +117,8 @@ class Batches:
                 unusable[request.job_id] = missing
                 answers.append(Undecided(request=request, cause=missing))
                 continue
-            spent_s += decided.answer.took_s
+            took_s = decided.answer.took_s
+            spent_s += took_s
             answers.append(decided)
         return answers
 
@@ -137,8 +142,6 @@ class Batches:
             return _Decided(answer=poisoned(request, f"{type(error).__name__}: {error}"))
         answer = Answer(request=request, reply=decision.reply, took_s=clock() - began_s)
         written.add(answer, decision, rows)
-        if answer.took_s > _LONG_S:
-            await asyncio.sleep(0)  # let others have their turn
         return _Decided(answer=answer, events=events)
 
     async def _save(self, uow: UnitOfWork, changes: Changes) -> Mapping[tuple[str, int], int]:

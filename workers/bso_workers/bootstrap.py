@@ -42,7 +42,7 @@ STUCK_AFTER_S = 600.0
 """A batch under way for so long hangs on something that should have had a deadline: the process is not alive."""
 _CONNECTIONS = ConnectionLimits(pool_size=16, lock_wait_s=1.0)
 _ALONE_S = 5.0  # how long a job that goes alone is tried before it is parked
-_HEARTBEAT_S = 6
+_HEARTBEAT_S = 4
 """RabbitMQ takes back what a frozen worker was handed after two to three times as long."""
 _CLOSE_TIMEOUT_S = 3.0
 _SWITCH_S = 0.0005
