@@ -111,14 +111,14 @@ class BatchSizeOptimizer:
 
     def on_train_begin(self) -> None:
         """Begin to measure. Next: on_evaluate after each epoch, until training_finished."""
-        Trial(self._session.current("on_train_begin()"), self._wait).__enter__()
+        Trial(self._session.current("on_train_begin()"), self._thread.run).__enter__()
 
     def on_evaluate(self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None) -> None:
         """Report an evaluation; as Trial.on_evaluate, but raises TrainFailed when the batch size has failed.
 
         Nothing after TrainFailed should run: exit with its ``exit_code``, so that ``bso recur`` launches again.
         """
-        trial = Trial(self._session.current("on_evaluate()"), self._wait)
+        trial = Trial(self._session.current("on_evaluate()"), self._thread.run)
         trial.on_evaluate(metric, epoch=epoch, samples=samples)
         if trial.failure is not None:
             raise trial.failure
@@ -132,7 +132,7 @@ class BatchSizeOptimizer:
     def trial(self) -> Trial | None:
         """The current or last trial."""
         driver = self._session.driver
-        return None if driver is None else Trial(driver, self._wait)
+        return None if driver is None else Trial(driver, self._thread.run)
 
     @property
     def is_looping(self) -> bool:
@@ -166,7 +166,7 @@ class BatchSizeOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The running trial as plain data, for a checkpoint. An interruption then leaves the trial to be resumed."""
-        return Trial(self._session.current("state_dict()"), self._wait).state_dict()
+        return Trial(self._session.current("state_dict()"), self._thread.run).state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume the trial of a checkpoint: before get_batch_size() or trials(), which raise CannotResume."""
@@ -202,7 +202,7 @@ class BatchSizeOptimizer:
 
     def _begin(self) -> Trial:
         self._watch()
-        return Trial(self._wait(self._session.begin()), self._wait)
+        return Trial(self._wait(self._session.begin()), self._thread.run)
 
     def _failure_of(self, error: Exception) -> TrainFailed | None:
         driver = self._session.driver
