@@ -95,14 +95,14 @@ class BrokerAddress:
 class Connection(RobustConnection):
     """A connection that aio-pika makes again whenever it breaks, after growing pauses, until it is closed.
 
-    It has no deadline, and aio-pika may hang: whoever gives up waiting closes it, and makes another.
+    Nothing here has a deadline, and aio-pika may hang: a caller that gives up closes it and makes another.
     """
 
     def __init__(self, address: BrokerAddress, *, name: str, largest_body: int = MAX_ANSWER_BYTES) -> None:
         super().__init__(address.named(name), largest_body=largest_body)
         self._address = address
         self._pauses = Pauses()
-        self.reconnect_interval = FIRST_BACKOFF_S
+        self.set_pause(FIRST_BACKOFF_S)
         self.close_callbacks.add(self._broken)
         self._born_s = 0.0
         self._is_over = asyncio.Event()  # set unless ``opened`` has returned, and the connection not broken since
@@ -130,7 +130,7 @@ class Connection(RobustConnection):
     def _broken(self, _: object, error: BaseException | None) -> None:
         """aio-pika calls this when an attempt has failed, and when the connection breaks."""
         lived_s = 0.0 if self._is_over.is_set() else self.loop.time() - self._born_s
-        self.reconnect_interval = self._pauses.after(lived_s)
+        self.set_pause(self._pauses.after(lived_s))
         if not self._is_over.is_set():
             self._is_over.set()
         elif not self._failure.done():

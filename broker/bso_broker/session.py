@@ -1,8 +1,8 @@
-"""Sessions and links: what is set up on a connection lives as long as it, and a link sets the next one up, for ever.
+"""Sessions and links: what is set up on a connection lives as long as it, and a link opens the next one, for ever.
 
-aio-pika makes the connection again; what stood on it is made from nothing each time, by a session. aio-pika would
-declare queues of the same names: the broker refuses an exclusive one while it still takes the old connection for alive.
-Callers that wait on a lost session get ConnectionLost and ask the link for the next one.
+aio-pika makes the connection again, after growing pauses; a session sets up channels, queues and consumers anew.
+aio-pika would declare queues of the same names: the broker refuses an exclusive one while it takes the old connection
+for alive. Callers that wait on a lost session get ConnectionLost and ask the link for the next one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ from typing import Generic, TypeVar
 import aio_pika
 import aiormq
 from aio_pika.abc import AbstractExchange
-from pamqp.commands import Basic
 
 from bso.domain.errors import BsoError, Misconfigured
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.connection import BrokerAddress, Connection, explain, is_lost, publish
 from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost
-from bso_broker.pauses import YOUNG_S, Pauses
-from bso_broker.underlay import open_channel, open_fast_channel, underlay_channel_of, underlay_of
+from bso_broker.pauses import YOUNG_S
+from bso_broker.underlay import (
+    open_channel,
+    open_fast_channel,
+    underlay_channel_of,
+    underlay_of,
+    watch,
+    watch_consumers,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +46,6 @@ class Session(ABC):
         self.cause: BsoError | None = None
         self.connections: dict[str, Connection] = {}
         """By name; the link hands on those of the session before."""
-        self.is_connecting = False
         self._channels: list[aiormq.Channel] = []
 
     @abstractmethod
@@ -56,10 +61,8 @@ class Session(ABC):
         """The connection of this name, once it is open. Bodies larger than ``largest_body`` are not read from it."""
         if name not in self.connections:
             self.connections[name] = Connection(self.address, name=name, largest_body=largest_body)
-        self.is_connecting = True
         connection = await self.connections[name].opened()
-        self.is_connecting = False
-        underlay_of(connection).closing.add_done_callback(self._gone)
+        watch(underlay_of(connection), self.fail)
         return connection
 
     async def channel(self, connection: Connection, *, confirms: bool) -> aio_pika.Channel:
@@ -78,19 +81,16 @@ class Session(ABC):
         if self.lost.is_set():  # what it was opened on may be the next connection already
             raise self.cause or ConnectionLost("the connection to the broker broke")
         self._channels.append(channel)
-        channel.closing.add_done_callback(lambda closing: self._gone(closing) if channel in self._channels else None)
-        channel.on_consumer_cancel_callbacks.add(self._consumer_cancelled)
+        watch(channel, lambda cause: self.fail(cause) if channel in self._channels else None)
+        watch_consumers(channel, self._consumer_cancelled)
 
     async def discard(self, channel: aiormq.Channel) -> None:
         """Close a channel of this session, which goes on."""
         self._channels.remove(channel)
         await self._close_all([channel], _DISCARD_TIMEOUT_S)
 
-    def _gone(self, closing: asyncio.Future[None]) -> None:
-        self.fail(None if closing.cancelled() else closing.exception())
-
-    def _consumer_cancelled(self, frame: Basic.Cancel) -> None:
-        self.fail(ConnectionLost(f"the broker cancelled the consumer {frame.consumer_tag}; was its queue deleted?"))
+    def _consumer_cancelled(self, consumer_tag: str) -> None:
+        self.fail(ConnectionLost(f"the broker cancelled the consumer {consumer_tag}; was its queue deleted?"))
 
     def fail(self, cause: BaseException | None) -> None:
         """Give this session up; the link opens the next one. The first cause counts."""
@@ -123,7 +123,7 @@ S = TypeVar("S", bound=Session)
 
 
 class Link(Generic[S]):
-    """Keeps one session alive; opens the next, with growing pauses, whenever it breaks. It never gives up."""
+    """Keeps one session alive; opens the next whenever it breaks. It never gives up."""
 
     def __init__(self, new_session: Callable[[], S], *, name: str) -> None:
         self.name = name
@@ -188,31 +188,27 @@ class Link(Generic[S]):
             await self._news.wait()
 
     async def _run(self) -> None:
-        pauses = Pauses()
         connections: dict[str, Connection] = {}
         try:
             while True:
                 _raise_if_cancelled()
                 session = self._new_session()
                 session.connections = connections
-                lived_s = await self._live(session)
+                await self._live(session)
                 await asyncio.gather(*(connection.renew() for connection in connections.values()))
-                if not session.is_connecting:  # else aio-pika pauses before its next attempt
-                    await asyncio.sleep(pauses.after(lived_s))
         finally:
             await _close_all(connections)
 
-    async def _live(self, session: S) -> float:
-        """Open a session and return when it is over; for how long it lived."""
+    async def _live(self, session: S) -> None:
+        """Open a session, and return when it is over."""
         clock = asyncio.get_running_loop().time
         try:
             if not await self._open(session):
-                return 0.0
+                return
             born_s = clock()
             await session.lost.wait()
             self.last_error = session.cause
             self._warn_of_loss(str(session.cause), lived_s=clock() - born_s)
-            return clock() - born_s
         finally:
             if self._current is not None:
                 self._current = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -46,6 +46,10 @@ class RobustConnection(aio_pika.RobustConnection):
         self.sockets = Sockets(is_secure=url.scheme == "amqps", largest_body=largest_body)
         self.kwargs["transport_factory"] = self.sockets
 
+    def set_pause(self, pause_s: float) -> None:
+        """Let aio-pika wait so long between two attempts to connect, from now on."""
+        self.reconnect_interval = pause_s
+
 
 def underlay_of(connection: AbstractConnection) -> aiormq.Connection:
     """The aiormq connection of the moment."""
@@ -71,6 +75,16 @@ async def open_fast_channel(connection: AbstractConnection, *, confirms: bool) -
     underlay = underlay_of(connection)
     channel = await underlay.channel(publisher_confirms=confirms, frame_buffer_size=_FRAME_BUFFER)
     return cast(aiormq.Channel, channel)
+
+
+def watch(resource: aiormq.Connection | aiormq.Channel, ended: Callable[[BaseException | None], object]) -> None:
+    """Call ``ended`` with the cause once a connection or channel is gone."""
+    resource.closing.add_done_callback(lambda closing: ended(None if closing.cancelled() else closing.exception()))
+
+
+def watch_consumers(channel: aiormq.Channel, cancelled: Callable[[str], object]) -> None:
+    """Call ``cancelled`` with the tag of a consumer that the broker cancels. aio-pika itself does not say so."""
+    channel.on_consumer_cancel_callbacks.add(lambda frame: cancelled(str(frame.consumer_tag)))
 
 
 class Sockets(TransportFactory):

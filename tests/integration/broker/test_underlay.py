@@ -65,7 +65,7 @@ async def test_a_connection_asks_our_transport_announces_failures_and_reads_the_
 
     def note(_: object, error: BaseException | None) -> None:
         failures.append(error)
-        connection.reconnect_interval = 0.001
+        connection.set_pause(0.001)
         if len(failures) == 3:
             enough.set()
 
