@@ -1,4 +1,4 @@
-"""What the demo's job has shown: per batch size, and what the best one saves against the default."""
+"""What the demo's job has come to: what a recurrence saves against the default batch size, and the best one."""
 
 from __future__ import annotations
 
@@ -6,162 +6,109 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bso.domain.job_spec import JobSpec
-from bso.domain.quantities import watts
-from bso.domain.replies import ArmDescription, JobDescription, KindDescription
+from bso.domain.quantities import percent
+from bso.domain.replies import JobDescription, KindDescription
+from bso.domain.statistics import CostStatistics, statistics_of
 from bso.domain.trial import Outcome, Trial
-from bso_cli.demo.training import POWER_W
-
-ESTIMATE = f"estimated: {watts(POWER_W)} for each second of CPU time"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSizeSummary:
-    """The ended trials of one batch size. Means are over those that converged; costs and energy in J, time in s."""
-
-    batch_size: int
-    status: str
-    trials: int
-    converged: int
-    mean_epochs: float | None
-    mean_energy: float | None
-    mean_time: float | None
-    mean_cost: float | None
-    posterior_mean: float | None
-    posterior_std: float | None
+from bso_cli.terminal import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """By how much less the best batch size costs than the default, as shares of the default's mean (0.5: half).
+    """By how much less one mean cost is than another, as a share of the latter (0.5: half), and its standard error.
 
-    The default's trainings are those of the job and of its control, ``comparison_trials``. ``error`` is the standard
-    error of ``cost``, from the scatter of both batch sizes' converged trials; None for fewer than two of each.
-    ``whole_cost`` compares all trials of a recurrence, exploration and failures included, with one of the default.
+    ``error`` is None for fewer than two of each.
     """
 
-    cost: float
-    time: float
-    energy: float
+    share: float
     error: float | None
-    default_trials: int
-    default_mean_cost: float
-    best_trials: int
-    best_mean_cost: float
-    comparison_trials: int
-    whole_cost: float
+    mean_cost: float
+    count: int
+
+    @property
+    def words(self) -> str:
+        """``48% ± 3% less``."""
+        error = "" if self.error is None else f" ± {percent(self.error, 1)}"
+        return f"{percent(abs(self.share))}{error} {'less' if self.share >= 0 else 'more'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSummary:
-    """The whole of what the demo shows. ``saving`` is None until default and best have converged.
+    """The demo's job on the hardware that it ran on last. Costs in J.
 
-    ``energy_method`` says how energy was come by.
+    ``saving`` is what a recurrence costs less than a training with the default batch size, with all trials that it
+    took; ``best_saving`` is that of a training with the best batch size. Both are None where nothing can be compared.
+    ``defaults`` counts the trainings with the default that converged, ``comparisons`` of them beside the job.
     """
 
-    job_id: str
-    recurrences: int
-    trials: int
-    policy: str
-    stage: str
-    default_batch_size: int
-    best_batch_size: int | None
+    job: JobDescription
+    kind: KindDescription
+    trials: tuple[Trial, ...]
+    default_cost: float | None
+    defaults: int
+    comparisons: int
     saving: Saving | None
-    energy_method: str
-    hardware: str
-    batch_sizes: tuple[BatchSizeSummary, ...]
+    best_saving: Saving | None
 
 
 def summarize(job: JobDescription, trials: Sequence[Trial], control: Sequence[Trial] = ()) -> DemoSummary | None:
-    """Sum up the current version of a job on the hardware kind it ran on last; None before its first trial.
-
-    ``control`` are trainings with the default batch size beside the job.
-    """
-    ours = [trial for trial in trials if trial.version_number == job.version_number and trial.outcome is not None]
-    if not ours:
+    """Sum up a job's ended trials; None before the first. ``control`` are trainings with the default beside the job."""
+    ended = [trial for trial in trials if trial.version_number == job.version_number and trial.outcome is not None]
+    if not ended:
         return None
-    hardware = ours[-1].hardware
-    kind = next(kind for kind in job.kinds if kind.hardware_key == hardware.key)
-    ours = [trial for trial in ours if trial.hardware.key == hardware.key]
+    key = ended[-1].hardware.key
+    ours = [trial for trial in ended if trial.hardware.key == key]
+    kind = next(kind for kind in job.kinds if kind.hardware_key == key)
+    default = job.spec.default_batch_size
+    beside = _converged([trial for trial in control if trial.hardware.key == key], default)
+    costs = [*_converged(ours, default), *beside]
+    recurrences: dict[str, float] = {}
+    for trial in ours:
+        recurrences[trial.recurrence_id] = recurrences.get(trial.recurrence_id, 0.0) + trial.cost
     return DemoSummary(
-        job_id=job.job_id,
-        recurrences=job.recurrences,
-        trials=len(ours),
-        policy=job.spec.policy,
-        stage=kind.stage.value,
-        default_batch_size=job.spec.default_batch_size,
-        best_batch_size=kind.best_batch_size,
-        saving=saving_of(ours, [trial for trial in control if trial.hardware.key == hardware.key], job.spec, kind),
-        energy_method=ESTIMATE,
-        hardware=hardware.describe(),
-        batch_sizes=tuple(_summary(arm, ours) for arm in kind.arms),
+        job=job,
+        kind=kind,
+        trials=tuple(ours),
+        default_cost=statistics_of(costs).mean if costs else None,
+        defaults=len(costs),
+        comparisons=len(beside),
+        saving=_saving(list(recurrences.values()), costs),
+        best_saving=_saving(_converged(ours, kind.best_batch_size), costs),
     )
 
 
-def saving_of(trials: Sequence[Trial], control: Sequence[Trial], spec: JobSpec, kind: KindDescription) -> Saving | None:
-    """Compare the converged trials of the best batch size with those of the default, also beside the job."""
-    beside = _converged(control, spec.default_batch_size)
-    default = [*_converged(trials, spec.default_batch_size), *beside]
-    best = _converged(trials, kind.best_batch_size)
-    if not default or not best:
+def conclusion(summary: DemoSummary) -> str:
+    """What was saved, and the best batch size."""
+    best, default = summary.kind.best_batch_size, summary.job.spec.default_batch_size
+    if best is None:
+        return "Nothing has converged yet: run it again, it goes on."
+    if summary.saving is None or summary.best_saving is None:
+        return f"Best batch size: {best}. The default {default} has not converged, so nothing to compare."
+    beside = f", {summary.comparisons} of them run to compare and not in the table" if summary.comparisons else ""
+    counts = f"means of {counted(summary.saving.count, 'recurrence')} and {counted(summary.defaults, 'training')}{beside}"
+    whole = (
+        f"With all that was tried on the way, a recurrence cost [bold]{summary.saving.words}[/] than a training with "
+        f"the default batch size {default} ({counts})."
+    )
+    if best == default:
+        return f"{whole} The default is the best one known."
+    return f"{whole} Best batch size: [bold green]{best}[/]. A training with it costs {summary.best_saving.words}."
+
+
+def _converged(trials: Sequence[Trial], batch_size: int | None) -> list[float]:
+    return [t.cost for t in trials if t.batch_size == batch_size and t.outcome is Outcome.CONVERGED]
+
+
+def _saving(costs: Sequence[float], others: Sequence[float]) -> Saving | None:
+    """The standard error is that of the ratio of two means, by first-order propagation."""
+    if not costs or not others:
         return None
-    return Saving(
-        cost=1 - _mean([t.cost for t in best]) / _mean([t.cost for t in default]),
-        time=1 - _mean([t.time_s for t in best]) / _mean([t.time_s for t in default]),
-        energy=1 - _mean([t.energy_j for t in best]) / _mean([t.energy_j for t in default]),
-        error=_error_of_ratio([t.cost for t in best], [t.cost for t in default]),
-        default_trials=len(default),
-        default_mean_cost=_mean([t.cost for t in default]),
-        best_trials=len(best),
-        best_mean_cost=_mean([t.cost for t in best]),
-        comparison_trials=len(beside),
-        whole_cost=1 - _cost_of_a_recurrence(trials) / _mean([t.cost for t in default]),
-    )
+    found, other = statistics_of(costs), statistics_of(others)
+    ratio = found.mean / other.mean
+    is_certain = min(found.count, other.count) > 1
+    error = ratio * math.hypot(_relative_error(found), _relative_error(other)) if is_certain else None
+    return Saving(share=1 - ratio, error=error, mean_cost=found.mean, count=found.count)
 
 
-def _cost_of_a_recurrence(trials: Sequence[Trial]) -> float:
-    """The mean cost [J] of all trials that a recurrence took."""
-    return math.fsum(trial.cost for trial in trials) / len({trial.recurrence_id for trial in trials})
-
-
-def _summary(arm: ArmDescription, trials: Sequence[Trial]) -> BatchSizeSummary:
-    converged = _converged(trials, arm.batch_size)
-    return BatchSizeSummary(
-        batch_size=arm.batch_size,
-        status=arm.status,
-        trials=sum(1 for trial in trials if trial.batch_size == arm.batch_size),
-        converged=len(converged),
-        mean_epochs=_mean_or_none([trial.epoch for trial in converged]),
-        mean_energy=_mean_or_none([trial.energy_j for trial in converged]),
-        mean_time=_mean_or_none([trial.time_s for trial in converged]),
-        mean_cost=_mean_or_none([trial.cost for trial in converged]),
-        posterior_mean=arm.posterior_mean,
-        posterior_std=arm.posterior_std,
-    )
-
-
-def _converged(trials: Sequence[Trial], batch_size: int | None) -> list[Trial]:
-    return [trial for trial in trials if trial.batch_size == batch_size and trial.outcome is Outcome.CONVERGED]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _mean_or_none(values: Sequence[float]) -> float | None:
-    return _mean(values) if values else None
-
-
-def _relative_error(values: Sequence[float]) -> float:
-    """The standard error of a mean, as a share of it."""
-    mean = _mean(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return math.sqrt(variance / len(values)) / mean
-
-
-def _error_of_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
-    """The standard error of the ratio of two means, by first-order propagation."""
-    if min(len(numerators), len(denominators)) < 2:
-        return None
-    ratio = _mean(numerators) / _mean(denominators)
-    return ratio * math.hypot(_relative_error(numerators), _relative_error(denominators))
+def _relative_error(found: CostStatistics) -> float:
+    return math.sqrt(found.variance / found.count) / found.mean
