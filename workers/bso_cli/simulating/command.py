@@ -53,8 +53,10 @@ app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
     help="Simulate policies on measured traces, with the production rules.\n\n"
-    "The traces are those of the artifact of the Zeus paper (NSDI '23), or your own in the same format: "
-    "docs/simulator.md says where to find them, and what a line holds.",
+    "The traces are those of the Zeus paper (NSDI '23), in examples/research_reproducibility/zeus_nsdi23/trace of "
+    "https://github.com/ml-energy/zeus, or your own in the same format (docs/simulator.md).\n\n"
+    "Without traces: `bso simulate single --truths 1` has made problems, and `bso replay what-if JOB` plays a job that "
+    "you have run.",
 )
 
 SEEDS = 10
