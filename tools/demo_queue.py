@@ -38,7 +38,9 @@ def main(words: list[str]) -> int:
             _say(f"bso worker ({number} of {WORKERS})")
             log = folder / f"worker-{number}.log"
             workers[log] = stack.enter_context(_worker(environment, log))
-        code = subprocess.run([*BSO, "demo", "--url", amqp_url, "--database-url", database_url, *words], env=environment, check=False).returncode
+        code = subprocess.run(
+            [*BSO, "demo", "--url", amqp_url, "--database-url", database_url, *words], env=environment, check=False
+        ).returncode
         for log, worker in workers.items():
             if worker.poll() is not None:
                 _say(f"a worker ended with {worker.returncode}: {log.read_text(errors='replace').strip()[-600:]}")
@@ -51,8 +53,9 @@ def _servers(stack: ExitStack) -> tuple[str, str]:
     stack.callback(broker.close)
     stack.callback(database.close)
     with ThreadPoolExecutor(2) as both:
-        for started in [both.submit(broker.start), both.submit(database.start)]:
-            started.result()
+        started = both.submit(broker.start), both.submit(database.start)
+        for server in started:
+            server.result()
     return broker.create_vhost(), database.create_database()
 
 

@@ -114,15 +114,19 @@ def play(
 
 
 def _alternative(record: Record, spec: JobSpec) -> Alternative:
-    changed = {name: value for name in SPEC_FIELDS if (value := getattr(spec, name)) != getattr(record.spec, name)}
+    fields = dict.fromkeys(("policy", *SPEC_FIELDS))  # the policy comes first in names
+    changed = {name: value for name in fields if (value := getattr(spec, name)) != getattr(record.spec, name)}
     fixed = next((name for name in changed if name in _AS_RECORDED), None)
     if fixed is not None:
-        raise NotRecorded(f"all recorded trainings had {fixed} {getattr(record.spec, fixed)}: nothing is known of another")
+        raise NotRecorded(
+            f"all recorded trainings had {fixed} {getattr(record.spec, fixed)}: nothing is known of another"
+        )
     unknown = {size: why for size in spec.batch_sizes if (why := record.why_unknown(size)) is not None}
     known = tuple(size for size in spec.batch_sizes if size not in unknown)
     wanted = {*changed.get("batch_sizes", ()), changed.get("default_batch_size")} & unknown.keys()
     if wanted or not any(record.count(size, End.CONVERGED) for size in known):
-        reasons = "; ".join(f"batch size {size}: {why}" for size, why in unknown.items() if size in (wanted or unknown))
+        named = [size for size in unknown if size in wanted or (not wanted and record.count(size, End.CONVERGED))]
+        reasons = "; ".join(f"batch size {size}: {unknown[size]}" for size in named)
         raise NotRecorded(f"nothing can be said: {reasons or 'no training has reached its target'}")
     if spec.eta_knob != 0.0 and not record.has_energy(known):
         raise NotRecorded(f"the energy of job {record.job_id} was not measured: only eta 0 can be answered")
@@ -133,6 +137,8 @@ def _alternative(record: Record, spec: JobSpec) -> Alternative:
 def _in_words(name: str, value: Any) -> str:
     if name == "beta_knob" and value is None:
         return "never stopped early"
+    if isinstance(value, float):
+        value = f"{value:g}" if float(f"{value:g}") == value else value  # no two values have one name
     words = name.removesuffix("_knob").replace("_", " ")
     return f"{words} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
 

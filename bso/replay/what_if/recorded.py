@@ -21,7 +21,7 @@ from bso.replay.folding import Folding
 from bso.simulator.problem import EpochPrice
 
 _USUAL_VARIANCE, _USUAL_WEIGHT = 0.03, 4.0
-"""Variance of ln epochs between trainings before any is known, and its weight in degrees of freedom, as in ``curve``."""
+"""Variance of ln epochs between trainings before any is known, and its weight in degrees of freedom: as ``curve``'s."""
 _WITHIN = 1.96  # standard deviations on either side hold 95 %
 MOST_MORE = 100
 """More trainings than this to tell two batch sizes apart are not worth a number."""
@@ -177,7 +177,7 @@ class Record:
 
     @cached_property
     def cheapest(self) -> int | None:
-        """The batch size whose converged trainings cost least in the mean; None where none converged, or has a price."""
+        """The batch size whose converged trainings cost least in the mean; None where there is none with a price."""
         costs = {size: cost for size in self.tried_batch_sizes if (cost := self._mean_cost(size)) is not None}
         return min(costs, key=costs.__getitem__, default=None)
 

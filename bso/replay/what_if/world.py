@@ -6,9 +6,10 @@ and Wu, "Resampling inference with complex survey data", JASA 1988). Where a sin
 and that of others are drawn from the spread that all batch sizes have in common.
 
 A stopped training takes as long as one that lasted longer, drawn among all of those: Efron's reading ("The two sample
-problem with censored data", 1967) of the product-limit estimator of Kaplan and Meier (JASA 1958). That it was stopped is
-taken to say nothing of how much longer it would have taken, as is true of bounds on its cost and of preemptions. Where
-none lasted longer, one step more would have done in one half of the seeds, and in the other it would never have got there.
+problem with censored data", 1967) of the product-limit estimator of Kaplan and Meier (JASA 1958). That it was stopped
+is taken to say nothing of how much longer it would have taken, as is true of bounds on its cost and of preemptions.
+Where none lasted longer, one step more would have done in one half of the seeds, and in the other it would never have
+got there.
 """
 
 from __future__ import annotations
@@ -102,7 +103,9 @@ def _copies(run: RecordedRun, record: Record, seed: int) -> list[RecordedRun]:
     return copies
 
 
-def _lengths(runs: Sequence[RecordedRun], step: float, limit: int, seed: int, batch_size: int) -> tuple[int | None, ...]:
+def _lengths(
+    runs: Sequence[RecordedRun], step: float, limit: int, seed: int, batch_size: int
+) -> tuple[int | None, ...]:
     """The steps that trainings take, each as likely as the others; None: never within ``limit``."""
     ordered = sorted((_steps(run, step, limit), run.end is not End.CONVERGED, run.end.value) for run in runs)
     last = max((place for place, (_, is_open, _) in enumerate(ordered) if not is_open), default=-1)

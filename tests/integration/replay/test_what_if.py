@@ -43,7 +43,7 @@ async def train(
 
 @pytest.fixture(scope="module")
 def bso(tmp_path_factory: pytest.TempPathFactory) -> Bso:
-    """A database with two jobs of 12 recurrences, one whose batch sizes were tried once, one without a model, one new."""
+    """A database with two jobs of 12 recurrences, one of few, one without a model, and one without a trial."""
     url = f"sqlite:///{tmp_path_factory.mktemp('what-if') / 'bso.sqlite'}"
 
     async def fill() -> None:
@@ -52,7 +52,7 @@ def bso(tmp_path_factory: pytest.TempPathFactory) -> Bso:
         engine = Engine(store)
         await train(engine, JOB, recurrences=12)
         await train(engine, UNMETERED, recurrences=12, is_metered=False, eta_knob=0.0)
-        await train(engine, ONCE, recurrences=4, policy="curve")
+        await train(engine, ONCE, recurrences=3, policy="curve")
         await train(engine, STOPPED, recurrences=1, most=4)
         registration = Request(command_id=str(uuid.uuid4()), job_id=NEW, command=RegisterJob(spec=spec_of(WORLD)))
         await engine.execute([registration])
@@ -64,12 +64,12 @@ def bso(tmp_path_factory: pytest.TempPathFactory) -> Bso:
 
 def test_a_table_compares_what_happened_the_job_as_it_is_and_each_alternative(bso: Bso) -> None:
     printed = bso.ok("replay", "what-if", JOB, "--policy", "curve", "--beta", 3, "--beta", 0, *QUICK)
-    for row in ("as recorded", "as it is", "beta 3.0, policy curve", "never stopped early, policy curve"):
+    for row in ("as recorded", "as it is", "policy curve, beta 3", "policy curve, never"):
         assert row in printed
     assert "A recurrence, in the mean of 5, 3 seeds" in printed
     [of_128] = [line for line in printed.splitlines() if line.split()[:1] == ["128"]]
     assert "over " in of_128
-    assert of_128.endswith("  costs more than 32")
+    assert of_128.endswith("  costs more than 64")
     assert "Of 128 no training has reached its target" in printed
 
 
@@ -144,7 +144,9 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(bso: Bso, tmp_path: Path)
 
     assert "nothing is recorded of nobody; `bso jobs list`" in refused("nobody")
     assert f"no trial of job {NEW} is recorded" in refused(NEW)
-    assert "batch size 8: never tried" in refused(JOB, "--spec", "batch_sizes=[8,32]", "--spec", "default_batch_size=32")
+    assert "batch size 8: never tried" in refused(
+        JOB, "--spec", "batch_sizes=[8,32]", "--spec", "default_batch_size=32"
+    )
     assert "nothing can be said: no training has reached its target" in refused(STOPPED)
     assert "eta_knob must be a number from 0" in refused(JOB, "--eta", 2)
     assert "beta_knob must be a number of 1 or more" in refused(JOB, "--beta", 0.5)

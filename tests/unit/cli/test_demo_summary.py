@@ -99,7 +99,9 @@ def test_the_picture_is_a_png(best: int | None, tmp_path: Path) -> None:
 
 
 def test_the_script_trains_the_jobs_that_the_command_asks_about() -> None:
-    named = {node.value for node in ast.walk(ast.parse(Path(train.__file__).read_text())) if isinstance(node, ast.Constant)}
+    named = {
+        node.value for node in ast.walk(ast.parse(Path(train.__file__).read_text())) if isinstance(node, ast.Constant)
+    }
     assert {command.JOB, command.CONTROL, command.DEFAULT} <= named
 
 

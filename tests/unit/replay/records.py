@@ -64,7 +64,11 @@ def record(
 ) -> Record:
     """A job with the batch sizes 16 to 128 of which these trainings are recorded."""
     fields = {"batch_sizes": [16, 32, 64, 128], "default_batch_size": 64, "target_metric": 0.9, "max_epochs": 50}
-    outcomes = {End.CONVERGED: Outcome.CONVERGED, End.CENSORED: Outcome.COST_EXCEEDED, End.FAILED: Outcome.NOT_CONVERGED}
+    outcomes = {
+        End.CONVERGED: Outcome.CONVERGED,
+        End.CENSORED: Outcome.COST_EXCEEDED,
+        End.FAILED: Outcome.NOT_CONVERGED,
+    }
     paid = [
         trial(number, outcomes[one.end], one.epochs, batch_size=one.batch_size)
         for number, one in enumerate(runs, start=1)

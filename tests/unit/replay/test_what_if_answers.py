@@ -29,7 +29,9 @@ def lives(known: Record) -> list[Run]:
     return seen
 
 
-def answered(known: Record, *, seeds: int = 4, recurrences: int = 5, processes: int = 1, **asked: Any) -> dict[str, Answer]:
+def answered(
+    known: Record, *, seeds: int = 4, recurrences: int = 5, processes: int = 1, **asked: Any
+) -> dict[str, Answer]:
     found = play(known, alternatives(known, **asked), seeds=seeds, recurrences=recurrences, processes=processes)
     return {answer.alternative.name: answer for answer in found}
 
@@ -92,7 +94,8 @@ def test_a_batch_size_that_was_tried_once_is_answered_with_a_wider_interval() ->
     once, often = (answered(record([run(64, 20)] * times), seeds=40)[AS_IT_IS].cost_j for times in (1, 20))
     assert often.low == often.high == pytest.approx(30_000.0)
     assert once.mean == pytest.approx(30_000.0, rel=0.15)
-    assert once.low < 27_000.0 < 33_000.0 < once.high
+    assert once.low < 27_000.0
+    assert once.high > 33_000.0
 
 
 def test_where_most_batch_sizes_were_tried_once_policies_are_compared_with_all_of_them() -> None:
@@ -106,7 +109,7 @@ def test_where_most_batch_sizes_were_tried_once_policies_are_compared_with_all_o
 def test_of_a_cost_of_nothing_there_is_no_share() -> None:
     """By eta_knob 1 energy alone counts, and the meter always said 0 J."""
     known = record([replace(run(64, 6), energy_j=0.0), replace(run(64, 7), energy_j=0.0)], eta_knob=1.0)
-    answer = answered(known, policies=["curve"], eta_knobs=[0.5])["eta 0.5, policy curve"]
+    answer = answered(known, policies=["curve"], eta_knobs=[0.5])["policy curve, eta 0.5"]
     assert answer.cost_j.mean > 0
     assert answer.more_cost_share is not None
     free = answered(known, policies=["curve"])["policy curve"]
@@ -122,9 +125,9 @@ def test_every_combination_is_compared_and_named_by_what_it_changes() -> None:
         "eta 0.25",
         "eta 0.25, never stopped early",
         "policy curve",
-        "never stopped early, policy curve",
-        "eta 0.25, policy curve",
-        "eta 0.25, never stopped early, policy curve",
+        "policy curve, never stopped early",
+        "policy curve, eta 0.25",
+        "policy curve, eta 0.25, never stopped early",
     ]
     assert (found[-1].spec.policy, found[-1].spec.eta_knob, found[-1].spec.beta_knob) == ("curve", 0.25, None)
 
@@ -150,10 +153,16 @@ def test_a_job_with_its_default_batch_size_left_out_begins_with_the_next_smaller
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"changes": {"batch_sizes": [16, 128], "default_batch_size": 16}}, "batch size 128: stopped before it was known"),
+        (
+            {"changes": {"batch_sizes": [16, 128], "default_batch_size": 16}},
+            "batch size 128: stopped before it was known",
+        ),
         ({"changes": {"default_batch_size": 128}}, "batch size 128: stopped before it was known"),
         ({"changes": {"batch_sizes": [8, 64]}}, "batch size 8: never tried"),
-        ({"changes": {"target_metric": 0.95}}, "all recorded trainings had target_metric 0.9: nothing is known of another"),
+        (
+            {"changes": {"target_metric": 0.95}},
+            "all recorded trainings had target_metric 0.9: nothing is known of another",
+        ),
         ({"changes": {"max_epochs": 5}}, "all recorded trainings had max_epochs 50"),
     ],
 )

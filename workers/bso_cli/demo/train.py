@@ -1,7 +1,7 @@
 """The training of ``bso demo``, a script like any other: a small network learns to read handwritten digits.
 
-    bso recur 20 -- python train.py        # finds the best batch size
-    bso recur 5 -- python train.py 512     # another job, which always has this one
+bso recur 20 -- python train.py        # finds the best batch size
+bso recur 5 -- python train.py 512     # another job, which always has this one
 """
 
 import sys

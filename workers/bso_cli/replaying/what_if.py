@@ -83,9 +83,7 @@ def what_if(
 
     if source is not None and source != STANDARD_INPUT and not source.exists():
         raise Refused(f"there is no file {source}")
-    record = record_of(
-        asyncio.run(_folded(job, source, database_url)), version_number=job_version, hardware=hardware
-    )
+    record = record_of(asyncio.run(_folded(job, source, database_url)), version_number=job_version, hardware=hardware)
     compared = alternatives(
         record,
         policies=policy or (),
@@ -101,7 +99,7 @@ def what_if(
         return
     print_block(printed.known_table(record))
     print_blocks(printed.answers_table(record, found, seeds=seeds, recurrences=times))
-    for line in (*printed.choices(record, found), *printed.notes(record, found[0].alternative)):
+    for line in (*printed.choices(record, found), *printed.notes(record, found)):
         print_result(Text(line), hang=HANG)
 
 

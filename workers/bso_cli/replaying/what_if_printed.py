@@ -16,7 +16,7 @@ from bso_cli.terminal import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bso.replay.what_if.answers import Alternative, Answer, Estimate
+    from bso.replay.what_if.answers import Answer, Estimate
     from bso.replay.what_if.recorded import Record
 
 _KNOWN = "A training: what it costs to the target, and the interval that holds its true mean with 95%."
@@ -106,13 +106,18 @@ def choices(record: Record, found: Sequence[Answer]) -> Iterator[str]:
         yield f"    {answer.alternative.name}: {_shares(answer.choices)}"
 
 
-def notes(record: Record, as_it_is: Alternative) -> Iterator[str]:
+def notes(record: Record, found: Sequence[Answer]) -> Iterator[str]:
     """What a reader should know before believing the tables."""
+    as_it_is = found[0].alternative
+    for answer in found[1:]:
+        share = answer.more_cost_share
+        if share is not None and share.low < 0 < share.high:
+            yield f"{answer.alternative.name}: in some lives it costs more than as it is, in others less."
     converged = {size: record.count(size, End.CONVERGED) for size in as_it_is.batch_sizes}
     if once := [size for size, count in converged.items() if count == 1]:
         yield (
-            f"Of {_listed(once)} a single training has reached its target: others are taken to vary as trainings of all "
-            f"batch sizes do, by {percent(record.spread)}."
+            f"Of {_listed(once)} a single training has reached its target: others are taken to vary as trainings of "
+            f"all batch sizes do, by {percent(record.spread)}."
         )
     if stopped := [size for size, count in converged.items() if not count and record.count(size, End.CENSORED)]:
         yield (
