@@ -42,15 +42,15 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 def test_people_see_a_table_what_is_saved_and_where_to_look_further(shown: Shown, bso: Command) -> None:
     for words in ("expected next", "estimated", "Best batch size", "Picture:", "bso jobs why demo-digits"):
         assert words in shown.words
-    assert "512 is the default" in shown.progress
+    assert "256 is the default" in shown.progress
     hint = shown.words.splitlines()[-1].rpartition(": ")[2]  # BSO_URL=... bso jobs why demo-digits
     told = bso.ok("jobs", "why", "demo-digits", BSO_URL=hint.split()[0].removeprefix("BSO_URL="))
-    assert "512 is the default" in told
+    assert "256 is the default" in told
 
 
 def test_programs_see_one_object(shown: Shown) -> None:
     assert shown.fields.keys() >= KEYS
-    assert (shown.fields["job_id"], shown.fields["default_batch_size"]) == ("demo-digits", 512)
+    assert (shown.fields["job_id"], shown.fields["default_batch_size"]) == ("demo-digits", 256)
     plot = Path(shown.fields["plot"])
     assert (plot.parent, plot.read_bytes()[: len(PNG)]) == (shown.out, PNG)
 
@@ -68,11 +68,11 @@ def test_run_again_it_goes_on_with_the_same_job(shown: Shown, bso: Command) -> N
 def test_the_saving_is_that_of_real_recurrences(shown: Shown, bso: Command) -> None:
     url = f"sqlite:///{shown.out / 'bso.sqlite'}"
     own, control = (list(bso.lines("jobs", "export", f"demo-digits{tail}", BSO_URL=url)) for tail in ("", "-control"))
-    costs = [one["cost"] for one in [*own, *control] if (one["batch_size"], one["outcome"]) == (512, "converged")]
+    costs = [one["cost"] for one in [*own, *control] if (one["batch_size"], one["outcome"]) == (256, "converged")]
     recurrences = len({one["recurrence_id"] for one in own})
     share = 1 - sum(one["cost"] for one in own) / recurrences / (sum(costs) / len(costs))
     assert len(control) == 5
-    assert shown.fields["best_batch_size"] < 512
+    assert shown.fields["best_batch_size"] < 256
     assert shown.fields["saving"] == pytest.approx(share)
     assert shown.fields["best_saving"] > 0.1
     assert "estimated" in shown.fields["energy_method"]

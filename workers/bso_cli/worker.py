@@ -14,6 +14,7 @@ from bso_cli.refusals import USAGE, complain
 from bso_workers.settings import WorkerSettings
 
 _DAY = 86400.0
+_PANELS = (None, "Work", "Watching", "Times")
 _METAVARS = {"operators": "LOGINS", "health_port": "PORT"}
 
 
@@ -32,6 +33,10 @@ def _parameters() -> Iterator[inspect.Parameter]:
             show_default=False,
         )
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=found, annotation=kind | None)
+
+
+def _place(option: inspect.Parameter) -> int:
+    return _PANELS.index(option.default.rich_help_panel)
 
 
 def _panel(name: str, kind: Any) -> str:
@@ -78,4 +83,4 @@ def worker(**options: Any) -> None:
 
 
 # typer reads the options from here.
-worker.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]  # functions may have one
+worker.__signature__ = inspect.Signature(sorted(_parameters(), key=_place))  # type: ignore[attr-defined]  # functions may have one

@@ -6,8 +6,11 @@ import asyncio
 import dataclasses
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,11 +28,10 @@ from bso_cli.terminal import counted, print_blocks, print_json, print_notice, pr
 if TYPE_CHECKING:
     from bso_cli.demo.summary import DemoSummary
 
-RECURRENCES, COMPARISONS = 20, 5
+RECURRENCES, COMPARISONS = 15, 5
 JOB, CONTROL = "demo-digits", "demo-digits-control"
-DEFAULT = 512
+DEFAULT = 256
 _SCRIPT = Path(__file__).with_name("train.py")
-_ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def demo(
@@ -58,13 +60,11 @@ def demo(
     _require_packages()
     places = _places(out, url, database_url)
     compared = asyncio.run(_recurrences_done(places, CONTROL))
-    if compared < COMPARISONS:
-        print_notice(f"for comparison, trainings that all have the default batch size {DEFAULT}")
-        _recur(places, COMPARISONS - compared, str(DEFAULT))
     done = asyncio.run(_recurrences_done(places, JOB))
     going_on = f"goes on after {counted(done, 'recurrence')}" if done else "begins"
     print_notice(f"job {JOB} {going_on}, in {places.optimizer_url.removeprefix('sqlite:///')}")
-    _recur(places, recurrences)
+    with _control(places, COMPARISONS - compared):
+        _recur(places, recurrences)
     summary = asyncio.run(_summary(places))
     from bso_cli.demo.picture import draw
 
@@ -84,20 +84,42 @@ def _places(out: Path | None, url: str | None, database_url: str | None) -> Plac
     return dataclasses.replace(places, database_url=places.optimizer_url) if places.is_embedded else places
 
 
-def _recur(places: Places, count: int, *words: str) -> None:
-    """What ``bso recur COUNT -- python train.py WORDS`` does, on one core, so that costs can be compared."""
+@contextmanager
+def _control(places: Places, count: int) -> Iterator[None]:
+    """Beside the demo's job, so many trainings with the default batch size, to compare. Raises Refused if they fail."""
+    if count < 1:
+        yield
+        return
+    print_notice(f"beside it, {counted(count, 'training')} with the default batch size {DEFAULT}, to compare")
+    words = [sys.executable, "-m", "bso_cli", "recur", str(count), "--", sys.executable, str(_SCRIPT), str(DEFAULT)]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(words, env=_environment(places), stdout=said, stderr=said) as process,
+    ):
+        try:
+            yield
+            if process.wait():
+                said.seek(0)
+                raise Refused(f"the trainings to compare with failed: {said.read().decode(errors='replace')[-600:]}")
+        finally:
+            process.terminate()
+
+
+def _environment(places: Places) -> dict[str, str]:
+    """That of the trainings, each of which computes on one core, so that costs can be compared."""
+    own = {"BSO_URL": places.optimizer_url, "BSO_STATE_DIR": str(places.state_dir)}
+    return {**os.environ, **own, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")}
+
+
+def _recur(places: Places, count: int) -> None:
+    """What ``bso recur COUNT -- python train.py`` does."""
     from bso_cli.recurring.driver import Driver, Options
     from bso_cli.recurring.recurrences import Run, RunFolder
 
-    command = (sys.executable, str(_SCRIPT), *words)
+    command = (sys.executable, str(_SCRIPT))
     print_notice(f"bso recur {count} -- {shlex.join(command)}")
     options = Options(
-        environment={
-            **os.environ,
-            **_ONE_CORE,
-            "BSO_URL": places.optimizer_url,
-            "BSO_STATE_DIR": str(places.state_dir),
-        },
+        environment=_environment(places),
         launches=20,
         keeps_going=False,
         grace_s=30.0,
