@@ -154,8 +154,9 @@ def _answer(record: Record, one: Alternative, lives: Sequence[Run], as_it_is: Se
     more = share = None
     if as_it_is is not None:
         before = _costs([_a_recurrence(life) for life in as_it_is], one.spec.eta_knob, record)
-        more = [cost - other for cost, other in zip(costs, before, strict=True)]
-        share = [each / fmean(before) for each in more] if any(before) else None
+        differences = [cost - other for cost, other in zip(costs, before, strict=True)]
+        more = _estimate(differences)
+        share = _estimate([each / fmean(before) for each in differences]) if any(before) else None
     tried = Counter(trial.batch_size for life in lives for trial in life.trials)
     return Answer(
         alternative=one,
@@ -163,8 +164,8 @@ def _answer(record: Record, one: Alternative, lives: Sequence[Run], as_it_is: Se
         energy_j=_estimate([each.energy_j for each in paid]) if record.has_energy(one.batch_sizes) else None,
         time_s=_estimate([each.time_s for each in paid]),
         trials=_estimate([life.tries_per_recurrence for life in lives]),
-        more_cost_j=more and _estimate(more),
-        more_cost_share=share and _estimate(share),
+        more_cost_j=more,
+        more_cost_share=share,
         choices={size: tried[size] / tried.total() for size in one.batch_sizes},
     )
 

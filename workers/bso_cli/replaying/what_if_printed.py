@@ -81,17 +81,17 @@ def answers_table(record: Record, found: Sequence[Answer], *, seeds: int, recurr
     )
     if record.models:
         paid = record.paid_price.scaled(1.0 / record.models)
-        energy = paid.energy_j if record.has_energy(record.known_batch_sizes) else None
-        takes = _taken(record, energy, paid.time_s, len(record.paid) / record.models)
+        paid_j = paid.energy_j if record.has_energy(record.known_batch_sizes) else None
+        takes = _taken(record, paid_j, paid.time_s, len(record.paid) / record.models)
         made.add_row("as recorded", joules(record.cost(paid)), "", takes)
         made.add_section()
     for answer in found:
-        energy = answer.energy_j and answer.energy_j.mean
+        energy_j = None if answer.energy_j is None else answer.energy_j.mean
         made.add_row(
             answer.alternative.name,
             _with_interval(answer.cost_j, joules),
             "" if answer.more_cost_share is None else _with_interval(answer.more_cost_share, more_or_less),
-            _taken(record, energy, answer.time_s.mean, answer.trials.mean),
+            _taken(record, energy_j, answer.time_s.mean, answer.trials.mean),
         )
         made.add_section()
     return made
