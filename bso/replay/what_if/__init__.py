@@ -1,5 +1,5 @@
 """What another policy or knob would have cost a job, judged by its own recorded trainings.
 
-``recorded`` takes the trainings out of a folded log and says what they show, ``world`` makes them a problem for
+``history`` makes a ``record`` of a folded log: its trainings, and what they show. ``world`` makes them a problem for
 ``bso.simulator``, and ``answers`` lets the simulator play alternatives in it and compares what they cost.
 """

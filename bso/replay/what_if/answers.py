@@ -16,7 +16,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from bso.domain.job_spec import IDENTITY_FIELDS, SPEC_FIELDS, JobSpec, resolve_spec
-from bso.replay.what_if.recorded import End, NotRecorded, Record
+from bso.replay.what_if.record import End, NotRecorded, Record
 from bso.replay.what_if.world import world
 from bso.simulator.problem import EpochPrice
 from bso.simulator.run import Run

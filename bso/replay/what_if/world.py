@@ -21,7 +21,7 @@ from itertools import count
 from statistics import median
 
 from bso.domain.randomness import seed_from, standard_normal, uniform
-from bso.replay.what_if.recorded import End, Record, RecordedRun
+from bso.replay.what_if.record import End, Record, RecordedRun
 from bso.simulator import Problem, Workload
 from bso.simulator.problem import EpochPrice
 from bso.simulator.traces import MeasuredEpoch

@@ -7,7 +7,7 @@ from bso.domain.commands import PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.job_spec import resolve_spec
 from bso.domain.trial import Outcome, Trial, TrialState
-from bso.replay.what_if.recorded import End, Record, RecordedRun
+from bso.replay.what_if.record import End, Record, RecordedRun
 from tests.unit.replay.recurring_job import BEGINNING
 
 HARDWARE = HardwareKind(gpu_model="A40", max_power_w=200.0, energy_method=EnergyMethod.NVML_COUNTER)

@@ -10,7 +10,8 @@ import pytest
 from bso.domain.commands import PowerMeasurement
 from bso.domain.job_spec import InvalidSpec
 from bso.replay.what_if.answers import AS_IT_IS, Answer, Estimate, alternatives, play
-from bso.replay.what_if.recorded import End, NotRecorded, Record, record_of
+from bso.replay.what_if.history import record_of
+from bso.replay.what_if.record import End, NotRecorded, Record
 from bso.simulator import Run, simulate
 from tests.unit.replay.records import record, run
 from tests.unit.replay.recurring_job import folded

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bso.domain.commands import PowerMeasurement
-from bso.replay.what_if.recorded import End, Record, RecordedRun
+from bso.replay.what_if.record import End, Record, RecordedRun
 from bso.replay.what_if.world import step_of, world
 from bso.simulator import Problem
 from tests.unit.replay.records import record, run

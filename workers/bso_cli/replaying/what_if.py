@@ -78,7 +78,7 @@ def what_if(
     `bso replay what-if digits-nightly --spec batch_sizes=[32,64] --spec default_batch_size=64`
     """
     from bso.replay.what_if.answers import alternatives, play
-    from bso.replay.what_if.recorded import record_of
+    from bso.replay.what_if.history import record_of
     from bso_cli.replaying import what_if_printed as printed
 
     if source is not None and source != STANDARD_INPUT and not source.exists():

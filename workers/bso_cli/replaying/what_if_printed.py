@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bso.domain.hardware import EnergyMethod
 from bso.domain.quantities import NOTHING, joules, more_or_less, percent, seconds
-from bso.replay.what_if.recorded import End
+from bso.replay.what_if.record import End
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
 from bso_cli.tables import Table, table
 from bso_cli.terminal import counted
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bso.replay.what_if.answers import Answer, Estimate
-    from bso.replay.what_if.recorded import Record
+    from bso.replay.what_if.record import Record
 
 _KNOWN = "A training: what it costs to the target, and the interval that holds its true mean with 95%."
 _MEANS = (

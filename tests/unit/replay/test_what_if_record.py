@@ -11,7 +11,8 @@ from bso.domain.job_spec import resolve_spec
 from bso.domain.log import RecordedEvent
 from bso.domain.trial import LEASE_LAPSED, Outcome, Trial
 from bso.replay.folding import Folding
-from bso.replay.what_if.recorded import End, NotRecorded, Record, record_of
+from bso.replay.what_if.history import record_of
+from bso.replay.what_if.record import End, NotRecorded, Record
 from bso.simulator.problem import EpochPrice
 from tests.unit.replay.records import HARDWARE, record, run, trial
 from tests.unit.replay.recurring_job import BEGINNING, JOB, folded
