@@ -5,8 +5,8 @@ from __future__ import annotations
 from bso.domain.attention import attention_in_words, choose_with_attention
 from bso.domain.commands import BeginTrial
 from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, with_lease
-from bso.domain.decide.ending import Ending, end_trial
 from bso.domain.decide.facts import Facts
+from bso.domain.decide.trial_end import Ending, end_trial
 from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import hardware_problems

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bso.domain.commands import ExpireLease, RenewLease
 from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_after_end, unchanged, with_lease
-from bso.domain.decide.ending import Ending, end_trial
 from bso.domain.decide.facts import Facts
+from bso.domain.decide.trial_end import Ending, end_trial
 from bso.domain.events import Event, TrialResumed, TrialSuspended
 from bso.domain.job import Job
 from bso.domain.replies import LeaseExpired, LeaseRenewed

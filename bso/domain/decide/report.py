@@ -16,8 +16,8 @@ from bso.domain.decide.decision import (
     unchanged,
     with_lease,
 )
-from bso.domain.decide.ending import MOST, Ending, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.decide.facts import Facts
+from bso.domain.decide.trial_end import MOST, Ending, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.events import EpochReported, Event, TrialResumed
 from bso.domain.job import Job
 from bso.domain.progress import Verdict, reported_cost, totals_of

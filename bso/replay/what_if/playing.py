@@ -15,8 +15,8 @@ from bso.replay.what_if.lasting import Tail
 from bso.replay.what_if.recorded import End, Record
 from bso.replay.what_if.worlds import step_of, world
 from bso.simulator import simulate
+from bso.simulator.process_pool import spread
 from bso.simulator.simulation import PROBLEM_FIELDS
-from bso.simulator.spreading import spread
 
 _OWN_LUCK = "mab_seed"  # every seed has its own
 

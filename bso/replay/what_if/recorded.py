@@ -13,7 +13,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
 from bso.domain.trial import Outcome, Trial
-from bso.replay.folding import Folding
+from bso.replay.fold import Folding
 
 CONVERGED_RUNS_NEEDED = 2
 """Converged trainings of a batch size without which nothing is said of it."""

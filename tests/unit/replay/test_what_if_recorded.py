@@ -10,7 +10,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import resolve_spec
 from bso.domain.log import RecordedEvent
 from bso.domain.trial import LEASE_LAPSED, Outcome, Trial, TrialState
-from bso.replay.folding import Folding
+from bso.replay.fold import Folding
 from bso.replay.what_if.recorded import End, NotRecorded, Record, record_of
 from bso.replay.what_if.worlds import epoch_price
 from tests.unit.replay.records import HARDWARE
