@@ -22,7 +22,6 @@ from bso_broker.connection import BrokerAddress
 from bso_broker.ports import Broker, CommandSource
 from bso_broker.rabbit import RabbitBroker
 from bso_workers.admission import Admission
-from bso_workers.answering import Answering
 from bso_workers.health import HealthPages, serve_health
 from bso_workers.intake import Intake
 from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_together
@@ -33,6 +32,7 @@ from bso_workers.readiness import JOBS, WorkerReadiness
 from bso_workers.reaper import Reaper
 from bso_workers.relay import Relay
 from bso_workers.settings import WorkerSettings
+from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import TroubledJobs
 from bso_workers.worker import CommandWorker
 
@@ -154,16 +154,16 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
     mark_after_s = min(MARK_AFTER_S, settings.relay_age_s / 10)
     clock = asyncio.get_running_loop().time
     log_watch = LogWatch(store.log_epochs)
-    answering = Answering(consumer=consumer, replies=broker.reply_publisher(), metrics=metrics)
+    settlement = Settlement(consumer=consumer, replies=broker.reply_publisher(), metrics=metrics)
     parking = TroubledJobs(
-        jobs=store.parked_jobs, answering=answering, metrics=metrics, clock=clock, limit_s=settings.park_limit_s
+        jobs=store.parked_jobs, settlement=settlement, metrics=metrics, clock=clock, limit_s=settings.park_limit_s
     )
     relay = Relay(
         store=store, sink=events, metrics=metrics, age_s=settings.relay_age_s, interval_s=settings.relay_interval_s
     )
     obstacles: dict[str, Callable[[], str | None]] = {
         "publishing": broker.publishing_obstacle,
-        "replies": lambda: answering.obstacle,
+        "replies": lambda: settlement.obstacle,
         "events": lambda: relay.obstacle,
         JOBS: lambda: parking.obstacle,
     }
@@ -180,7 +180,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
     intake = _intake(shared, parking)
     return WorkerParts(
         consumer=consumer,
-        worker=_command_worker(shared, intake, parking, answering),
+        worker=_command_worker(shared, intake, parking, settlement),
         intake=intake,
         outbox=shared.outbox,
         relay=relay,
@@ -222,13 +222,13 @@ def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:
     )
 
 
-def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, answering: Answering) -> CommandWorker:
+def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, settlement: Settlement) -> CommandWorker:
     settings = shared.settings
     return CommandWorker(
         consumer=shared.consumer,
         decider=shared.engine,
         admission=Admission(operators=settings.operators, requires_user_id=settings.require_user_id),
-        answering=answering,
+        settlement=settlement,
         parking=parking,
         intake=intake,
         outbox=shared.outbox,

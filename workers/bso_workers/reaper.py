@@ -13,7 +13,7 @@ from bso.service.answers import Answer
 from bso.service.leases import expiry_of
 from bso.service.ports import Store
 from bso.service.records import LapsedLease
-from bso_workers.deciding import Decider
+from bso_workers.decider import Decider
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import Outbox
 

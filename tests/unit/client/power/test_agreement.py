@@ -1,5 +1,5 @@
 from bso.domain.commands import PowerMeasurement
-from bso_client.power.profiling import (
+from bso_client.power.limit_sweep import (
     Opening,
     Phase,
     Plan,

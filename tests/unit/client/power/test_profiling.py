@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bso_client.power.profiling import (
+from bso_client.power.limit_sweep import (
     Action,
     CloseWindow,
     DropWindow,

@@ -1,4 +1,4 @@
-"""Answering: replies go out, then deliveries are acknowledged; what can never be decided is set aside."""
+"""Settling deliveries: replies go out, then deliveries are acknowledged; what can never be decided is set aside."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BUSY_S = 0.5  # after this a command of a job that had its share may be sent ag
 _PAUSE_AFTER_FAILURE_S = 1.0  # before a message that could not be set aside comes again
 
 
-class Answering:
+class Settlement:
     """Settles deliveries. Nothing is raised where the broker is away: what is not settled comes again."""
 
     def __init__(self, *, consumer: CommandSource, replies: ReplySink, metrics: Metrics) -> None:
