@@ -18,7 +18,7 @@ from bso.domain.trial import Outcome
 from bso_client.contact import Contact, Journals, Waiting
 from bso_client.delivery.journal import destination_of
 from bso_client.distributed import Ranks
-from bso_client.distributed.exchange import Exchange
+from bso_client.distributed.exchange import RankExchange
 from bso_client.distributed.group import Group, Party
 from bso_client.distributed.leader import Leader, this_process
 from bso_client.distributed.membership import Equipment, Member
@@ -228,7 +228,7 @@ class Session:
             return known
         if known is not None:
             self._instruments = None
-        self._group = Group(Exchange(several), self._open_transport, self._journals.of)
+        self._group = Group(RankExchange(several), self._open_transport, self._journals.of)
         return self._group
 
     def _equipment(self, group: Group, saved: TrainingState | None) -> Equipment:

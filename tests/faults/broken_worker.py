@@ -18,7 +18,7 @@ from bso.service.ports import UnitOfWork
 from bso_broker.messages import Delivery
 from bso_workers import bootstrap
 from bso_workers.__main__ import main
-from bso_workers.admission import Admission, Admitted, Refused
+from bso_workers.admission import Admission, Admitted, Undecidable
 from bso_workers.settlement import Settlement
 
 _COMMITS_AFTER_S = 0.1
@@ -43,7 +43,7 @@ class EarlyBatches(Batches):
 class NotesAdmitted(Admission):
     """Notes who is to be answered."""
 
-    def admit(self, delivery: Delivery) -> Admitted | Refused:
+    def admit(self, delivery: Delivery) -> Admitted | Undecidable:
         verdict = super().admit(delivery)
         if isinstance(verdict, Admitted):
             _early[verdict.request.command_id] = verdict
@@ -74,9 +74,9 @@ class AnswersOnce(Settlement):
 class ForgetsCommandIds(Admission):
     """Gives each delivery a command_id of its own."""
 
-    def admit(self, delivery: Delivery) -> Admitted | Refused:
+    def admit(self, delivery: Delivery) -> Admitted | Undecidable:
         verdict = super().admit(delivery)
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, Undecidable):
             return verdict
         return replace(verdict, request=replace(verdict.request, command_id=str(uuid.uuid4())))
 

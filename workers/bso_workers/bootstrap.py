@@ -27,7 +27,7 @@ from bso_workers.intake import Intake
 from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_together
 from bso_workers.logs import configure_logs
 from bso_workers.metrics import Metrics
-from bso_workers.outbox import MARK_AFTER_S, Outbox
+from bso_workers.outbox import MARK_AFTER_S, EventOutbox
 from bso_workers.readiness import JOBS, WorkerReadiness
 from bso_workers.reaper import Reaper
 from bso_workers.relay import Relay
@@ -103,7 +103,7 @@ class WorkerParts:
     consumer: CommandSource
     worker: CommandWorker
     intake: Intake
-    outbox: Outbox
+    outbox: EventOutbox
     relay: Relay
     reaper: Reaper
     readiness: WorkerReadiness
@@ -173,7 +173,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
         consumer=consumer,
         log_watch=log_watch,
         engine=_engine(settings, store, metrics, log_watch),
-        outbox=Outbox(sink=events, marks=store, metrics=metrics, mark_after_s=mark_after_s),
+        outbox=EventOutbox(sink=events, marks=store, metrics=metrics, mark_after_s=mark_after_s),
         readiness=WorkerReadiness(broker=lambda: consumer.readiness, clock=clock, others=obstacles),
         metrics=metrics,
     )
@@ -200,7 +200,7 @@ class _Shared:
     consumer: CommandSource
     log_watch: LogWatch
     engine: Engine
-    outbox: Outbox
+    outbox: EventOutbox
     readiness: WorkerReadiness
     metrics: Metrics
 

@@ -15,12 +15,12 @@ from bso.service.answers import Answer, Undecided
 from bso.service.errors import Conflict, JobDamaged
 from bso_broker.messages import Delivery
 from bso_broker.ports import CommandSource
-from bso_workers.admission import Admission, Admitted, Refused
+from bso_workers.admission import Admission, Admitted, Undecidable
 from bso_workers.decider import Decider
 from bso_workers.intake import Intake
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
-from bso_workers.outbox import Outbox
+from bso_workers.outbox import EventOutbox
 from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import KEPT_HERE, TroubledJobs
 
@@ -54,7 +54,7 @@ class CommandWorker:
         settlement: Settlement,
         parking: TroubledJobs,
         intake: Intake,
-        outbox: Outbox,
+        outbox: EventOutbox,
         metrics: Metrics,
         batch_limit: int,
         most_of_a_job: int,
@@ -127,7 +127,7 @@ class CommandWorker:
                 self._lanes.add({job_id: [one]})
             else:
                 together.append(one)
-        refused = [verdict for verdict in verdicts if isinstance(verdict, Refused)]
+        refused = [verdict for verdict in verdicts if isinstance(verdict, Undecidable)]
         if refused or busy:
             self._tasks.create_task(self._turn_away(refused, busy), name="refusals")
         for part in _parts(together):
@@ -136,7 +136,7 @@ class CommandWorker:
             self._batches[task] = asyncio.get_running_loop().time()
             task.add_done_callback(lambda done: self._batches.pop(done, None))
 
-    async def _turn_away(self, refused: Sequence[Refused], busy: Sequence[Admitted]) -> None:
+    async def _turn_away(self, refused: Sequence[Undecidable], busy: Sequence[Admitted]) -> None:
         for one in busy:
             await self._settlement.decline_busy(one)
         for verdict in refused:

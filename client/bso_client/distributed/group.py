@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from bso.domain.hardware import HardwareKind
 from bso_client.delivery.journal import Journal
 from bso_client.distributed.devices import counting
-from bso_client.distributed.exchange import CarriedError, Exchange, carried, raise_first
+from bso_client.distributed.exchange import CarriedError, RankExchange, carried, raise_first
 from bso_client.distributed.leader import LastWords, Leader, LeaderWatch, make_ready, say_for
 from bso_client.distributed.membership import (
     Equipment,
@@ -43,7 +43,7 @@ class Group:
     """The processes that train together; a process that trains alone is a group of one."""
 
     def __init__(
-        self, exchange: Exchange, open_transport: Callable[[], Transport], journal_of: Callable[[str], Journal]
+        self, exchange: RankExchange, open_transport: Callable[[], Transport], journal_of: Callable[[str], Journal]
     ) -> None:
         self.exchange = exchange
         self._open_transport = open_transport

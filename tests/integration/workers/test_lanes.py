@@ -15,7 +15,7 @@ from bso.service.answers import Answer, Undecided
 from bso.service.errors import Conflict, JobDamaged, StoreUnavailable
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso_broker.messages import Delivery
-from bso_workers.admission import Admitted, Sender
+from bso_workers.admission import Admitted, Origin
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.troubled_jobs import TroubledJobs
@@ -75,7 +75,7 @@ def command() -> Admitted:
 
 def admitted(request: Request) -> Admitted:
     delivery = Delivery(body=b"", message_id=request.command_id)
-    return Admitted(delivery=delivery, sender=Sender(user=None, reply_to=None), request=request)
+    return Admitted(delivery=delivery, sender=Origin(user=None, reply_to=None), request=request)
 
 
 class Scene:
