@@ -1,4 +1,4 @@
-"""Ending a trial: what it says about its batch size, and whether its recurrence is over."""
+"""The end of a trial: what it says about its batch size, and whether its recurrence is over."""
 
 from __future__ import annotations
 
