@@ -49,7 +49,7 @@ class _FirstReport:
     def seen(self, worth: float) -> tuple[float, float]:
         """How likely the run goes on, as its cost is ``worth`` at most, and what it costs more than the incumbent's."""
         most = math.log(worth) - self.unseen
-        # equation (11) of docs/curve.md, as all numbers here
+        # Equation 11 of docs/curve.md.
         goes_on = normal.below((most - self.shown) / self.deviation)
         finished = normal.mean_below(self.shown, self.deviation, most)
         stopped = normal.mean_below(self.shown, self.deviation, math.inf) - finished
@@ -76,7 +76,7 @@ def value_of(
     def of(runs: int, of_costs: float, of_whole_costs: float) -> Value:
         of_both = of_whole_costs + beliefs.epochs_learnt(batch_size, incumbent, runs)
         left = max(horizon(recurrences) - runs, 0)
-        # equation (10)
+        # Equation 10 of docs/curve.md.
         least, whole = (left * _saving(beliefs, difference, learnt) for learnt in (of_costs, of_both))
         goes_on, price = first_report.seen(1.0 + whole if beliefs.may_stop else math.inf)
         return Value(gain=goes_on * whole + (1.0 - goes_on) * least, price=runs * price, runs=runs)
