@@ -27,6 +27,7 @@ from yarl import URL
 
 from bso.schema.envelope import MAX_ANSWER_BYTES
 
+_MOST_WAITING = 65536  # bytes: above that, a stream pauses its writers
 _FRAME_BUFFER = 1000  # aiormq's 10 make its reader hand over few frames at a time
 _BLOCKED, _UNBLOCKED = bytes((0, 10, 0, 60)), bytes((0, 10, 0, 61))  # Connection.Blocked and .Unblocked
 _DISCARDED = b"discarded:" + secrets.token_bytes(16)  # nobody can send it
@@ -115,9 +116,10 @@ class Sockets(TransportFactory):
 
 
 class CoalescingWriter(asyncio.StreamWriter):
-    """One system call for everything that is written in one turn of the event loop, or until somebody drains or closes.
+    """One system call for everything that is written in one turn of the event loop, unless that is much.
 
     aiormq hands each frame to the socket by itself; for small messages these calls are most of what publishing costs.
+    aio-pika drains after each message: what waits for the end of the turn is little enough not to count.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -141,7 +143,8 @@ class CoalescingWriter(asyncio.StreamWriter):
 
     @override
     async def drain(self) -> None:
-        self._flush()
+        if sum(map(len, self._waiting)) > _MOST_WAITING:
+            self._flush()
         await super().drain()
 
     @override
