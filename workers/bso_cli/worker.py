@@ -53,7 +53,7 @@ def worker(
     max_batch_sizes: Annotated[
         int | None,
         typer.Option(
-            help="How many batch sizes a job may name: choices take longer the more. [64]",
+            help="The most batch sizes that a job may have: with more, choices take longer. [64]",
             rich_help_panel=WORK,
             show_default=False,
         ),

@@ -70,7 +70,7 @@ async def test_a_new_version_inherits_unless_it_is_not_to(store: Store) -> None:
     first = await registered(engine, registration(KNOWN, version="v2"))
     assert "starts with the knowledge of version 1" in " ".join(first.warnings)
     second = RegisterJob(spec={**SPEC, "version": "v3"}, inherit=False)
-    assert "from nothing" in " ".join((await registered(engine, request(second, job_id=KNOWN))).warnings)
+    assert "with no knowledge" in " ".join((await registered(engine, request(second, job_id=KNOWN))).warnings)
     assert await inherited(store, KNOWN) == [False, True, False]
     await assert_log_equals_tables(store, KNOWN)
 
