@@ -37,7 +37,7 @@ demo: $(DEMO) ## train a real classifier again and again until its best batch si
 	$(BIN)/bso demo
 
 demo-queue: $(QUEUE) servers ## the same through a private RabbitMQ, a private MariaDB and two workers
-	$(BIN)/bso demo --queue
+	$(BIN)/python -m tools.demo_queue
 
 venv: $(DEV) ## make the virtual environment with everything that development needs
 

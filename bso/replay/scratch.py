@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import lock_descriptor
+
 _PREFIX = "bso-replay-"
 _YOUNG_S = 60.0  # a folder that is not locked yet may have been made a moment ago
 
@@ -38,11 +40,10 @@ def _remove_if_left(folder: Path) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock on a folder. Raises BlockingIOError where another process holds it."""
-    import fcntl
-
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not lock_descriptor(descriptor, blocking=False):
+            raise BlockingIOError(f"{folder} is in use")
         yield
     finally:
         os.close(descriptor)

@@ -1,7 +1,8 @@
 """The demonstration, as a stranger runs it first."""
 
 import json
-from collections import Counter
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import Command, command_in
+from tests.servers import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
 KEYS = {"job_id", "recurrences", "default_batch_size", "best_batch_size", "saving", "plot"}
 
@@ -39,15 +42,15 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 def test_people_see_a_table_what_is_saved_and_where_to_look_further(shown: Shown, bso: Command) -> None:
     for words in ("expected next", "estimated", "Best batch size", "Picture:", "bso jobs why demo-digits"):
         assert words in shown.words
-    assert "512 is the default" in shown.progress
+    assert "256 is the default" in shown.progress
     hint = shown.words.splitlines()[-1].rpartition(": ")[2]  # BSO_URL=... bso jobs why demo-digits
     told = bso.ok("jobs", "why", "demo-digits", BSO_URL=hint.split()[0].removeprefix("BSO_URL="))
-    assert "512 is the default" in told
+    assert "256 is the default" in told
 
 
 def test_programs_see_one_object(shown: Shown) -> None:
     assert shown.fields.keys() >= KEYS
-    assert (shown.fields["job_id"], shown.fields["default_batch_size"]) == ("demo-digits", 512)
+    assert (shown.fields["job_id"], shown.fields["default_batch_size"]) == ("demo-digits", 256)
     plot = Path(shown.fields["plot"])
     assert (plot.parent, plot.read_bytes()[: len(PNG)]) == (shown.out, PNG)
 
@@ -58,23 +61,20 @@ def test_run_again_it_goes_on_with_the_same_job(shown: Shown, bso: Command) -> N
     trials = list(bso.lines("jobs", "export", "demo-digits", BSO_URL=f"sqlite:///{shown.out / 'bso.sqlite'}"))
     assert [one["trial_number"] for one in trials] == list(range(1, len(trials) + 1))
     assert len({one["recurrence_id"] for one in trials}) == 5
-    explored = {one["batch_size"]: one["trials"] for one in shown.fields["batch_sizes"] if one["trials"]}
-    assert explored == dict(sorted(Counter(one["batch_size"] for one in trials).items()))
-    assert len(explored) >= 3
+    assert len({one["batch_size"] for one in trials}) >= 3
+    assert shown.fields["trials"] == len(trials)
 
 
-def test_the_saving_is_that_of_real_trainings(shown: Shown, bso: Command) -> None:
+def test_the_saving_is_that_of_real_recurrences(shown: Shown, bso: Command) -> None:
     url = f"sqlite:///{shown.out / 'bso.sqlite'}"
-    jobs = ("demo-digits", "demo-digits-control")
-    trials = [trial for job_id in jobs for trial in bso.lines("jobs", "export", job_id, BSO_URL=url)]
-
-    def mean_cost(batch_size: int) -> float:
-        costs = [one["cost"] for one in trials if (one["batch_size"], one["outcome"]) == (batch_size, "converged")]
-        return float(sum(costs) / len(costs))
-
-    assert shown.fields["best_batch_size"] < 512
-    assert shown.fields["saving"] == pytest.approx(1 - mean_cost(shown.fields["best_batch_size"]) / mean_cost(512))
-    assert shown.fields["saving"] > 0.1
+    own, control = (list(bso.lines("jobs", "export", f"demo-digits{tail}", BSO_URL=url)) for tail in ("", "-control"))
+    costs = [one["cost"] for one in [*own, *control] if (one["batch_size"], one["outcome"]) == (256, "converged")]
+    recurrences = len({one["recurrence_id"] for one in own})
+    share = 1 - sum(one["cost"] for one in own) / recurrences / (sum(costs) / len(costs))
+    assert len(control) == 5
+    assert shown.fields["best_batch_size"] < 256
+    assert shown.fields["saving"] == pytest.approx(share)
+    assert shown.fields["best_saving"] > 0.1
     assert "estimated" in shown.fields["energy_method"]
 
 
@@ -84,6 +84,17 @@ def test_through_a_broker_it_needs_the_database_to_make_its_table(bso: Command) 
 
 @pytest.mark.usefixtures("rabbitmq_server", "mariadb_server")  # skips where the servers are not installed
 def test_the_same_goes_through_servers_and_workers_of_its_own(bso: Command, tmp_path: Path) -> None:
-    fields = bso.json("demo", "--queue", "--recurrences", 3, "--out", tmp_path)
+    words = ["--recurrences", "3", "--out", str(tmp_path), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.demo_queue", *words],
+        cwd=ROOT,
+        env=bso.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    fields = json.loads(done.stdout)
     assert (fields["recurrences"], fields["trials"] >= 3) == (3, True)
     assert Path(fields["plot"]).read_bytes().startswith(PNG)

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bso_cli.demo.digits import Classifier, split_for, use_one_core
+from tests.benchmarks.digits import Classifier, split_for, use_one_core
 from tests.benchmarks.figures import Figure, Figures, percentile
 from tests.benchmarks.laboratory import Laboratory
 from tests.benchmarks.trials import endless_trial
 
 EVALUATIONS = 100
 TRAINED_WITH = 512
-"""The demo's default batch size: its epochs are short, a GPU's last minutes."""
+"""A batch size whose epochs are short; a GPU's last minutes."""
 
 IMPORTS = {
     "import json": "import json",
@@ -35,7 +35,7 @@ class Evaluated:
 
 
 def measure(laboratory: Laboratory) -> list[Figure]:
-    """The time that on_evaluate holds a training up, beside one epoch of the demo's training; the time of an import."""
+    """The time that on_evaluate holds a training up, beside one epoch of a small training; the time of an import."""
     figures = Figures(benchmark="client")
     amqp_url, database_url = laboratory.rabbitmq.create_vhost(), laboratory.new_database()
     laboratory.start_workers(1, amqp_url=amqp_url, database_url=database_url)
@@ -55,7 +55,7 @@ def _measure_evaluations(laboratory: Laboratory, figures: Figures, urls: dict[st
             for case, url in urls.items():
                 evaluations = laboratory.effort.of(EVALUATIONS)
                 found[case].append(_evaluated(url, state_dir=str(laboratory.folder), evaluations=evaluations))
-    figures.add("one epoch of the demo, batch size 512", "time", "ms", epochs_ms)
+    figures.add("one epoch of a small training, batch size 512", "time", "ms", epochs_ms)
     for case, evaluated in found.items():
         held_up = [one.half_ms for one in evaluated]
         figures.add(f"on_evaluate, {case}", "time", "ms", held_up, peer="that epoch", peer_values=epochs_ms)

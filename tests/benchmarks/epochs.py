@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from bso.domain.commands import Request
 from bso.domain.replies import Reply
-from bso_cli.demo.digits import Classifier, split_for, use_one_core
 from bso_client.transports import Transport, open_transport
+from tests.benchmarks.digits import Classifier, split_for, use_one_core
 from tests.benchmarks.figures import Figure, Figures
 from tests.benchmarks.laboratory import Laboratory
 from tests.benchmarks.machine import fdatasync_s

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bso_cli.demo.training import CpuTimeMonitor
+from bso_cli.demo.train import CpuTime
 from bso_client import BatchSizeOptimizer, JobSpec, Trial
 from bso_client.hardware import cpu_kind
 from bso_client.options import OptimizerOptions
@@ -25,7 +25,7 @@ def endless_trial(job_id: str, url: str, *, state_dir: str, transport: Transport
         "url": url,
         "state_dir": state_dir,
         "hardware": cpu_kind(10.0),
-        "monitor": CpuTimeMonitor(),
+        "monitor": CpuTime(),
     }
     if transport is not None:
         options["transport"] = transport

@@ -104,6 +104,8 @@ def show(
         print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
         if job.kinds:
             print_result(printed.explained(job.kinds[0].about_costs, has_means=recorded is not None))
+        for line in printed.savings(job, recorded or ()):
+            print_result(styled(line))
         print_blocks(*profile_tables(profiles, job.spec), *printed.trials_tables(last, of=job.trials))
         if printed.is_energy_assumed(job, recorded or ()):
             print_result("")

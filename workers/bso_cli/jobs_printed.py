@@ -11,6 +11,7 @@ from bso.domain.quantities import NOTHING, joules, joules_within, percent, secon
 from bso.domain.replies import ActiveTrialDescription, Confidence, JobDescription, KindDescription
 from bso.domain.tally import LAST, Tally, tallies
 from bso.domain.trial import Outcome, Trial
+from bso_cli.savings import saved, saved_in_words
 from bso_cli.sentences import described
 from bso_cli.tables import Table, table
 from bso_cli.terminal import counted, listed, moment, number
@@ -109,6 +110,15 @@ def explained(about_costs: str, *, has_means: bool) -> str:
     """What the columns of costs mean; ``about_costs`` is what the policy says of those that it expects."""
     means = f"Mean cost: of the last {LAST} trials that converged. " if has_means else ""
     return f"{means}{expected_in_words(about_costs)}"
+
+
+def savings(job: JobDescription, trials: Sequence[Trial]) -> Iterator[str]:
+    """What recurrences of the current version have saved, a sentence for each hardware kind."""
+    for kind in job.kinds:
+        found = saved(trials, job.spec, version_number=job.version_number, hardware_key=kind.hardware_key)
+        if found is not None:
+            where = f"On {kind.hardware}: " if len(job.kinds) > 1 else ""
+            yield f"[bold]{escape(where)}{saved_in_words(found, job.spec)}[/]"
 
 
 def is_energy_assumed(job: JobDescription, trials: Iterable[Trial]) -> bool:

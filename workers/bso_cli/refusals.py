@@ -103,9 +103,9 @@ def _wrong_value(error: typer.BadParameter) -> str:
         case "float_parsing":
             return f"{came!r} is not a number"
         case "greater_than_equal":
-            return f"{came} is less than {limits['ge']}"
+            return f"{came} is less than {limits['ge']:g}"
         case "less_than_equal":
-            return f"{came} is more than {limits['le']}"
+            return f"{came} is more than {limits['le']:g}"
         case _:
             return error.message.removeprefix("Value error, ")
 

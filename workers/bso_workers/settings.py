@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from bso.domain.decide import Rules
 from bso_workers.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from bso.domain.decide import Rules
 
 PREFIX = "BSO_"
 FILE_SUFFIX = "_FILE"
@@ -93,6 +95,8 @@ class WorkerSettings(BaseModel):
     @property
     def rules(self) -> Rules:
         """The settings of the optimizer itself."""
+        from bso.domain.decide import Rules  # with numpy, which the help of `bso worker` can do without
+
         return Rules(
             max_batch_sizes=self.max_batch_sizes,
             lease_s=self.lease_s,

@@ -1,6 +1,5 @@
-"""What other policies and knobs would have cost a job, judged by its own recorded trainings.
+"""What another policy or knob would have cost a job, judged by its own recorded trainings.
 
-``recorded`` takes the trainings out of a folded log, ``lasting`` estimates how many epochs they take although some were
-stopped before their target, ``worlds`` makes problems of that which the simulator can play, ``alternatives`` says what
-is played, ``playing`` plays it, and ``answers`` counts what came of it, with bounds and intervals.
+``history`` makes a ``record`` of a folded log: its trainings, and what they show. ``world`` makes them a problem for
+``bso.simulator``, and ``answers`` lets the simulator play alternatives in it and compares what they cost.
 """

@@ -1,120 +1,188 @@
-"""What alternatives would have cost: totals with bounds and intervals, and differences from the job as it is.
+"""Alternatives to a job as it is, played by the simulator in worlds of its own trainings, and what each costs.
 
-The two assumptions about trainings that were stopped give two means, the bounds. The interval holds what 95 % of the
-seeds gave under either of them: each seed has other trainings, drawn from the recorded ones, and other luck.
+Each seed has another world, drawn from the recorded trainings, and other luck, the same for all alternatives: what they
+have in common cancels out in differences. An interval holds what 95 % of the simulated lives had.
 """
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from statistics import fmean, quantiles
+from typing import Any
 
-from bso.replay.what_if.alternatives import Alternative
-from bso.replay.what_if.lasting import Tail
-from bso.replay.what_if.playing import Lives, Played
-from bso.replay.what_if.recorded import Record
+from bso.domain.job_spec import IDENTITY_FIELDS, SPEC_FIELDS, JobSpec, resolve_spec
+from bso.replay.what_if.record import End, NotRecorded, Record
+from bso.replay.what_if.world import world
+from bso.simulator.problem import EpochPrice
+from bso.simulator.run import Run
+from bso.simulator.simulation import PROBLEM_FIELDS
+from bso.simulator.spreading import spread
+from bso.simulator.study import Case, Settings, run_case
+
+AS_IT_IS = "as it is"
+_AS_RECORDED = ({*IDENTITY_FIELDS} - {"eta_knob"}) | {"max_epochs"}
+_SET_BY_WORLD = {*PROBLEM_FIELDS, *_AS_RECORDED, "mab_seed"}  # every seed has luck of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A specification to be played with those of its batch sizes that are known."""
+
+    name: str
+    spec: JobSpec
+    batch_sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean, which lies from ``least`` to ``most``, and an interval that holds 95 % of single lives."""
+    """A mean, and the interval that holds 95 % of single lives."""
 
-    least: float
-    most: float
+    mean: float
     low: float
     high: float
-
-    def over(self, divisor: float) -> Estimate:
-        """All of it divided by a positive number."""
-        return Estimate(
-            least=self.least / divisor, most=self.most / divisor, low=self.low / divisor, high=self.high / divisor
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an alternative would have taken over all recurrences: cost [J] by its own eta_knob, joules and seconds.
+    """What a recurrence takes under an alternative: cost [J] by its own eta_knob, joules, seconds and trainings.
 
-    ``more_cost`` [J] is what it costs more than the job as it is, both by the alternative's eta_knob and with the same
-    luck; None for that itself. ``more_cost_share`` is its share of that cost, None as well where that is nothing.
+    ``more_cost`` [J] is what it costs more than under the job as it is, both by the alternative's eta_knob and with the
+    same luck; None for that itself. ``more_cost_share`` is its share of that cost, None as well where that is nothing.
     ``energy_j`` is None where it was not measured. ``choices`` are shares of the trainings, by batch size.
     """
 
-    cost: Estimate
+    alternative: Alternative
+    cost_j: Estimate
     energy_j: Estimate | None
     time_s: Estimate
     trials: Estimate
-    more_cost: Estimate | None
+    more_cost_j: Estimate | None
     more_cost_share: Estimate | None
     choices: Mapping[int, float]
 
 
-def answers(record: Record, played: Sequence[Alternative], lives: Sequence[Lives | None]) -> tuple[Answer | None, ...]:
-    """An answer for each alternative, the first being the job as it is; None where it is unknown."""
+def alternatives(
+    record: Record,
+    *,
+    policies: Sequence[str] = (),
+    eta_knobs: Sequence[float] = (),
+    beta_knobs: Sequence[float | None] = (),
+    changes: Mapping[str, Any] | None = None,
+) -> tuple[Alternative, ...]:
+    """The job as it is, and each combination of policies and knobs, with other ``changes`` of its specification.
+
+    Raises InvalidSpec for a value that no job may have, NotRecorded for what the record cannot answer.
+    """
+    knobs = {"policy": policies, "eta_knob": eta_knobs, "beta_knob": beta_knobs}
+    asked = {name: values for name, values in knobs.items() if values}
+    specs = [resolve_spec(changes or {}, record.spec)]
+    specs = [resolve_spec(dict(zip(asked, values, strict=True)), specs[0]) for values in product(*asked.values())]
+    found = {spec: _alternative(record, spec) for spec in (record.spec, *specs)}
+    return tuple(found.values())
+
+
+def play(
+    record: Record,
+    compared: Sequence[Alternative],
+    *,
+    seeds: int,
+    recurrences: int,
+    processes: int | None = None,
+    on_done: Callable[[Run], None] = lambda _: None,
+) -> tuple[Answer, ...]:
+    """An answer for each alternative, the first being the job as it is, from one simulated life for each seed.
+
+    Raises InvalidSimulation where a policy finds no model.
+    """
+    calls = [
+        partial(run_case, Case(name=one.name, problem=problem), seed, _settings(one, recurrences))
+        for one in compared
+        for seed in range(seeds)
+        for problem in [world(record, one.batch_sizes, one.spec.default_batch_size, seed=seed)]
+    ]
+    runs = spread(calls, processes=processes or os.cpu_count() or 1, on_done=on_done)
+    lives = [runs[start : start + seeds] for start in range(0, len(runs), seeds)]
     return tuple(
-        None if own is None else _answer(record, alternative, own, lives[0] if index else None)
-        for index, (alternative, own) in enumerate(zip(played, lives, strict=True))
+        _answer(record, one, own, lives[0] if index else None)
+        for index, (one, own) in enumerate(zip(compared, lives, strict=True))
     )
 
 
-def _answer(record: Record, alternative: Alternative, lives: Lives, as_it_is: Lives | None) -> Answer:
-    def cost(life: Played) -> float:
-        return life.cost(eta_knob=alternative.spec.eta_knob, max_power_w=record.hardware.max_power_w)
+def _alternative(record: Record, spec: JobSpec) -> Alternative:
+    fields = dict.fromkeys(("policy", *SPEC_FIELDS))  # the policy comes first in names
+    changed = {name: value for name in fields if (value := getattr(spec, name)) != getattr(record.spec, name)}
+    fixed = next((name for name in changed if name in _AS_RECORDED), None)
+    if fixed is not None:
+        raise NotRecorded(
+            f"all recorded trainings had {fixed} {getattr(record.spec, fixed)}: nothing is known of another"
+        )
+    unknown = {size: why for size in spec.batch_sizes if (why := record.why_unknown(size)) is not None}
+    known = tuple(size for size in spec.batch_sizes if size not in unknown)
+    wanted = {*changed.get("batch_sizes", ()), changed.get("default_batch_size")} & unknown.keys()
+    if wanted or not any(record.count(size, End.CONVERGED) for size in known):
+        named = [size for size in unknown if size in wanted or (not wanted and record.count(size, End.CONVERGED))]
+        reasons = "; ".join(f"batch size {size}: {unknown[size]}" for size in named)
+        raise NotRecorded(f"nothing can be said: {reasons or 'no training has reached its target'}")
+    if spec.eta_knob != 0.0 and not record.has_energy(known):
+        raise NotRecorded(f"the energy of job {record.job_id} was not measured: only eta 0 can be answered")
+    name = ", ".join(_in_words(*change) for change in changed.items()) or AS_IT_IS
+    return Alternative(name=name, spec=spec, batch_sizes=known)
 
+
+def _in_words(name: str, value: Any) -> str:
+    if name == "beta_knob" and value is None:
+        return "never stopped early"
+    if isinstance(value, float):
+        value = f"{value:g}" if float(f"{value:g}") == value else value  # no two values have one name
+    words = name.removesuffix("_knob").replace("_", " ")
+    return f"{words} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+
+
+def _settings(one: Alternative, recurrences: int) -> Settings:
+    knobs = {name: getattr(one.spec, name) for name in SPEC_FIELDS if name not in _SET_BY_WORLD}
+    return Settings(spec_overrides=knobs, recurrences=recurrences)
+
+
+def _answer(record: Record, one: Alternative, lives: Sequence[Run], as_it_is: Sequence[Run] | None) -> Answer:
+    paid = [_a_recurrence(life) for life in lives]
+    costs = _costs(paid, one.spec.eta_knob, record)
     more = share = None
     if as_it_is is not None:
-        own = _each(as_it_is, cost)
-        differences = {
-            tail: [one - other for one, other in zip(costs, own[tail], strict=True)]
-            for tail, costs in _each(lives, cost).items()
-        }
+        before = _costs([_a_recurrence(life) for life in as_it_is], one.spec.eta_knob, record)
+        differences = [cost - other for cost, other in zip(costs, before, strict=True)]
         more = _estimate(differences)
-        share = _share(differences, {tail: fmean(costs) for tail, costs in own.items()})
+        share = _estimate([each / fmean(before) for each in differences]) if any(before) else None
+    tried = Counter(trial.batch_size for life in lives for trial in life.trials)
     return Answer(
-        cost=_estimate(_each(lives, cost)),
-        energy_j=_estimate(_each(lives, lambda life: life.energy_j))
-        if record.has_energy(alternative.batch_sizes)
-        else None,
-        time_s=_estimate(_each(lives, lambda life: life.time_s)),
-        trials=_estimate(_each(lives, lambda life: float(sum(life.trials.values())))),
-        more_cost=more,
+        alternative=one,
+        cost_j=_estimate(costs),
+        energy_j=_estimate([each.energy_j for each in paid]) if record.has_energy(one.batch_sizes) else None,
+        time_s=_estimate([each.time_s for each in paid]),
+        trials=_estimate([life.tries_per_recurrence for life in lives]),
+        more_cost_j=more,
         more_cost_share=share,
-        choices=_choices(alternative, lives),
+        choices={size: tried[size] / tried.total() for size in one.batch_sizes},
     )
 
 
-def _each(lives: Lives, quantity: Callable[[Played], float]) -> dict[Tail, list[float]]:
-    return {tail: [quantity(life) for life in of] for tail, of in lives.items()}
-
-
-def _share(differences: Mapping[Tail, Sequence[float]], of: Mapping[Tail, float]) -> Estimate | None:
-    """None where the job costs nothing as it is: by eta_knob 1, where no energy was measured."""
-    if not all(of.values()):
-        return None
-    return _estimate({tail: [one / of[tail] for one in each] for tail, each in differences.items()})
-
-
-def _estimate(values: Mapping[Tail, Sequence[float]]) -> Estimate:
-    means = [fmean(of) for of in values.values()]
-    ends = [_interval(of) for of in values.values()]
-    return Estimate(
-        least=min(means), most=max(means), low=min(low for low, _ in ends), high=max(high for _, high in ends)
+def _a_recurrence(life: Run) -> EpochPrice:
+    """What a recurrence took in the mean of a life."""
+    whole = EpochPrice(
+        time_s=sum(trial.time_s for trial in life.trials), energy_j=sum(trial.energy_j for trial in life.trials)
     )
+    return whole.scaled(1.0 / life.recurrences)
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """From the 2.5th to the 97.5th percentile; of few values from the least to the greatest."""
-    if len(values) < 2:
-        return values[0], values[0]
+def _costs(paid: Sequence[EpochPrice], eta_knob: float, record: Record) -> list[float]:
+    return [each.cost(eta_knob=eta_knob, max_power_w=record.hardware.max_power_w) for each in paid]
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    """The mean, and from the 2.5th to the 97.5th percentile; of few values from the least to the greatest."""
     cuts = quantiles(values, n=40, method="inclusive")
-    return cuts[0], cuts[-1]
-
-
-def _choices(alternative: Alternative, lives: Lives) -> dict[int, float]:
-    counts = dict.fromkeys(alternative.batch_sizes, 0)
-    for life in (life for of in lives.values() for life in of):
-        for size, count in life.trials.items():
-            counts[size] += count
-    total = sum(counts.values())
-    return {size: count / total for size, count in counts.items()}
+    return Estimate(mean=fmean(values), low=cuts[0], high=cuts[-1])

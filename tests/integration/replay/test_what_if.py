@@ -20,14 +20,16 @@ from tests.unit.simulator.problems import make
 
 WORLD = make({32: (5, 6, 7, 14), 64: (7, 8, 9), 128: (30, 31)})
 QUICK = ("--seeds", 3, "-n", 5, "--processes", 1)
-YOUNG, NEW, UNMETERED = "young", "new", "unmetered"
+ONCE, STOPPED, NEW, UNMETERED = "once", "stopped", "new", "unmetered"
 
 
-async def train(engine: Engine, job_id: str, *, recurrences: int, is_metered: bool = True, **changes: Any) -> None:
-    """Let a job recur, its energy being measured or not."""
+async def train(
+    engine: Engine, job_id: str, *, recurrences: int, most: int = 10_000, is_metered: bool = True, **changes: Any
+) -> None:
+    """Let a job recur, for so many commands at most, its energy being measured or not."""
     story = recurring(WORLD, spec_of(WORLD, **changes), recurrences=recurrences, seed=2)
     command = next(story)
-    while True:
+    for _ in range(most):
         if isinstance(command, ReportEpoch) and not is_metered:
             command = replace(command, energy_j=None)
         [answer] = await engine.execute([Request(command_id=str(uuid.uuid4()), job_id=job_id, command=command)])
@@ -41,7 +43,7 @@ async def train(engine: Engine, job_id: str, *, recurrences: int, is_metered: bo
 
 @pytest.fixture(scope="module")
 def bso(tmp_path_factory: pytest.TempPathFactory) -> Bso:
-    """Commands on a database with two jobs of 12 recurrences, one of a single recurrence, and one without any."""
+    """A database with two jobs of 12 recurrences, one of few, one without a model, and one without a trial."""
     url = f"sqlite:///{tmp_path_factory.mktemp('what-if') / 'bso.sqlite'}"
 
     async def fill() -> None:
@@ -50,7 +52,8 @@ def bso(tmp_path_factory: pytest.TempPathFactory) -> Bso:
         engine = Engine(store)
         await train(engine, JOB, recurrences=12)
         await train(engine, UNMETERED, recurrences=12, is_metered=False, eta_knob=0.0)
-        await train(engine, YOUNG, recurrences=1)
+        await train(engine, ONCE, recurrences=3, policy="curve")
+        await train(engine, STOPPED, recurrences=1, most=4)
         registration = Request(command_id=str(uuid.uuid4()), job_id=NEW, command=RegisterJob(spec=spec_of(WORLD)))
         await engine.execute([registration])
         await store.close()
@@ -65,8 +68,18 @@ def test_a_table_compares_what_happened_the_job_as_it_is_and_each_alternative(bs
         assert row in printed
     assert "A recurrence, in the mean of 5, 3 seeds" in printed
     [of_128] = [line for line in printed.splitlines() if line.split()[:1] == ["128"]]
-    assert of_128.endswith("  no converged trainings")
-    assert "The batch sizes left out had 1 recorded trial, and" in printed
+    assert "over " in of_128
+    assert of_128.endswith("  costs more than 64")
+    assert "Of 128 no training has reached its target" in printed
+
+
+def test_a_job_whose_batch_sizes_were_tried_once_is_answered_and_told_what_is_missing(bso: Bso) -> None:
+    printed = bso.ok("replay", "what-if", ONCE, "--policy", "pruning_thompson", *QUICK)
+    assert "policy pruning_thompson" in printed
+    assert "a single training has reached its target: others are taken to vary" in printed
+    found = bso.json("replay", "what-if", ONCE, *QUICK)
+    assert sum(size["converged"] == 1 for size in found["batch_sizes"]) >= 1
+    assert all(size["standing"]["low"] > 0 for size in found["batch_sizes"] if size["unknown"] is None)
 
 
 def test_a_database_and_an_export_give_the_same_answer(bso: Bso, tmp_path: Path) -> None:
@@ -79,7 +92,7 @@ def test_a_database_and_an_export_give_the_same_answer(bso: Bso, tmp_path: Path)
 
 
 def test_json_has_these_fields(bso: Bso) -> None:
-    found = bso.json("replay", "what-if", JOB, "--policy", "curve", "--batch-sizes", "64,128", *QUICK)
+    found = bso.json("replay", "what-if", JOB, "--policy", "curve", *QUICK)
     assert found.keys() == {
         "job_id",
         "version_number",
@@ -91,73 +104,38 @@ def test_json_has_these_fields(bso: Bso) -> None:
         "batch_sizes",
         "alternatives",
     }
-    assert found["recorded"].keys() == {
-        "trials",
-        "models",
-        "time_s",
-        "energy_j",
-        "untold_trials",
-        "trials_of_unknown_batch_sizes",
-        "cost_share_of_unknown_batch_sizes",
-    }
+    assert found["recorded"].keys() == {"trials", "models", "time_s", "energy_j", "earlier_trials"}
     assert found["recorded"]["models"] == 12
     assert [size["batch_size"] for size in found["batch_sizes"]] == [32, 64, 128]
-    assert found["batch_sizes"][0].keys() == {
-        "batch_size",
-        "converged",
-        "censored",
-        "failed",
-        "epoch_time_s",
-        "epoch_energy_j",
-        "unknown",
-    }
-    as_it_is, unknown = found["alternatives"]
-    estimates = {"cost_j", "energy_j", "time_s", "trials", "more_cost_j", "more_cost_share"}
-    assert as_it_is.keys() == unknown.keys()
-    assert as_it_is.keys() == estimates | {
-        "name",
-        "changes",
-        "policy",
-        "eta_knob",
-        "beta_knob",
-        "window_size",
-        "batch_sizes",
-        "default_batch_size",
-        "left_out",
-        "unknown",
-        "recorded_cost_j",
+    assert found["batch_sizes"][0].keys() == {"batch_size", "converged", "censored", "failed", "standing", "unknown"}
+    assert found["batch_sizes"][0]["standing"].keys() == {"cost", "low", "high", "is_higher", "more"}
+    as_it_is, other = found["alternatives"]
+    assert as_it_is.keys() == other.keys()
+    assert as_it_is.keys() == {
+        "alternative",
+        "cost_j",
+        "energy_j",
+        "time_s",
+        "trials",
+        "more_cost_j",
+        "more_cost_share",
         "choices",
     }
-    assert as_it_is["cost_j"].keys() == {"least", "most", "ci95"}
-    assert as_it_is["choices"].keys() == {"32", "64"}
-    assert unknown["unknown"] == "128: no converged trainings"
-    assert all(unknown[name] is None for name in estimates)
+    assert as_it_is["alternative"].keys() == {"name", "spec", "batch_sizes"}
+    assert as_it_is["cost_j"].keys() == other["more_cost_j"].keys() == {"mean", "low", "high"}
+    assert as_it_is["choices"].keys() == {"32", "64", "128"}
+    assert other["alternative"]["spec"]["policy"] == "curve"
 
 
 def test_a_job_that_counts_time_alone_is_answered_without_energy_and_only_by_time(bso: Bso) -> None:
-    asked = ("replay", "what-if", UNMETERED, "--eta", 0, "--eta", 0.5, "--policy", "curve", *QUICK)
-    told = bso.ok(*asked)
-    assert "energy unknown" in told
+    asked = ("replay", "what-if", UNMETERED, "--policy", "curve", *QUICK)
+    assert "energy unknown" in bso.ok(*asked)
     found = bso.json(*asked)
-    by_time, by_both = found["alternatives"][1:]
-    assert (by_time["name"], by_both["name"]) == ("policy curve", "policy curve, eta 0.5")
-    assert by_time["cost_j"]["least"] > 0
-    assert by_time["more_cost_share"] is not None
-    assert by_both["unknown"] == "the energy was not measured: only eta 0 can be answered"
-    assert by_time["energy_j"] is by_both["recorded_cost_j"] is found["recorded"]["energy_j"] is None
-    known = [size for size in found["batch_sizes"] if size["unknown"] is None]
-    assert all(size["epoch_time_s"] > 0 and size["epoch_energy_j"] is None for size in known)
-    assert len(known) > 0
-
-
-def test_where_nothing_is_known_it_says_so_and_fails(bso: Bso) -> None:
-    done = bso("replay", "what-if", YOUNG, *QUICK)
-    assert done.returncode == 1
-    assert "Nothing can be said: no batch size of the job has 2 converged trainings" in done.stdout
-    done = bso("replay", "what-if", YOUNG, "--json", *QUICK)
-    assert done.returncode == 1
-    [as_it_is] = json.loads(done.stdout)["alternatives"]
-    assert as_it_is["unknown"] == "no batch size is known"
+    _, other = found["alternatives"]
+    assert other["cost_j"]["mean"] > 0
+    assert other["more_cost_share"] is not None
+    assert other["energy_j"] is found["recorded"]["energy_j"] is None
+    assert "the energy of job unmetered was not measured" in bso.refused(*asked, "--eta", 0.5)
 
 
 def test_what_cannot_be_asked_is_refused_in_a_sentence(bso: Bso, tmp_path: Path) -> None:
@@ -166,10 +144,13 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(bso: Bso, tmp_path: Path)
 
     assert "nothing is recorded of nobody; `bso jobs list`" in refused("nobody")
     assert f"no trial of job {NEW} is recorded" in refused(NEW)
-    assert "batch size 8 was never tried; recorded trials have 32, 64, 128" in refused(JOB, "--batch-sizes", "8,32")
+    assert "batch size 8: never tried" in refused(
+        JOB, "--spec", "batch_sizes=[8,32]", "--spec", "default_batch_size=32"
+    )
+    assert "nothing can be said: no training has reached its target" in refused(STOPPED)
     assert "eta_knob must be a number from 0" in refused(JOB, "--eta", 2)
     assert "beta_knob must be a number of 1 or more" in refused(JOB, "--beta", 0.5)
     assert "policy must be one of" in refused(JOB, "--policy", "magic")
     assert "hardware 'H100' is none of" in refused(JOB, "--hardware", "H100")
     assert "there is no file" in refused(JOB, "--from", tmp_path / "none.jsonl")
-    assert bso("replay", "what-if", JOB, "--batch-sizes", "16-64").returncode == 2
+    assert bso("replay", "what-if", JOB, "--spec", "batch_sizes").returncode == 2

@@ -1,1 +1,1 @@
-"""``bso demo``: a real recurring training job finds its best batch size."""
+"""``bso demo``: a training script, recurrences of it as ``bso recur`` drives them, and what they have come to."""

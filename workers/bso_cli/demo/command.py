@@ -4,51 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
+import os
+import shlex
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bso.domain.errors import Misconfigured
+from bso.domain.quantities import watts
 from bso_cli.access import NothingThere, describe, reading
 from bso_cli.options import DatabaseOption, JsonOption, UrlOption, here
 from bso_cli.refusals import Refused
 from bso_cli.settings import Places
-from bso_cli.terminal import counted, onlookers, print_blocks, print_json, print_notice, print_result, styled
+from bso_cli.terminal import counted, print_blocks, print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
-    from bso.domain.trial import Trial
     from bso_cli.demo.summary import DemoSummary
-    from bso_cli.demo.training import DemoJob
 
-RECURRENCES = 30
-PROCESSES = 3
-WORKERS = 2
+RECURRENCES, COMPARISONS = 15, 5
+JOB, CONTROL = "demo-digits", "demo-digits-control"
+DEFAULT = 256
+_SCRIPT = Path(__file__).with_name("train.py")
 
 
 def demo(
     recurrences: Annotated[
         int, typer.Option("--recurrences", "-n", min=1, metavar="N", help="How often to train.")
     ] = RECURRENCES,
-    queue: Annotated[
-        bool,
-        typer.Option(
-            "--queue", help="Through a private RabbitMQ, a private MariaDB and two workers, started for this."
-        ),
-    ] = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=64, metavar="N", help="Trainings at the same time. [1, with --queue 3]", show_default=False
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Where the data's splits and the bandit's draws begin.")
-    ] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -64,69 +53,85 @@ def demo(
 ) -> None:
     """Train a real classifier again and again until its best batch size is known.
 
-    A small network learns to read handwritten digits. Each recurrence gets a batch size, reports after every
-    epoch, and is stopped early when it is hopeless. Run again, it goes on with what it has learnt.
+    A small network learns to read handwritten digits, in a script like any other, which `bso recur` launches for each
+    recurrence. Each gets a batch size, reports after every epoch, and is stopped early when it is hopeless. Run again,
+    it goes on with what it has learnt.
     """
-    if queue and (url or database_url):
-        raise typer.BadParameter("--queue starts servers of its own: leave --url and --database-url out")
     _require_packages()
-    _quiet_client()
-    with _optimizer(queue=queue, url=url, database_url=database_url, out=out) as places:
-        _train(places, recurrences, processes=processes or (PROCESSES if queue else 1), seed=seed)
-        summary, trials = asyncio.run(_results(places))
-    plot = _draw(summary, trials, places.state_dir)
+    places = _places(out, url, database_url)
+    compared = asyncio.run(_recurrences_done(places, CONTROL))
+    done = asyncio.run(_recurrences_done(places, JOB))
+    going_on = f"goes on after {counted(done, 'recurrence')}" if done else "begins"
+    print_notice(f"job {JOB} {going_on}, in {places.optimizer_url.removeprefix('sqlite:///')}")
+    with _control(places, COMPARISONS - compared):
+        _recur(places, recurrences)
+    summary = asyncio.run(_summary(places))
+    from bso_cli.demo.picture import draw
+
+    plot = draw(summary, places.state_dir.absolute() / f"{JOB}.png")
     if as_json:
         print_json(_fields(summary, plot, recurrences_now=recurrences))
     else:
-        _show(summary, plot, places, is_lasting=not queue)
+        _show(summary, plot, places)
+
+
+def _places(out: Path | None, url: str | None, database_url: str | None) -> Places:
+    """Where the demo's job lives. A directory given with --out beats BSO_URL, since it asks for an embedded job."""
+    places = here(url=url, database_url=database_url, state_dir=out)
+    if out is not None and url is None:
+        return dataclasses.replace(places, url=places.default_url, database_url=places.default_url)
+    places.database("bso demo")
+    return dataclasses.replace(places, database_url=places.optimizer_url) if places.is_embedded else places
 
 
 @contextmanager
-def _optimizer(*, queue: bool, url: str | None, database_url: str | None, out: Path | None) -> Iterator[Places]:
-    """Where the demo's job lives. A directory given with --out beats BSO_URL, since it asks for an embedded job."""
-    if queue:
-        from bso_cli.demo.stack import running_stack
-
-        with running_stack(workers=WORKERS, say=_say) as stack:
-            yield here(url=stack.amqp_url, database_url=stack.database_url, state_dir=out)
+def _control(places: Places, count: int) -> Iterator[None]:
+    """Beside the demo's job, so many trainings with the default batch size, to compare. Raises Refused if they fail."""
+    if count < 1:
+        yield
         return
-    if out is not None and url is None:
-        places = here(state_dir=out)
-        yield dataclasses.replace(places, url=places.default_url, database_url=places.default_url)
-        return
-    places = here(url=url, database_url=database_url, state_dir=out)
-    places.database("bso demo")
-    yield places if not places.is_embedded else dataclasses.replace(places, database_url=places.optimizer_url)
+    print_notice(f"beside it, {counted(count, 'training')} with the default batch size {DEFAULT}, to compare")
+    words = [sys.executable, "-m", "bso_cli", "recur", str(count), "--", sys.executable, str(_SCRIPT), str(DEFAULT)]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(words, env=_environment(places), stdout=said, stderr=said) as process,
+    ):
+        try:
+            yield
+            if process.wait():
+                said.seek(0)
+                raise Refused(f"the trainings to compare with failed: {said.read().decode(errors='replace')[-600:]}")
+        finally:
+            process.terminate()
 
 
-def _train(places: Places, recurrences: int, *, processes: int, seed: int) -> None:
-    from bso_cli.demo.summary import ESTIMATE
-    from bso_cli.demo.training import CONTROL_ID, CONTROL_TRAININGS, DEFAULT_BATCH_SIZE, DemoJob
-
-    _say(f"energy is {ESTIMATE}, and so are costs")
-    job = DemoJob(url=places.optimizer_url, state_dir=str(places.state_dir), seed=seed)
-    control = dataclasses.replace(job, job_id=CONTROL_ID, batch_sizes=(DEFAULT_BATCH_SIZE,))
-    compared = asyncio.run(_recurrences_done(places, control.job_id))
-    if compared < CONTROL_TRAININGS:
-        count = counted(CONTROL_TRAININGS - compared, "training")
-        _say(f"for comparison, {count} with the default batch size {DEFAULT_BATCH_SIZE}")
-        _run(control, range(compared + 1, CONTROL_TRAININGS + 1), processes=processes, has_choice=False)
-    done = asyncio.run(_recurrences_done(places, job.job_id))
-    where = places.optimizer_url.removeprefix("sqlite:///") if places.is_embedded else "the queue"
-    going_on = f"goes on after {counted(done, 'recurrence')}" if done else "begins"
-    _say(f"job {job.job_id} {going_on}, in {where}")
-    _run(job, range(done + 1, done + recurrences + 1), processes=processes, has_choice=True)
+def _environment(places: Places) -> dict[str, str]:
+    """That of the trainings, each of which computes on one core, so that costs can be compared."""
+    own = {"BSO_URL": places.optimizer_url, "BSO_STATE_DIR": str(places.state_dir)}
+    return {**os.environ, **own, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")}
 
 
-def _run(job: DemoJob, numbers: range, *, processes: int, has_choice: bool) -> None:
-    from bso_cli.demo.crew import train_alone, train_together
-    from bso_cli.demo.progress import DemoProgress
+def _recur(places: Places, count: int) -> None:
+    """What ``bso recur COUNT -- python train.py`` does."""
+    from bso_cli.recurring.driver import Driver, Options
+    from bso_cli.recurring.recurrences import Run, RunFolder
 
-    with DemoProgress(onlookers(), recurrences=len(numbers), has_choice=has_choice) as progress:
-        if processes == 1:
-            train_alone(job, numbers, progress)
-        else:
-            train_together(job, numbers, progress, processes=processes)
+    command = (sys.executable, str(_SCRIPT))
+    print_notice(f"bso recur {count} -- {shlex.join(command)}")
+    options = Options(
+        environment=_environment(places),
+        launches=20,
+        keeps_going=False,
+        grace_s=30.0,
+        is_kept=False,
+        shown=None,
+        stdout=sys.stderr.fileno(),
+    )
+    with tempfile.TemporaryDirectory(prefix="bso-demo-") as folder:
+        run = Run(command=command, began_at=datetime.now(UTC), count=count)
+        code = Driver(run, RunFolder(Path(folder)), options, lock=None).drive()
+    if code:
+        raise typer.Exit(code)
 
 
 async def _recurrences_done(places: Places, job_id: str) -> int:
@@ -136,46 +141,53 @@ async def _recurrences_done(places: Places, job_id: str) -> int:
         return 0
 
 
-async def _results(places: Places) -> tuple[DemoSummary, Sequence[Trial]]:
+async def _summary(places: Places) -> DemoSummary:
     from bso_cli.demo.summary import summarize
-    from bso_cli.demo.training import CONTROL_ID, JOB_ID
 
-    job = await describe(places, JOB_ID)
+    job = await describe(places, JOB)
     async with reading(places.database("bso demo")) as store:
-        trials, control = await store.trials(JOB_ID), await store.trials(CONTROL_ID)
-    summary = summarize(job, trials, control)
-    if summary is None:
-        raise Refused(f"no trial of job {JOB_ID} has ended")
-    return summary, trials
-
-
-def _draw(summary: DemoSummary, trials: Sequence[Trial], folder: Path) -> Path:
-    from bso_cli.demo.picture import draw
-
-    return draw(summary, trials, folder.absolute() / f"{summary.job_id}.png")
+        found = summarize(job, await store.trials(JOB), await store.trials(CONTROL))
+    if found is None:
+        raise Refused(f"no trial of job {JOB} has ended")
+    return found
 
 
 def _fields(summary: DemoSummary, plot: Path, *, recurrences_now: int) -> dict[str, object]:
-    fields: dict[str, object] = dataclasses.asdict(summary)
-    details = fields.pop("saving")
-    return fields | {
-        "saving": None if summary.saving is None else summary.saving.cost,
-        "saving_details": details,
+    return {
+        "job_id": JOB,
+        "recurrences": summary.job.recurrences,
         "recurrences_now": recurrences_now,
+        "trials": len(summary.trials),
+        "default_batch_size": summary.job.spec.default_batch_size,
+        "best_batch_size": summary.kind.best_batch_size,
+        "saving": summary.saving and summary.saving.share,
+        "saving_error": summary.saving and summary.saving.error,
+        "best_saving": summary.best_saving and summary.best_saving.share,
+        "best_saving_error": summary.best_saving and summary.best_saving.error,
+        "default_cost": summary.default_cost,
+        "energy_method": _estimate(summary),
+        "batch_sizes": summary.kind.arms,
         "plot": str(plot),
     }
 
 
-def _show(summary: DemoSummary, plot: Path, places: Places, *, is_lasting: bool) -> None:
-    from bso_cli.demo.table import conclusion, results_table
+def _show(summary: DemoSummary, plot: Path, places: Places) -> None:
+    from bso_cli.demo.summary import conclusion
+    from bso_cli.jobs_printed import explained, kind_table
 
-    print_blocks(results_table(summary))
+    made = kind_table(summary.kind, summary.job, summary.trials)
+    made.notes.append(f"A cost is an energy here, {_estimate(summary)}.")
+    print_blocks(made)
+    print_result(explained(summary.kind.about_costs, has_means=True))
     print_result("")
     print_result(styled(conclusion(summary)))
     print_result(f"Picture: {plot}")
-    if is_lasting:
-        setting = "" if places.url is None else f"BSO_URL={places.optimizer_url} "
-        print_result(f"Why each batch size was chosen: {setting}{_program()} jobs why {summary.job_id}")
+    setting = "" if places.url is None else f"BSO_URL={places.optimizer_url} "
+    print_result(f"Why each batch size was chosen: {setting}{_program()} jobs why {JOB}")
+
+
+def _estimate(summary: DemoSummary) -> str:
+    return f"estimated: {watts(summary.trials[-1].hardware.max_power_w)} for each second of CPU time"
 
 
 def _program() -> str:
@@ -192,12 +204,3 @@ def _require_packages() -> None:
         raise Misconfigured(
             f"the demo needs {' and '.join(missing)}, not installed here: pip install 'bso-optimizer[demo]'"
         )
-
-
-def _quiet_client() -> None:
-    """The table says itself that energy is assumed and where the job is kept."""
-    logging.getLogger("bso").setLevel(logging.ERROR)
-
-
-def _say(sentence: str) -> None:
-    print_notice(sentence)

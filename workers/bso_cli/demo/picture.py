@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bso.domain.errors import Misconfigured
-from bso.domain.quantities import joules, percent
+from bso.domain.quantities import joules
 from bso.domain.tally import LAST
 from bso.domain.trial import Outcome, Trial
 from bso_cli.demo.summary import DemoSummary
@@ -26,43 +25,30 @@ _COST = "cost, estimated"
 _DEEPEST = 0.9  # of the mean: how far an interval reaches down, since a logarithmic axis has no zero
 
 
-def draw(summary: DemoSummary, trials: Sequence[Trial], path: Path) -> Path:
-    """Write the picture as PNG. Raises Misconfigured where matplotlib is missing."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise Misconfigured(
-            "the demo draws with matplotlib, which is not installed: pip install 'bso-optimizer[demo]'"
-        ) from error
-    ended = [trial for trial in trials if trial.outcome is not None]
+def draw(summary: DemoSummary, path: Path) -> Path:
+    """Write the picture as PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(11, 9), layout="constrained")
     FigureCanvasAgg(figure)
     exploration, costs, beliefs = figure.subplots(3, 1)
     figure.suptitle(_headline(summary), fontsize=13, fontweight="bold", x=0.01, ha="left")
-    _draw_exploration(exploration, summary, ended)
-    _draw_costs(costs, summary, ended)
-    _draw_beliefs(beliefs, summary, ended)
+    _draw_exploration(exploration, summary)
+    _draw_costs(costs, summary)
+    _draw_beliefs(beliefs, summary)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     return path
 
 
 def _headline(summary: DemoSummary) -> str:
-    if summary.saving is None or summary.best_batch_size is None:
-        return f"{summary.job_id}: {summary.trials} trials, no best batch size yet"
-    return (
-        f"{summary.job_id}: a training with batch size {summary.best_batch_size} costs "
-        f"{_than(summary.saving.cost)} one with the default {summary.default_batch_size}"
-    )
-
-
-def _whole_saving(summary: DemoSummary) -> str:
-    return "" if summary.saving is None else f": in the mean {_than(summary.saving.whole_cost)} a default training"
-
-
-def _than(share: float) -> str:
-    return f"{percent(abs(share))} {'less' if share >= 0 else 'more'} than"
+    """What recurrences save, exploration included."""
+    job, best = summary.job, summary.kind.best_batch_size
+    if summary.saving is None or best is None:
+        return f"{job.job_id}: {len(summary.trials)} trials, no saving known yet"
+    default = f"the default batch size {job.spec.default_batch_size}"
+    return f"{job.job_id}: with all that was tried, a recurrence costs {summary.saving.words} than with {default}"
 
 
 def _costs_by_recurrence(trials: Sequence[Trial]) -> tuple[dict[str, float], dict[str, float]]:
@@ -78,7 +64,8 @@ def _costs_by_recurrence(trials: Sequence[Trial]) -> tuple[dict[str, float], dic
     return with_model, without
 
 
-def _draw_exploration(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> None:
+def _draw_exploration(axes: Any, summary: DemoSummary) -> None:
+    trials = summary.trials
     numbers = [trial.trial_number for trial in trials]
     axes.plot(numbers, [trial.batch_size for trial in trials], color=_QUIET, linewidth=0.8, zorder=1)
     for outcome, (marker, colour, label) in _MARKS.items():
@@ -88,16 +75,16 @@ def _draw_exploration(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) 
             axes.scatter(
                 x, y, marker=marker, color=colour, label=label, s=46, zorder=2, edgecolors="white", linewidths=0.6
             )
-    axes.axhline(summary.default_batch_size, color=_QUIET, linestyle=":", label="default batch size")
+    axes.axhline(summary.job.spec.default_batch_size, color=_QUIET, linestyle=":", label="default batch size")
     _batch_size_axis(axes.yaxis, axes.set_yscale, summary)
     axes.set(xlabel="trial", ylabel="batch size")
     axes.set_title("Batch size of each trial", loc="left")
     _legend_beside(axes)
 
 
-def _draw_costs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> None:
+def _draw_costs(axes: Any, summary: DemoSummary) -> None:
     """What was paid for each model; what the trials that gave none add to it stands out."""
-    with_model, without = _costs_by_recurrence(trials)
+    with_model, without = _costs_by_recurrence(summary.trials)
     values = [with_model[name] + without[name] for name in with_model]
     numbers = range(1, len(values) + 1)
     axes.bar(numbers, list(with_model.values()), color=_QUIET, width=0.8, label="reached the target")
@@ -111,23 +98,22 @@ def _draw_costs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> Non
     )
     averages = [sum(values[max(0, end - LAST) : end]) / min(LAST, end) for end in numbers]
     axes.plot(numbers, averages, color=_ACCENT, linewidth=2, label="mean of the last five")
-    if summary.saving is not None:
-        default = summary.saving.default_mean_cost
-        axes.axhline(default, color="#c8553d", linestyle=":", label="default batch size, mean")
+    if summary.default_cost is not None:
+        axes.axhline(summary.default_cost, color="#c8553d", linestyle=":", label="default batch size, mean")
     axes.set(xlabel="recurrence", ylabel=_COST)
     axes.yaxis.set_major_formatter(_in_joules())
-    axes.set_title(f"Cost of each recurrence, with all that was tried{_whole_saving(summary)}", loc="left")
+    axes.set_title("Cost of each recurrence, with all that was tried", loc="left")
     _legend_beside(axes)
 
 
-def _draw_beliefs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> None:
-    seen = [trial for trial in trials if trial.outcome is Outcome.CONVERGED]
+def _draw_beliefs(axes: Any, summary: DemoSummary) -> None:
+    seen = [trial for trial in summary.trials if trial.outcome is Outcome.CONVERGED]
     sizes, costs = [trial.batch_size for trial in seen], [trial.cost for trial in seen]
     axes.scatter(sizes, costs, color="#e0a458", s=18, alpha=0.8, label="cost of a converged trial", zorder=1)
-    for one in summary.batch_sizes:
+    for one in summary.kind.arms:
         if one.posterior_mean is None or one.posterior_std is None:
             continue
-        is_best = one.batch_size == summary.best_batch_size
+        is_best = one.batch_size == summary.kind.best_batch_size
         others = _QUIET if one.status in _OUT else _ACCENT
         axes.errorbar(
             one.batch_size,
@@ -141,7 +127,7 @@ def _draw_beliefs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> N
             zorder=2,
         )
     axes.errorbar([], [], yerr=[], fmt="o", color=_ACCENT, capsize=5, label="expected next ± 2 std")
-    if any(one.status in _OUT for one in summary.batch_sizes):
+    if any(one.status in _OUT for one in summary.kind.arms):
         axes.errorbar([], [], yerr=[], fmt="o", color=_QUIET, capsize=5, label="the same, but left out")
     _batch_size_axis(axes.xaxis, axes.set_xscale, summary)
     axes.set(xlabel="batch size", ylabel=_COST)
@@ -151,7 +137,7 @@ def _draw_beliefs(axes: Any, summary: DemoSummary, trials: Sequence[Trial]) -> N
 
 
 def _batch_size_axis(axis: Any, set_scale: Any, summary: DemoSummary) -> None:
-    sizes = [one.batch_size for one in summary.batch_sizes]
+    sizes = [one.batch_size for one in summary.kind.arms]
     set_scale("log", base=2)
     axis.set_ticks(sizes, labels=[str(size) for size in sizes])
     axis.set_ticks([], minor=True)

@@ -148,19 +148,17 @@ class RunFolder:
 
         A training that inherits it keeps them out, too. Raises Misconfigured where somebody is in.
         """
-        import fcntl
+        from filelock import lock_descriptor
 
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("a+", encoding="utf-8") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            if not lock_descriptor(lock.fileno(), blocking=False):
                 lock.seek(0)
                 holder = lock.read().strip() or "another process"
                 raise Misconfigured(
                     f"{self.path} is in use by {holder}, or by a training that it has left running: one `bso recur` at "
                     f"a time may write there. Wait, or look on with `bso recur --summary --log-dir {self.path}`"
-                ) from error
+                )
             lock.truncate(0)
             lock.write(f"process {os.getpid()} on {platform.node()}\n")
             lock.flush()

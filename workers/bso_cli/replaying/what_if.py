@@ -1,10 +1,8 @@
-"""``bso replay what-if``: what other knobs would have cost a job, judged by its own trainings."""
+"""``bso replay what-if``: what other policies and knobs would have cost a job, judged by its own trainings."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,16 +10,15 @@ import typer
 from rich.text import Text
 
 from bso_cli.options import DatabaseOption, JobArgument, JsonOption
-from bso_cli.refusals import FAILURE, Refused
+from bso_cli.refusals import Refused
 from bso_cli.replaying.progress import Counter
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, log_of
+from bso_cli.simulating.arguments import ProcessesOption, SpecOption, spec_fields
+from bso_cli.simulating.progress import progress
 from bso_cli.terminal import HANG, print_block, print_blocks, print_json, print_result
 
 if TYPE_CHECKING:
     from bso.replay.folding import Folding
-    from bso.replay.what_if.alternatives import Alternative
-    from bso.replay.what_if.answers import Answer
-    from bso.replay.what_if.recorded import Record
 
 COMMAND = "bso replay what-if"
 SEEDS = 100
@@ -41,17 +38,7 @@ def what_if(
         list[float] | None,
         typer.Option("--beta", metavar="BETA", help="beta_knob; 0: never stop early.", show_default=False),
     ] = None,
-    window: Annotated[
-        list[int] | None, typer.Option("--window", metavar="N", help="window_size; 0: all.", show_default=False)
-    ] = None,
-    batch_sizes: Annotated[
-        list[str] | None,
-        typer.Option("--batch-sizes", metavar="N,N,...", help="Only these batch sizes.", show_default=False),
-    ] = None,
-    default_batch_size: Annotated[
-        list[int] | None,
-        typer.Option("--default-batch-size", metavar="N", help="Another batch size to begin with.", show_default=False),
-    ] = None,
+    spec: SpecOption = None,
     recurrences: Annotated[
         int | None,
         typer.Option(
@@ -70,56 +57,50 @@ def what_if(
             "--hardware", metavar="KIND", help="Its key, or a part of its name. [default: that of the most models]"
         ),
     ] = None,
-    processes: Annotated[
-        int | None, typer.Option("--processes", min=1, metavar="N", help="[default: one per core]")
-    ] = None,
+    processes: ProcessesOption = None,
     source: FromOption = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what other policies and knobs would have cost a job, judged by its own recorded trainings.
 
-    Options may be repeated: every combination is compared with the job as it is. Each is simulated from its first
-    recurrence, with the rules that workers decide by, in worlds drawn from the recorded trainings; what was stopped
-    before its target enters as a bound. Batch sizes with fewer than two converged trainings are unknown: they are left
-    out, and nothing is said of an alternative that names one.
+    The job as it is and each combination of --policy, --eta and --beta, which may be repeated, are simulated from
+    their first recurrence, as `bso simulate` does, in worlds drawn from the recorded trainings. What was stopped before
+    its target enters as a bound; a batch size that was tried once varies as the others do. A table says what is known
+    of each batch size, and how many more trainings would settle what is not.
 
-    With --json one object. Exit code 1 if nothing is known of the job as it is.
+    With --json one object. Exit code 1 if nothing can be said of the job.
 
-    **Example**
+    **Examples**
 
-    `bso replay what-if digits-nightly --policy pruning_thompson --policy curve --eta 0.3`
+    `bso replay what-if digits-nightly --policy pruning_thompson --eta 0.3`
+
+    `bso replay what-if digits-nightly --spec batch_sizes=[32,64] --spec default_batch_size=64`
     """
-    from bso.replay.what_if.alternatives import Grid, alternatives
-    from bso.replay.what_if.recorded import record_of
+    from bso.replay.what_if.answers import alternatives, play
+    from bso.replay.what_if.history import record_of
+    from bso_cli.replaying import what_if_printed as printed
 
     if source is not None and source != STANDARD_INPUT and not source.exists():
         raise Refused(f"there is no file {source}")
-    folding = asyncio.run(_folded(job, source, database_url))
-    grid = Grid(
+    record = record_of(asyncio.run(_folded(job, source, database_url)), version_number=job_version, hardware=hardware)
+    compared = alternatives(
+        record,
         policies=policy or (),
         eta_knobs=eta or (),
         beta_knobs=[value or None for value in beta or ()],
-        window_sizes=window or (),
-        batch_sizes=[_sizes(text) for text in batch_sizes or ()],
-        default_batch_sizes=default_batch_size or (),
+        changes=spec_fields(spec or ()),
     )
-    record = record_of(folding, version_number=job_version, hardware=hardware)
-    compared = alternatives(record, grid)
     times = recurrences or min(max(1, record.models), MOST)
-    found = _answered(record, compared, seeds=seeds, recurrences=times, processes=processes or os.cpu_count() or 1)
-    _tell(record, compared, found, seeds=seeds, recurrences=times, as_json=as_json)
-    if found[0] is None:
-        raise typer.Exit(FAILURE)
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        return [int(size) for size in text.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"expected whole numbers with commas between, got {text!r}", param_hint="--batch-sizes"
-        ) from error
+    with progress(len(compared) * seeds) as advance:
+        found = play(record, compared, seeds=seeds, recurrences=times, processes=processes, on_done=advance)
+    if as_json:
+        print_json(printed.as_json(record, found, seeds=seeds, recurrences=times))
+        return
+    print_block(printed.known_table(record))
+    print_blocks(printed.answers_table(record, found, seeds=seeds, recurrences=times))
+    for line in (*printed.choices(record, found), *printed.notes(record, found)):
+        print_result(Text(line), hang=HANG)
 
 
 async def _folded(job_id: str, source: Path | None, database_url: str | None) -> Folding:
@@ -139,43 +120,3 @@ async def _folded(job_id: str, source: Path | None, database_url: str | None) ->
         raise Refused(f"nothing is recorded of {job_id}{where}")
     folding.require_whole()
     return folding
-
-
-def _answered(
-    record: Record, compared: Sequence[Alternative], *, seeds: int, recurrences: int, processes: int
-) -> tuple[Answer | None, ...]:
-    from bso.replay.what_if.answers import answers
-    from bso.replay.what_if.playing import lives_to_play, play
-
-    lives_in_all = lives_to_play(record, compared, seeds=seeds)
-    with Counter("simulating", f"of {lives_in_all:,} lives of the job") as counter:
-        lives = play(
-            record,
-            compared,
-            seeds=seeds,
-            recurrences=recurrences,
-            processes=processes,
-            on_done=lambda _: counter(1),
-        )
-    return answers(record, compared, lives)
-
-
-def _tell(
-    record: Record,
-    compared: Sequence[Alternative],
-    found: Sequence[Answer | None],
-    *,
-    seeds: int,
-    recurrences: int,
-    as_json: bool,
-) -> None:
-    from bso_cli.replaying import what_if_printed as printed
-
-    if as_json:
-        print_json(printed.as_json(record, compared, found, seeds=seeds, recurrences=recurrences))
-        return
-    answers = printed.answers_table(record, compared, found, seeds=seeds, recurrences=recurrences)
-    print_block(printed.known_table(record))
-    print_blocks(answers)
-    for line in (*printed.choices(record, compared, found), *printed.notes(record, compared)):
-        print_result(Text(line), hang=HANG)

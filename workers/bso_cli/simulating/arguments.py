@@ -208,13 +208,18 @@ def settings_from(
 
     overrides: dict[str, Any] = {"policy": policy, "eta_knob": eta, "beta_knob": beta or None}
     return Settings(
-        spec_overrides=overrides | dict(map(_field, spec)),
+        spec_overrides=overrides | spec_fields(spec),
         recurrences=recurrences,
         overlap=overlap,
         drift=parse_drift(drift),
         noise=parse_noise(noise),
         failure_rate=failure_rate,
     )
+
+
+def spec_fields(texts: Sequence[str]) -> dict[str, Any]:
+    """The fields of a job specification that ``SpecOption`` names. Raises typer.BadParameter."""
+    return dict(map(_field, texts))
 
 
 def _field(text: str) -> tuple[str, object]:

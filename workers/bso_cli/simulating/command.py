@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,20 +43,20 @@ from bso_cli.simulating.arguments import (
     problems_of_single,
     settings_from,
 )
-from bso_cli.terminal import onlookers, people, print_blocks, print_json, print_result
+from bso_cli.simulating.progress import progress
+from bso_cli.terminal import people, print_blocks, print_json, print_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bso.simulator import Run
     from bso.simulator.study import Case, CaseRuns, Settings
 
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
     help="Simulate policies on measured traces, with the production rules.\n\n"
-    "The traces are those of the artifact of the Zeus paper (NSDI '23), or your own in the same format: "
-    "docs/simulator.md says where to find them, and what a line holds.",
+    "The traces are those of the Zeus paper (NSDI '23), in examples/research_reproducibility/zeus_nsdi23/trace of "
+    "https://github.com/ml-energy/zeus, or your own in the same format (docs/simulator.md).\n\n"
+    "Without traces: `bso simulate single --truths 1` has made problems, and `bso replay what-if JOB` plays a job that "
+    "you have run.",
 )
 
 SEEDS = 10
@@ -244,24 +243,8 @@ def _simulated(
     if against is not None:
         compared.append(replace(settings, spec_overrides={**settings.spec_overrides, "policy": against}))
     cores = processes or os.cpu_count() or 1
-    with _progress(len(compared) * len(cases) * seeds) as advance:
+    with progress(len(compared) * len(cases) * seeds) as advance:
         return [study(cases, range(seeds), each, processes=cores, on_done=advance) for each in compared]
-
-
-@contextmanager
-def _progress(simulations: int) -> Iterator[Callable[[Run], None]]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("[bold]simulations[/]"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=30),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=onlookers(), transient=True, disable=not onlookers().is_terminal) as bar:
-        task = bar.add_task("", total=simulations)
-        yield lambda run: bar.update(task, advance=1, description=f"{run.problem.name}, seed {run.seed}")
 
 
 def _tell(studies: Sequence[Sequence[CaseRuns]], *, csv: Path | None, plots: Path | None, as_json: bool) -> None:

@@ -1,13 +1,11 @@
-"""The training of the demo is a real one."""
+"""The training that benchmarks measure beside is a real one."""
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from bso_cli.demo.digits import Classifier, Split, split_for, use_one_core
-from bso_cli.demo.training import CpuTimeMonitor
+from tests.benchmarks.digits import Classifier, Split, split_for, use_one_core
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,13 +61,3 @@ def test_no_validation_image_is_trained_on(split: Split) -> None:
     count = len(split.validation_labels)
     validated = {image.tobytes() for image in split.validation_images[4 * count // 9 : 5 * count // 9]}
     assert not trained & validated
-
-
-def test_energy_is_estimated_from_cpu_time() -> None:
-    monitor = CpuTimeMonitor(power_w=50.0)
-    before = time.process_time()
-    monitor.begin_window("key")
-    sum(range(200_000))
-    window = monitor.end_window("key")
-    assert 0 < window.total_energy <= 50.0 * (time.process_time() - before)
-    assert window.time > 0

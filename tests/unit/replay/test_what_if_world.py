@@ -1,23 +1,25 @@
 """Worlds made of recorded trainings."""
 
+import math
+from collections import Counter
 from dataclasses import replace
+from statistics import fmean, pstdev
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bso.domain.commands import PowerMeasurement
-from bso.replay.what_if.lasting import Tail
-from bso.replay.what_if.recorded import End, Record, RecordedRun
-from bso.replay.what_if.worlds import step_of, world
+from bso.replay.what_if.record import End, Record, RecordedRun
+from bso.replay.what_if.world import step_of, world
 from bso.simulator import Problem
 from tests.unit.replay.records import record, run
 
 SEEDS = range(60)
 
 
-def worlds(from_record: Record, *sizes: int, tail: Tail = Tail.SHORT, step: float = 1.0) -> list[Problem]:
-    return [world(from_record, sizes, sizes[0], seed=seed, tail=tail, step=step) for seed in SEEDS]
+def worlds(known: Record, *sizes: int) -> list[Problem]:
+    return [world(known, sizes, sizes[0], seed=seed) for seed in SEEDS]
 
 
 def test_a_seed_draws_one_training_fewer_than_there_are_and_each_may_be_drawn() -> None:
@@ -33,14 +35,53 @@ def test_the_same_seed_draws_the_same_whichever_other_batch_sizes_there_are() ->
     assert [one.runs[32] for one in alone] == [one.runs[32] for one in together]
 
 
-def test_a_stopped_training_is_short_or_endless_and_the_rest_the_same() -> None:
+def test_a_stopped_training_that_nothing_outlasts_takes_one_step_more_or_never_gets_there() -> None:
     known = record([run(32, 5), run(32, 6), run(32, 40, End.CENSORED)])
-    pairs = zip(worlds(known, 32), worlds(known, 32, tail=Tail.ENDLESS), strict=True)
-    different = [(short.runs[32], endless.runs[32]) for short, endless in pairs if short != endless]
-    assert different
-    assert all(
-        set(short) - set(endless) == {41} and set(endless) - set(short) == {None} for short, endless in different
-    )
+    ends = {length for one in worlds(known, 32) for length in one.runs[32]} - {5, 6}
+    assert ends == {41, None}
+    assert all(not {41, None} <= set(one.runs[32]) for one in worlds(known, 32))
+
+
+def test_a_stopped_training_takes_as_long_as_those_that_lasted_longer() -> None:
+    """Kaplan and Meier: of 3, 5+, 6, 8 and 10 epochs, S(3) = 4/5, S(6) = 4/5 x 2/3, S(8) = 4/5 x 1/3."""
+    runs = [run(32, 3), run(32, 5, End.CENSORED), run(32, 6), run(32, 8), run(32, 10)]
+    lengths = Counter(length for seed in range(3000) for length in world(record(runs), [32], 32, seed=seed).runs[32])
+    del lengths[None]  # of worlds in which none that lasted longer was drawn
+    shares = {length: count / lengths.total() for length, count in lengths.items()}
+    assert shares == {
+        3: pytest.approx(1 / 5, abs=0.02),
+        6: pytest.approx(4 / 5 / 3, abs=0.02),
+        8: pytest.approx(4 / 5 / 3, abs=0.02),
+        10: pytest.approx(4 / 5 / 3, abs=0.02),
+    }
+
+
+def test_trainings_of_which_none_was_stopped_are_taken_as_they_were() -> None:
+    lengths = Counter(length for one in worlds(record([run(32, 5), run(32, 9)]), 32) for length in one.runs[32])
+    assert lengths.keys() == {5, 9}
+
+
+def test_a_single_training_stands_for_others_that_vary_as_those_of_all_batch_sizes_do() -> None:
+    known = record([run(32, 20), run(64, 30), run(64, 31)], max_epochs=200)
+    found = worlds(known, 32, 64)
+    assert {length for one in found for length in one.runs[64]} == {30, 31}
+    means = [fmean(length or 0 for length in one.runs[32]) for one in found]
+    assert fmean(means) == pytest.approx(20, rel=0.1)
+    assert pstdev(map(math.log, means)) == pytest.approx(known.spread, rel=0.3)
+    within = [pstdev(math.log(length or 1) for length in one.runs[32]) for one in found]
+    assert fmean(within) == pytest.approx(known.spread, rel=0.2)
+
+
+def test_a_batch_size_of_which_a_training_was_stopped_takes_at_least_as_long() -> None:
+    known = record([run(32, 5), run(64, 9, End.CENSORED)])
+    assert {length for one in worlds(known, 32, 64) for length in one.runs[64]} == {10, None}
+
+
+def test_what_does_not_fit_in_memory_does_not_in_the_world_either() -> None:
+    [one, *_] = worlds(record([run(32, 5), run(32, 6)], infeasible=frozenset({128})), 32, 128)
+    assert one.infeasible == {128}
+    assert one.batch_sizes == (32, 128)
+    assert one.epochs[128] == one.epochs[32]
 
 
 def test_some_training_converges_in_every_world() -> None:
@@ -81,7 +122,7 @@ def test_power_limits_that_were_profiled_are_priced_against_the_one_that_was_bes
 def test_trainings_that_report_every_half_epoch_are_counted_in_half_epochs() -> None:
     known = record([run(32, 2.5, reports=5), run(32, 3.0, reports=6), run(64, 8), run(64, 9)])
     assert step_of(known) == 0.5
-    problems = worlds(known, 32, 64, step=0.5)
+    problems = worlds(known, 32, 64)
     assert {steps for one in problems for steps in one.runs[32]} == {5, 6}
     assert {steps for one in problems for steps in one.runs[64]} == {16, 18}
     assert problems[0].workload.max_epochs == 100
@@ -91,7 +132,7 @@ def test_trainings_that_report_every_half_epoch_are_counted_in_half_epochs() -> 
 def test_a_last_report_after_the_limit_is_at_the_limit() -> None:
     known = record([run(32, 50.4, reports=72), run(32, 50.4, reports=72)])
     step = step_of(known)
-    [one, *_] = worlds(known, 32, step=step)
+    [one, *_] = worlds(known, 32)
     assert step == pytest.approx(0.7)
     assert set(one.runs[32]) == {one.workload.max_epochs} == {72}
 
@@ -107,16 +148,15 @@ def test_a_failed_training_never_converges_though_the_limit_is_not_a_whole_numbe
     known = record([*converged, *(run(32, max_epochs, End.FAILED) for _ in range(4))], max_epochs=max_epochs)
     step = step_of(known)
     assert max_epochs / step != round(max_epochs / step)
-    found = worlds(known, 32, step=step)
+    found = worlds(known, 32)
     assert all(one.workload.max_epochs not in one.runs[32] for one in found)
     assert any(None in one.runs[32] for one in found)
-    assert found == worlds(known, 32, tail=Tail.ENDLESS, step=step)
 
 
 def test_a_training_that_was_stopped_just_before_the_limit_may_have_converged_at_it() -> None:
     known = record([run(32, 5), run(32, 6), run(32, 50 - 1e-10, End.CENSORED)])
     drawn = [steps for one in worlds(known, 32) for steps in one.runs[32]]
-    assert set(drawn) == {5, 6, 50}
+    assert set(drawn) == {5, 6, 50, None}
 
 
 def test_trainings_that_report_all_the_time_are_told_in_two_hundred_steps() -> None:
@@ -132,7 +172,7 @@ SOME = st.lists(
 def test_trainings_of_one_batch_size_say_nothing_of_another(more: list[RecordedRun]) -> None:
     few = record([run(64, 8), run(64, 9), run(16, 7)])
     many = replace(few, runs=(*few.runs, *more))
-    assert many.why_unknown(16) == few.why_unknown(16) == "1 converged training"
+    assert many.why_unknown(16) is few.why_unknown(16) is None
     assert many.why_unknown(128) == few.why_unknown(128) == "never tried"
-    one, other = (world(each, [64], 64, seed=3, tail=Tail.SHORT, step=1.0) for each in (few, many))
+    one, other = (world(each, [64], 64, seed=3) for each in (few, many))
     assert one == other

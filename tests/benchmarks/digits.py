@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bso.domain.errors import Misconfigured
-
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
@@ -117,13 +115,8 @@ def use_one_core() -> Any:
 
 @cache
 def _all_digits() -> tuple[Images, Labels]:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise Misconfigured(
-            "the demo trains on scikit-learn's digits and draws with matplotlib, which are not installed: "
-            "pip install 'bso-optimizer[demo]'"
-        ) from error
+    from sklearn.datasets import load_digits
+
     pixels, labels = load_digits(return_X_y=True)
     return (np.asarray(pixels) / 16).astype(np.float32).reshape(-1, _SIDE, _SIDE), np.asarray(labels, np.int64)
 
