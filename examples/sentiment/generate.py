@@ -2,8 +2,8 @@
 
     python generate.py messages.csv
 
-Each message is neutral words with some that tell its mood. Slowly, words fall out of use and others take their place;
-at ``--change-at`` the mood becomes harder to tell all at once: fewer words carry it, out of many more. Trainings then
+Each message is neutral words with some that express its mood. Slowly, words fall out of use and others take their place;
+at ``--change-at`` the mood becomes harder to recognise all at once: fewer words carry it, out of many more. Trainings then
 need more epochs, so that what they cost rises, as it does on real text. Needs only Python.
 """
 
