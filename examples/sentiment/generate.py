@@ -3,8 +3,8 @@
     python generate.py messages.csv
 
 Each message is neutral words with some that express its mood. Slowly, words fall out of use and others take their
-place; at ``--change-at`` the mood suddenly becomes harder to recognise: fewer words carry it, out of many more. Trainings
-then need more epochs, so that their costs rise, as they do on real text. Needs only Python.
+place; at ``--change-at`` the mood suddenly becomes harder to recognise: fewer words carry it, out of many more.
+Trainings then need more epochs, so that their costs rise, as they do on real text. Needs only Python.
 """
 
 from __future__ import annotations
