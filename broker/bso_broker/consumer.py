@@ -10,7 +10,7 @@ from contextlib import suppress
 import aiormq
 
 from bso_broker.connection import BrokerAddress, is_lost
-from bso_broker.consuming import ConsumerSession
+from bso_broker.consumer_session import ConsumerSession
 from bso_broker.dead_letters import set_aside
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
 from bso_broker.messages import Delivery, Readiness

@@ -16,7 +16,7 @@ from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.declaration import declare_if_allowed
 from bso_broker.errors import ConnectionLost, ForgedReplyAddress, PublishFailed, TopologyMissing
 from bso_broker.messages import Event, Headers, Reply, check_size
-from bso_broker.session import Link, Session
+from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import EVENTS
 from bso_broker.underlay import Outgoing, publish_burst
 
@@ -24,7 +24,7 @@ _TRANSIENT = 1
 _PERSISTENT = 2
 
 
-class PublishingSession(Session):
+class PublishingSession(BrokerSession):
     """Channels with publisher confirms; exchanges and queues are declared first, in case one was deleted."""
 
     for_events: aiormq.Channel
@@ -65,7 +65,7 @@ class PublishingLink(Link[PublishingSession]):
             raise PublishFailed(f"command {message.message_id} did not reach {exchange}: {error}") from error
 
 
-class ReplyingSession(Session):
+class ReplyingSession(BrokerSession):
     """A channel for replies, which are not confirmed. They need nothing that could be missing."""
 
     unconfirmed: aiormq.Channel

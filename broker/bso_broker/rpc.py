@@ -23,7 +23,7 @@ from bso_broker.errors import (
     PublishFailed,
     TopologyMissing,
 )
-from bso_broker.session import Link, Session
+from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import COMMAND_KEY, COMMANDS
 from bso_broker.underlay import discarded_bytes
 
@@ -39,7 +39,7 @@ class _Command:
     expires_at_s: float | None
 
 
-class _RpcSession(Session):
+class _RpcSession(BrokerSession):
     """Two connections: commands go out on one, replies come in on the other, which a full broker never blocks."""
 
     _commands: AbstractExchange

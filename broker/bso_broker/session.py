@@ -37,7 +37,7 @@ _FLUSH_TIMEOUT_S = 2.0
 _DISCARD_TIMEOUT_S = 1.0
 
 
-class Session(ABC):
+class BrokerSession(ABC):
     """One life of connections and channels: ``lost`` is set once any of them is gone, ``cause`` says why."""
 
     def __init__(self, address: BrokerAddress) -> None:
@@ -119,7 +119,7 @@ class Session(ABC):
         await asyncio.gather(*closing, return_exceptions=True)
 
 
-S = TypeVar("S", bound=Session)
+S = TypeVar("S", bound=BrokerSession)
 
 
 class Link(Generic[S]):

@@ -12,7 +12,7 @@ from typing_extensions import override
 from bso_broker.addresses import event_pattern, new_event_queue
 from bso_broker.connection import BrokerAddress, is_lost
 from bso_broker.messages import Event
-from bso_broker.session import Link, Session
+from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import EVENTS
 from bso_broker.underlay import discarded_bytes
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _PREFETCH = 500
 
 
-class _SubscriberSession(Session):
+class _SubscriberSession(BrokerSession):
     def __init__(
         self,
         address: BrokerAddress,

@@ -7,11 +7,10 @@ from typing import Any
 
 from bso.domain import events as happened
 from bso.domain.events import Event
-from bso.domain.forgetting import after_allowing, after_change_point
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.knowledge import Knowledge
-from bso.domain.learning import with_end_of_trial
+from bso.domain.knowledge_updates import after_allowing, after_change_point, with_end_of_trial
 from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
 from bso.domain.progress import progressed, squares_after

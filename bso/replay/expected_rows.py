@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bso.domain.job import Job
-from bso.replay.folding import Folding, LogBroken
+from bso.replay.fold import Folding, LogBroken
 from bso.service.errors import Unstorable
 from bso.service.serialization import snapshot_of
 from bso.storage.rows import Row, profile_row, trial_row

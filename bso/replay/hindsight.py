@@ -11,7 +11,7 @@ from bso.domain.log import RecordedEvent
 from bso.domain.replies import KindDescription
 from bso.domain.tally import Tally, tallies
 from bso.domain.trial import TrialState
-from bso.replay.folding import Folding
+from bso.replay.fold import Folding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from bso.service.errors import OutOfTime, Unstorable
 from bso.service.log_epochs import LogWatch
 from bso.service.ports import Decide, UnitOfWork
 from bso.service.read_set import ReadSet, read_set
-from bso.service.records import Changes, NewEvent, StoredEvent
+from bso.service.records import ChangeSet, NewEvent, StoredEvent
 from bso.service.serialization import (
     SnapshotReader,
     changed_jobs,
@@ -144,7 +144,7 @@ class Batches:
         written.add(answer, decision, rows)
         return _Decided(answer=answer, events=events)
 
-    async def _save(self, uow: UnitOfWork, changes: Changes) -> Mapping[tuple[str, int], int]:
+    async def _save(self, uow: UnitOfWork, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
         if self.watch is None:
             return await uow.save(changes)
         since = self.watch.highest_event_id
@@ -162,10 +162,10 @@ def _answered_before(request: Request, read: ReadSet, written: WriteSet) -> _Dec
     return None if first is None else _Decided(answer=repeated(request, first))
 
 
-def _changes(read: ReadSet, written: WriteSet) -> Changes:
+def _changes(read: ReadSet, written: WriteSet) -> ChangeSet:
     try:
         unprofiled, profiles = changed_profiles(written.events)
-        return Changes(
+        return ChangeSet(
             now=read.memory.now,
             events=tuple(written.rows),
             trials=changed_trials(read.trials, written.jobs),

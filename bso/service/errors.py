@@ -49,7 +49,7 @@ class StoreUnusable(Misconfigured):
     """What the address names is not a database of ours, or may not be written by this user."""
 
 
-class LoginRefused(Misconfigured):
+class StoreLoginRefused(Misconfigured):
     """The store refused the login."""
 
 

@@ -12,7 +12,7 @@ from bso.domain.trial import EpochReport, Trial
 from bso.service.log_epochs import InMemoryLogEpochs
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.records import (
-    Changes,
+    ChangeSet,
     JobChange,
     JobOnKind,
     JobOverview,
@@ -234,7 +234,7 @@ class InMemoryUnitOfWork:
         """What was measured of the batch sizes of these jobs, each on the hardware kind with this key."""
         return [profile for key, profile in sorted(self._tables.profiles.items()) if (key[0], key[2]) in kinds]
 
-    async def save(self, changes: Changes) -> Mapping[tuple[str, int], int]:
+    async def save(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
         """Save everything at commit; returns the event_id of each new event by (job_id, seq)."""
         first = self._last_event_id + 1
         self._last_event_id += len(changes.events)
@@ -266,7 +266,7 @@ class InMemoryUnitOfWork:
         self._pending.clear()
         self._tables.last_event_id = max(self._tables.last_event_id, self._last_event_id)
 
-    def _apply(self, changes: Changes, first_event_id: int) -> None:
+    def _apply(self, changes: ChangeSet, first_event_id: int) -> None:
         for event_id, new in enumerate(changes.events, first_event_id):
             self._tables.events[event_id] = _Event(event_id=event_id, new=new, recorded_at=changes.now)
             if new.reply is not None and new.reply_type is not None:

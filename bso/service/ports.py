@@ -12,7 +12,7 @@ from bso.domain.decide import Context, Decision, Facts
 from bso.domain.job import Job
 from bso.domain.trial import EpochReport, Trial
 from bso.service.records import (
-    Changes,
+    ChangeSet,
     JobOnKind,
     JobOverview,
     JobSummary,
@@ -79,7 +79,7 @@ class UnitOfWork(Protocol):
         """What was measured of the batch sizes of these jobs, each on the hardware kind with this key."""
         ...
 
-    async def save(self, changes: Changes) -> Mapping[tuple[str, int], int]:
+    async def save(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
         """Save everything; returns the event_id of each new event by (job_id, seq)."""
         ...
 

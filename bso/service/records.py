@@ -191,7 +191,7 @@ class PowerProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class ChangeSet:
     """Everything that one unit of work saves, in one statement per field.
 
     All power profiles of the jobs in ``unprofiled`` are forgotten first.

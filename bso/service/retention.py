@@ -9,7 +9,7 @@ from datetime import datetime
 
 from bso.domain.events import JobSnapshotted
 from bso.service.ports import Store, UnitOfWork
-from bso.service.records import Changes, JobChange, StoredEvent, TrialKey
+from bso.service.records import ChangeSet, JobChange, StoredEvent, TrialKey
 from bso.service.serialization import read_snapshot, recorded_after, row_without_reply, snapshot_event
 
 _PAGE = 1000
@@ -89,7 +89,7 @@ async def _replace_by_snapshot(
         stored.last_seq, [snapshot_event(job)], job_id=job_id, command_id=command_id, memory=memory
     )
     change = JobChange(job_id=job_id, last_seq=seq)
-    await uow.save(Changes(now=memory.now, events=(row_without_reply(recorded),), jobs=(change,)))
+    await uow.save(ChangeSet(now=memory.now, events=(row_without_reply(recorded),), jobs=(change,)))
     await uow.commit()
     return removed
 

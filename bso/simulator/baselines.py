@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bso.simulator.problem import EpochPrice
 from bso.simulator.run import Baseline
-from bso.simulator.world import Expectation, World
+from bso.simulator.world import ExpectedCost, World
 
 
 def oracle(world: World, lengths: Sequence[float]) -> Baseline:
@@ -31,12 +31,12 @@ def _baseline(
     lengths: Sequence[float],
     chosen: Callable[[int], int],
     price: Callable[[int, int], EpochPrice],
-    expected: Callable[[int, int], Expectation],
+    expected: Callable[[int, int], ExpectedCost],
 ) -> Baseline:
     runs: dict[int, int] = {}
     sizes: list[int] = []
     costs: list[float] = []
-    means: list[Expectation] = []
+    means: list[ExpectedCost] = []
     for recurrence, length in enumerate(lengths, start=1):
         size = chosen(recurrence)
         epochs = 0.0

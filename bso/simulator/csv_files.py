@@ -16,7 +16,7 @@ MAX_COUNT = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TraceRow:
     """One line of a trace, by column."""
 
     path: Path
@@ -67,7 +67,7 @@ class Row:
             return math.nan
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[TraceRow]:
     """The lines of a CSV file that has at least these columns; a name that ends in ``.xz`` is decompressed.
 
     Raises InvalidTrace for a file that is no such CSV file, and OSError for one that cannot be read.
@@ -87,7 +87,7 @@ def _opened(path: Path) -> IO[str]:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _rows(path: Path, reader: Iterator[list[str]], columns: Sequence[str]) -> Iterator[Row]:
+def _rows(path: Path, reader: Iterator[list[str]], columns: Sequence[str]) -> Iterator[TraceRow]:
     line = 1
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -101,7 +101,7 @@ def _rows(path: Path, reader: Iterator[list[str]], columns: Sequence[str]) -> It
                 continue
             if len(values) != len(header):
                 raise InvalidTrace(path, line, f"expected {len(header)} fields, got {len(values)}: {values}")
-            yield Row(path, line, dict(zip(header, values, strict=True)))
+            yield TraceRow(path, line, dict(zip(header, values, strict=True)))
     except csv.Error as error:
         raise InvalidTrace(path, line + 1, f"is not CSV: {error}") from error
 

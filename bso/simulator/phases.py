@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bso.domain.frozen_values import replace
 from bso.simulator.errors import InvalidSimulation
-from bso.simulator.problem import Phase, Problem, make_problem
+from bso.simulator.problem import JobPhase, Problem, make_problem
 from bso.simulator.traces import PowerTrace, TrainTrace
 
 MOVE_EXAMPLE, VERSION_EXAMPLE = "v100@30", "0.65@30"
@@ -71,7 +71,7 @@ def in_phases(own: Problem, changes: Changes, made: Made) -> Problem:
     sizes = _shared_sizes(tuple(parts.values()))
     *earlier, last = (_with_sizes(part, sizes, own, changes, made) for part in parts.values())
     untils = list(parts)[1:]
-    phases = (Phase(problem=problem, until=until) for problem, until in zip(earlier, untils, strict=True))
+    phases = (JobPhase(problem=problem, until=until) for problem, until in zip(earlier, untils, strict=True))
     return replace(last, earlier=tuple(phases))
 
 

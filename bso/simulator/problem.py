@@ -56,7 +56,7 @@ class Problem:
     runs: Mapping[int, tuple[int | None, ...]]
     epochs: Mapping[int, tuple[MeasuredEpoch, ...]]
     infeasible: frozenset[int] = frozenset()
-    earlier: tuple[Phase, ...] = ()
+    earlier: tuple[JobPhase, ...] = ()
 
     def phase(self, recurrence: int) -> int:
         """How many phases of the job have ended before a recurrence (1, 2, ...)."""
@@ -140,7 +140,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class JobPhase:
     """What a job is until a recurrence, the first one (1, 2, ...) that no longer belongs to it."""
 
     problem: Problem

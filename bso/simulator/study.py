@@ -10,9 +10,9 @@ from typing import Any
 from bso.simulator.drift import NO_DRIFT, Drift
 from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.problem import Problem
+from bso.simulator.process_pool import spread
 from bso.simulator.run import Run
 from bso.simulator.simulation import Submission, simulate, simulate_submissions
-from bso.simulator.spreading import spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bso.simulator.csv_files import Row, read_rows
+from bso.simulator.csv_files import TraceRow, read_rows
 from bso.simulator.errors import InvalidTrace
 from bso.simulator.workloads import WorkloadKey
 
@@ -116,10 +116,10 @@ def power_files(folder: Path) -> Sequence[Path]:
     return sorted([*folder.glob(f"{POWER_PREFIX}*.csv"), *folder.glob(f"{POWER_PREFIX}*.csv.xz")])
 
 
-def _workload(row: Row) -> WorkloadKey:
+def _workload(row: TraceRow) -> WorkloadKey:
     return row.text("dataset"), row.text("network"), row.text("optimizer")
 
 
-def _run(row: Row) -> str:
+def _run(row: TraceRow) -> str:
     """What distinguishes runs: the learning rate, too, where the trace has it."""
     return f"{row.fields.get('learning_rate', '')}/{row.text('run')}"

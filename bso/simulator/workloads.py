@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bso.simulator.csv_files import Row, read_rows
+from bso.simulator.csv_files import TraceRow, read_rows
 
 WorkloadKey = tuple[str, str, str]
 """Dataset, network and optimizer: what the rows of a trace are distinguished by."""
@@ -121,7 +121,7 @@ def read_workloads(path: Path) -> Mapping[str, Workload]:
     return found
 
 
-def _is_lower_better(row: Row) -> bool:
+def _is_lower_better(row: TraceRow) -> bool:
     said = row.fields.get("lower_is_better", "").strip().lower()
     if said not in _IS_LOWER_BETTER:
         raise row.invalid("lower_is_better", "true, false or empty")

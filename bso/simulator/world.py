@@ -18,7 +18,7 @@ from bso.simulator.problem import EpochPrice, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
+class ExpectedCost:
     """What a converged model costs on the average: ``cost`` [J], failed runs, paid to max_epochs, included.
 
     ``time_s`` and ``energy_j`` likewise; all infinite where no run converges.
@@ -111,11 +111,11 @@ class World:
             self._best[state] = min(self.problem.batch_sizes, key=lambda size: self.expected(size, recurrence).cost)
         return self._best[state]
 
-    def expected(self, batch_size: int, recurrence: int) -> Expectation:
+    def expected(self, batch_size: int, recurrence: int) -> ExpectedCost:
         """What a converged model costs on the average at a batch size's best power limit."""
         return self._expectation(batch_size, recurrence, self.price(batch_size, recurrence))
 
-    def expected_unlimited(self, batch_size: int, recurrence: int) -> Expectation:
+    def expected_unlimited(self, batch_size: int, recurrence: int) -> ExpectedCost:
         """The same at the largest power limit."""
         return self._expectation(batch_size, recurrence, self.unlimited_price(batch_size, recurrence))
 
@@ -124,15 +124,15 @@ class World:
         factors = drift.epochs_factor(recurrence), drift.epoch_cost_factor(recurrence)
         return self.problem.phase(recurrence), *factors, drift.is_mirrored(recurrence), drift.places(recurrence)
 
-    def _expectation(self, batch_size: int, recurrence: int, price: EpochPrice) -> Expectation:
+    def _expectation(self, batch_size: int, recurrence: int, price: EpochPrice) -> ExpectedCost:
         key = batch_size, self._state(recurrence)
         if key not in self._usual_epochs:
             self._usual_epochs[key] = self._expected_epochs(batch_size, recurrence)
         epochs = self._usual_epochs[key]
         if math.isinf(epochs):
-            return Expectation(cost=math.inf, time_s=math.inf, energy_j=math.inf)
+            return ExpectedCost(cost=math.inf, time_s=math.inf, energy_j=math.inf)
         whole = price.scaled(epochs)
-        return Expectation(cost=self.cost(whole, recurrence), time_s=whole.time_s, energy_j=whole.energy_j)
+        return ExpectedCost(cost=self.cost(whole, recurrence), time_s=whole.time_s, energy_j=whole.energy_j)
 
     def _expected_epochs(self, batch_size: int, recurrence: int) -> float:
         """Of the run that converges and of those that failed before it; infinite for what does not fit in memory."""

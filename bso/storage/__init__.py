@@ -1,6 +1,5 @@
 """Jobs, trials and events in SQL databases."""
 
-from bso.storage.opening import open_store
-from bso.storage.store import SqlStore
+from bso.storage.store import SqlStore, open_store
 
 __all__ = ["SqlStore", "open_store"]

@@ -20,8 +20,7 @@ from bso.service.records import SchemaStatus
 from bso.storage.connections import ConnectionLimits
 from bso.storage.errors import BadDatabaseUrl
 from bso.storage.filesystems import require_local
-from bso.storage.opening import open_store
-from bso.storage.store import SqlStore
+from bso.storage.store import SqlStore, open_store
 from bso.storage.urls import database_url, shown, sqlite_path, sqlite_url
 
 _DEFAULT_RULES = Rules()

@@ -10,9 +10,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from bso.domain.errors import BsoError
 from bso.service.errors import (
     Conflict,
-    LoginRefused,
     SchemaMissing,
     SequenceTaken,
+    StoreLoginRefused,
     StoreLost,
     StoreRefused,
     StoreUnavailable,
@@ -47,11 +47,11 @@ _MYSQL: dict[int, _Kind] = {
     2002: StoreUnavailable,  # cannot connect through socket
     2003: StoreUnavailable,  # cannot connect
     2005: StoreUnavailable,  # unknown host: may be a name service that is away
-    1044: LoginRefused,  # access denied to the database
-    1045: LoginRefused,  # access denied
-    1049: LoginRefused,  # unknown database
-    1142: LoginRefused,  # command denied on a table
-    1698: LoginRefused,  # access denied: no password accepted for this user
+    1044: StoreLoginRefused,  # access denied to the database
+    1045: StoreLoginRefused,  # access denied
+    1049: StoreLoginRefused,  # unknown database
+    1142: StoreLoginRefused,  # command denied on a table
+    1698: StoreLoginRefused,  # access denied: no password accepted for this user
     1054: SchemaMissing,  # unknown column
     1146: SchemaMissing,  # no such table
     1153: Unstorable,  # a packet larger than max_allowed_packet; more often the server just cuts the connection
@@ -81,9 +81,9 @@ _POSTGRESQL: dict[str, _Kind] = {
     "57P05": StoreLost,
     "25P03": StoreLost,  # idle_in_transaction_session_timeout
     "53": StoreUnavailable,
-    "28": LoginRefused,
-    "3D000": LoginRefused,
-    "42501": LoginRefused,
+    "28": StoreLoginRefused,
+    "3D000": StoreLoginRefused,
+    "42501": StoreLoginRefused,
     "42P01": SchemaMissing,
     "42703": SchemaMissing,
     "22": Unstorable,
@@ -108,7 +108,7 @@ _SQLITE: dict[str, _Kind] = {
 _HINTS: dict[_Kind, str] = {
     SchemaMissing: "the tables are missing or older than this program, run `bso migrate`: ",
     StoreUnusable: "the database file cannot be used: ",
-    LoginRefused: "the database refused the login, check user, password and name of the database: ",
+    StoreLoginRefused: "the database refused the login, check user, password and name of the database: ",
 }
 
 _LOG_KEY = ("uq_event_job_seq", "event.job_id, event.seq")

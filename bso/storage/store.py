@@ -26,8 +26,9 @@ from bso.service.records import (
     StoredJob,
     UnpublishedPage,
 )
-from bso.storage.connections import READS_ONLY, connecting, translated
+from bso.storage.connections import READS_ONLY, ConnectionLimits, connecting, create_engine, translated
 from bso.storage.dialects import dialect_named
+from bso.storage.filesystems import require_local
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
 from bso.storage.log_epochs import SqlLogEpochs
 from bso.storage.parked_jobs import SqlParkedJobs, is_parked
@@ -36,11 +37,25 @@ from bso.storage.schema import schema_state, state_of_revision
 from bso.storage.statements import published
 from bso.storage.tables import event, job, power_profile, trial
 from bso.storage.unit_of_work import SqlUnitOfWork
+from bso.storage.urls import database_url, sqlite_path
 
 _CLOSE_S = 2.0
+_DEFAULT_LIMITS = ConnectionLimits()
 _ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
 _SUMMARY = tuple(column for column in job.columns if column.name != "state")
 _Found = TypeVar("_Found")
+
+
+def open_store(url: str, *, limits: ConnectionLimits = _DEFAULT_LIMITS, has_outbox: bool = True) -> SqlStore:
+    """A store at an address such as ``mysql://user:password@host/bso``. Connects to nothing yet.
+
+    Raises Misconfigured for an address that cannot work. The schema is made and upgraded by bso_migrations.
+    """
+    address = database_url(url)
+    file = sqlite_path(address) if address.get_backend_name() == "sqlite" else None
+    if file is not None:
+        require_local(file)
+    return SqlStore(create_engine(address, limits), has_outbox=has_outbox, file=file)
 
 
 class SqlStore:

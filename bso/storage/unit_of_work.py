@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bso.domain.trial import EpochReport, Trial
 from bso.service.records import (
-    Changes,
+    ChangeSet,
     JobChange,
     JobOnKind,
     LogEpoch,
@@ -137,7 +137,7 @@ class SqlUnitOfWork:
         rows = await self._rows(statements.power_profiles(self._dialect), chosen)
         return [profile_from(row) for row in rows if (row["job_id"], row["hardware_key"]) in kinds]
 
-    async def save(self, changes: Changes) -> Mapping[tuple[str, int], int]:
+    async def save(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
         """Save everything, one statement per table; returns the event_id of each new event by (job_id, seq)."""
         writes = self._writes(changes)
         waited_for = [] if changes.events else writes[-1:]
@@ -149,7 +149,7 @@ class SqlUnitOfWork:
         await self._release_places(change.job_id for change in changes.jobs)
         return event_ids
 
-    def _writes(self, changes: Changes) -> list[tuple[Executable, Any]]:
+    def _writes(self, changes: ChangeSet) -> list[tuple[Executable, Any]]:
         """What is to be written besides events, one statement per table."""
         writes: list[tuple[Executable, Any]] = []
         if changes.trials:
@@ -194,7 +194,7 @@ class SqlUnitOfWork:
         if unused:
             await self._run(delete(job).where(job.c.job_id.in_(sorted(unused)), job.c.last_seq == 0))
 
-    async def _append(self, changes: Changes) -> Mapping[tuple[str, int], int]:
+    async def _append(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
         if not changes.events:
             return {}
         published_at = None if self._has_outbox else changes.now

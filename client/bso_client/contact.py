@@ -18,15 +18,15 @@ from bso.domain.job_spec import JobSpec as WholeSpec
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import LeaseRenewed, Registered, TrialBegun
 from bso_client.command_ids import new_command_id
-from bso_client.delivery.asking import ask
 from bso_client.delivery.journal import Destination, Journal, folder_of
 from bso_client.delivery.lease import keep_lease
 from bso_client.delivery.outbox import Outbox, Sender
+from bso_client.delivery.retries import ask
 from bso_client.errors import CannotResume, Refused, Unreachable
 from bso_client.notes import Note
 from bso_client.registration import Registration
-from bso_client.training.beginning import begun, begun_alone, resumed
 from bso_client.training.recurrence import choose_alone, first_recurrence
+from bso_client.training.start import begun, begun_alone, resumed
 from bso_client.training.state import Step, TrainingState
 from bso_client.transports.transport import Transport
 

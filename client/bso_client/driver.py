@@ -18,7 +18,7 @@ from bso.domain.replies import EpochJudged, Reply
 from bso.domain.trial import EpochReport, Outcome
 from bso_client.delivery.outbox import Letter, Outbox
 from bso_client.distributed.endings import Ending, Evaluated, Left, Received, Said, ending_of_all
-from bso_client.distributed.exchange import CarriedError, Exchange, carried, raise_first
+from bso_client.distributed.exchange import CarriedError, RankExchange, carried, raise_first
 from bso_client.distributed.ranks import Ranks
 from bso_client.errors import BsoError, RankLost, RanksOutOfStep, TrainFailed
 from bso_client.failures import OUT_OF_MEMORY_REASON, described, ending_of
@@ -73,7 +73,7 @@ class Driver:
         step: Step,
         *,
         meter: PooledMeter,
-        exchange: Exchange,
+        exchange: RankExchange,
         place: Place,
         outbox: Outbox | None,
         on_end: Callable[[TrainingState], None],

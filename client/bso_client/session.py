@@ -18,10 +18,10 @@ from bso.domain.trial import Outcome
 from bso_client.contact import Contact, Journals, Waiting
 from bso_client.delivery.journal import destination_of
 from bso_client.distributed import Ranks
-from bso_client.distributed.exchange import Exchange
+from bso_client.distributed.exchange import RankExchange
 from bso_client.distributed.group import Group, Party
-from bso_client.distributed.joining import Equipment, Joining
 from bso_client.distributed.leader import Leader, this_process
+from bso_client.distributed.membership import Equipment, Member
 from bso_client.distributed.readiness import ranks_for
 from bso_client.distributed.shares import Share
 from bso_client.driver import Driver, Place, say
@@ -228,7 +228,7 @@ class Session:
             return known
         if known is not None:
             self._instruments = None
-        self._group = Group(Exchange(several), self._open_transport, self._journals.of)
+        self._group = Group(RankExchange(several), self._open_transport, self._journals.of)
         return self._group
 
     def _equipment(self, group: Group, saved: TrainingState | None) -> Equipment:
@@ -238,8 +238,8 @@ class Session:
             self._instruments = instruments_for(self._options, self._metering, speaks=group.ranks.rank == 0)
         own = self._instruments
         if group.exchange.is_alone:
-            joining = Joining(hardware=own.hardware, share_size=1)
-            return Equipment(joining=joining, share=Share(), monitor=own.monitor, assumed=own.assumed)
+            member = Member(hardware=own.hardware, share_size=1)
+            return Equipment(member=member, share=Share(), monitor=own.monitor, assumed=own.assumed)
         from bso_client.distributed.equipment import equipment_for
 
         return equipment_for(

@@ -1,4 +1,4 @@
-"""Alembic's environment: runs the revisions over a connection that bso_migrations.upgrading has opened, or offline."""
+"""Alembic's environment: runs the revisions over a connection that bso_migrations.commands has opened, or offline."""
 
 from __future__ import annotations
 

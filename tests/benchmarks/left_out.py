@@ -51,9 +51,9 @@ VARIANTS = (
     *(
         Variant(name=f"{name.strip('_').lower()} {value:g}", module=module, constants={name: value})
         for module, name, values in (
-            ("choosing", "_LOOK_PACE", (0.05, 0.2)),
-            ("choosing", "_LOOK_GROWTH", (2.0, 3.0)),
-            ("choosing", "_LOOK_COST", (0.02, 0.1)),
+            ("choices", "_LOOK_PACE", (0.05, 0.2)),
+            ("choices", "_LOOK_GROWTH", (2.0, 3.0)),
+            ("choices", "_LOOK_COST", (0.02, 0.1)),
             ("values", "HORIZON", (5, 20)),
             ("beliefs", "_USUAL_NOISE", (0.015, 0.06)),
             ("beliefs", "_NOISE_WEIGHT", (2.0, 8.0)),

@@ -18,13 +18,13 @@ from bso.service.ports import UnitOfWork
 from bso_broker.messages import Delivery
 from bso_workers import bootstrap
 from bso_workers.__main__ import main
-from bso_workers.admission import Admission, Admitted, Refused
-from bso_workers.answering import Answering
+from bso_workers.admission import Admission, Admitted, Undecidable
+from bso_workers.settlement import Settlement
 
 _COMMITS_AFTER_S = 0.1
 _early: dict[str, Admitted] = {}
 _settled: set[str] = set()
-_answering: list[Answering] = []
+_settlement: list[Settlement] = []
 
 
 class EarlyBatches(Batches):
@@ -43,23 +43,23 @@ class EarlyBatches(Batches):
 class NotesAdmitted(Admission):
     """Notes who is to be answered."""
 
-    def admit(self, delivery: Delivery) -> Admitted | Refused:
+    def admit(self, delivery: Delivery) -> Admitted | Undecidable:
         verdict = super().admit(delivery)
         if isinstance(verdict, Admitted):
             _early[verdict.request.command_id] = verdict
         return verdict
 
 
-class AnswersOnce(Answering):
+class AnswersOnce(Settlement):
     """Leaves out what was answered before it was committed."""
 
     def __init__(self, **parts: object) -> None:
         super().__init__(**parts)  # type: ignore[arg-type]  # as it is called
-        _answering.append(self)
+        _settlement.append(self)
 
     @staticmethod
     async def answer_early(admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
-        await Answering.answer(_answering[0], admitted, answers)
+        await Settlement.answer(_settlement[0], admitted, answers)
 
     async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         late = [
@@ -74,9 +74,9 @@ class AnswersOnce(Answering):
 class ForgetsCommandIds(Admission):
     """Gives each delivery a command_id of its own."""
 
-    def admit(self, delivery: Delivery) -> Admitted | Refused:
+    def admit(self, delivery: Delivery) -> Admitted | Undecidable:
         verdict = super().admit(delivery)
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, Undecidable):
             return verdict
         return replace(verdict, request=replace(verdict.request, command_id=str(uuid.uuid4())))
 
@@ -85,7 +85,7 @@ BROKEN: dict[str, tuple[tuple[object, str, type], ...]] = {
     "acknowledges_early": (
         (engine, "Batches", EarlyBatches),
         (bootstrap, "Admission", NotesAdmitted),
-        (bootstrap, "Answering", AnswersOnce),
+        (bootstrap, "Settlement", AnswersOnce),
     ),
     "ignores_command_id": ((bootstrap, "Admission", ForgetsCommandIds),),
 }

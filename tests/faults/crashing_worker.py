@@ -18,7 +18,7 @@ from bso_broker.messages import Delivery
 from bso_workers import bootstrap
 from bso_workers.__main__ import main
 from bso_workers.admission import Admitted
-from bso_workers.answering import Answering
+from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import KEPT_HERE, TroubledJobs
 from bso_workers.worker import CommandWorker
 
@@ -62,14 +62,14 @@ async def freeze_at_commit(self: SqlUnitOfWork) -> None:
     await _commit(self)
 
 
-class DiesAfterCommit(Answering):
+class DiesAfterCommit(Settlement):
     async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         if begins_a_trial([one.request for one in admitted]):
             die()
         await super().answer(admitted, answers)
 
 
-class DiesAfterReply(Answering):
+class DiesAfterReply(Settlement):
     async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         if begins_a_trial([one.request for one in admitted]):
             self._consumer.ack = die_at_ack  # type: ignore[method-assign]  # this process has no other use for it
@@ -79,7 +79,7 @@ class DiesAfterReply(Answering):
 class DiesAfterParking(TroubledJobs):
     async def keep(self, items: Sequence[Admitted]) -> None:
         if isinstance(items[0].request.command, KEPT_HERE):
-            self._answering._consumer.ack = die_at_ack  # type: ignore[method-assign]  # likewise
+            self._settlement._consumer.ack = die_at_ack  # type: ignore[method-assign]  # likewise
         await super().keep(items)
 
 
@@ -90,8 +90,8 @@ async def die_at_ack(deliveries: Sequence[Delivery]) -> None:
 DOOM: dict[str, tuple[str, type]] = {
     "before_commit": ("CommandWorker", DiesBeforeCommit),
     "before_commit_frozen": ("CommandWorker", FreezesBeforeCommit),
-    "after_commit": ("Answering", DiesAfterCommit),
-    "after_reply": ("Answering", DiesAfterReply),
+    "after_commit": ("Settlement", DiesAfterCommit),
+    "after_reply": ("Settlement", DiesAfterReply),
     "after_parking": ("TroubledJobs", DiesAfterParking),
 }
 setattr(bootstrap, *DOOM[sys.argv[1]])

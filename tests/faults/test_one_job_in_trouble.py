@@ -11,7 +11,7 @@ import pytest
 from bso.domain.commands import BeginTrial
 from bso.domain.decide import Rules
 from bso.domain.replies import EpochJudged, Problem, TrialBegun
-from bso.replay.rebuilding import rebuild
+from bso.replay.rebuild import rebuild
 from bso.storage import SqlStore, open_store
 from bso.storage.connections import PATIENT
 from tests.faults.test_worker_killed import CRASHING

@@ -3,7 +3,7 @@
 import pytest
 
 from bso.domain.decide import Rules
-from bso.replay.rebuilding import rebuild
+from bso.replay.rebuild import rebuild
 from bso.service.engine import Engine
 from bso.service.errors import StoreUnavailable
 from bso.storage.connections import ConnectionLimits, create_engine

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 async def known_before(store: Store, job_id: str, trial_number: int) -> Hindsight:
     """What was known when a trial began. Raises Refused where the log begins after it."""
-    from bso.replay.folding import LogBroken
+    from bso.replay.fold import LogBroken
     from bso.replay.hindsight import before_trial
 
     async def log() -> AsyncIterator[RecordedEvent]:

@@ -19,7 +19,7 @@ from bso_cli.replaying.verifying import print_verdict, verdict_fields
 from bso_cli.terminal import HANG, counted, print_json, print_result
 
 if TYPE_CHECKING:
-    from bso.replay.verifying import Verdict
+    from bso.replay.verification import Verdict
     from bso.storage.store import SqlStore
 
 _MOST = 5  # differences printed of a job; `bso replay verify` prints more
@@ -78,7 +78,7 @@ async def _restored(database_url: str | None, *, is_checked: bool, as_json: bool
 
 
 async def _compared(store: SqlStore) -> _Checked:
-    from bso.replay.verifying import verify
+    from bso.replay.verification import verify
 
     checked = _Checked()
     with Counter("comparing", "events") as counter:

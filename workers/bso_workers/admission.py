@@ -18,7 +18,7 @@ from bso_broker.topology import COMMAND_QUEUE, COMMANDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
+class Origin:
     """Who sent a delivery, and where an answer may go; ``reply_to`` None: nowhere."""
 
     user: str | None
@@ -30,16 +30,16 @@ class Admitted:
     """A command to be decided."""
 
     delivery: Delivery
-    sender: Sender
+    sender: Origin
     request: Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Undecidable:
     """A delivery that no worker can ever decide: for the dead letters. ``kind`` is one word for counting."""
 
     delivery: Delivery
-    sender: Sender
+    sender: Origin
     kind: str
     reason: str
     problem: Problem
@@ -52,11 +52,11 @@ class Admission:
     operators: Container[str] = frozenset()
     requires_user_id: bool = False
 
-    def admit(self, delivery: Delivery) -> Admitted | Refused:
+    def admit(self, delivery: Delivery) -> Admitted | Undecidable:
         """Read a delivery, or say why it is refused. A forged reply address is not answered."""
         user = sender_of(delivery, operators=self.operators)
         is_answerable = is_reply_address(delivery.reply_to, user)
-        sender = Sender(user=user, reply_to=delivery.reply_to if is_answerable else None)
+        sender = Origin(user=user, reply_to=delivery.reply_to if is_answerable else None)
         if delivery.is_damaged:
             return _damaged(delivery, sender)
         if delivery.discarded_bytes:
@@ -81,44 +81,50 @@ def _as_parked(request: Request) -> Request:
     return replace(request, command=replace(request.command, is_journalled=True))
 
 
-def _damaged(delivery: Delivery, sender: Sender) -> Refused:
+def _damaged(delivery: Delivery, sender: Origin) -> Undecidable:
     detail = "expected AMQP properties with text in UTF-8 and times before the year 10000, got others"
     problem = Problem(type="malformed", title="The message's properties cannot be read", detail=detail)
-    return Refused(delivery=delivery, sender=sender, kind="malformed", reason=f"malformed: {detail}", problem=problem)
+    return Undecidable(
+        delivery=delivery, sender=sender, kind="malformed", reason=f"malformed: {detail}", problem=problem
+    )
 
 
-def _too_large(delivery: Delivery, sender: Sender) -> Refused:
+def _too_large(delivery: Delivery, sender: Origin) -> Undecidable:
     detail = f"expected at most {MAX_MESSAGE_BYTES} bytes, got {delivery.discarded_bytes}; the body is thrown away"
     problem = Problem(type="too_large", title="The message is too large for a command", detail=detail)
-    return Refused(delivery=delivery, sender=sender, kind="too_large", reason=f"too_large: {detail}", problem=problem)
+    return Undecidable(
+        delivery=delivery, sender=sender, kind="too_large", reason=f"too_large: {detail}", problem=problem
+    )
 
 
-def _astray(delivery: Delivery, sender: Sender) -> Refused:
+def _astray(delivery: Delivery, sender: Origin) -> Undecidable:
     detail = (
         f"expected commands from exchange {COMMANDS!r}, got a message from {delivery.exchange!r}: somebody has bound "
         f"the queue {COMMAND_QUEUE!r} to it; delete that binding (the page of the queue, in RabbitMQ's management)"
     )
     problem = Problem(type="foreign_binding", title="The message is no command", detail=detail)
     reason = f"foreign_binding: {detail}"
-    return Refused(delivery=delivery, sender=sender, kind="foreign_binding", reason=reason, problem=problem)
+    return Undecidable(delivery=delivery, sender=sender, kind="foreign_binding", reason=reason, problem=problem)
 
 
-def _anonymous(delivery: Delivery, sender: Sender) -> Refused:
+def _anonymous(delivery: Delivery, sender: Origin) -> Undecidable:
     detail = "expected the message's user_id to name the login that sends it, got none"
     problem = Problem(type="no_user_id", title="The command does not say who sends it", detail=detail)
-    return Refused(delivery=delivery, sender=sender, kind="no_user_id", reason=f"no_user_id: {detail}", problem=problem)
+    return Undecidable(
+        delivery=delivery, sender=sender, kind="no_user_id", reason=f"no_user_id: {detail}", problem=problem
+    )
 
 
-def _forged(delivery: Delivery, sender: Sender) -> Refused:
+def _forged(delivery: Delivery, sender: Origin) -> Undecidable:
     owner = "its sender" if sender.user is None else f"user {sender.user!r}"
     address = str(delivery.reply_to)[:120]
     detail = f"expected reply_to to name a reply queue of {owner} (bso.reply.<user>.<uuid>), got {address!r}"
     problem = Problem(type="forged_reply_address", title="The reply address is not the sender's own", detail=detail)
     reason = f"forged_reply_address: {detail}"
-    return Refused(delivery=delivery, sender=sender, kind="forged_reply_address", reason=reason, problem=problem)
+    return Undecidable(delivery=delivery, sender=sender, kind="forged_reply_address", reason=reason, problem=problem)
 
 
-def _unreadable(delivery: Delivery, sender: Sender, error: Rejected) -> Refused:
+def _unreadable(delivery: Delivery, sender: Origin, error: Rejected) -> Undecidable:
     kind = "unsupported_schema" if isinstance(error, UnsupportedSchema) else "malformed"
     problem = Problem(type=kind, title="The message is not a command that this release reads", detail=str(error))
-    return Refused(delivery=delivery, sender=sender, kind=kind, reason=f"{kind}: {error}", problem=problem)
+    return Undecidable(delivery=delivery, sender=sender, kind=kind, reason=f"{kind}: {error}", problem=problem)

@@ -22,17 +22,17 @@ from bso_broker.connection import BrokerAddress
 from bso_broker.ports import Broker, CommandSource
 from bso_broker.rabbit import RabbitBroker
 from bso_workers.admission import Admission
-from bso_workers.answering import Answering
 from bso_workers.health import HealthPages, serve_health
 from bso_workers.intake import Intake
 from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_together
 from bso_workers.logs import configure_logs
 from bso_workers.metrics import Metrics
-from bso_workers.outbox import MARK_AFTER_S, Outbox
+from bso_workers.outbox import MARK_AFTER_S, EventOutbox
 from bso_workers.readiness import JOBS, WorkerReadiness
 from bso_workers.reaper import Reaper
 from bso_workers.relay import Relay
 from bso_workers.settings import WorkerSettings
+from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import TroubledJobs
 from bso_workers.worker import CommandWorker
 
@@ -103,7 +103,7 @@ class WorkerParts:
     consumer: CommandSource
     worker: CommandWorker
     intake: Intake
-    outbox: Outbox
+    outbox: EventOutbox
     relay: Relay
     reaper: Reaper
     readiness: WorkerReadiness
@@ -154,16 +154,16 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
     mark_after_s = min(MARK_AFTER_S, settings.relay_age_s / 10)
     clock = asyncio.get_running_loop().time
     log_watch = LogWatch(store.log_epochs)
-    answering = Answering(consumer=consumer, replies=broker.reply_publisher(), metrics=metrics)
+    settlement = Settlement(consumer=consumer, replies=broker.reply_publisher(), metrics=metrics)
     parking = TroubledJobs(
-        jobs=store.parked_jobs, answering=answering, metrics=metrics, clock=clock, limit_s=settings.park_limit_s
+        jobs=store.parked_jobs, settlement=settlement, metrics=metrics, clock=clock, limit_s=settings.park_limit_s
     )
     relay = Relay(
         store=store, sink=events, metrics=metrics, age_s=settings.relay_age_s, interval_s=settings.relay_interval_s
     )
     obstacles: dict[str, Callable[[], str | None]] = {
         "publishing": broker.publishing_obstacle,
-        "replies": lambda: answering.obstacle,
+        "replies": lambda: settlement.obstacle,
         "events": lambda: relay.obstacle,
         JOBS: lambda: parking.obstacle,
     }
@@ -173,14 +173,14 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
         consumer=consumer,
         log_watch=log_watch,
         engine=_engine(settings, store, metrics, log_watch),
-        outbox=Outbox(sink=events, marks=store, metrics=metrics, mark_after_s=mark_after_s),
+        outbox=EventOutbox(sink=events, marks=store, metrics=metrics, mark_after_s=mark_after_s),
         readiness=WorkerReadiness(broker=lambda: consumer.readiness, clock=clock, others=obstacles),
         metrics=metrics,
     )
     intake = _intake(shared, parking)
     return WorkerParts(
         consumer=consumer,
-        worker=_command_worker(shared, intake, parking, answering),
+        worker=_command_worker(shared, intake, parking, settlement),
         intake=intake,
         outbox=shared.outbox,
         relay=relay,
@@ -200,7 +200,7 @@ class _Shared:
     consumer: CommandSource
     log_watch: LogWatch
     engine: Engine
-    outbox: Outbox
+    outbox: EventOutbox
     readiness: WorkerReadiness
     metrics: Metrics
 
@@ -222,13 +222,13 @@ def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:
     )
 
 
-def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, answering: Answering) -> CommandWorker:
+def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, settlement: Settlement) -> CommandWorker:
     settings = shared.settings
     return CommandWorker(
         consumer=shared.consumer,
         decider=shared.engine,
         admission=Admission(operators=settings.operators, requires_user_id=settings.require_user_id),
-        answering=answering,
+        settlement=settlement,
         parking=parking,
         intake=intake,
         outbox=shared.outbox,

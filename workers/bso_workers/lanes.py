@@ -16,7 +16,7 @@ from bso.service.answers import Answer, Undecided, poisoned
 from bso.service.errors import Conflict, JobDamaged, OutOfTime
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted
-from bso_workers.deciding import Decider
+from bso_workers.decider import Decider
 from bso_workers.troubled_jobs import TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)

@@ -37,7 +37,7 @@ async def publish(events: Sequence[StoredEvent], *, sink: EventSink) -> None:
     await sink.publish_batch([event_message(event.recorded) for event in events])
 
 
-class Outbox:
+class EventOutbox:
     """Publishes what the worker has recorded, beside its work. What it cannot publish it leaves to the relay.
 
     Events are published at once, and marked as published a little later, those of many batches in one statement. A

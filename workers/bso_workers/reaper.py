@@ -13,9 +13,9 @@ from bso.service.answers import Answer
 from bso.service.leases import expiry_of
 from bso.service.ports import Store
 from bso.service.records import LapsedLease
-from bso_workers.deciding import Decider
+from bso_workers.decider import Decider
 from bso_workers.metrics import Metrics
-from bso_workers.outbox import Outbox
+from bso_workers.outbox import EventOutbox
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ class Reaper:
         *,
         store: Store,
         decider: Decider,
-        outbox: Outbox,
+        outbox: EventOutbox,
         metrics: Metrics,
         ready_for_s: Callable[[], float],
         waiting_commands: Callable[[], Awaitable[int]],

@@ -18,8 +18,8 @@ from bso.service.ports import ParkedJobs
 from bso_broker.parked_commands import parking_queue
 from bso_broker.topology import PARKED_FOR_S
 from bso_workers.admission import Admitted
-from bso_workers.answering import Answering
 from bso_workers.metrics import Metrics
+from bso_workers.settlement import Settlement
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -55,13 +55,13 @@ class TroubledJobs:
         self,
         *,
         jobs: ParkedJobs,
-        answering: Answering,
+        settlement: Settlement,
         metrics: Metrics,
         clock: Callable[[], float],
         limit_s: float,
     ) -> None:
         self._jobs = jobs
-        self._answering = answering
+        self._settlement = settlement
         self._metrics = metrics
         self._clock = clock
         self._limit_s = limit_s
@@ -155,9 +155,9 @@ class TroubledJobs:
         """Whether a command is settled now."""
         pause_s = max(_SOON_S, self.pause_s(one.request.job_id))
         if not isinstance(one.request.command, KEPT_HERE):
-            await self._answering.decline(one, retry_after_s=pause_s)
+            await self._settlement.decline(one, retry_after_s=pause_s)
         elif one.delivery.parked_s >= self._limit_s:
-            await self._answering.give_up(one, reason=f"park_limit: its job was in trouble for {self._limit_s:g} s")
+            await self._settlement.give_up(one, reason=f"park_limit: its job was in trouble for {self._limit_s:g} s")
         else:
             return await self._keep_at_broker(one, pause_s)
         return True
@@ -168,7 +168,7 @@ class TroubledJobs:
         for gone in [known for known, until_s in kept.items() if until_s <= now_s]:
             del kept[gone]
         is_copy = command_id in kept and not one.delivery.parked_s
-        if not await self._answering.keep(one, pause_s=pause_s, is_copy=is_copy):
+        if not await self._settlement.keep(one, pause_s=pause_s, is_copy=is_copy):
             return False
         if not is_copy:
             kept[command_id] = now_s + PARKED_FOR_S[parking_queue(pause_s)]

@@ -15,13 +15,13 @@ from bso.service.answers import Answer, Undecided
 from bso.service.errors import Conflict, JobDamaged
 from bso_broker.messages import Delivery
 from bso_broker.ports import CommandSource
-from bso_workers.admission import Admission, Admitted, Refused
-from bso_workers.answering import Answering
-from bso_workers.deciding import Decider
+from bso_workers.admission import Admission, Admitted, Undecidable
+from bso_workers.decider import Decider
 from bso_workers.intake import Intake
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
-from bso_workers.outbox import Outbox
+from bso_workers.outbox import EventOutbox
+from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import KEPT_HERE, TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
@@ -51,10 +51,10 @@ class CommandWorker:
         consumer: CommandSource,
         decider: Decider,
         admission: Admission,
-        answering: Answering,
+        settlement: Settlement,
         parking: TroubledJobs,
         intake: Intake,
-        outbox: Outbox,
+        outbox: EventOutbox,
         metrics: Metrics,
         batch_limit: int,
         most_of_a_job: int,
@@ -62,7 +62,7 @@ class CommandWorker:
         self._consumer = consumer
         self._decider = decider
         self._admission = admission
-        self._answering = answering
+        self._settlement = settlement
         self._parking = parking
         self._intake = intake
         self._outbox = outbox
@@ -127,7 +127,7 @@ class CommandWorker:
                 self._lanes.add({job_id: [one]})
             else:
                 together.append(one)
-        refused = [verdict for verdict in verdicts if isinstance(verdict, Refused)]
+        refused = [verdict for verdict in verdicts if isinstance(verdict, Undecidable)]
         if refused or busy:
             self._tasks.create_task(self._turn_away(refused, busy), name="refusals")
         for part in _parts(together):
@@ -136,11 +136,11 @@ class CommandWorker:
             self._batches[task] = asyncio.get_running_loop().time()
             task.add_done_callback(lambda done: self._batches.pop(done, None))
 
-    async def _turn_away(self, refused: Sequence[Refused], busy: Sequence[Admitted]) -> None:
+    async def _turn_away(self, refused: Sequence[Undecidable], busy: Sequence[Admitted]) -> None:
         for one in busy:
-            await self._answering.decline_busy(one)
+            await self._settlement.decline_busy(one)
         for verdict in refused:
-            await self._answering.refuse(verdict)
+            await self._settlement.refuse(verdict)
 
     async def _handle(self, admitted: Sequence[Admitted]) -> None:
         own = {job_id: self._queues[job_id] for job_id in by_job(admitted)}
@@ -246,7 +246,7 @@ class CommandWorker:
             await self._parking.works([one.request.job_id for one, answer in settled if answer.poison is None])
         except BsoError as error:
             _log.warning("parked jobs could not be recorded", action="parking_failed", reason=str(error))
-        await self._answering.answer([one for one, _ in settled], [answer for _, answer in settled])
+        await self._settlement.answer([one for one, _ in settled], [answer for _, answer in settled])
         self._lanes.add(harmed)  # where they are kept, while others go on
 
 

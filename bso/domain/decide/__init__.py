@@ -23,12 +23,12 @@ from bso.domain.commands import (
 from bso.domain.decide.begin import begin_trial
 from bso.domain.decide.decision import Context, Decision, Rules, refused, unchanged
 from bso.domain.decide.describe import describe_job
-from bso.domain.decide.ending import finish_trial
 from bso.domain.decide.facts import Facts, Known, Needs, PowerProfiles, ReportKey, facts_for, needs
 from bso.domain.decide.leases import expire_lease, renew_lease
 from bso.domain.decide.operations import allow_batch_size, delete_job, report_power_profile
 from bso.domain.decide.registration import register_job
 from bso.domain.decide.report import report_epoch
+from bso.domain.decide.trial_end import finish_trial
 from bso.domain.job import Job
 from bso.domain.trial import Trial
 

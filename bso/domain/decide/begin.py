@@ -5,8 +5,8 @@ from __future__ import annotations
 from bso.domain.attention import attention_in_words, choose_with_attention
 from bso.domain.commands import BeginTrial
 from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, with_lease
-from bso.domain.decide.ending import Ending, end_trial
 from bso.domain.decide.facts import Facts
+from bso.domain.decide.trial_end import TrialEnd, end_trial
 from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import hardware_problems
@@ -63,7 +63,7 @@ def _end_replaced(job: Job, command: BeginTrial, context: Context) -> tuple[Even
     for trial in job.active_trials():
         if trial.trial_id == trial_id:
             reason = "replaced: its client had gone on with a batch size of its own"
-            return end_trial(job, trial, Ending.of(trial, Outcome.CANCELLED, reason), context.now)
+            return end_trial(job, trial, TrialEnd.of(trial, Outcome.CANCELLED, reason), context.now)
     return ()
 
 
@@ -74,7 +74,7 @@ def _end_oldest_suspended(job: Job, context: Context) -> tuple[Event, ...]:
     reason = f"{LEASE_LAPSED}: {len(active)} trials are active and this is among the oldest that are suspended"
     events: tuple[Event, ...] = ()
     for trial in suspended[: max(0, len(active) + 1 - MAX_ACTIVE_TRIALS)]:
-        ended = end_trial(job, trial, Ending.of(trial, Outcome.INTERRUPTED, reason), context.now)
+        ended = end_trial(job, trial, TrialEnd.of(trial, Outcome.INTERRUPTED, reason), context.now)
         job = apply(job, ended)
         events += ended
     return events

@@ -6,7 +6,7 @@ from dataclasses import astuple
 
 from bso.domain.commands import AllowBatchSize, ReportPowerProfile
 from bso.domain.decide.decision import Context, Decision, apply, refused, refused_for
-from bso.domain.decide.ending import MOST
+from bso.domain.decide.trial_end import MOST
 from bso.domain.events import BatchSizeAllowed, Event, JobDeleted, PowerProfiled, TrialEnded
 from bso.domain.hardware import hardware_problems
 from bso.domain.job import Job

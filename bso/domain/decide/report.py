@@ -16,8 +16,8 @@ from bso.domain.decide.decision import (
     unchanged,
     with_lease,
 )
-from bso.domain.decide.ending import MOST, Ending, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.decide.facts import Facts
+from bso.domain.decide.trial_end import MOST, TrialEnd, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.events import EpochReported, Event, TrialResumed
 from bso.domain.job import Job
 from bso.domain.progress import Verdict, reported_cost, totals_of
@@ -59,7 +59,7 @@ def _record(job: Job, trial: Trial, command: ReportEpoch, context: Context) -> D
         return Decision(job=after, events=events, reply=reply)
     doubt = _doubt(after, reporting, verdict)
     reason = f"{verdict.reason}{doubt}"
-    ending = Ending.of(reporting, verdict.outcome, reason)
+    ending = TrialEnd.of(reporting, verdict.outcome, reason)
     ended = end_trial(after, reporting, ending, context.now, is_judgement=True)
     after = apply(after, ended)
     warnings = attention_warnings(after, ended)

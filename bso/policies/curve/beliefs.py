@@ -170,6 +170,7 @@ class Beliefs:
     def ratio(self, one: int, other: int) -> tuple[float, float]:
         """Ln of the ratio of both expected costs, and its variance."""
         ratio = self._believed[one].cost - self._believed[other].cost
+        # equation (8)
         return ratio, self.epochs_ratio_variance(one, other) + self.cost_ratio_variance(one, other)
 
     def learnt(self, one: int, other: int, runs: int) -> float:
@@ -179,6 +180,7 @@ class Beliefs:
     def epochs_learnt(self, one: int, other: int, runs: int) -> float:
         """By how much they are expected to reduce the part of it that is of epochs."""
         variance, shared = self.variance(one), self.covariance(one, other)
+        # equation (9)
         return (variance - shared) ** 2 / (variance + self._believed[one].noise / runs)
 
     def risk(self, batch_size: int, than: int) -> float:
@@ -198,6 +200,7 @@ class Beliefs:
 
     def _believe(self, batch_size: int) -> Belief:
         i, record = self._index[batch_size], self._epochs.record(batch_size)
+        # equation (6) of docs/curve.md, as all numbers here
         failures = (_FAILURES_GUESSED + record.failed) / (_RUNS_GUESSED + record.failed + record.converged)
         fails = min(failures, _MOST_LIKELY_TO_FAIL)
         epochs, noise = self._epochs_means[i], self._noise[batch_size]
@@ -208,6 +211,7 @@ class Beliefs:
             epoch_cost=epoch_cost,
             cost_noise=cost_noise,
             fails=fails,
+            # equation (7)
             cost=epochs + epoch_cost + 0.5 * (noise + cost_noise) - math.log1p(-fails),
             is_tried=self._costs.record(batch_size).is_known or record.looks > 0 or batch_size in self._running,
             has_converged=record.has_converged,
@@ -243,6 +247,7 @@ def _noise(epochs: EpochKnowledge, sizes: Sequence[int]) -> list[float]:
     shares = [min(1.0, _NOISE_WEIGHT / freedom) if freedom > 0.0 else 1.0 for freedom in freedoms]
     squares = sum(share * record.squares for share, record in zip(shares, records, strict=True))
     counted = sum(min(freedom, _NOISE_WEIGHT) for freedom in freedoms)
+    # equation (5)
     pool = (_NOISE_WEIGHT * _USUAL_NOISE + squares) / (_NOISE_WEIGHT + counted)
     return [
         (_NOISE_WEIGHT * pool + record.squares) / (_NOISE_WEIGHT + freedom)

@@ -65,6 +65,7 @@ class CostSurprises:
         (A surprise less the slack is the logarithm of how much likelier it is after a change by one deviation.)
         """
         more = min(surprise - _SLACK, _SPIKED * math.log(1.0 / spike_rate))
+        # equation (16) of docs/curve.md
         rising, falling = max(0.0, self.rising + more), max(0.0, self.falling - surprise - _SLACK)
         return CostSurprises(
             rising=rising,

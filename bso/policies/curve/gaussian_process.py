@@ -45,6 +45,7 @@ class Prior:
     def shared(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
         """The covariances of the values at x with those at y, (x, y), but for what each place has for itself."""
         distances = (x[:, None] - y) / self.length_scale
+        # equation (2) of docs/curve.md, as all numbers here
         smooth = self.curve_variance * np.exp(-0.5 * distances**2)
         return self.level_variance + self.slope_variance * x[:, None] * y + smooth
 
@@ -107,6 +108,7 @@ class Posterior:
         x, shape = self._x[at], (len(self._own), len(at))
         shared, expected = prior.shared(x, x), prior.mean(x)
         first = len(observed.at)
+        # equation (3)
         for one in related:
             part = slice(first, first + len(one.observed.at))
             shared[part, part] += one.change.shared(x[part], x[part])
@@ -148,6 +150,7 @@ class Posterior:
     @cached_property
     def log_evidence(self) -> NDArray[np.float64]:
         """How likely the observations were, (h,): ln of their density, but for a constant (equation 2.30 there)."""
+        # equation (4)
         found: NDArray[np.float64] = -0.5 * (self._standardized**2).sum(axis=1) - self._log_determinants
         return found
 

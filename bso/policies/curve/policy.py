@@ -15,7 +15,7 @@ from bso.domain.policy import Choice, Inherited, Outlook, Policy, cost_to_learn
 from bso.domain.progress import Verdict, judge_progress
 from bso.domain.replies import Confidence
 from bso.domain.trial import FAILURES, Outcome, Trial, TrialState
-from bso.policies.curve import choosing, normal
+from bso.policies.curve import choices, normal
 from bso.policies.curve.beliefs import Beliefs, beliefs_of
 from bso.policies.curve.cost_records import EpochCostKnowledge
 from bso.policies.curve.epoch_records import EpochKnowledge
@@ -45,10 +45,10 @@ class CurvePolicy(Policy):
             job.version, job.version.knowledge_on(hardware), recurrence, _running(job, job.version.version_number)
         )
         if not now.is_last:
-            return choosing.choose(now)
+            return choices.choose(now)
         if not recurrence.aborts:
-            return replace(choosing.choose(now), is_unbounded=True)
-        size = choosing.safest(now)
+            return replace(choices.choose(now), is_unbounded=True)
+        size = choices.safest(now)
         words = f"attempt {recurrence.aborts + 1} of {job.version.spec.max_attempts} is the last: no bound"
         return Choice(batch_size=size, reason=f"{words}; {size} is most likely to converge", is_unbounded=True)
 
@@ -126,18 +126,18 @@ class CurvePolicy(Policy):
         if not costs.is_seen:
             return None
         now = _situation(version, knowledge, None, ())
-        return choosing.confidence_in(now, best, runs=costs.runs, is_noise_known=costs.freedom >= _LEAST_FREEDOM)
+        return choices.confidence_in(now, best, runs=costs.runs, is_noise_known=costs.freedom >= _LEAST_FREEDOM)
 
 
 def _situation(
     version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, running: tuple[int, ...]
-) -> choosing.Situation:
+) -> choices.Situation:
     """What a choice depends on, in a recurrence or apart from any: then as many have been as trials have ended."""
     epochs = epochs_of(version)
     records = epochs.records
     looks = {size: record.looks for size, record in records.items()}
     aborts = 0 if recurrence is None else recurrence.aborts
-    return choosing.Situation(
+    return choices.Situation(
         beliefs=beliefs_of(version, knowledge, running),
         standing=standing_of(version, knowledge, recurrence),
         default_batch_size=version.spec.default_batch_size,

@@ -1,4 +1,4 @@
-"""Which batch sizes may run, and which of them is the incumbent: one answer for choosing, judging and describing."""
+"""Which batch sizes may run, and which of them is the incumbent: one answer for choices, stops and descriptions."""
 
 from __future__ import annotations
 

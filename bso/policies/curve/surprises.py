@@ -47,6 +47,7 @@ class Surprises:
         large = excess / max(deviation, _LEAST_DEVIATION)
         small = min(max(excess / max(deviation, _SMALL_LEAST_DEVIATION), -_SMALL_MOST), _SMALL_MOST)
         return Surprises(
+            # equation (16) of docs/curve.md
             rising=max(0.0, self.rising + large - _SLACK),
             falling=max(0.0, self.falling - large - _SLACK),
             creeping_up=max(0.0, self.creeping_up + small - _SMALL_SLACK),

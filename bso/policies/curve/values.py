@@ -49,6 +49,7 @@ class _FirstReport:
     def seen(self, worth: float) -> tuple[float, float]:
         """How likely the run goes on, as its cost is ``worth`` at most, and what it costs more than the incumbent's."""
         most = math.log(worth) - self.unseen
+        # equation (11) of docs/curve.md, as all numbers here
         goes_on = normal.below((most - self.shown) / self.deviation)
         finished = normal.mean_below(self.shown, self.deviation, most)
         stopped = normal.mean_below(self.shown, self.deviation, math.inf) - finished
@@ -75,6 +76,7 @@ def value_of(
     def of(runs: int, of_costs: float, of_whole_costs: float) -> Value:
         of_both = of_whole_costs + beliefs.epochs_learnt(batch_size, incumbent, runs)
         left = max(horizon(recurrences) - runs, 0)
+        # equation (10)
         least, whole = (left * _saving(beliefs, difference, learnt) for learnt in (of_costs, of_both))
         goes_on, price = first_report.seen(1.0 + whole if beliefs.may_stop else math.inf)
         return Value(gain=goes_on * whole + (1.0 - goes_on) * least, price=runs * price, runs=runs)
@@ -89,6 +91,7 @@ def value_of(
 def _first_report(beliefs: Beliefs, batch_size: int, incumbent: int, difference: float) -> _FirstReport:
     """One report shows the epoch cost of a run but for what costs vary by within one."""
     of_run = beliefs.cost_ratio_variance(batch_size, incumbent) + beliefs.cost_noise
+    # S of (11)
     shown = of_run * of_run / (of_run + beliefs.within_noise)
     return _FirstReport(
         shown=difference - 0.5 * beliefs.cost_noise,

@@ -11,7 +11,7 @@ from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
 from bso.domain.trial import DIVERGED, OUT_OF_MEMORY, Outcome, Trial, reason_code
-from bso.policies.curve import cost_observations, judging, learning, normal
+from bso.policies.curve import cost_observations, epoch_observations, normal, stops
 from bso.policies.curve.beliefs import Beliefs, beliefs_of
 from bso.policies.curve.cost_records import EpochCostKnowledge, LearntEpochCost
 from bso.policies.curve.epoch_records import EpochKnowledge, LearntEpochs
@@ -57,7 +57,7 @@ class View:
         if self.spec.beta_knob is None:
             return None
         underway = self._underway(trial, self.running_cost)
-        return judging.why_to_stop(self.beliefs, underway, self.incumbent, recurrences=self.recurrences, rise=self.rise)
+        return stops.why_to_stop(self.beliefs, underway, self.incumbent, recurrences=self.recurrences, rise=self.rise)
 
     def with_bound(self, trial: Trial, bound: float | None) -> View:
         """The view with this bound, raised by the cost of a fresh run of the incumbent where less will do.
@@ -68,7 +68,7 @@ class View:
         if bound is None or own is None or incumbent is None or trial.cost + trial.cost / trial.reports <= bound:
             return replace(self, bound=bound)
         underway = self._underway(trial, own)
-        if not judging.is_nearly_there(self.beliefs, underway, incumbent, rise=self.rise, bound=bound):
+        if not stops.is_nearly_there(self.beliefs, underway, incumbent, rise=self.rise, bound=bound):
             return replace(self, bound=bound)
         raised = trial.cost + normal.exp(self.beliefs.of(incumbent).cost + self.rise)
         curve = "" if underway.forecast is None else f"; {underway.forecast.words}"
@@ -86,8 +86,8 @@ class View:
         own = self._learnt_cost(trial) if has_cost else None
         return None if epochs is None and own is None else LearntCurve(epochs=epochs, epoch_cost=own)
 
-    def _underway(self, trial: Trial, own: cost_observations.RunningCost) -> judging.Underway:
-        return judging.Underway(
+    def _underway(self, trial: Trial, own: cost_observations.RunningCost) -> stops.Underway:
+        return stops.Underway(
             batch_size=trial.batch_size,
             epochs=trial.epoch,
             interval=_interval(trial),
@@ -113,12 +113,12 @@ class View:
     def _learnt_epochs(self, trial: Trial, ended: TrialEnded | LateResult) -> LearntEpochs | None:
         if ended.outcome is Outcome.CONVERGED:
             size, approach = trial.batch_size, self.epochs.approach(trial.trial_number)
-            return learning.converged(self.beliefs, self.epochs.record(size), size, trial.epoch, approach)
+            return epoch_observations.converged(self.beliefs, self.epochs.record(size), size, trial.epoch, approach)
         if _cannot_converge(ended):
             return _FAILED
         if ended.outcome not in _CENSORED:
             return None
-        return learning.censored(
+        return epoch_observations.censored(
             self.beliefs,
             self.epochs.record(trial.batch_size),
             trial.batch_size,
@@ -168,7 +168,7 @@ def _bound(view: View, trial: Trial) -> float | None:
         return spec.cost_budget
     if spec.beta_knob is None:
         return None
-    bound = judging.bound_of(
+    bound = stops.bound_of(
         view.beliefs,
         trial.batch_size,
         view.incumbent,

@@ -16,12 +16,13 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from bso.domain.job_spec import IDENTITY_FIELDS, SPEC_FIELDS, JobSpec, resolve_spec
+from bso.domain.policies import policy_named
 from bso.replay.what_if.record import End, NotRecorded, Record
 from bso.replay.what_if.world import world
 from bso.simulator.problem import EpochPrice
+from bso.simulator.process_pool import spread
 from bso.simulator.run import Run
 from bso.simulator.simulation import PROBLEM_FIELDS
-from bso.simulator.spreading import spread
 from bso.simulator.study import Case, Settings, run_case
 
 AS_IT_IS = "as it is"
@@ -76,12 +77,14 @@ def alternatives(
 ) -> tuple[Alternative, ...]:
     """The job as it is, and each combination of policies and knobs, with other ``changes`` of its specification.
 
-    Raises InvalidSpec for a value that no job may have, NotRecorded for what the record cannot answer.
+    Raises InvalidSpec for a value that no job may have, PolicyMissing, NotRecorded for what the record cannot answer.
     """
     knobs = {"policy": policies, "eta_knob": eta_knobs, "beta_knob": beta_knobs}
     asked = {name: values for name, values in knobs.items() if values}
     specs = [resolve_spec(changes or {}, record.spec)]
     specs = [resolve_spec(dict(zip(asked, values, strict=True)), specs[0]) for values in product(*asked.values())]
+    for spec in specs:
+        policy_named(spec.policy)
     found = {spec: _alternative(record, spec) for spec in (record.spec, *specs)}
     return tuple(found.values())
 

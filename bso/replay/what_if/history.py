@@ -9,7 +9,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
 from bso.domain.trial import Outcome, Trial
-from bso.replay.folding import Folding
+from bso.replay.fold import Folding
 from bso.replay.what_if.record import End, NotRecorded, Record, RecordedRun, has_converged
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bso.domain.job_spec import JobSpec
-from bso_client.distributed.counting import devices_of, is_counted_elsewhere, machine_name
-from bso_client.distributed.joining import Equipment, Joining
+from bso_client.distributed.devices import devices_of, is_counted_elsewhere, machine_name
+from bso_client.distributed.membership import Equipment, Member
 from bso_client.distributed.ranks import Ranks
 from bso_client.distributed.torch_ranks import share_of
 from bso_client.instruments import Instruments
@@ -26,7 +26,7 @@ def equipment_for(
     """This rank's equipment. Raises InvalidSetting, and InvalidSpec where batch sizes cannot be divided among ranks."""
     share = share_of(options.get("data_parallel_group"), ranks, is_uneven=options.get("uneven", False))
     share.check(spec.batch_sizes)
-    joining = Joining(
+    member = Member(
         hardware=instruments.hardware,
         is_given=instruments.is_hardware_given,
         devices=devices_of(instruments.monitor, environ, machine=machine_name()),
@@ -34,4 +34,4 @@ def equipment_for(
         share_size=share.size,
         resumes=None if saved is None else f"trial {saved.trial_number} of job {saved.job_id}",
     )
-    return Equipment(joining=joining, share=share, monitor=instruments.monitor, assumed=instruments.assumed)
+    return Equipment(member=member, share=share, monitor=instruments.monitor, assumed=instruments.assumed)

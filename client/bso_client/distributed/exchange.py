@@ -79,7 +79,7 @@ class _Done(Generic[T]):
     value: T
 
 
-class Exchange:
+class RankExchange:
     """This rank's side of every exchange. Each is made in a thread, so that signals and leases are served meanwhile.
 
     An exchange that is cancelled is the last one: the others could not know. Without ``several`` ranks a process trains

@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 
 from bso.domain.hardware import HardwareKind
 from bso_client.delivery.journal import Journal
-from bso_client.distributed.counting import counting
-from bso_client.distributed.exchange import CarriedError, Exchange, carried, raise_first
-from bso_client.distributed.joining import (
+from bso_client.distributed.devices import counting
+from bso_client.distributed.exchange import CarriedError, RankExchange, carried, raise_first
+from bso_client.distributed.leader import LastWords, Leader, LeaderWatch, make_ready, say_for
+from bso_client.distributed.membership import (
     Equipment,
-    Joining,
+    Member,
     check_joined,
     counted_devices,
     hardware_of_all,
     is_energy_assumed,
 )
-from bso_client.distributed.leader import LastWords, Leader, LeaderWatch, make_ready, say_for
 from bso_client.distributed.ranks import Ranks
 from bso_client.distributed.shares import Share
 from bso_client.energy.monitor import Monitor
@@ -43,7 +43,7 @@ class Group:
     """The processes that train together; a process that trains alone is a group of one."""
 
     def __init__(
-        self, exchange: Exchange, open_transport: Callable[[], Transport], journal_of: Callable[[str], Journal]
+        self, exchange: RankExchange, open_transport: Callable[[], Transport], journal_of: Callable[[str], Journal]
     ) -> None:
         self.exchange = exchange
         self._open_transport = open_transport
@@ -62,17 +62,17 @@ class Group:
         """
         if self.exchange.is_alone:
             own = prepare()
-            return Party(hardware=own.joining.hardware, share=own.share, monitor=own.monitor)
+            return Party(hardware=own.member.hardware, share=own.share, monitor=own.monitor)
         equipment, mine = _prepared(prepare)
         said = await self.exchange.gather(mine, about=_ABOUT)
         raise_first(said, rank=self.ranks.rank)
-        joined = [each for each in said if isinstance(each, Joining)]
+        joined = [each for each in said if isinstance(each, Member)]
         check_joined(joined)
         assert equipment is not None
         monitor = equipment.assumed
         if not is_energy_assumed(joined):
             counted = counted_devices(joined, self.ranks.rank)
-            monitor = counting(equipment.monitor, equipment.joining.devices, counted)
+            monitor = counting(equipment.monitor, equipment.member.devices, counted)
         return Party(hardware=hardware_of_all(joined), share=equipment.share, monitor=monitor)
 
     async def lead(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -101,9 +101,9 @@ class Group:
             self._leader.close()
 
 
-def _prepared(prepare: Callable[[], Equipment]) -> tuple[Equipment | None, Joining | CarriedError]:
+def _prepared(prepare: Callable[[], Equipment]) -> tuple[Equipment | None, Member | CarriedError]:
     try:
         equipment = prepare()
     except Exception as error:  # noqa: BLE001  # raised on every rank
         return None, carried(error)
-    return equipment, equipment.joining
+    return equipment, equipment.member

@@ -17,7 +17,7 @@ from bso.domain.errors import BsoError
 from bso.domain.replies import KEPT, Problem
 from bso.domain.trial import Outcome
 from bso_client.delivery.journal import Journal, Kept
-from bso_client.distributed.counting import machine_name
+from bso_client.distributed.devices import machine_name
 from bso_client.training.state import Consumption, TrainingState
 from bso_client.transports.transport import Transport
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from bso_client.distributed.meeting import meet
 from bso_client.distributed.ranks import Ranks
+from bso_client.distributed.rendezvous import meet
 from bso_client.distributed.shares import Share
 from bso_client.errors import BsoError, DistributedNotReady, InvalidSetting, RankLost, RanksOutOfStep
 

@@ -51,7 +51,7 @@ class Reading:
     breaks: int = 0
 
 
-class Counter(Protocol):
+class EnergyCounter(Protocol):
     """A counter of one device's energy."""
 
     def read(self) -> Reading:

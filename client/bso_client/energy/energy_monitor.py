@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from bso.domain.hardware import EnergyMethod
 from bso.domain.quantities import watts
-from bso_client.energy.counters import Counter, Device, DeviceKind, Reading, energy_of_window
+from bso_client.energy.counters import Device, DeviceKind, EnergyCounter, Reading, energy_of_window
 from bso_client.energy.meters import ENERGY_ASSUMED, EnergySetting, MeteringSettings, open_meters
 from bso_client.energy.monitor import (
     DEFAULT_POWER_W,
@@ -165,7 +165,7 @@ class EnergyMonitor:
         at_s = choose(instants_s) if instants_s else self._clock()
         return _Moment(at_s=at_s, readings=readings)
 
-    def _read(self, device: Device, counter: Counter) -> Reading | None:
+    def _read(self, device: Device, counter: EnergyCounter) -> Reading | None:
         try:
             return counter.read()
         except MeterFailed as error:

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from bso.domain.hardware import EnergyMethod
-from bso_client.energy.counters import Counter, Device, DeviceKind, SteadyCounter
+from bso_client.energy.counters import Device, DeviceKind, EnergyCounter, SteadyCounter
 from bso_client.energy.gpus import GpuMeters, counts_processors, find_gpus, own_gpu_indices, unreadable_gpu
 from bso_client.energy.monitor import MeterFailed, NoMeter, Unreadable
 from bso_client.energy.nvml import Gpu, Nvml, NvmlError
@@ -73,7 +73,7 @@ class OpenMeters:
 
     gpus: Mapping[int, Gpu]
     zones: tuple[Zone, ...]
-    counters: Mapping[Device, Counter]
+    counters: Mapping[Device, EnergyCounter]
     method: EnergyMethod
     is_counted_elsewhere: bool
     resources: contextlib.ExitStack
@@ -177,7 +177,7 @@ def _check(name: str, chosen: Collection[int], there: Collection[int], why_not: 
         raise InvalidSetting(f"{name} names {missing}; there are {known}")
 
 
-def _gpu_counters(gpus: Mapping[int, Gpu], clock: Callable[[], float]) -> dict[Device, Counter]:
+def _gpu_counters(gpus: Mapping[int, Gpu], clock: Callable[[], float]) -> dict[Device, EnergyCounter]:
     for gpu in gpus.values():
         try:
             gpu.energy_j()
@@ -191,7 +191,7 @@ def _gpu_counters(gpus: Mapping[int, Gpu], clock: Callable[[], float]) -> dict[D
 
 def _zone_counters(
     zones: Sequence[Zone], clock: Callable[[], float], resources: contextlib.ExitStack
-) -> dict[Device, Counter]:
+) -> dict[Device, EnergyCounter]:
     counters = {zone.device: zone.counter(clock) for zone in zones}
     if counters:
         is_over = threading.Event()

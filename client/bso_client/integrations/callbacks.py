@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bso_client.errors import WrongOrder
-from bso_client.integrations.driving import DrivenTraining
+from bso_client.integrations.driven_trial import DrivenTrial
 from bso_client.integrations.power_hooks import PowerHooks, PowerLimit
 from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.trial import Trial
@@ -134,7 +134,7 @@ class OptimizerCallback(Callback):
     """
 
     def __init__(self, optimizer: BatchSizeOptimizer | Trial, *, power_limit: PowerLimit | None = None) -> None:
-        self._training = DrivenTraining(optimizer, asked_by="OptimizerCallback")
+        self._training = DrivenTrial(optimizer, asked_by="OptimizerCallback")
         self._power = PowerHooks(power_limit)
 
     @property

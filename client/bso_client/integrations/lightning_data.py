@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from bso_client.errors import WrongOrder
-from bso_client.integrations.reporting import check_trial
+from bso_client.integrations.reporter import check_trial
 from bso_client.scaling import Accumulation
 from bso_client.trial import Trial
 

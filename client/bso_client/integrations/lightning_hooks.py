@@ -14,7 +14,7 @@ from typing import Any
 from bso.domain.trial import Outcome
 from bso_client.integrations.lightning_checkpoints import STATE_KEY
 from bso_client.integrations.power_hooks import PowerHooks, PowerLimit
-from bso_client.integrations.reporting import Reporter, loss_doubt, warn_once
+from bso_client.integrations.reporter import Reporter, loss_doubt, warn_once
 from bso_client.trial import Trial
 
 logger = logging.getLogger("bso")

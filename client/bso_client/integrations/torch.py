@@ -22,8 +22,8 @@ from typing import Any, SupportsFloat
 from torch.utils.data import DataLoader
 
 from bso_client.errors import InvalidSetting, WrongOrder
-from bso_client.integrations.driving import DrivenTraining
-from bso_client.integrations.loading import (
+from bso_client.integrations.driven_trial import DrivenTrial
+from bso_client.integrations.loader_arguments import (
     BATCH_SIZE_TWICE,
     check_no_batch_sampler,
     check_not_empty,
@@ -72,7 +72,7 @@ class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it
             raise InvalidSetting(BATCH_SIZE_TWICE)
         check_training_arguments(loading)
         check_samples_per_epoch(dataset, samples_per_epoch)
-        self._training = DrivenTraining(optimizer, asked_by="TrainingLoader(dataset, ...)")
+        self._training = DrivenTrial(optimizer, asked_by="TrainingLoader(dataset, ...)")
         self.max_epochs = max_epochs
         self.accumulation: Accumulation = self.trial.accumulation(max_micro_batch_size)
         self._power = PowerHooks(power_limit)

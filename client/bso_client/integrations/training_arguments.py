@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 
 from bso_client.errors import InvalidSetting
 from bso_client.integrations.rates import learning_rate_for
-from bso_client.integrations.reporting import check_trial, warn_once
+from bso_client.integrations.reporter import check_trial, warn_once
 from bso_client.integrations.transformers_checkpoints import folder_of, newest_checkpoint
 from bso_client.scaling import Accumulation, accumulate
 from bso_client.trial import Trial

@@ -24,7 +24,7 @@ except ImportError as error:
 
 from bso.domain.trial import Outcome
 from bso_client.integrations.power_hooks import PowerLimit
-from bso_client.integrations.reporting import Reporter, loss_doubt, warn_once
+from bso_client.integrations.reporter import Reporter, loss_doubt, warn_once
 from bso_client.integrations.training_arguments import apply_trial, batch_size_of
 from bso_client.integrations.transformers_checkpoints import forget_trial, keep_trial, resumable_trials
 from bso_client.integrations.transformers_power import PowerLimitCallback

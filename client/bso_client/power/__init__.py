@@ -1,10 +1,10 @@
 """The power limit at which a training costs least: profiled while it trains, remembered, restored at its end.
 
-``optimizer``  PowerLimitOptimizer: the hooks that a training loop calls
-``follower``   goes from training to training: agrees with other ranks, profiles, sets the best limit
-``profiling``  rules: which limit at which step, on all ranks, and the profile that they measure together
-``selection``  rules: which limit of a profile is the best
-``training``   one training: where its profile is kept, and how its limits are measured
-``limits``     the GPUs of this process and their limit, set through the guard
-``guard``      the process that sets limits, restores them, and keeps the lock and the record of each GPU
+``optimizer``    PowerLimitOptimizer: the hooks that a training loop calls
+``follower``     goes from training to training: agrees with other ranks, profiles, sets the best limit
+``limit_sweep``  rules: which limit at which step, on all ranks, and the profile that they measure together
+``selection``    rules: which limit of a profile is the best
+``tuner``        one training: where its profile is kept, and how its limits are measured
+``limits``       the GPUs of this process and their limit, set through the guard
+``guard``        the process that sets limits, restores them, and keeps the lock and the record of each GPU
 """

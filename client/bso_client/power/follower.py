@@ -16,8 +16,7 @@ from bso_client.distributed import Alone, Ranks
 from bso_client.distributed.torch_ranks import TorchRanks
 from bso_client.energy.monitor import Monitor
 from bso_client.errors import WrongOrder
-from bso_client.power.limits import Installation, LimitNotSet, installed
-from bso_client.power.profiling import (
+from bso_client.power.limit_sweep import (
     Opening,
     Plan,
     begin_profiling,
@@ -27,8 +26,9 @@ from bso_client.power.profiling import (
     resume_together,
     stand_of,
 )
+from bso_client.power.limits import Installation, LimitNotSet, installed
 from bso_client.power.selection import Selection
-from bso_client.power.training import LoneTraining, ProfileFile, TrialTraining, TunedTraining, Tuning
+from bso_client.power.tuner import LoneTraining, ProfileFile, TrialTraining, TunedTraining, Tuner
 
 logger = logging.getLogger("bso")
 
@@ -66,7 +66,7 @@ class Follower:
         self._given_ranks = ranks
         self._ranks: Ranks = ranks or Alone()
         self._training: TunedTraining | None = None
-        self._tuning: Tuning | None = None
+        self._tuner: Tuner | None = None
         self._max_power_w = 0.0
         self._installation: Installation | None = None
         self._problem = ""
@@ -76,7 +76,7 @@ class Follower:
     @property
     def is_profiling(self) -> bool:
         """Whether the current training's limits are still to be measured."""
-        return self._tuning is not None
+        return self._tuner is not None
 
     def count_samples(self, samples_per_step: float) -> None:
         """Take this for the samples of a step, where neither the user nor a job has said it."""
@@ -96,35 +96,35 @@ class Follower:
         """A training step begins."""
         if self._bso is not None:
             self._follow()
-        if self._tuning is None or self._training is None or self._has_agreed:
+        if self._tuner is None or self._training is None or self._has_agreed:
             return
-        self._tuning.begin_step()
-        if self._tuning.state.is_under_test:
+        self._tuner.begin_step()
+        if self._tuner.state.is_under_test:
             self._training.mark_profiling()
-        if self._tuning.state.is_done:
-            self._agree(self._tuning)
+        if self._tuner.state.is_done:
+            self._agree(self._tuner)
 
     def end_epoch(self, *, is_step_complete: bool) -> None:
         """The epoch ends, on all ranks."""
-        if self._tuning is not None:
-            self._tuning.end_epoch(is_step_complete=is_step_complete)
-            if not self._has_agreed and (self._ranks.size > 1 or self._tuning.state.is_done):
-                self._agree(self._tuning)
+        if self._tuner is not None:
+            self._tuner.end_epoch(is_step_complete=is_step_complete)
+            if not self._has_agreed and (self._ranks.size > 1 or self._tuner.state.is_done):
+                self._agree(self._tuner)
         self._has_agreed = False
 
     def leave_epoch(self) -> None:
         """The epoch was left: nothing that ranks would have to agree on."""
-        if self._tuning is not None and not self._tuning.state.is_done:
-            self._tuning.end_epoch(is_step_complete=False)
+        if self._tuner is not None and not self._tuner.state.is_done:
+            self._tuner.end_epoch(is_step_complete=False)
         self._has_agreed = False
 
     def close(self) -> None:
         """Restore the limits."""
-        tuning, self._tuning = self._tuning, None
+        tuner, self._tuner = self._tuner, None
         installation, self._installation = self._installation, None
         self._problem = self._problem or "the power limit optimizer was closed"
-        if tuning is not None:
-            tuning.drop_window()
+        if tuner is not None:
+            tuner.drop_window()
         if installation is not None:
             installation.close()
         if self._ranks is not self._given_ranks and isinstance(self._ranks, TorchRanks):
@@ -135,7 +135,7 @@ class Follower:
         training = self._current()
         if training is not None:
             self.leave_epoch()
-            self._training, self._tuning, self.best_w = training, None, None
+            self._training, self._tuner, self.best_w = training, None, None
             self._begin(training)
 
     def _current(self) -> TunedTraining | None:
@@ -180,11 +180,11 @@ class Follower:
             self._give_up(opening.problem)
             return
         self._max_power_w = training.max_power_w or opening.max_power_w
-        self._tuning = self._new_tuning(training, opening)
+        self._tuner = self._new_tuner(training, opening)
         if opening.profile:
-            self._settle(self._tuning, opening.profile)
+            self._settle(self._tuner, opening.profile)
         else:
-            self._tuning.set(opening.highest_w)
+            self._tuner.set(opening.highest_w)
 
     def _opening(self, training: TunedTraining) -> Opening:
         installation = self._install()
@@ -213,7 +213,7 @@ class Follower:
                 self._problem = found
         return self._installation
 
-    def _new_tuning(self, training: TunedTraining, opening: Opening) -> Tuning:
+    def _new_tuner(self, training: TunedTraining, opening: Opening) -> Tuner:
         arguments, installation = self._arguments, self._installation
         assert installation is not None
         plan = Plan(
@@ -223,26 +223,26 @@ class Follower:
             profile_steps=arguments.profile_steps,
         )
         share = (training.samples_per_step or self._ranks.size) / self._ranks.size
-        return Tuning(
+        return Tuner(
             begin_profiling(plan),
             limit=installation.limit,
             monitor=installation.monitor,
             samples_per_step=arguments.samples_per_step or share,
         )
 
-    def _agree(self, tuning: Tuning) -> None:
+    def _agree(self, tuner: Tuner) -> None:
         """Report this rank's progress to the others: at the end of the profile or of the epoch, once per epoch."""
         self._has_agreed = True
         try:
-            stands = self._ranks.gather(stand_of(tuning.state, tuning.windows), about=_ABOUT)
+            stands = self._ranks.gather(stand_of(tuner.state, tuner.windows), about=_ABOUT)
         except BsoError as error:
             self._give_up(f"the ranks could not agree on power limits: {error}")
             return
-        tuning.resume(resume_together(tuning.state, stands))
-        if tuning.state.is_done:
-            self._conclude(tuning, reduced([stand.windows for stand in stands]))
+        tuner.resume(resume_together(tuner.state, stands))
+        if tuner.state.is_done:
+            self._conclude(tuner, reduced([stand.windows for stand in stands]))
 
-    def _conclude(self, tuning: Tuning, profile: tuple[PowerMeasurement, ...]) -> None:
+    def _conclude(self, tuner: Tuner, profile: tuple[PowerMeasurement, ...]) -> None:
         assert self._training is not None
         if not profile:
             self._give_up(
@@ -250,20 +250,20 @@ class Follower:
                 "profile_steps"
             )
             return
-        tuning.warn_of_short_windows()
+        tuner.warn_of_short_windows()
         self._measured[self._training.samples_per_step] = profile
         if self._ranks.rank == 0:
             self._training.keep(profile)
-        self._settle(tuning, profile)
+        self._settle(tuner, profile)
 
-    def _settle(self, tuning: Tuning, profile: Sequence[PowerMeasurement]) -> None:
+    def _settle(self, tuner: Tuner, profile: Sequence[PowerMeasurement]) -> None:
         """Set the best limit for the rest of this training."""
         assert self._training is not None
         choice = self._arguments.selection.select(
             profile, eta_knob=self._training.eta_knob, max_power_w=self._max_power_w
         )
-        self._tuning = None
-        if tuning.set(choice.power_limit_w):
+        self._tuner = None
+        if tuner.set(choice.power_limit_w):
             self.best_w = choice.power_limit_w
             extra = {"action": "power_limit_chosen", "power_limit_w": choice.power_limit_w}
             logger.info("the power limit is %s", choice.reason, extra=extra)

@@ -115,7 +115,7 @@ class LockFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class GuardAnswer:
     """How a request went. ``code`` is NVML's own where it refused. ``found_w``: the limits [W] to restore, by UUID."""
 
     problem: str = ""
@@ -171,21 +171,21 @@ def main(arguments: Sequence[str]) -> int:
             locks = {uuid: held.enter_context(LockFile(folder, uuid)) for uuid in sorted(uuids)}
             return _guard(pipe, held.enter_context(Nvml()), locks, uuids, parent=parent)
     except NvmlError as error:
-        _answer(pipe, Answer(problem=str(error), code=error.code))
+        _answer(pipe, GuardAnswer(problem=str(error), code=error.code))
     except LimitTaken as error:
-        _answer(pipe, Answer(problem=f"{error} sets the power limit of the same GPU already"))
+        _answer(pipe, GuardAnswer(problem=f"{error} sets the power limit of the same GPU already"))
     except OSError as error:
-        _answer(pipe, Answer(problem=f"no lock can be kept in {folder}: {error}"))
+        _answer(pipe, GuardAnswer(problem=f"no lock can be kept in {folder}: {error}"))
     return 1
 
 
 def _guard(pipe: Connection, nvml: Nvml, locks: Mapping[str, LockFile], uuids: Sequence[str], *, parent: int) -> int:
     found = nvml.visible_gpus(",".join(uuids))
     if len(found) < len(uuids):
-        _answer(pipe, Answer(problem=f"of the GPUs {', '.join(uuids)} only {len(found)} are there"))
+        _answer(pipe, GuardAnswer(problem=f"of the GPUs {', '.join(uuids)} only {len(found)} are there"))
         return 1
     gpus = [GuardedGpu(gpu, locks[gpu.uuid], parent=parent) for gpu in found]
-    _answer(pipe, Answer(found_w={gpu.uuid: gpu.found_w for gpu in gpus}))
+    _answer(pipe, GuardAnswer(found_w={gpu.uuid: gpu.found_w for gpu in gpus}))
     for limit_w in _limits(pipe, parent):
         _answer(pipe, _set(gpus, limit_w))
     return _restored(gpus)
@@ -205,15 +205,15 @@ def _limits(pipe: Connection, parent: int) -> Iterator[float]:
         yield float(limit_w)
 
 
-def _set(gpus: Sequence[GuardedGpu], limit_w: float) -> Answer:
+def _set(gpus: Sequence[GuardedGpu], limit_w: float) -> GuardAnswer:
     try:
         for gpu in gpus:
             gpu.set(limit_w)
     except NvmlError as error:
-        return Answer(problem=str(error), code=error.code)
+        return GuardAnswer(problem=str(error), code=error.code)
     except OSError as error:
-        return Answer(problem=f"the limit to restore cannot be noted: {error}")
-    return Answer()
+        return GuardAnswer(problem=f"the limit to restore cannot be noted: {error}")
+    return GuardAnswer()
 
 
 def _restored(gpus: Sequence[GuardedGpu]) -> int:
@@ -228,6 +228,6 @@ def _restored(gpus: Sequence[GuardedGpu]) -> int:
     return code
 
 
-def _answer(pipe: Connection, answer: Answer) -> None:
+def _answer(pipe: Connection, answer: GuardAnswer) -> None:
     with contextlib.suppress(OSError):  # the training has ended
         pipe.send_bytes(json.dumps(asdict(answer)).encode())

@@ -13,7 +13,7 @@ from bso_client.training.state import Notice, TrainingState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recurrence:
+class CurrentRecurrence:
     """The recurrence that trials now belong to, of those that one process works for, one after the other.
 
     ``given_id`` None: the optimizer names them. ``failed`` are its trainings that have failed in this process.
@@ -29,7 +29,7 @@ class Recurrence:
         """The number of the next attempt, as far as this process knows."""
         return len(self.failed) + 1
 
-    def after(self, last: TrainingState | None) -> Recurrence:
+    def after(self, last: TrainingState | None) -> CurrentRecurrence:
         """Another trial is due. After the end of a recurrence it opens the next one, under a name of its own."""
         if last is None:
             return self
@@ -40,12 +40,12 @@ class Recurrence:
             return known
         count = self.count + 1
         name = None if self.given_id is None else f"{self.given_id}-{count}"
-        return Recurrence(given_id=self.given_id, recurrence_id=name, count=count)
+        return CurrentRecurrence(given_id=self.given_id, recurrence_id=name, count=count)
 
 
-def first_recurrence(given_id: str | None) -> Recurrence:
+def first_recurrence(given_id: str | None) -> CurrentRecurrence:
     """The recurrence that a process begins with."""
-    return Recurrence(given_id=given_id, recurrence_id=given_id)
+    return CurrentRecurrence(given_id=given_id, recurrence_id=given_id)
 
 
 def choose_alone(spec: JobSpec, best: int | None, failed: Sequence[TrainingState]) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from bso.domain.progress import epochs, judge_progress, progressed, reported_cos
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, EpochReport, Outcome, reason_code
 from bso_client.errors import WrongOrder
-from bso_client.training.beginning import registered
+from bso_client.training.start import registered
 from bso_client.training.state import Consumption, Message, Notice, Phase, Step, TrainingState
 
 _ONE_REPORT = frozenset({"invalid_report", "conflicting_report", "report_goes_backwards"})

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from bso.policies.curve.memory import NAME as CURVE
 from bso.simulator import read_problems
-from bso.simulator.spreading import spread
+from bso.simulator.process_pool import spread
 from bso.simulator.truths import Family
 from tests.benchmarks.decisions.groups import Group, Kind, made_groups, measured_groups
 from tests.benchmarks.decisions.jobs import JobFigures, job_figures

@@ -12,7 +12,7 @@ from bso.domain.decide import Rules
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import TrialBegun
 from bso.domain.trial import Outcome
-from bso.replay.verifying import Verdict, verify
+from bso.replay.verification import Verdict, verify
 from bso.service.engine import Engine
 from bso.service.records import StoredEvent
 from bso.service.retention import prune_events

@@ -6,10 +6,9 @@ from bso.domain.commands import DeleteJob
 from bso.domain.decide import Rules
 from bso.domain.log import RecordedEvent
 from bso.policies.curve.memory import epochs_of
-from bso.replay.exporting import export
+from bso.replay.export_file import export, stage
 from bso.replay.hindsight import before_trial
-from bso.replay.rebuilding import bring, rebuild
-from bso.replay.staging import stage
+from bso.replay.rebuild import bring, rebuild
 from bso.service.engine import Engine
 from bso.service.retention import purge_jobs
 from bso.service.serialization import read_snapshot

@@ -18,10 +18,9 @@ from bso.domain.commands import BeginTrial
 from bso.domain.decide import Rules
 from bso.domain.replies import TrialBegun
 from bso.replay.event_lines import event_line, logged_event
-from bso.replay.exporting import export
-from bso.replay.folding import LogBroken
-from bso.replay.rebuilding import bring, rebuild
-from bso.replay.staging import BadExport, stage
+from bso.replay.export_file import BadExport, export, stage
+from bso.replay.fold import LogBroken
+from bso.replay.rebuild import bring, rebuild
 from bso.service.engine import Engine
 from bso.storage import SqlStore, open_store
 from bso.storage.job_logs import LogConflict

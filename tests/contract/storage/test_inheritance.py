@@ -9,7 +9,7 @@ from bso.domain.replies import Problem, Registered, TrialBegun
 from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
 from bso.service.ports import Store
-from bso.service.records import Changes, JobChange
+from bso.service.records import ChangeSet, JobChange
 from bso.service.serialization import read_snapshot, snapshot_of
 from tests.contract.storage.siblings import BEST, EPOCHS, KNOWN, NEW, inherited, like, trained
 from tests.contract.storage.training import (
@@ -38,7 +38,7 @@ async def overwrite(store: Store, job_id: str, state: str) -> None:
         memory = await uow.recollect([])
         snapshot = replace(snapshot_of(read_snapshot(stored)), state=state)
         change = JobChange(job_id=job_id, last_seq=stored.last_seq, snapshot=snapshot)
-        await uow.save(Changes(now=memory.now, jobs=(change,)))
+        await uow.save(ChangeSet(now=memory.now, jobs=(change,)))
         await uow.commit()
 
 

@@ -8,7 +8,7 @@ from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine, Patience
 from bso.service.errors import Conflict, JobDamaged
 from bso.service.ports import Store
-from bso.service.records import Changes, JobChange
+from bso.service.records import ChangeSet, JobChange
 from bso.storage import SqlStore
 from tests.contract.storage.conftest import OpenStore
 from tests.contract.storage.training import JOB, ask, assert_log_equals_tables, begin, beginning, registration
@@ -79,7 +79,7 @@ async def test_a_job_whose_row_is_behind_its_log_is_damaged(store: Store) -> Non
     async with store.unit_of_work() as uow:
         stored = (await uow.lock([JOB], creating=()))[JOB]
         now = (await uow.recollect(())).now
-        await uow.save(Changes(now=now, jobs=(JobChange(job_id=JOB, last_seq=stored.last_seq - 1),)))
+        await uow.save(ChangeSet(now=now, jobs=(JobChange(job_id=JOB, last_seq=stored.last_seq - 1),)))
         await uow.commit()
     if isinstance(store, SqlStore):  # a dictionary has no unique keys
         with pytest.raises(JobDamaged, match="contradict"):

@@ -20,7 +20,7 @@ from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.replies import EpochJudged, Reply, TrialBegun
 from bso.domain.trial import Outcome, Trial
-from bso.replay.folding import Folding
+from bso.replay.fold import Folding
 from bso.schema.envelope import dump
 from bso.service.answers import Answer
 from bso.service.engine import Engine

@@ -15,7 +15,7 @@ from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoc
 from bso.domain.events import EpochReported, TrialEnded, TrialStarted
 from bso.domain.log import RecordedEvent
 from bso.domain.trial import Trial
-from bso.replay.verifying import verify
+from bso.replay.verification import verify
 from bso.schema.codec import decode_event, reply_payload
 from bso.service.records import StoredEvent
 from bso_broker.topology import DEAD_LETTERS, EVENT_LOG

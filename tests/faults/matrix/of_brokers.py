@@ -13,7 +13,7 @@ from aio_pika.exceptions import DeliveryError
 
 from bso.domain.commands import BeginTrial, DescribeJob, Request
 from bso.domain.decide import Rules
-from bso.replay.rebuilding import rebuild
+from bso.replay.rebuild import rebuild
 from bso.schema.codec import encode_command
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, EVENT_LOG, EVENTS, PARKED, PARKED_FOR_S

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bso.domain.decide import Rules
-from bso.replay.rebuilding import rebuild
+from bso.replay.rebuild import rebuild
 from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage
 from tests.servers import eventually_async

@@ -13,7 +13,7 @@ from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.replies import EpochJudged, TrialBegun
 from bso.service.answers import Answer
 from bso.service.engine import Engine, Patience
-from bso.service.errors import LoginRefused, SchemaMissing, StoreLost, StoreRefused, StoreUnavailable
+from bso.service.errors import SchemaMissing, StoreLoginRefused, StoreLost, StoreRefused, StoreUnavailable
 from bso.service.ports import UnitOfWork
 from bso.storage import SqlStore
 from bso.storage.connections import ConnectionLimits, create_engine
@@ -299,8 +299,8 @@ async def test_a_table_that_is_dropped_underneath_is_no_reason_to_give_commands_
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"username": "nobody", "password": "wrong-secret"}, LoginRefused, "refused the login"),
-        ({"database": "no_such_database"}, LoginRefused, "no_such_database"),
+        ({"username": "nobody", "password": "wrong-secret"}, StoreLoginRefused, "refused the login"),
+        ({"database": "no_such_database"}, StoreLoginRefused, "no_such_database"),
         ({"port": 9}, StoreUnavailable, "onnect"),
         ({"host": "no-such-host.invalid"}, StoreUnavailable, "no-such-host.invalid|not known|resolution"),
     ],

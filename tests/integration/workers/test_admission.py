@@ -9,7 +9,7 @@ from bso.domain.commands import RegisterJob, ReportEpoch, Request
 from bso.schema.codec import encode_command
 from bso_broker.dead_letters import SENDER_HEADER
 from bso_broker.messages import Delivery
-from bso_workers.admission import Admission, Admitted, Refused
+from bso_workers.admission import Admission, Admitted, Undecidable
 from tests.integration.workers.training import SPEC
 
 OPEN = Admission()
@@ -29,9 +29,9 @@ def admitted(admission: Admission, delivery: Delivery) -> Admitted:
     return verdict
 
 
-def refused(admission: Admission, delivery: Delivery) -> Refused:
+def refused(admission: Admission, delivery: Delivery) -> Undecidable:
     verdict = admission.admit(delivery)
-    assert isinstance(verdict, Refused), verdict
+    assert isinstance(verdict, Undecidable), verdict
     return verdict
 
 

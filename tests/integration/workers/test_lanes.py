@@ -15,7 +15,7 @@ from bso.service.answers import Answer, Undecided
 from bso.service.errors import Conflict, JobDamaged, StoreUnavailable
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso_broker.messages import Delivery
-from bso_workers.admission import Admitted, Sender
+from bso_workers.admission import Admitted, Origin
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.troubled_jobs import TroubledJobs
@@ -24,7 +24,7 @@ from tests.servers import eventually_async
 
 
 class Keeping:
-    """In the place of Answering: notes whose commands were declined, and which were kept, but the first tries."""
+    """In the place of the Settlement: notes whose commands were declined, and which were kept, but the first tries."""
 
     def __init__(self, *, not_yet: int = 0) -> None:
         self.not_yet = not_yet
@@ -75,17 +75,17 @@ def command() -> Admitted:
 
 def admitted(request: Request) -> Admitted:
     delivery = Delivery(body=b"", message_id=request.command_id)
-    return Admitted(delivery=delivery, sender=Sender(user=None, reply_to=None), request=request)
+    return Admitted(delivery=delivery, sender=Origin(user=None, reply_to=None), request=request)
 
 
 class Scene:
     """Lanes over doubles; ``obstacle`` is what keeps everything from being recorded."""
 
     def __init__(
-        self, decider: Failing, *, settling: Exception | None = None, answering: Keeping | None = None
+        self, decider: Failing, *, settling: Exception | None = None, settlement: Keeping | None = None
     ) -> None:
         self.jobs = InMemoryParkedJobs(lambda: datetime.now(UTC))
-        self.answering = answering or Keeping()
+        self.settlement = settlement or Keeping()
         self.parking = self.worker()
         self.settled: list[str] = []
         self.handed_back: list[str | None] = []
@@ -105,7 +105,7 @@ class Scene:
     def worker(self, clock: Callable[[], float] | None = None) -> TroubledJobs:
         """What one worker knows of jobs in trouble."""
         clock = clock or asyncio.get_running_loop().time
-        return TroubledJobs(jobs=self.jobs, answering=self.answering, metrics=Metrics(), clock=clock, limit_s=3600.0)  # type: ignore[arg-type]
+        return TroubledJobs(jobs=self.jobs, settlement=self.settlement, metrics=Metrics(), clock=clock, limit_s=3600.0)  # type: ignore[arg-type]
 
     async def settle(self, items: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         if self.settling is not None:
@@ -132,7 +132,7 @@ async def test_a_job_that_others_hold_is_tried_without_waiting_then_waited_for_t
     await scene.go(one)
     assert decider.waited == sorted(decider.waited)
     assert sum(decider.waited) == 1, "the engine has a patience of its own"
-    assert scene.answering.declined == [one.request.command_id]
+    assert scene.settlement.declined == [one.request.command_id]
     assert [job.reason for job in await scene.jobs.all()] == ["held"]
     assert scene.shut == []
 
@@ -158,7 +158,7 @@ async def test_where_nothing_can_be_recorded_the_intake_is_shut_and_nobody_is_pa
     scene.obstacle = StoreUnavailable("still away")
     await scene.go(command())
     assert scene.shut == [scene.obstacle]
-    assert (await scene.jobs.all(), scene.answering.declined) == ([], [])
+    assert (await scene.jobs.all(), scene.settlement.declined) == ([], [])
 
 
 async def test_a_lane_that_breaks_hands_its_commands_back() -> None:
@@ -168,18 +168,18 @@ async def test_a_lane_that_breaks_hands_its_commands_back() -> None:
 
 
 async def test_commands_of_a_parked_job_are_kept_together_in_their_order_and_copies_once() -> None:
-    scene, items = Scene(Failing(*[Conflict("held")] * 1000), answering=Keeping()), [finish() for _ in range(25)]
+    scene, items = Scene(Failing(*[Conflict("held")] * 1000), settlement=Keeping()), [finish() for _ in range(25)]
     copy = replace(items[3], delivery=replace(items[3].delivery, tag=99))
     await scene.go(*items[:5], copy, *items[5:])
-    kept = scene.answering.kept
+    kept = scene.settlement.kept
     assert [command_id for command_id, is_copy in kept if not is_copy] == [one.request.command_id for one in items]
     assert [command_id for command_id, is_copy in kept if is_copy] == [copy.request.command_id]
 
 
 async def test_what_could_not_be_kept_is_tried_again() -> None:
-    scene, items = Scene(Failing(*[Conflict("held")] * 1000), answering=Keeping(not_yet=3)), [finish(), finish()]
+    scene, items = Scene(Failing(*[Conflict("held")] * 1000), settlement=Keeping(not_yet=3)), [finish(), finish()]
     await scene.go(*items)
-    assert {command_id for command_id, _ in scene.answering.kept} == {one.request.command_id for one in items}
+    assert {command_id for command_id, _ in scene.settlement.kept} == {one.request.command_id for one in items}
 
 
 async def test_a_job_that_has_recovered_at_one_worker_is_no_longer_known_at_others() -> None:

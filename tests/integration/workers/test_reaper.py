@@ -14,7 +14,7 @@ from bso.service.memory import InMemoryStore
 from bso.storage import SqlStore
 from bso_broker.memory import MemoryBroker
 from bso_workers.metrics import Metrics
-from bso_workers.outbox import Outbox
+from bso_workers.outbox import EventOutbox
 from bso_workers.reaper import Reaper
 from tests.integration.storage.test_broken_databases import _execute as execute
 from tests.integration.workers.fixtures import Clock, RunWorker, StartWorker
@@ -31,7 +31,7 @@ def reaper_over(
         return waiting
 
     metrics = metrics or Metrics()
-    outbox = Outbox(sink=MemoryBroker().event_publisher(), marks=store, metrics=metrics)
+    outbox = EventOutbox(sink=MemoryBroker().event_publisher(), marks=store, metrics=metrics)
     return Reaper(
         store=store,
         decider=Engine(store),

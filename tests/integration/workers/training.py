@@ -13,7 +13,7 @@ from bso.domain.evolve import fold
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.replies import EpochJudged, JobDescription, Problem, Registered, Reply, TrialBegun
 from bso.domain.trial import Outcome, Trial
-from bso.replay.verifying import verify
+from bso.replay.verification import verify
 from bso.schema.codec import decode_reply, encode_command
 from bso.schema.envelope import dump
 from bso.service.engine import Engine

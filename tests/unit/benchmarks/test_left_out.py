@@ -5,7 +5,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from bso.policies import curve
-from bso.policies.curve import choosing
+from bso.policies.curve import choices
 from bso.simulator import Problem
 from tests.benchmarks.left_out import IN_USE, VARIANTS, Variant, applied, judged, regrets
 from tests.benchmarks.resampling import Values, table_over
@@ -32,11 +32,11 @@ def test_what_is_best_on_one_workload_alone_does_not_count_there() -> None:
 
 
 def test_constants_of_a_variant_hold_while_it_is_simulated_and_change_what_happens() -> None:
-    before = choosing._LOOK_COST
-    eager = Variant(name="eager", module="choosing", constants={"_LOOK_COST": 3.0, "_LOOK_PACE": 10.0})
+    before = choices._LOOK_COST
+    eager = Variant(name="eager", module="choices", constants={"_LOOK_COST": 3.0, "_LOOK_PACE": 10.0})
     with applied(eager):
-        assert choosing._LOOK_COST == 3.0
-    assert before == choosing._LOOK_COST
+        assert choices._LOOK_COST == 3.0
+    assert before == choices._LOOK_COST
     problems = [smooth_problem(3)]
     assert (regrets(problems, [1], eager) != regrets(problems, [1], IN_USE)).any()
 

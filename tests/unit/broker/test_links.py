@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bso_broker.connection import BrokerAddress
 from bso_broker.errors import ConnectionLost
-from bso_broker.session import Link, Session
+from bso_broker.session import BrokerSession, Link
 from tests.servers import PATIENCE_S
 
 ADDRESS = BrokerAddress(url="amqp://guest:guest@nowhere.invalid/")
@@ -21,7 +21,7 @@ async def test_a_link_stops_though_its_cancellation_was_taken_for_something_else
     swallowed: list[bool] = []
     closed: list[bool] = []
 
-    class Deaf(Session):
+    class Deaf(BrokerSession):
         """Takes being cancelled for something else, once, as aiormq does when the connection breaks just then."""
 
         @override
@@ -57,7 +57,7 @@ async def test_a_link_that_breaks_again_and_again_for_one_reason_warns_of_it_onc
     causes = ["no exchange", "no exchange", "no exchange", "not permitted"]
     opened = asyncio.Event()
 
-    class Brief(Session):
+    class Brief(BrokerSession):
         """Ends as soon as it has begun, as one does whose exchange is missing; the last one lives."""
 
         @override

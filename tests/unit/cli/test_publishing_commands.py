@@ -3,7 +3,7 @@
 import shlex
 from datetime import UTC, datetime, timedelta
 
-from bso.replay.publishing import Wanted
+from bso.replay.publication import Wanted
 from bso_cli.moments import moment_from
 from bso_cli.replaying.publishing import as_typed, command_for
 

@@ -11,7 +11,7 @@ from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialF
 from bso_client import Outcome, TrainFailed
 from bso_client.delivery.journal import Journal
 from bso_client.delivery.outbox import Outbox
-from bso_client.distributed.exchange import Exchange
+from bso_client.distributed.exchange import RankExchange
 from bso_client.driver import Driver, Place
 from bso_client.meter import Meter, PooledMeter
 from bso_client.training.state import Consumption, Message, Step, TrainingState
@@ -66,7 +66,7 @@ def run_over(transport: SlowTransport, *, report_timeout_s: float = 0.05) -> tup
     run = Driver(
         Step(state=state()),
         meter=PooledMeter(Meter(ScriptedMonitor()), before=Consumption(), size=1),
-        exchange=Exchange(None),
+        exchange=RankExchange(None),
         place=Place(local_batch_size=64, report_timeout_s=report_timeout_s),
         outbox=outbox,
         on_end=lambda _state: None,

@@ -17,9 +17,9 @@ from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialB
 from bso.domain.trial import EpochReport, Outcome
 from bso_client import CannotResume, TrainFailed, WrongOrder
 from bso_client.training import state as state_module
-from bso_client.training.beginning import begun, begun_alone, resumed
 from bso_client.training.checkpoint import checkpoint_of, read_checkpoint
 from bso_client.training.recurrence import choose_alone, first_recurrence, loop_after
+from bso_client.training.start import begun, begun_alone, resumed
 from bso_client.training.state import TRANSITIONS, Consumption, Phase, Step, TrainingState
 from bso_client.training.transitions import (
     acknowledged,

@@ -11,7 +11,7 @@ from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.replies import EpochJudged, Reply, TrialBegun
 from bso.domain.trial import Outcome
-from bso.replay.folding import Folding
+from bso.replay.fold import Folding
 from bso.simulator import Problem
 from bso.simulator.world import World
 

@@ -9,7 +9,7 @@ from bso.domain.decide import describe_job
 from bso.domain.events import TrialStarted
 from bso.domain.log import RecordedEvent
 from bso.domain.policies import own_policies
-from bso.replay.folding import LogBroken
+from bso.replay.fold import LogBroken
 from bso.replay.hindsight import before_trial
 from tests.unit.domain.builders import A100, JobLife
 

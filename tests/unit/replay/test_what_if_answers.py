@@ -9,6 +9,7 @@ import pytest
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.job_spec import InvalidSpec
+from bso.domain.policies import PolicyMissing
 from bso.replay.what_if.answers import AS_IT_IS, Answer, Estimate, alternatives, play
 from bso.replay.what_if.history import record_of
 from bso.replay.what_if.record import End, NotRecorded, Record
@@ -175,7 +176,7 @@ def test_what_the_record_cannot_answer_is_refused(asked: dict[str, Any], said: s
 def test_what_no_job_may_have_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="eta_knob must be a number from 0"):
         alternatives(KNOWN, eta_knobs=[1.5])
-    with pytest.raises(InvalidSpec, match="policy must be one of"):
+    with pytest.raises(PolicyMissing, match="policy 'magic' is not installed"):
         alternatives(KNOWN, policies=["magic"])
     with pytest.raises(InvalidSpec, match="default_batch_size must be one of"):
         alternatives(KNOWN, changes={"batch_sizes": [16, 32], "default_batch_size": 64})

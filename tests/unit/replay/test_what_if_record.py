@@ -10,7 +10,7 @@ from bso.domain.events import JobDeleted
 from bso.domain.job_spec import resolve_spec
 from bso.domain.log import RecordedEvent
 from bso.domain.trial import LEASE_LAPSED, Outcome, Trial
-from bso.replay.folding import Folding
+from bso.replay.fold import Folding
 from bso.replay.what_if.history import record_of
 from bso.replay.what_if.record import End, NotRecorded, Record
 from bso.simulator.problem import EpochPrice

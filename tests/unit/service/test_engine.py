@@ -26,7 +26,7 @@ from bso.service.errors import (
 )
 from bso.service.memory import InMemoryStore
 from bso.service.ports import UnitOfWork
-from bso.service.records import Changes, JobChange
+from bso.service.records import ChangeSet, JobChange
 from bso.service.serialization import SnapshotReader, read_snapshot
 from tests.contract.storage.doubles import HeldCommit, Step, SteppedStore, rule_that_breaks_on, rule_that_takes
 from tests.contract.storage.training import JOB, ask, begin, beginning, registration, report, whole_history
@@ -157,7 +157,7 @@ async def damage(store: InMemoryStore, job_id: str, state: str) -> None:
         stored = (await uow.lock([job_id], creating=()))[job_id]
         snapshot = replace(store._tables.jobs[job_id].snapshot, state=state)
         change = JobChange(job_id=job_id, last_seq=stored.last_seq, snapshot=snapshot)
-        await uow.save(Changes(now=datetime.now(UTC), jobs=(change,)))
+        await uow.save(ChangeSet(now=datetime.now(UTC), jobs=(change,)))
         await uow.commit()
 
 
@@ -209,7 +209,7 @@ class PickyStore:
         async with self._store.unit_of_work() as uow:
             save = uow.save
 
-            async def picky(changes: Changes) -> Mapping[tuple[str, int], int]:
+            async def picky(changes: ChangeSet) -> Mapping[tuple[str, int], int]:
                 if any(change.job_id == self._job_id for change in changes.jobs):
                     raise self._error
                 return await save(changes)

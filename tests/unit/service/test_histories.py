@@ -10,7 +10,7 @@ from bso.domain.decide import Rules
 from bso.domain.errors import Retryable
 from bso.domain.learning_rate import LearningRate
 from bso.domain.trial import Outcome
-from bso.replay.folding import LogBroken
+from bso.replay.fold import LogBroken
 from bso.schema.errors import StateTooNew
 from bso.service.engine import Engine
 from bso.service.leases import expiry_of

@@ -22,7 +22,7 @@ from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, JobsArgument, 
 from bso_cli.terminal import counted, print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
-    from bso.replay.rebuilding import Rebuilt
+    from bso.replay.rebuild import Rebuilt
     from bso.storage.store import SqlStore
 
 
@@ -56,7 +56,7 @@ def export(
 async def _export(
     jobs: list[str] | None, output: Path | None, source: Path | None, database_url: str | None
 ) -> dict[str, int]:
-    from bso.replay.exporting import export as export_job
+    from bso.replay.export_file import export as export_job
 
     exported = events = 0
     async with log_of(source, database_url, command="bso replay export") as log:
@@ -142,7 +142,7 @@ def rebuild(
 
     async def run() -> bool:
         from bso.domain.decide import Rules
-        from bso.replay.rebuilding import rebuild as rebuild_job
+        from bso.replay.rebuild import rebuild as rebuild_job
 
         async with _writing(source) as store:
             return await _each(store, jobs, lambda job_id: rebuild_job(store, job_id, rules=Rules()), as_json=as_json)
@@ -165,7 +165,7 @@ def _bring(
 ) -> None:
     async def run() -> bool:
         from bso.domain.decide import Rules
-        from bso.replay.rebuilding import bring
+        from bso.replay.rebuild import bring
 
         async with both() as (log, store):
             return await _each(log, jobs, lambda job_id: bring(log, store, job_id, rules=Rules()), as_json=as_json)

@@ -23,7 +23,7 @@ from bso_cli.terminal import counted, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
     from bso.domain.errors import Retryable
-    from bso.replay.publishing import History, Wanted
+    from bso.replay.publication import History, Wanted
     from bso.service.records import StoredEvent
 
 _ONE_TRY_S = 30.0
@@ -63,7 +63,7 @@ def publish(
     take every event of bso.events for a new one. Bind a queue to bso.replay before: without one, events are lost.
     Events may arrive twice; (job_id, log_epoch, seq) identifies them.
     """
-    from bso.replay.publishing import Wanted
+    from bso.replay.publication import Wanted
 
     now = datetime.now(UTC)
     wanted = Wanted(
@@ -115,8 +115,8 @@ async def _publish(
     rate_per_s: float | None,
     others: Sequence[str],
 ) -> int:
-    from bso.replay.publishing import Gone, patient
-    from bso.replay.publishing import publish as publish_wanted
+    from bso.replay.publication import Gone, patient
+    from bso.replay.publication import publish as publish_wanted
     from bso_broker.event_messages import event_message
     from bso_broker.rabbit import RabbitBroker
 

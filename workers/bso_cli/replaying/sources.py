@@ -47,8 +47,8 @@ async def log_of(file: Path | None, database_url: str | None, *, command: str) -
 @asynccontextmanager
 async def staged(file: Path) -> AsyncIterator[SqlStore]:
     """The events of an export file in a temporary SQLite log, which holds nothing else. Raises BadExport, OSError."""
+    from bso.replay.export_file import stage
     from bso.replay.scratch import scratch_folder
-    from bso.replay.staging import stage
     from bso.storage import open_store
     from bso_migrations import upgrade
 

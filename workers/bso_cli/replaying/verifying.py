@@ -19,7 +19,7 @@ from bso_cli.replaying.sources import FromOption, JobsArgument, job_ids, log_of,
 from bso_cli.terminal import HANG, counted, print_json, print_result, styled
 
 if TYPE_CHECKING:
-    from bso.replay.verifying import Verdict
+    from bso.replay.verification import Verdict
 
 COMMAND = "bso replay verify"
 
@@ -81,8 +81,8 @@ async def _verify(
 async def _verdicts(
     jobs: Sequence[str] | None, source: Path | None, database_url: str | None, *, log_only: bool
 ) -> AsyncIterator[Verdict]:
-    from bso.replay.verifying import verify as verify_job
-    from bso.replay.verifying import verify_against, verify_log
+    from bso.replay.verification import verify as verify_job
+    from bso.replay.verification import verify_against, verify_log
 
     if log_only:
         async with log_of(source, database_url, command=COMMAND) as log:

@@ -18,7 +18,7 @@ from bso_cli.simulating.progress import progress
 from bso_cli.terminal import HANG, print_block, print_blocks, print_json, print_result
 
 if TYPE_CHECKING:
-    from bso.replay.folding import Folding
+    from bso.replay.fold import Folding
 
 COMMAND = "bso replay what-if"
 SEEDS = 100
@@ -105,7 +105,7 @@ def what_if(
 
 async def _folded(job_id: str, source: Path | None, database_url: str | None) -> Folding:
     """A job's whole log. Raises Refused where there is none, LogBroken where it cannot be folded."""
-    from bso.replay.folding import Folding, pages_of
+    from bso.replay.fold import Folding, pages_of
     from bso.service.serialization import recorded_from
 
     folding = Folding(job_id)

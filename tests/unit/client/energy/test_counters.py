@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bso_client.energy.counters import (
     MOST_POWER_W,
-    Counter,
+    EnergyCounter,
     Reading,
     SteadyCounter,
     WrappingCounter,
@@ -137,7 +137,7 @@ def test_a_reading_knows_its_instant_and_is_repeated_if_it_took_long(
 ) -> None:
     raw = Preempted((0.0, 0.0), *lost_s)
     options = {"range_j": 1e6} if kind is WrappingCounter else {}
-    counter: Counter = kind(raw.read_j, clock=raw.clock, **options)
+    counter: EnergyCounter = kind(raw.read_j, clock=raw.clock, **options)
     first, then = counter.read(), counter.read()
 
     assert first.at_s == 0.0

@@ -1,8 +1,8 @@
 from bso.domain.commands import PowerMeasurement
-from bso_client.power.profiling import (
+from bso_client.power.limit_sweep import (
     Opening,
-    Phase,
     Plan,
+    ProfilingPhase,
     Stand,
     Window,
     begin_profiling,
@@ -59,7 +59,7 @@ def test_gpus_without_a_common_limit_are_left_alone() -> None:
 
 def test_ranks_go_on_at_the_first_limit_that_one_of_them_has_not_measured() -> None:
     state = resume_together(begin_profiling(PLAN), [stand(2), stand(1), stand(2)])
-    assert (state.limit_w, state.phase) == (200, Phase.WAITING)
+    assert (state.limit_w, state.phase) == (200, ProfilingPhase.WAITING)
 
 
 def test_ranks_go_on_with_the_steps_that_the_shortest_epoch_has_room_for() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bso.domain.commands import PowerMeasurement
-from bso_client.power.training import ProfileFile
+from bso_client.power.tuner import ProfileFile
 from tests.servers import PATIENCE_S
 
 

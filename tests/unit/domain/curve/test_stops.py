@@ -8,8 +8,8 @@ import pytest
 
 from bso.domain.trial import Outcome
 from bso.policies.curve.beliefs import Beliefs
-from bso.policies.curve.judging import Underway, why_to_stop
 from bso.policies.curve.memory import epoch_costs_on, epochs_of
+from bso.policies.curve.stops import Underway, why_to_stop
 from tests.unit.domain.curve.trainings import EPOCHS, PRICES, Trainings
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from bso.domain.replies import EpochJudged, TrialBegun
 from bso.domain.trial import Outcome
 from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.epoch_observations import censored
 from bso.policies.curve.epoch_records import EpochRecord
-from bso.policies.curve.judging import Underway, why_to_stop
-from bso.policies.curve.learning import censored
 from bso.policies.curve.memory import epoch_costs_on, epochs_of
+from bso.policies.curve.stops import Underway, why_to_stop
 from bso.policies.curve.validation import (
     MOST_PASSED,
     Approach,

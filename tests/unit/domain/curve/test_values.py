@@ -8,7 +8,7 @@ import pytest
 
 from bso.domain.job_spec import JobSpec
 from bso.policies.curve.beliefs import Beliefs
-from bso.policies.curve.choosing import TOGETHER
+from bso.policies.curve.choices import TOGETHER
 from bso.policies.curve.epoch_records import EpochKnowledge
 from bso.policies.curve.values import Value, value_of
 from tests.unit.domain.curve.knowing import SPEC, costing, lasting

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 from bso.domain.commands import PowerMeasurement
 from bso_client.atomic import replace_file
 from bso_client.energy.monitor import Monitor
-from bso_client.power.limits import LimitNotSet
-from bso_client.power.profiling import (
+from bso_client.power.limit_sweep import (
     Action,
     CloseWindow,
     OpenWindow,
@@ -27,6 +26,7 @@ from bso_client.power.profiling import (
     begin_step,
     end_epoch,
 )
+from bso_client.power.limits import LimitNotSet
 from bso_client.power.selection import DEFAULT_ETA_KNOB
 
 logger = logging.getLogger("bso")
@@ -173,7 +173,7 @@ class Limit(Protocol):
         ...
 
 
-class Tuning:
+class Tuner:
     """Profiles the limits of one training, step by step. Nothing that a GPU or a meter does wrong ends it.
 
     A limit that cannot be set, or a window in which the meter failed, gives no measurement; the steps go on as if it

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bso.simulator.spreading import spread
+from bso.simulator.process_pool import spread
 from tests.servers import eventually
 
 

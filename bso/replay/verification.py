@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bso.domain.errors import Rejected
-from bso.replay.comparing import Difference, differences, precedes_log, profile_precedes_log, snapshot_differences
+from bso.replay.differences import Difference, differences, precedes_log, profile_precedes_log, snapshot_differences
 from bso.replay.expected_rows import expected_rows
-from bso.replay.folding import Folding, LogPages, pages_of
+from bso.replay.fold import Folding, LogPages, pages_of
 from bso.schema.errors import StateTooNew
 from bso.service.records import LoggedEvent
 from bso.service.serialization import recorded_from, row_without_reply

@@ -27,7 +27,7 @@ from bso.storage.schema import VERSION_TABLE, schema_state
 from bso.storage.tables import metadata
 from bso.storage.urls import database_url, shown, sqlite_path
 from bso_migrations.errors import DatabaseStillAway, UnknownRevision
-from bso_migrations.locking import upgrade_lock
+from bso_migrations.lock import upgrade_lock
 
 HEAD, BASE = "head", "base"
 _PAUSE_S = 0.25

@@ -11,8 +11,8 @@ import pytest
 
 from bso.domain.replies import EpochJudged
 from bso.domain.trial import Outcome
-from bso.replay.comparing import Difference
-from bso.replay.verifying import verify, verify_against, verify_log
+from bso.replay.differences import Difference
+from bso.replay.verification import verify, verify_against, verify_log
 from bso.service.engine import Engine
 from bso.service.retention import prune_events
 from bso.storage import SqlStore, open_store

@@ -32,7 +32,7 @@ class LogPages(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profiled:
+class RecordedProfile:
     """What was measured of a batch size last, and when that was recorded."""
 
     profile: PowerProfile
@@ -65,7 +65,7 @@ class Folding:
         self.changed_at: datetime | None = None
         self.inner_snapshots: list[InnerSnapshot] = []
         self._ended: dict[int, Trial] = {}
-        self._profiles: dict[tuple[int, str], Profiled] = {}
+        self._profiles: dict[tuple[int, str], RecordedProfile] = {}
         self._gap: tuple[int, int] | None = None
 
     @property
@@ -74,7 +74,7 @@ class Folding:
         return {**self._ended, **self.job.trials}
 
     @property
-    def profiles(self) -> dict[tuple[int, str], Profiled]:
+    def profiles(self) -> dict[tuple[int, str], RecordedProfile]:
         """The latest power profiles, by batch size and key of the hardware kind."""
         return dict(self._profiles)
 
@@ -121,7 +121,7 @@ class Folding:
                 hardware=event.hardware,
                 measurements=event.measurements,
             )
-            kept = Profiled(profile=profile, recorded_at=recorded.recorded_at)
+            kept = RecordedProfile(profile=profile, recorded_at=recorded.recorded_at)
             self._profiles[event.batch_size, event.hardware.key] = kept
         elif isinstance(event, JobDeleted):
             self._profiles.clear()

@@ -67,6 +67,7 @@ def bound_of(
     the factor by which epoch costs have risen since.
     """
     doublings = aborts if batch_size == incumbent else max(0, aborts - _FREE_ABORTS)
+    # equation (12) of docs/curve.md, as all numbers here
     return beta * normal.exp(beliefs.of(incumbent).cost + rise) * 2.0 ** min(doublings, _MOST_DOUBLINGS)
 
 
@@ -84,6 +85,7 @@ def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurre
         return f"{size} takes far longer than expected"
     if prospect.is_hopeless:
         return f"{size} is unlikely to converge within {underway.max_epochs} epochs"
+    # equation (13)
     to_finish = prospect.left * normal.exp(underway.epoch_cost) / prospect.converges
     at_least = math.log(_reached(underway)) + underway.usual_cost - best if prospect.z > 0.0 else -math.inf
     seen = underway.usual_cost - rise
@@ -133,6 +135,7 @@ def prospect_of(beliefs: Beliefs, underway: Underway) -> Prospect:
     longer, much_longer = normal.above(z), normal.above(z_most)
     if longer < _OVERDUE:
         return Prospect(z=z, longer=longer, left=math.inf, converges=0.0, surprise=surprise)
+    # equation (14)
     total = normal.truncated_mean(expected, deviation, reached, underway.max_epochs)
     return Prospect(
         z=z,

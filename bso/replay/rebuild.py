@@ -12,9 +12,9 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from bso.domain.decide import Rules
 from bso.domain.trial import TrialState
-from bso.replay.comparing import precedes_log, profile_precedes_log, row_differences
+from bso.replay.differences import precedes_log, profile_precedes_log, row_differences
 from bso.replay.expected_rows import ExpectedRows, expected_rows
-from bso.replay.folding import Folding, LogBroken, LogPages, pages_of
+from bso.replay.fold import Folding, LogBroken, LogPages, pages_of
 from bso.service.errors import Conflict, StoreLost
 from bso.service.serialization import recorded_from
 from bso.storage.job_logs import JobRows, LockedJob, RowChanges

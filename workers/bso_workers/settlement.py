@@ -1,4 +1,4 @@
-"""Answering: replies go out, then deliveries are acknowledged; what can never be decided is set aside."""
+"""Settling deliveries: replies go out, then deliveries are acknowledged; what can never be decided is set aside."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bso.service.answers import Answer
 from bso_broker.messages import Delivery
 from bso_broker.messages import Reply as BrokerReply
 from bso_broker.ports import CommandSource, ReplySink
-from bso_workers.admission import Admitted, Refused, Sender
+from bso_workers.admission import Admitted, Origin, Undecidable
 from bso_workers.metrics import Metrics
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ _BUSY_S = 0.5  # after this a command of a job that had its share may be sent ag
 _PAUSE_AFTER_FAILURE_S = 1.0  # before a message that could not be set aside comes again
 
 
-class Answering:
+class Settlement:
     """Settles deliveries. Nothing is raised where the broker is away: what is not settled comes again."""
 
     def __init__(self, *, consumer: CommandSource, replies: ReplySink, metrics: Metrics) -> None:
@@ -62,7 +62,7 @@ class Answering:
             self._metrics.unsent_replies.inc(len(decided))
             await self._consumer.requeue(decided)
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: Undecidable) -> None:
         """Set a delivery aside that is no command, and reply to its sender with the reason."""
         if await self._set_aside(refused.delivery, refused.sender, kind=refused.kind, reason=refused.reason):
             await self._send(_replies(refused.delivery, refused.sender, refused.problem, None))
@@ -164,7 +164,7 @@ class Answering:
             pass  # it is not the size: nobody can be answered
         return True
 
-    async def _set_aside(self, delivery: Delivery, sender: Sender, *, kind: str, reason: str) -> bool:
+    async def _set_aside(self, delivery: Delivery, sender: Origin, *, kind: str, reason: str) -> bool:
         """Whether it lies among the dead letters now; otherwise it comes again."""
         command_id = delivery.message_id
         try:
@@ -214,7 +214,7 @@ class Answering:
                 )
 
 
-def _replies(delivery: Delivery, sender: Sender, reply: Reply, job_id: str | None) -> list[BrokerReply]:
+def _replies(delivery: Delivery, sender: Origin, reply: Reply, job_id: str | None) -> list[BrokerReply]:
     """The reply as a message; none where nobody waits for it."""
     if sender.reply_to is None:
         return []

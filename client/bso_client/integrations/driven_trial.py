@@ -10,7 +10,7 @@ from bso_client.options import kind_of
 from bso_client.trial import Trial
 
 
-class DrivenTraining:
+class DrivenTrial:
     """The training of one trial. ``optimizer`` is that trial, or a BatchSizeOptimizer, which is asked for one.
 
     In a loop over ``bso.trials()`` nothing is raised about a failure: the loop goes on with the next trial. Outside of

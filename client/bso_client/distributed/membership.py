@@ -12,7 +12,7 @@ from bso_client.errors import InvalidSetting, RanksOutOfStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joining:
+class Member:
     """One rank that is ready for a trial.
 
     ``devices`` are what its monitor measures, by names that are the same on every rank that sees the device (the UUID
@@ -33,13 +33,13 @@ class Joining:
 class Equipment:
     """What a rank brings: what it sends the others, its part of a batch, and its meter (``assumed`` if that fails)."""
 
-    joining: Joining
+    member: Member
     share: Share
     monitor: Monitor
     assumed: Monitor
 
 
-def check_joined(ranks: Sequence[Joining]) -> None:
+def check_joined(ranks: Sequence[Member]) -> None:
     """Raise what is wrong with ranks that are to train together: InvalidSetting, RanksOutOfStep."""
     sizes = [each.share_size for each in ranks]
     if len(set(sizes)) > 1:
@@ -56,18 +56,18 @@ def check_joined(ranks: Sequence[Joining]) -> None:
         )
 
 
-def is_energy_assumed(ranks: Sequence[Joining]) -> bool:
+def is_energy_assumed(ranks: Sequence[Member]) -> bool:
     """Whether the energy of all is assumed, since some rank cannot measure: the two are never mixed."""
     return any(each.hardware.energy_method is EnergyMethod.ASSUMED for each in ranks)
 
 
-def counted_devices(ranks: Sequence[Joining], rank: int) -> tuple[str, ...]:
+def counted_devices(ranks: Sequence[Member], rank: int) -> tuple[str, ...]:
     """The devices of a rank that it counts: each device is counted once, by the lowest rank that measures it."""
     elsewhere = {device for lower in ranks[:rank] for device in lower.devices}
     return tuple(device for device in ranks[rank].devices if device not in elsewhere)
 
 
-def hardware_of_all(ranks: Sequence[Joining]) -> HardwareKind:
+def hardware_of_all(ranks: Sequence[Member]) -> HardwareKind:
     """The hardware kind of the whole training.
 
     What the user gave on rank 0 counts as it is. Otherwise: the model of rank 0; number of devices and largest power
@@ -90,7 +90,7 @@ def hardware_of_all(ranks: Sequence[Joining]) -> HardwareKind:
     )
 
 
-def _part(ranks: Sequence[Joining], rank: int) -> float:
+def _part(ranks: Sequence[Member], rank: int) -> float:
     """The part of a rank's hardware that no lower rank has, from 0 to 1."""
     devices = ranks[rank].devices
     if ranks[rank].is_counted_elsewhere:
@@ -98,6 +98,6 @@ def _part(ranks: Sequence[Joining], rank: int) -> float:
     return len(counted_devices(ranks, rank)) / len(devices) if devices else 1.0
 
 
-def _least_exact(ranks: Sequence[Joining]) -> EnergyMethod:
+def _least_exact(ranks: Sequence[Member]) -> EnergyMethod:
     methods = [each.hardware.energy_method for each in ranks]
     return EnergyMethod.NVML_POWER if EnergyMethod.NVML_POWER in methods else methods[0]

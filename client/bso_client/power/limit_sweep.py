@@ -15,7 +15,7 @@ from enum import Enum
 from bso.domain.commands import PowerMeasurement
 
 
-class Phase(Enum):
+class ProfilingPhase(Enum):
     """Where the profiling of the current limit stands."""
 
     WAITING = "waiting"  # the limit is not set yet: the first steps of a training, or between two epochs
@@ -67,7 +67,7 @@ class Profiling:
     """How far the profiling has come. ``steps_left``: steps that may still begin in this phase."""
 
     plan: Plan
-    phase: Phase
+    phase: ProfilingPhase
     position: int = 0
     steps_left: int = 0
     steps_at_limit: int = 0  # steps that began under this limit in this epoch
@@ -81,12 +81,12 @@ class Profiling:
     @property
     def is_done(self) -> bool:
         """Whether every limit has had its window."""
-        return self.phase is Phase.DONE
+        return self.phase is ProfilingPhase.DONE
 
     @property
     def is_under_test(self) -> bool:
         """Whether a limit is set for the sake of measuring it."""
-        return self.phase in (Phase.WARMING_UP, Phase.MEASURING)
+        return self.phase in (ProfilingPhase.WARMING_UP, ProfilingPhase.MEASURING)
 
 
 Step = tuple[Profiling, tuple[Action, ...]]
@@ -94,7 +94,7 @@ Step = tuple[Profiling, tuple[Action, ...]]
 
 def begin_profiling(plan: Plan) -> Profiling:
     """Before the first step."""
-    return Profiling(plan=plan, phase=Phase.WAITING, steps_left=plan.wait_steps)
+    return Profiling(plan=plan, phase=ProfilingPhase.WAITING, steps_left=plan.wait_steps)
 
 
 def begin_step(state: Profiling) -> Step:
@@ -115,11 +115,11 @@ def end_epoch(state: Profiling, *, is_step_complete: bool) -> Step:
     ``is_step_complete``: the last step that began has ended, too. Evaluation then runs under the highest limit.
     """
     todo: tuple[Action, ...] = ()
-    if state.phase is Phase.MEASURING and state.steps_left == 0 and is_step_complete:
+    if state.phase is ProfilingPhase.MEASURING and state.steps_left == 0 and is_step_complete:
         state, todo = _next_phase(state)
-    if state.is_done or state.phase is Phase.WAITING:
+    if state.is_done or state.phase is ProfilingPhase.WAITING:
         return state, todo
-    if state.phase is Phase.MEASURING:
+    if state.phase is ProfilingPhase.MEASURING:
         todo += (DropWindow(),)
     highest = SetLimit(limit_w=state.plan.limits_w[0])
     fitting = _fitting(state, usable_steps=state.steps_at_limit - (not is_step_complete))
@@ -129,7 +129,7 @@ def end_epoch(state: Profiling, *, is_step_complete: bool) -> Step:
 def resume_at(state: Profiling, *, position: int, plan: Plan) -> Profiling:
     """Between epochs, go on at another limit, or with fewer steps: what all ranks have agreed on."""
     if position >= len(plan.limits_w):
-        return replace(state, plan=plan, position=position, phase=Phase.DONE, steps_left=0)
+        return replace(state, plan=plan, position=position, phase=ProfilingPhase.DONE, steps_left=0)
     return _waiting(replace(state, plan=plan, position=position))
 
 
@@ -230,21 +230,21 @@ def resume_together(state: Profiling, stands: Sequence[Stand]) -> Profiling:
 
 
 def _next_phase(state: Profiling) -> Step:
-    if state.phase is Phase.WAITING:
+    if state.phase is ProfilingPhase.WAITING:
         set_limit = SetLimit(limit_w=state.limit_w)
-        return replace(state, phase=Phase.WARMING_UP, steps_left=state.plan.warmup_steps), (set_limit,)
-    if state.phase is Phase.WARMING_UP:
-        return replace(state, phase=Phase.MEASURING, steps_left=state.plan.profile_steps), (OpenWindow(),)
+        return replace(state, phase=ProfilingPhase.WARMING_UP, steps_left=state.plan.warmup_steps), (set_limit,)
+    if state.phase is ProfilingPhase.WARMING_UP:
+        return replace(state, phase=ProfilingPhase.MEASURING, steps_left=state.plan.profile_steps), (OpenWindow(),)
     close = CloseWindow(limit_w=state.limit_w, steps=state.plan.profile_steps)
     following = replace(state, position=state.position + 1, steps_at_limit=0, has_whole_epoch=False)
     if following.position == len(state.plan.limits_w):
-        return replace(following, phase=Phase.DONE, steps_left=0), (close,)
+        return replace(following, phase=ProfilingPhase.DONE, steps_left=0), (close,)
     set_limit = SetLimit(limit_w=following.limit_w)
-    return replace(following, phase=Phase.WARMING_UP, steps_left=state.plan.warmup_steps), (close, set_limit)
+    return replace(following, phase=ProfilingPhase.WARMING_UP, steps_left=state.plan.warmup_steps), (close, set_limit)
 
 
 def _waiting(state: Profiling) -> Profiling:
-    return replace(state, phase=Phase.WAITING, steps_left=0, steps_at_limit=0, has_whole_epoch=True)
+    return replace(state, phase=ProfilingPhase.WAITING, steps_left=0, steps_at_limit=0, has_whole_epoch=True)
 
 
 def _fitting(state: Profiling, *, usable_steps: int) -> Plan:

@@ -1,4 +1,4 @@
-"""Ending a trial: what it says about its batch size, and whether its recurrence is over."""
+"""The end of a trial: what it says about its batch size, and whether its recurrence is over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DECLARED_BY_CLIENT = frozenset({Outcome.NOT_CONVERGED, Outcome.INFEASIBLE, Outc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class TrialEnd:
     """How a trial ended, and its totals. Cost and bound in J."""
 
     outcome: Outcome
@@ -45,7 +45,7 @@ class Ending:
     bound: float | None
 
     @classmethod
-    def of(cls, trial: Trial, outcome: Outcome, reason: str) -> Ending:
+    def of(cls, trial: Trial, outcome: Outcome, reason: str) -> TrialEnd:
         """The ending of a trial with the totals of its last report."""
         return cls(
             outcome=outcome,
@@ -58,7 +58,7 @@ class Ending:
 
 
 def end_trial(
-    job: Job, trial: Trial, ending: Ending, now: datetime, *, is_judgement: bool = False
+    job: Job, trial: Trial, ending: TrialEnd, now: datetime, *, is_judgement: bool = False
 ) -> tuple[Event, ...]:
     """The events of a trial's end, or of a result that comes after it."""
     before: tuple[Event, ...] = ()
@@ -179,12 +179,12 @@ MOST = 1e18
 """The largest total time [s] or energy [J] that is believed."""
 
 
-def _ending(job: Job, trial: Trial, command: FinishTrial) -> Ending:
+def _ending(job: Job, trial: Trial, command: FinishTrial) -> TrialEnd:
     time_s = trial.time_s if command.time_s is None else command.time_s
     energy_j = trial.energy_j if command.energy_j is None else command.energy_j
     ordinary = undistorted(trial.totals, trial.profiled)
     added_s, added_j = trial.time_s - ordinary.time_s, trial.energy_j - ordinary.energy_j
-    return Ending(
+    return TrialEnd(
         outcome=command.outcome,
         reason=_stated_reason(command),
         cost=trial_cost(job, trial, time_s=time_s - added_s, energy_j=energy_j - added_j),

@@ -18,7 +18,7 @@ from bso_broker.declaration import declare_if_allowed, depth_of
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
 from bso_broker.messages import Delivery
 from bso_broker.parked_commands import parked_for_s
-from bso_broker.session import Session
+from bso_broker.session import BrokerSession
 from bso_broker.topology import COMMAND_QUEUE
 from bso_broker.underlay import discarded_bytes, is_mended
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _ANSWER_TIMEOUT_S = 5.0
 
 
-class ConsumerSession(Session):
+class ConsumerSession(BrokerSession):
     """A consuming channel; deliveries can be settled on it only while it lives.
 
     While it does, exchanges, queues and bindings are declared again and again: nothing else shows that a binding is

@@ -1,4 +1,4 @@
-"""Asking one question until it is answered or the time is up."""
+"""One request, sent again until it is answered or the time is up."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
 from bso.domain.trial import TrialState
 from bso.replay.expected_rows import ExpectedRows
-from bso.replay.folding import Folding, InnerSnapshot
+from bso.replay.fold import Folding, InnerSnapshot
 from bso.schema.codec import job_from_state, state_of
 from bso.schema.envelope import dump, validated
 from bso.storage.job_logs import JobRows

@@ -5,18 +5,18 @@ import pytest
 
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso_client import InvalidSetting, InvalidSpec, RanksOutOfStep
-from bso_client.distributed.counting import counting, devices_of
-from bso_client.distributed.joining import Joining, check_joined, counted_devices, hardware_of_all, is_energy_assumed
+from bso_client.distributed.devices import counting, devices_of
+from bso_client.distributed.membership import Member, check_joined, counted_devices, hardware_of_all, is_energy_assumed
 from bso_client.distributed.shares import Share
 
 A100 = HardwareKind(gpu_model="A100", max_power_w=400.0, memory_mib=40960, energy_method=EnergyMethod.NVML_COUNTER)
 
 
-def rank(*devices: str, hardware: HardwareKind = A100, **more: Any) -> Joining:
+def rank(*devices: str, hardware: HardwareKind = A100, **more: Any) -> Member:
     count = len(devices) or 1
     several = replace(hardware, number_of_gpus=count, max_power_w=hardware.max_power_w * count)
     fields: dict[str, Any] = {"hardware": several, "devices": devices, "share_size": 2}
-    return Joining(**fields | more)
+    return Member(**fields | more)
 
 
 def test_ranks_with_gpus_of_their_own_add_up() -> None:
@@ -49,7 +49,7 @@ def test_what_the_user_says_of_the_whole_training_counts_as_it_is() -> None:
     given = replace(A100, number_of_gpus=16, max_power_w=6400.0)
     whole = hardware_of_all([rank(hardware=A100, is_given=True) for _ in range(2)])
     assert whole.number_of_gpus == 1
-    ranks = [Joining(hardware=given, is_given=True, share_size=2) for _ in range(2)]
+    ranks = [Member(hardware=given, is_given=True, share_size=2) for _ in range(2)]
     assert hardware_of_all(ranks) == given
 
 

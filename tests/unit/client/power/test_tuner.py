@@ -3,9 +3,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from bso_client.power.limit_sweep import Plan, Window, begin_profiling
 from bso_client.power.limits import LimitNotSet
-from bso_client.power.profiling import Plan, Window, begin_profiling
-from bso_client.power.training import Tuning
+from bso_client.power.tuner import Tuner
 
 PLAN = Plan(limits_w=(300.0, 200.0), wait_steps=0, warmup_steps=0, profile_steps=2)
 
@@ -45,18 +45,18 @@ class Meter:
         return Measured()
 
 
-def tuning(limit: Limit, meter: Meter) -> Tuning:
-    return Tuning(begin_profiling(PLAN), limit=limit, monitor=meter, samples_per_step=32)
+def tuner(limit: Limit, meter: Meter) -> Tuner:
+    return Tuner(begin_profiling(PLAN), limit=limit, monitor=meter, samples_per_step=32)
 
 
-def train(tuned: Tuning, steps: int) -> None:
+def train(tuned: Tuner, steps: int) -> None:
     for _ in range(steps):
         tuned.begin_step()
 
 
 def test_every_limit_is_set_and_measured() -> None:
     limit = Limit()
-    tuned = tuning(limit, Meter())
+    tuned = tuner(limit, Meter())
     train(tuned, 5)
     assert tuned.state.is_done
     assert limit.set_w == [300.0, 200.0]
@@ -68,7 +68,7 @@ def test_every_limit_is_set_and_measured() -> None:
 def test_a_limit_that_is_refused_gives_no_measurement_and_costs_the_same_steps(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    tuned = tuning(Limit(refused_w=(300.0,)), Meter())
+    tuned = tuner(Limit(refused_w=(300.0,)), Meter())
     train(tuned, 5)
     assert [window.is_valid for window in tuned.windows] == [False, True]
     assert "the power limit of 300 W could not be set: out of range" in caplog.text
@@ -81,7 +81,7 @@ def test_a_meter_that_does_not_begin_gives_no_measurement(caplog: pytest.LogCapt
         for failure in failures:
             raise failure
 
-    tuned = tuning(Limit(), Meter(begins=begins))
+    tuned = tuner(Limit(), Meter(begins=begins))
     train(tuned, 5)
     assert [window.is_known for window in tuned.windows] == [False, True]
     assert "OSError('no meter')" in caplog.text
@@ -89,7 +89,7 @@ def test_a_meter_that_does_not_begin_gives_no_measurement(caplog: pytest.LogCapt
 
 def test_the_window_of_a_monitor_that_cannot_cancel_is_ended_all_the_same() -> None:
     meter = Meter()
-    tuned = tuning(Limit(), meter)
+    tuned = tuner(Limit(), meter)
     train(tuned, 1)
     tuned.end_epoch(is_step_complete=True)
     assert (meter.is_open, tuned.windows) == (False, [])
@@ -98,7 +98,7 @@ def test_the_window_of_a_monitor_that_cannot_cancel_is_ended_all_the_same() -> N
 
 
 def test_what_other_ranks_have_not_measured_is_measured_again() -> None:
-    tuned = tuning(Limit(), Meter())
+    tuned = tuner(Limit(), Meter())
     train(tuned, 5)
     tuned.resume(begin_profiling(PLAN))
     assert tuned.windows == []

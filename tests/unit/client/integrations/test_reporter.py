@@ -7,7 +7,7 @@ import pytest
 
 from bso.domain.trial import Outcome
 from bso_client import BatchSizeOptimizer, InvalidSetting, Trial
-from bso_client.integrations.reporting import Reporter, warn_once
+from bso_client.integrations.reporter import Reporter, warn_once
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor
 from tests.unit.client.fixtures import MakeOptimizer
 
@@ -135,7 +135,7 @@ def test_progress_may_be_counted_in_samples(trial: Trial) -> None:
 
 
 def test_a_sentence_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("bso_client.integrations.reporting._said", set())
+    monkeypatch.setattr("bso_client.integrations.reporter._said", set())
     for _ in range(2):
         warn_once(["eval_steps is rarely meant"])
 

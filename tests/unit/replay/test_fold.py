@@ -12,8 +12,8 @@ from bso.domain.events import EpochReported, JobSnapshotted
 from bso.domain.log import RecordedEvent
 from bso.replay.event_lines import logged_event
 from bso.replay.expected_rows import expected_rows
-from bso.replay.folding import LogBroken
-from bso.replay.staging import BadExport, stage
+from bso.replay.export_file import BadExport, stage
+from bso.replay.fold import LogBroken
 from bso.service.engine import Engine
 from bso.service.errors import Unstorable
 from bso.service.memory import InMemoryStore

@@ -7,8 +7,8 @@ from bso.domain.commands import BeginTrial, Command, Request
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun
 from bso.domain.trial import Outcome
 from bso_client import Unreachable
-from bso_client.delivery.asking import ask
 from bso_client.delivery.lease import keep_lease
+from bso_client.delivery.retries import ask
 from bso_client.training.state import TrainingState
 from bso_client.training.transitions import received
 from tests.servers import PATIENCE_S

@@ -63,6 +63,7 @@ def censored(
     deviation = math.sqrt(total)
     z = (reached - belief.epochs) / deviation
     longer = max(normal.above(z), 1e-9)
+    # equation (15) of docs/curve.md
     hazard = normal.density(z) / longer
     value = reached + deviation
     if longer > _RARE:

@@ -1,4 +1,4 @@
-"""An export file laid out in a log of its own: checked line by line, sorted, without repetitions."""
+"""Files of recorded events: written from a log, and laid out in a log of their own, which checks and sorts them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bso.domain.errors import Rejected
-from bso.replay.event_lines import logged_event
+from bso.replay.event_lines import event_line, logged_event
+from bso.replay.fold import LogPages, pages_of
 from bso.schema.errors import MalformedMessage
 from bso.service.errors import Unstorable
 from bso.service.records import LoggedEvent
@@ -32,6 +33,21 @@ class Log(Protocol):
 class _Numbered:
     line: int
     logged: LoggedEvent
+
+
+async def export(
+    log: LogPages, job_id: str, write: Callable[[bytes], object], *, progress: Callable[[int], None] = lambda _: None
+) -> int:
+    """Write a job's log in the order of seq, one event a line; returns the number of events.
+
+    ``progress`` is called with the number written since. The memory that it takes does not grow with the log.
+    """
+    count = 0
+    async for page in pages_of(log, job_id):
+        write(b"".join(event_line(logged) + b"\n" for logged in page))
+        count += len(page)
+        progress(len(page))
+    return count
 
 
 async def stage(

@@ -10,7 +10,7 @@ import pytest
 
 from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.log import RecordedEvent
-from bso.replay.publishing import Gone, Wanted, patient, publish
+from bso.replay.publication import Gone, Wanted, patient, publish
 from bso.schema.codec import wire_name
 from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore

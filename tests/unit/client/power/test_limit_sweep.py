@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bso_client.power.profiling import (
+from bso_client.power.limit_sweep import (
     Action,
     CloseWindow,
     DropWindow,
     OpenWindow,
-    Phase,
     Plan,
     Profiling,
+    ProfilingPhase,
     SetLimit,
     begin_profiling,
     begin_step,
@@ -59,7 +59,7 @@ def test_the_end_of_an_epoch_drops_a_partial_window_and_the_limit_resumes_in_the
     state, _ = train(begin_profiling(PLAN), 10)  # one of three steps at 200 W is measured
     state, todo = end_epoch(state, is_step_complete=True)
     assert todo == (DropWindow(), SetLimit(limit_w=300))  # evaluation is not slowed down
-    assert state.phase is Phase.WAITING
+    assert state.phase is ProfilingPhase.WAITING
 
     _, happened = train(state, 6)
     assert happened[:3] == [(0, SetLimit(limit_w=200)), (2, OpenWindow()), (5, CloseWindow(limit_w=200, steps=3))]
