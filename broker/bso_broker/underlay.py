@@ -246,7 +246,7 @@ def readable(payload: bytes) -> bytes:
     A delivery mode that does not exist becomes "transient": aio-pika raises an error where it makes the message.
     """
     if not _can_be_read(payload):
-        # What follows the flags is left where it is, and skipped: the frame's length was read before.
+        # The part after the flags is left where it is, and skipped: the frame's length was read before.
         return payload[:2] + _MARK.to_bytes(2) + payload[4:12] + bytes(2) + payload[_PROPERTIES:]
     flags = int.from_bytes(payload[_FLAGS])
     if flags & _DELIVERY_MODE and not flags & _MORE:

@@ -74,7 +74,7 @@ class PolicyStage:
 class Inherited:
     """What a new version or job remembers before its first run: of the version, and by key of the hardware kind.
 
-    ``batch_sizes`` are those of which it knows anything.
+    ``batch_sizes`` are those that it knows something about.
     """
 
     memory: object

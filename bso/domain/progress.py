@@ -96,7 +96,7 @@ def judge_progress(spec: JobSpec, trial: Progress, bound: float | None) -> Verdi
     """The verdict on a trial after a report. Reaching the target comes first: a model is a model.
 
     ``bound`` is the cost [J] above which it is stopped; None: there is none. No cost stops a trial whose every epoch
-    was profiled: the next one tells what it costs without that.
+    was profiled: the next one shows its cost without that.
     """
     metric = math.nan if trial.metric is None else trial.metric
     if spec.reached_target(metric):

@@ -20,7 +20,7 @@ _YOUNG_S = 60.0  # a folder that is not locked yet may have been made a moment a
 def scratch_folder() -> Iterator[Path]:
     """A folder in ``TMPDIR``, removed in the end; before, what killed processes of the same user have left there.
 
-    The kernel tells which those are: who uses a folder holds a lock on it, which ends with the process.
+    The kernel knows which those are: a process that uses a folder holds a lock on it, which ends with the process.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another user's, or another process removes it

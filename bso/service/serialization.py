@@ -39,7 +39,7 @@ class SnapshotReader:
         self._known: OrderedDict[str, tuple[str, Job]] = OrderedDict()
 
     def keep(self, job: Job, state: str) -> None:
-        """Remember a job whose snapshot is this text: whoever finds the same text stored need not decode it."""
+        """Remember a job whose snapshot is this text, so that the same stored text need not be decoded."""
         self._known[job.job_id] = (state, replace(job, trials={}))
         self._known.move_to_end(job.job_id)
 

@@ -2,9 +2,9 @@
 
     python generate.py messages.csv
 
-Each message is neutral words with some that tell its mood. Slowly, words fall out of use and others take their place;
-at ``--change-at`` the mood becomes harder to tell all at once: fewer words carry it, out of many more. Trainings then
-need more epochs, so that what they cost rises, as it does on real text. Needs only Python.
+Each message is neutral words with some that express its mood. Slowly, words fall out of use and others take their
+place; at ``--change-at`` the mood suddenly becomes harder to recognise: fewer words carry it, out of many more.
+Trainings then need more epochs, so that their costs rise, as they do on real text. Needs only Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publishes and hears events and replies in memory."""
+"""Publishes and receives events and replies in memory."""
 
 from __future__ import annotations
 

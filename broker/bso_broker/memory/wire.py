@@ -63,7 +63,7 @@ class Mailbox(Protocol):
 
 
 class Hearer(Protocol):
-    """Who hears events."""
+    """A receiver of events."""
 
     def hear(self, event: Event) -> None:
         """Hand over an event."""
