@@ -1,4 +1,4 @@
-"""Profiling power limits while a training trains: which limit at which step, on all ranks. Rules.
+"""The sweep over power limits while a training trains: which limit at which step, on all ranks. Rules.
 
 WAITING --steps--> WARMING_UP --steps--> MEASURING --steps--> WARMING_UP of the next lower limit ... --> DONE
    ^                   |                     |
