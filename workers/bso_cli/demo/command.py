@@ -92,7 +92,7 @@ def _control(places: Places, count: int) -> Iterator[None]:
         yield
         return
     print_notice(f"beside it, {counted(count, 'training')} with the default batch size {DEFAULT}, to compare")
-    words = [sys.executable, "-m", "bso_cli", "recur", str(count), "--", sys.executable, str(_SCRIPT), str(DEFAULT)]
+    words = [sys.executable, str(_SCRIPT), *[str(DEFAULT)] * count]
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(words, env=_environment(places), stdout=said, stderr=said) as process,
