@@ -62,7 +62,8 @@ def demo(
     compared = asyncio.run(_recurrences_done(places, CONTROL))
     done = asyncio.run(_recurrences_done(places, JOB))
     going_on = f"goes on after {counted(done, 'recurrence')}" if done else "begins"
-    print_notice(f"job {JOB} {going_on}, in {places.optimizer_url.removeprefix('sqlite:///')}")
+    where = places.optimizer_url.removeprefix("sqlite:///") if places.is_embedded else "the queue"
+    print_notice(f"job {JOB} {going_on}, in {where}")
     with _control(places, COMPARISONS - compared):
         _recur(places, recurrences)
     summary = asyncio.run(_summary(places))
@@ -91,7 +92,7 @@ def _control(places: Places, count: int) -> Iterator[None]:
         yield
         return
     print_notice(f"beside it, {counted(count, 'training')} with the default batch size {DEFAULT}, to compare")
-    words = [sys.executable, "-m", "bso_cli", "recur", str(count), "--", sys.executable, str(_SCRIPT), str(DEFAULT)]
+    words = [sys.executable, str(_SCRIPT), *[str(DEFAULT)] * count]
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(words, env=_environment(places), stdout=said, stderr=said) as process,
@@ -182,8 +183,9 @@ def _show(summary: DemoSummary, plot: Path, places: Places) -> None:
     print_result("")
     print_result(styled(conclusion(summary)))
     print_result(f"Picture: {plot}")
-    setting = "" if places.url is None else f"BSO_URL={places.optimizer_url} "
-    print_result(f"Why each batch size was chosen: {setting}{_program()} jobs why {JOB}")
+    if places.is_embedded:  # the address of a broker holds a password
+        setting = "" if places.url is None else f"BSO_URL={places.optimizer_url} "
+        print_result(f"Why each batch size was chosen: {setting}{_program()} jobs why {JOB}")
 
 
 def _estimate(summary: DemoSummary) -> str:

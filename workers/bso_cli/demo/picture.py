@@ -44,11 +44,10 @@ def draw(summary: DemoSummary, path: Path) -> Path:
 
 def _headline(summary: DemoSummary) -> str:
     """What recurrences save, exploration included."""
-    job, best = summary.job, summary.kind.best_batch_size
-    if summary.saving is None or best is None:
-        return f"{job.job_id}: {len(summary.trials)} trials, no saving known yet"
-    default = f"the default batch size {job.spec.default_batch_size}"
-    return f"{job.job_id}: with all that was tried, a recurrence costs {summary.saving.words} than with {default}"
+    default = summary.job.spec.default_batch_size
+    if summary.saving is None:
+        return f"{summary.job.job_id}: {len(summary.trials)} trials, no saving known yet"
+    return f"A recurrence costs {summary.saving.words} than with the default {default}, all that was tried included"
 
 
 def _costs_by_recurrence(trials: Sequence[Trial]) -> tuple[dict[str, float], dict[str, float]]:

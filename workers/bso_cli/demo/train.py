@@ -1,7 +1,7 @@
 """The training of ``bso demo``, a script like any other: a small network learns to read handwritten digits.
 
-bso recur 20 -- python train.py        # finds the best batch size
-bso recur 5 -- python train.py 256     # another job, which always has this one
+bso recur 20 -- python train.py  # finds the best batch size
+python train.py 256 256          # another job, two trainings that have this one
 """
 
 import sys
@@ -30,15 +30,15 @@ class CpuTime:
         return SimpleNamespace(time=time.monotonic() - began, total_energy=energy_j)
 
 
-def main(batch_sizes: list[int]) -> None:
-    """Train until there is a model that reads 90 % of the digits it has not seen."""
+def main(only: int | None = None) -> None:
+    """Train until a model reads 90 % of the digits that it has not seen, with one batch size only if that is given."""
     images, digits = load_digits(return_X_y=True)
     images = images / 16
     # What is slow only once in a process is done before it counts: these epochs take milliseconds.
     MLPClassifier().partial_fit(images, digits, classes=range(10)).score(images, digits)
     spec = JobSpec(
-        job_id="demo-digits-control" if batch_sizes else "demo-digits",
-        batch_sizes=batch_sizes or [16, 32, 64, 128, 256],
+        job_id="demo-digits-control" if only else "demo-digits",
+        batch_sizes=[only] if only else [16, 32, 64, 128, 256],
         default_batch_size=256,
         target_metric=0.9,
         eta_knob=1.0,  # energy alone counts
@@ -52,4 +52,7 @@ def main(batch_sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(word) for word in sys.argv[1:]])
+    for size in map(int, sys.argv[1:]):
+        main(size)
+    if len(sys.argv) == 1:
+        main()
