@@ -38,5 +38,5 @@ async def test_whoever_holds_a_lock_gives_up_in_time_and_nothing_has_happened(
 async def _stand_still_under_the_lock(store: SqlStore, server: MariaDB, impatience: pytest.MonkeyPatch) -> None:
     async with store.locked_job(JOB) as locked:
         server.freeze()
-        impatience.setattr(store, "_read_timeout_s", 1.0)
+        impatience.setattr(store, "read_timeout_s", 1.0)
         await locked.rows()

@@ -16,7 +16,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 Loop = Callable[[], Awaitable[None]]
 
-_CANCEL_AGAIN_S = 2.0
+CANCEL_AGAIN_S = 2.0
 
 
 class ExitCode(IntEnum):
@@ -94,7 +94,7 @@ async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
     while running:
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
+        _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
 
 
 async def _while_not(is_draining: asyncio.Event, name: str, loop: Loop) -> None:

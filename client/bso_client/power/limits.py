@@ -45,7 +45,8 @@ EARLIER = (
     "their loop"
 )
 
-_logged: set[str] = set()
+logged: set[str] = set()
+"""What this process has logged, which it does not repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +276,7 @@ def _end(process: subprocess.Popen[bytes], pipe: Connection, pid: int, *, timeou
 
 
 def _log_once(level: int, action: str, words: str) -> str:
-    if words not in _logged:
-        _logged.add(words)
+    if words not in logged:
+        logged.add(words)
         logger.log(level, "%s", words, extra={"action": action})
     return words

@@ -310,8 +310,8 @@ async def test_a_job_that_has_a_log_and_no_row_is_an_orphan(open_another: OpenSt
 
 async def _lose_the_row(store: Store) -> None:
     if isinstance(store, InMemoryStore):
-        del store._tables.jobs[JOB]
+        del store.tables.jobs[JOB]
         return
     assert isinstance(store, SqlStore)
-    async with store._engine.begin() as connection:
+    async with store.engine.begin() as connection:
         await connection.execute(text(f"DELETE FROM job WHERE job_id = '{JOB}'"))

@@ -315,7 +315,7 @@ async def execute(store: SqlStore, *statements: str) -> None:
     """Run SQL in one transaction."""
     import sqlalchemy as sa
 
-    async with store._engine.begin() as connection:  # the tests' own way in
+    async with store.engine.begin() as connection:  # the tests' own way in
         for statement in statements:
             await connection.execute(sa.text(statement))
 

@@ -318,7 +318,7 @@ async def test_a_wrong_address_says_what_is_wrong(
 
 
 async def _execute(store: SqlStore, statement: str) -> Any:
-    async with store._engine.connect() as connection:
+    async with store.engine.connect() as connection:
         result = await connection.execute(text(statement))
         answer = result.scalar() if result.returns_rows else None
         await connection.commit()

@@ -35,9 +35,9 @@ def counted(store: SqlStore) -> Iterator[list[str]]:
     def note(*arguments: Any) -> None:
         statements.append(arguments[2])
 
-    event.listen(store._engine.sync_engine, "before_cursor_execute", note)
+    event.listen(store.engine.sync_engine, "before_cursor_execute", note)
     yield statements
-    event.remove(store._engine.sync_engine, "before_cursor_execute", note)
+    event.remove(store.engine.sync_engine, "before_cursor_execute", note)
 
 
 async def trained(engine: Engine, *, trials: int) -> dict[str, TrialBegun]:

@@ -263,7 +263,7 @@ def _on_table(url: str, table: str) -> str:
 
 async def _execute(url: str, statement: str) -> None:
     store: SqlStore = open_store(url)
-    async with store._engine.connect() as connection:
+    async with store.engine.connect() as connection:
         await connection.execute(text(statement))
         await connection.commit()
     await store.close()

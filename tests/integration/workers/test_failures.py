@@ -298,8 +298,8 @@ async def test_what_was_not_published_is_relayed_once_it_is_old(
 
 def _forget_that_they_were_published(store: InMemoryStore, events: Sequence[StoredEvent]) -> None:
     for event in events:
-        row = store._tables.events[event.event_id]
-        store._tables.events[event.event_id] = replace(row, is_published=False)
+        row = store.tables.events[event.event_id]
+        store.tables.events[event.event_id] = replace(row, is_published=False)
 
 
 async def _all_published(store: InMemoryStore) -> bool:
