@@ -10,7 +10,7 @@ from bso.storage.connections import ConnectionLimits, create_engine
 from bso.storage.store import SqlStore
 from bso.storage.urls import database_url
 from bso_migrations import upgrade
-from tests.contract.storage.training import JOB, ask, begin, registration
+from tests.contract.storage.job_requests import JOB, ask, begin, registration
 from tools.private_servers import MariaDB
 
 

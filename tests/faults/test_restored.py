@@ -24,7 +24,7 @@ from bso_broker.rabbit import RabbitBroker
 from bso_migrations import upgrade
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
-from tests.integration.workers.training import HARDWARE, Queue, audit, history, register, report
+from tests.integration.workers.recurrences import HARDWARE, Queue, audit, history, register, report
 from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import MariaDB
 

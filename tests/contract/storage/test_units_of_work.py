@@ -24,7 +24,7 @@ from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
 from tests.contract.storage.conftest import OpenStore
 from tests.contract.storage.doubles import HeldCommit, SteppedStore, plain_commit, rule_that_breaks_on
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     JOB,
     Campaign,
     ask,

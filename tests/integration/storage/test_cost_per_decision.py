@@ -15,8 +15,8 @@ from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.storage import SqlStore
 from bso_migrations import upgrade
+from tests.contract.storage.job_requests import HARDWARE, ask, beginning, registration, report, request
 from tests.contract.storage.siblings import like
-from tests.contract.storage.training import HARDWARE, ask, beginning, registration, report, request
 from tests.integration.storage.conftest import OpenAt
 from tests.servers import TcpProxy
 from tools.private_servers import MariaDB

@@ -19,7 +19,7 @@ from tests.contract.storage.doubles import (
     rule_that_overflows_on,
     rule_that_writes_too_much_on,
 )
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     JOB,
     ask,
     assert_log_equals_tables,

@@ -20,7 +20,7 @@ from bso.service.records import SchemaStatus
 from bso.storage import open_store
 from bso.storage.embedded import open_embedded
 from bso_migrations import downgrade, upgrade
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     JOB,
     Campaign,
     ask,

@@ -7,7 +7,7 @@ from bso.service.errors import LogOutdated
 from bso.service.log_epochs import LogWatch
 from bso.storage.tables import log_epoch, metadata
 from bso_migrations import upgrade
-from tests.contract.storage.training import ask, begin, registration
+from tests.contract.storage.job_requests import ask, begin, registration
 from tests.integration.storage.conftest import OpenAt
 from tools.private_servers import MariaDB
 

@@ -15,7 +15,7 @@ from bso_broker.memory.consumer import MemoryConsumer
 from bso_broker.memory.events import MemoryEventPublisher, MemoryReplyPublisher
 from bso_broker.messages import Delivery, Event, Reply
 from tests.integration.workers.fixtures import Clock, running_worker
-from tests.integration.workers.training import SPEC, Queue, audit, begin, new_job, recur, register
+from tests.integration.workers.recurrences import SPEC, Queue, audit, begin, new_job, recur, register
 from tests.servers import PATIENCE_S, eventually_async
 
 

@@ -18,7 +18,7 @@ from bso_workers.bootstrap import serve
 from bso_workers.settings import WorkerSettings
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
-from tests.integration.workers.training import SPEC, Queue, audit, new_job, recur_at_once, register
+from tests.integration.workers.recurrences import SPEC, Queue, audit, new_job, recur_at_once, register
 from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import MariaDB, RabbitMQ
 

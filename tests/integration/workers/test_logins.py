@@ -17,7 +17,7 @@ from bso_broker.rabbit import RabbitBroker
 from tests.integration.broker.test_permissions import Logins, permitted
 from tests.integration.workers.fixtures import StartWorker, running_worker
 from tests.integration.workers.raw import RawSender
-from tests.integration.workers.training import SPEC, Queue, begin, new_job, recur, register
+from tests.integration.workers.recurrences import SPEC, Queue, begin, new_job, recur, register
 from tests.servers import eventually_async
 from tools.private_servers import Management
 

@@ -14,7 +14,7 @@ from bso.schema.codec import all_events
 from bso.service.memory import InMemoryStore
 from bso_broker.memory import MemoryBroker
 from tests.integration.workers.fixtures import RunWorker
-from tests.integration.workers.training import SPEC, Queue, history, recur, register
+from tests.integration.workers.recurrences import SPEC, Queue, history, recur, register
 
 DISTRIBUTION = Path(__file__).parents[3] / "examples" / "policy"
 METADATA = "Metadata-Version: 2.1\nName: bso-greedy\nVersion: 1.0\n"

@@ -29,7 +29,7 @@ from bso.service.ports import UnitOfWork
 from bso.service.records import Changes, JobChange
 from bso.service.serialization import SnapshotReader, read_snapshot
 from tests.contract.storage.doubles import HeldCommit, Step, SteppedStore, rule_that_breaks_on, rule_that_takes
-from tests.contract.storage.training import JOB, ask, begin, beginning, registration, report, whole_history
+from tests.contract.storage.job_requests import JOB, ask, begin, beginning, registration, report, whole_history
 
 IMPATIENT = Patience(attempts=4, longest_pause_s=0.001)
 

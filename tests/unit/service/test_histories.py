@@ -18,7 +18,7 @@ from bso.service.memory import InMemoryStore
 from bso.service.records import LoggedEvent, NewEvent, StoredEvent
 from bso.service.retention import prune_events, purge_jobs
 from bso.service.serialization import epoch_report_of, recorded_from
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     JOB,
     Campaign,
     ask,
