@@ -215,7 +215,8 @@ class _Guard:
 
     @property
     def lives(self) -> bool:
-        return self.end.alive and self._process.poll() is None
+        has_ended = self._process.poll() is not None  # looked at in any case: who looks takes it from the system's list
+        return self.end.alive and not has_ended
 
     @property
     def is_closed(self) -> bool:

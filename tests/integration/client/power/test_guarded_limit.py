@@ -102,6 +102,8 @@ def test_a_guard_that_does_not_answer_holds_nobody_up(gpus: FakeGpus, make_limit
     os.kill(frozen, signal.SIGCONT)
     os.waitid(os.P_PID, frozen, os.WEXITED | os.WNOWAIT)
     assert gpus.device(0)["limit_w"] == 650.0
+    limit.set(300)
+    assert gpus.device(0)["limit_w"] == 300.0
 
 
 def test_without_a_guard_no_limit_is_touched(
