@@ -108,4 +108,4 @@ async def test_a_queue_that_is_deleted_under_the_worker_is_made_again(
     await asyncio.to_thread(rabbitmq_management.request, "DELETE", f"queues/{vhost}/bso.inbox")
     await eventually_async(lambda: worker.lines("broker_connection_lost"))
     worker.ready()
-    await begin(ask, job)
+    assert (await begin(ask, job)).trial_number == 1
