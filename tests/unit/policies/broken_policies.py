@@ -11,7 +11,7 @@ from bso.domain.events import LateResult, TrialEnded
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
-from bso.domain.knowledge import Knowledge, feasible, nearest
+from bso.domain.knowledge import Knowledge, feasible, nearest, reference_of
 from bso.domain.policy import Choice, Outlook, Policy
 from bso.domain.trial import Outcome, Trial
 
@@ -147,14 +147,14 @@ class Provincial(Sound):
 
 
 class Stingy(AlwaysBounding):
-    """Stops what costs twice the mean, the last attempt of a recurrence included."""
+    """Stops what costs twice as much as the cheapest run, the last attempt of a recurrence included."""
 
     name = "stingy"
 
     @override
     def bound(self, job: Job, trial: Trial) -> float | None:
-        arm = job.knowledge_of(trial).arm(trial.batch_size)
-        return 2.0 * arm.costs.mean if arm.costs.count else None
+        reference = reference_of(job.knowledge_of(trial), job.spec_of(trial), frozenset())
+        return None if reference is None else 2.0 * reference
 
 
 class AtRandom(Sound):
