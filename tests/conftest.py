@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 
 # What several folders share asserts, too; pytest has to know before anybody imports it.
-pytest.register_assert_rewrite("tests.contract.storage.training", "tests.integration.workers.training")
+pytest.register_assert_rewrite("tests.contract.storage.job_requests", "tests.integration.workers.recurrences")
 
 pytest_plugins = ["tests.servers.fixtures"]
 

@@ -54,7 +54,7 @@ class _Event:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Tables:
+class InMemoryTables:
     """What has been committed. A unit of work keeps its changes beside it, and makes them at commit."""
 
     last_event_id: int = 0
@@ -71,7 +71,7 @@ class InMemoryStore:
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._turn = asyncio.Lock()
-        self._tables = _Tables()
+        self.tables = InMemoryTables()
         self.parked_jobs = InMemoryParkedJobs(clock)
         self.log_epochs = InMemoryLogEpochs(clock, raise_event_ids=self._raise_event_ids)
 
@@ -79,15 +79,15 @@ class InMemoryStore:
     async def unit_of_work(self) -> AsyncIterator[InMemoryUnitOfWork]:
         """Begin a transaction; others wait until it is over."""
         async with self._turn:
-            yield InMemoryUnitOfWork(self._tables, self._clock, self.log_epochs)
+            yield InMemoryUnitOfWork(self.tables, self._clock, self.log_epochs)
 
     async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
         """Jobs by id, tombstones included: all, or a page of those after an id."""
-        return [_summary(job_id, job) for job_id, job in sorted(self._tables.jobs.items()) if job_id > after][:limit]
+        return [_summary(job_id, job) for job_id, job in sorted(self.tables.jobs.items()) if job_id > after][:limit]
 
     async def overviews(self, *, after: str = "", limit: int | None = None) -> Sequence[JobOverview]:
         """The jobs that ``jobs`` gives, each with its snapshot and its last trial."""
-        tables = self._tables
+        tables = self.tables
         return [
             JobOverview(
                 summary=summary,
@@ -103,15 +103,15 @@ class InMemoryStore:
 
     async def job(self, job_id: str) -> StoredJob | None:
         """A job's snapshot."""
-        return _stored(job_id, self._tables.jobs.get(job_id))
+        return _stored(job_id, self.tables.jobs.get(job_id))
 
     async def trials(self, job_id: str) -> Sequence[Trial]:
         """All trials of a job, in order of their numbers."""
-        return [trial for key, trial in sorted(self._tables.trials.items()) if key[0] == job_id]
+        return [trial for key, trial in sorted(self.tables.trials.items()) if key[0] == job_id]
 
     async def power_profiles(self, job_id: str) -> Sequence[PowerProfile]:
         """What was measured of a job's batch sizes."""
-        return [profile for key, profile in sorted(self._tables.profiles.items()) if key[0] == job_id]
+        return [profile for key, profile in sorted(self.tables.profiles.items()) if key[0] == job_id]
 
     async def history(
         self, job_id: str | None = None, *, after: int = 0, before: datetime | None = None, limit: int = 1000
@@ -119,7 +119,7 @@ class InMemoryStore:
         """A page of events by event_id."""
         chosen = (
             event
-            for event_id, event in sorted(self._tables.events.items())
+            for event_id, event in sorted(self.tables.events.items())
             if event_id > after
             and (job_id is None or event.new.job_id == job_id)
             and (before is None or event.recorded_at < before)
@@ -128,7 +128,7 @@ class InMemoryStore:
 
     async def last_event_id(self, job_id: str | None = None) -> int:
         """The highest event_id in the log of a job or of all; 0 if there is none."""
-        ids = (event_id for event_id, event in self._tables.events.items() if job_id in (None, event.new.job_id))
+        ids = (event_id for event_id, event in self.tables.events.items() if job_id in (None, event.new.job_id))
         return max(ids, default=0)
 
     async def lapsed_leases(
@@ -144,7 +144,7 @@ class InMemoryStore:
                 state=trial.state,
                 lease_expires_at=trial.lease_expires_at,
             )
-            for key, trial in sorted(self._tables.trials.items())
+            for key, trial in sorted(self.tables.trials.items())
             if trial.is_active and trial.lease_expires_at is not None and trial.lease_expires_at <= now
             if key[0] not in without and not self.parked_jobs.is_known(key[0])
             if job_id is None or key[0] == job_id
@@ -154,7 +154,7 @@ class InMemoryStore:
     async def unpublished(self, *, older_than_s: float, after: int = 0, limit: int = 500) -> UnpublishedPage:
         """A page of the events that nobody marked as published, by event_id. All can be read."""
         until = self._clock() - timedelta(seconds=older_than_s)
-        events = (event for event_id, event in sorted(self._tables.events.items()) if event_id > after)
+        events = (event for event_id, event in sorted(self.tables.events.items()) if event_id > after)
         chosen = (event for event in events if not event.is_published and event.recorded_at <= until)
         found = [_read(event) for _, event in zip(range(limit), chosen, strict=False)]
         next_after = found[-1].event_id if len(found) == limit else None
@@ -163,8 +163,8 @@ class InMemoryStore:
     async def mark_published(self, event_ids: Collection[int]) -> None:
         """Say that these events have reached the broker."""
         async with self._turn:
-            for event_id in set(event_ids) & self._tables.events.keys():
-                self._tables.events[event_id] = replace(self._tables.events[event_id], is_published=True)
+            for event_id in set(event_ids) & self.tables.events.keys():
+                self.tables.events[event_id] = replace(self.tables.events[event_id], is_published=True)
 
     async def ping(self) -> None:
         """Memory always answers."""
@@ -177,16 +177,16 @@ class InMemoryStore:
         """Nothing to close; what is stored stays readable."""
 
     def _raise_event_ids(self, event_id: int) -> int:
-        before = self._tables.last_event_id
-        self._tables.last_event_id = max(before, event_id)
+        before = self.tables.last_event_id
+        self.tables.last_event_id = max(before, event_id)
         return before
 
 
 class InMemoryUnitOfWork:
     """One transaction: reads what is committed, and keeps its own writes until commit."""
 
-    def __init__(self, tables: _Tables, clock: Callable[[], datetime], epochs: InMemoryLogEpochs) -> None:
-        self._tables = tables
+    def __init__(self, tables: InMemoryTables, clock: Callable[[], datetime], epochs: InMemoryLogEpochs) -> None:
+        self.tables = tables
         self._clock = clock
         self._epochs = epochs
         self._pending: list[Callable[[], None]] = []
@@ -204,27 +204,27 @@ class InMemoryUnitOfWork:
 
     async def orphans(self, job_ids: Collection[str]) -> Collection[str]:
         """Those of these jobs that have a log and no row."""
-        logged = {event.new.job_id for event in self._tables.events.values()}
+        logged = {event.new.job_id for event in self.tables.events.values()}
         return logged.intersection(job_ids).difference(await self.jobs(job_ids))
 
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
         """What these commands were answered, if they were, and all active trials of the jobs ``active_of``."""
-        replies = {one: self._tables.replies[one] for one in command_ids if one in self._tables.replies}
-        active = {key: trial for key, trial in self._tables.trials.items() if key[0] in active_of and trial.is_active}
+        replies = {one: self.tables.replies[one] for one in command_ids if one in self.tables.replies}
+        active = {key: trial for key, trial in self.tables.trials.items() if key[0] in active_of and trial.is_active}
         return Recollection(now=self._clock(), replies=replies, active=active, log_epoch=self._epochs.epoch)
 
     async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:
         """These trials, as far as they exist."""
-        return {key: self._tables.trials[key] for key in keys if key in self._tables.trials}
+        return {key: self.tables.trials[key] for key in keys if key in self.tables.trials}
 
     async def jobs(self, job_ids: Collection[str]) -> Mapping[str, StoredJob]:
         """These jobs, as far as they exist."""
-        found = {job_id: _stored(job_id, self._tables.jobs.get(job_id)) for job_id in sorted(job_ids)}
+        found = {job_id: _stored(job_id, self.tables.jobs.get(job_id)) for job_id in sorted(job_ids)}
         return {job_id: stored for job_id, stored in found.items() if stored is not None}
 
     async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
         """What the log holds first for exactly this epoch of a trial."""
-        for _, event in sorted(self._tables.events.items()):
+        for _, event in sorted(self.tables.events.items()):
             new = event.new
             if (new.job_id, new.trial_number) == key and new.epoch == epoch:
                 return epoch_report_of(new.type, new.payload)
@@ -232,7 +232,7 @@ class InMemoryUnitOfWork:
 
     async def power_profiles(self, kinds: Collection[JobOnKind]) -> Sequence[PowerProfile]:
         """What was measured of the batch sizes of these jobs, each on the hardware kind with this key."""
-        return [profile for key, profile in sorted(self._tables.profiles.items()) if (key[0], key[2]) in kinds]
+        return [profile for key, profile in sorted(self.tables.profiles.items()) if (key[0], key[2]) in kinds]
 
     async def save(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
         """Save everything at commit; returns the event_id of each new event by (job_id, seq)."""
@@ -245,7 +245,7 @@ class InMemoryUnitOfWork:
         """Delete a job's published events up to a seq, if recorded before a moment, at commit; returns their number."""
         gone = {
             event_id: event.new
-            for event_id, event in self._tables.events.items()
+            for event_id, event in self.tables.events.items()
             if event.new.job_id == job_id
             and event.new.seq <= up_to_seq
             and event.recorded_at < before
@@ -256,7 +256,7 @@ class InMemoryUnitOfWork:
 
     async def forget_job(self, job_id: str) -> None:
         """Delete everything of a job at commit."""
-        gone = {event_id: event.new for event_id, event in self._tables.events.items() if event.new.job_id == job_id}
+        gone = {event_id: event.new for event_id, event in self.tables.events.items() if event.new.job_id == job_id}
         self._pending += [lambda: self._forget(gone), lambda: self._forget_rows(job_id)]
 
     async def commit(self) -> None:
@@ -264,24 +264,24 @@ class InMemoryUnitOfWork:
         for apply in self._pending:
             apply()
         self._pending.clear()
-        self._tables.last_event_id = max(self._tables.last_event_id, self._last_event_id)
+        self.tables.last_event_id = max(self.tables.last_event_id, self._last_event_id)
 
     def _apply(self, changes: ChangeSet, first_event_id: int) -> None:
         for event_id, new in enumerate(changes.events, first_event_id):
-            self._tables.events[event_id] = _Event(event_id=event_id, new=new, recorded_at=changes.now)
+            self.tables.events[event_id] = _Event(event_id=event_id, new=new, recorded_at=changes.now)
             if new.reply is not None and new.reply_type is not None:
-                self._tables.replies[new.command_id] = RecordedReply(
+                self.tables.replies[new.command_id] = RecordedReply(
                     command_id=new.command_id, job_id=new.job_id, type=new.reply_type, reply=new.reply
                 )
-        self._tables.trials.update(changes.trials)
+        self.tables.trials.update(changes.trials)
         for change in changes.jobs:
-            self._tables.jobs[change.job_id] = self._changed(change, changes.now)
+            self.tables.jobs[change.job_id] = self._changed(change, changes.now)
         self._forget_profiles(changes.unprofiled)
         for profile in changes.power_profiles:
-            self._tables.profiles[profile.job_id, profile.batch_size, profile.hardware.key] = profile
+            self.tables.profiles[profile.job_id, profile.batch_size, profile.hardware.key] = profile
 
     def _changed(self, change: JobChange, now: datetime) -> _Job:
-        before = self._tables.jobs.get(change.job_id)
+        before = self.tables.jobs.get(change.job_id)
         snapshot = change.snapshot or (before.snapshot if before is not None else None)
         assert snapshot is not None, "a new job comes with its snapshot"
         created_at = before.created_at if before is not None else now
@@ -289,16 +289,16 @@ class InMemoryUnitOfWork:
 
     def _forget(self, gone: Mapping[int, NewEvent]) -> None:
         for event_id, new in gone.items():
-            del self._tables.events[event_id]
-            self._tables.replies.pop(new.command_id, None)
+            del self.tables.events[event_id]
+            self.tables.replies.pop(new.command_id, None)
 
     def _forget_rows(self, job_id: str) -> None:
-        self._tables.jobs.pop(job_id, None)
-        self._tables.trials = {key: one for key, one in self._tables.trials.items() if key[0] != job_id}
+        self.tables.jobs.pop(job_id, None)
+        self.tables.trials = {key: one for key, one in self.tables.trials.items() if key[0] != job_id}
         self._forget_profiles([job_id])
 
     def _forget_profiles(self, job_ids: Collection[str]) -> None:
-        self._tables.profiles = {key: one for key, one in self._tables.profiles.items() if key[0] not in job_ids}
+        self.tables.profiles = {key: one for key, one in self.tables.profiles.items() if key[0] not in job_ids}
 
 
 def _stored(job_id: str, job: _Job | None) -> StoredJob | None:

@@ -67,10 +67,10 @@ class SqlStore:
     def __init__(
         self, engine: AsyncEngine, *, has_outbox: bool = True, read_timeout_s: float = 30.0, file: Path | None = None
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._dialect = dialect_named(engine.dialect.name)
         self._has_outbox = has_outbox
-        self._read_timeout_s = read_timeout_s
+        self.read_timeout_s = read_timeout_s
         self._file = file
         self.parked_jobs = SqlParkedJobs(self._dialect, writing=self._writing, read=self._read)
         self.log_epochs = SqlLogEpochs(self._dialect, writing=self._writing, read=self._read)
@@ -227,7 +227,7 @@ class SqlStore:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._engine.dispose()
+        await self.engine.dispose()
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
@@ -259,16 +259,16 @@ class SqlStore:
     @asynccontextmanager
     async def _deadlined(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(self._read_timeout_s):
+            async with asyncio.timeout(self.read_timeout_s):
                 yield
         except TimeoutError as error:
-            raise StoreUnavailable(f"the database did not answer within {self._read_timeout_s:g} s") from error
+            raise StoreUnavailable(f"the database did not answer within {self.read_timeout_s:g} s") from error
 
     @asynccontextmanager
     async def _connection(self, **options: Any) -> AsyncIterator[AsyncConnection]:
         if self._file is not None and not self._file.exists():  # connecting would make an empty one
             raise SchemaMissing(f"{self._file} does not exist: run `bso migrate`, or correct the address")
-        connection = self._engine.connect()
+        connection = self.engine.connect()
         with connecting():
             await connection.start()
         try:

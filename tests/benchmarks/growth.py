@@ -71,7 +71,7 @@ async def _aged(place: Place, events: int) -> Aged:
     engine = Engine(store)
     lanes = await new_lanes(engine)
     await execute(engine, batches(lanes, size=BATCH, count=1))
-    async with store._engine.begin() as connection:
+    async with store.engine.begin() as connection:
         await _age(connection, events)
     await execute(engine, batches(lanes, size=BATCH, count=5))
     return Aged(place=place, store=store, lanes=lanes, events=events, engine=engine)

@@ -102,7 +102,7 @@ class Laboratory:
 
 def pid_of(server: PrivateServer) -> int:
     """The process of a private server; RabbitMQ's has children."""
-    return server._main.pid
+    return server.processes[0]
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

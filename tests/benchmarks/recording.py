@@ -30,7 +30,7 @@ COMMIT = Statement(text="COMMIT")
 @contextmanager
 def recorded(store: SqlStore) -> Iterator[list[Statement]]:
     """What the store executes inside ``with``."""
-    engine = store._engine.sync_engine
+    engine = store.engine.sync_engine
     statements: list[Statement] = []
 
     def executed(

@@ -13,7 +13,7 @@ from tests.benchmarks.laboratory import Laboratory, pid_of, run
 from tests.benchmarks.lanes import request
 from tests.benchmarks.machine import Elapsed
 from tests.integration.workers.processes import WorkerProcess
-from tests.integration.workers.training import audit, new_job, recur_at_once, register
+from tests.integration.workers.recurrences import audit, new_job, recur_at_once, register
 
 JOBS = 20
 IN_FLIGHT = 64

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from bso.domain.commands import BeginTrial, Request
-from bso.service.answers import Answer
+from bso.service.answers import Answer, Undecided
+from bso.service.engine import Engine
 from bso.storage.unit_of_work import SqlUnitOfWork
+from bso_broker.consumer import CommandConsumer
 from bso_broker.messages import Delivery
 from bso_workers import bootstrap
 from bso_workers.__main__ import main
 from bso_workers.admission import Admitted
 from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import KEPT_HERE, TroubledJobs
-from bso_workers.worker import CommandWorker
 
 
 def die() -> NoReturn:
@@ -32,25 +33,25 @@ def begins_a_trial(requests: Sequence[Request]) -> bool:
     return any(isinstance(request.command, BeginTrial) for request in requests)
 
 
-class DiesBeforeCommit(CommandWorker):
-    async def _handle_commands(self, admitted: Sequence[Admitted]) -> bool:
-        if begins_a_trial([one.request for one in admitted]):
+class DiesBeforeCommit(Engine):
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        if begins_a_trial(requests):
             SqlUnitOfWork.commit = die_at_commit  # type: ignore[method-assign]  # this process has no other use for it
-        return await super()._handle_commands(admitted)
+        return await super().attempt(requests)
 
 
 async def die_at_commit(self: SqlUnitOfWork) -> None:
     die()
 
 
-class FreezesBeforeCommit(CommandWorker):
+class FreezesBeforeCommit(Engine):
     has_frozen = False
 
-    async def _handle_commands(self, admitted: Sequence[Admitted]) -> bool:
-        if begins_a_trial([one.request for one in admitted]) and not self.has_frozen:
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        if begins_a_trial(requests) and not self.has_frozen:
             FreezesBeforeCommit.has_frozen = True  # once: thawed, it is a worker like any other
             SqlUnitOfWork.commit = freeze_at_commit  # type: ignore[method-assign]  # likewise
-        return await super()._handle_commands(admitted)
+        return await super().attempt(requests)
 
 
 _commit = SqlUnitOfWork.commit
@@ -72,24 +73,24 @@ class DiesAfterCommit(Settlement):
 class DiesAfterReply(Settlement):
     async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         if begins_a_trial([one.request for one in admitted]):
-            self._consumer.ack = die_at_ack  # type: ignore[method-assign]  # this process has no other use for it
+            CommandConsumer.ack = die_at_ack  # type: ignore[method-assign]  # this process has no other use for it
         await super().answer(admitted, answers)
 
 
 class DiesAfterParking(TroubledJobs):
     async def keep(self, items: Sequence[Admitted]) -> None:
         if isinstance(items[0].request.command, KEPT_HERE):
-            self._settlement._consumer.ack = die_at_ack  # type: ignore[method-assign]  # likewise
+            CommandConsumer.ack = die_at_ack  # type: ignore[method-assign]  # likewise
         await super().keep(items)
 
 
-async def die_at_ack(deliveries: Sequence[Delivery]) -> None:
+async def die_at_ack(self: CommandConsumer, deliveries: Sequence[Delivery]) -> None:
     die()
 
 
 DOOM: dict[str, tuple[str, type]] = {
-    "before_commit": ("CommandWorker", DiesBeforeCommit),
-    "before_commit_frozen": ("CommandWorker", FreezesBeforeCommit),
+    "before_commit": ("Engine", DiesBeforeCommit),
+    "before_commit_frozen": ("Engine", FreezesBeforeCommit),
     "after_commit": ("Settlement", DiesAfterCommit),
     "after_reply": ("Settlement", DiesAfterReply),
     "after_parking": ("TroubledJobs", DiesAfterParking),

@@ -30,7 +30,7 @@ from tests.faults.matrix.auditing import audit
 from tests.faults.matrix.pair import Pair, running_pair
 from tests.faults.matrix.result import Result
 from tests.faults.matrix.stage import Stage, new_stage
-from tests.integration.workers.training import HARDWARE, SPEC
+from tests.integration.workers.recurrences import HARDWARE, SPEC
 from tests.servers import eventually_async
 
 MOST_MEMORY_KB = 300_000

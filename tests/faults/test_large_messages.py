@@ -10,7 +10,7 @@ from bso_broker.topology import COMMAND_QUEUE
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
 from tests.integration.workers.raw import RawSender
-from tests.integration.workers.training import Queue, new_job, register
+from tests.integration.workers.recurrences import Queue, new_job, register
 from tests.servers import eventually_async
 from tools.private_servers import RabbitMQ
 

@@ -15,11 +15,11 @@ from bso.replay.rebuild import rebuild
 from bso.storage import SqlStore, open_store
 from bso.storage.connections import PATIENT
 from tests.faults.test_worker_killed import CRASHING
-from tests.integration.storage.test_broken_databases import _execute as execute
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
-from tests.integration.workers.training import HARDWARE, Load, Queue, audit, begin, new_job, register, report
+from tests.integration.workers.recurrences import HARDWARE, Load, Queue, audit, begin, new_job, register, report
 from tests.servers import eventually_async
+from tests.servers.sql import execute
 
 
 @dataclass(frozen=True, kw_only=True)

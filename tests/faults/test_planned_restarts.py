@@ -7,7 +7,7 @@ import pytest
 from bso_broker.rabbit import RabbitBroker
 from bso_migrations import upgrade
 from tests.integration.workers.fixtures import StartWorker
-from tests.integration.workers.training import Load, Queue, new_job, register
+from tests.integration.workers.recurrences import Load, Queue, new_job, register
 from tools.private_servers import MariaDB, PrivateServer, RabbitMQ
 
 

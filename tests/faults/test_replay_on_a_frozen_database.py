@@ -10,7 +10,7 @@ from bso.storage.connections import ConnectionLimits, create_engine
 from bso.storage.store import SqlStore
 from bso.storage.urls import database_url
 from bso_migrations import upgrade
-from tests.contract.storage.training import JOB, ask, begin, registration
+from tests.contract.storage.job_requests import JOB, ask, begin, registration
 from tools.private_servers import MariaDB
 
 
@@ -38,5 +38,5 @@ async def test_whoever_holds_a_lock_gives_up_in_time_and_nothing_has_happened(
 async def _stand_still_under_the_lock(store: SqlStore, server: MariaDB, impatience: pytest.MonkeyPatch) -> None:
     async with store.locked_job(JOB) as locked:
         server.freeze()
-        impatience.setattr(store, "_read_timeout_s", 1.0)
+        impatience.setattr(store, "read_timeout_s", 1.0)
         await locked.rows()

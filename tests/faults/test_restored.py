@@ -24,7 +24,7 @@ from bso_broker.rabbit import RabbitBroker
 from bso_migrations import upgrade
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
-from tests.integration.workers.training import HARDWARE, Queue, audit, history, register, report
+from tests.integration.workers.recurrences import HARDWARE, Queue, audit, history, register, report
 from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import MariaDB
 
@@ -44,9 +44,10 @@ class Operator:
     async def types(self, command: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the page, whatever its end is."""
         assert command in typed(), f"the page does not say {command!r}"
-        return await asyncio.to_thread(self._run, command)
+        return await asyncio.to_thread(self.run, command)
 
-    def _run(self, command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command that the page need not have."""
         return subprocess.run(
             ["bash", "-c", command],
             cwd=self.folder,
@@ -150,7 +151,7 @@ def database(mariadb_server: MariaDB, tmp_path: Path) -> Iterator[str]:
     mariadb_server.execute("CREATE DATABASE bso CHARACTER SET utf8mb4")
     url = f"{mariadb_server.url}bso"
     asyncio.run(upgrade(url))
-    (tmp_path / ".my.cnf").write_text(f"[client]\nuser=root\nsocket={mariadb_server._socket}\n", encoding="utf-8")
+    (tmp_path / ".my.cnf").write_text(f"[client]\nuser=root\nsocket={mariadb_server.socket}\n", encoding="utf-8")
     yield url
     mariadb_server.execute("DROP DATABASE bso")
 
@@ -257,7 +258,7 @@ async def test_a_job_whose_tables_do_not_fit_its_log_is_named_and_keeps_workers_
     assert "1 of them not sound" in refused.stdout
     await stopped(worker)
     assert await _epoch(store) == FIRST_EPOCH
-    shown = json.loads(operator._run("bso restored --json").stdout)
+    shown = json.loads(operator.run("bso restored --json").stdout)
     assert (shown["log_epoch"], shown["jobs"]) == (None, len(JOBS))
     assert [one["remedy"] for one in shown["unsound"]] == ["bso replay rebuild digits-nightly --yes"]
     await operator.succeeds("bso replay rebuild digits-nightly --yes")

@@ -16,7 +16,7 @@ from bso_migrations import upgrade
 from tests.integration.broker.test_broker_failures import settled_down
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
-from tests.integration.workers.training import Load, Queue, audit, begin, new_job, register, train
+from tests.integration.workers.recurrences import Load, Queue, audit, begin, new_job, register, train
 from tests.servers import TcpProxy, eventually_async
 from tools.private_servers import MariaDB, RabbitMQ
 

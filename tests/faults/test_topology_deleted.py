@@ -26,7 +26,7 @@ from bso_broker.topology import (
 from bso_workers.bootstrap import WorkerParts
 from tests.integration.broker.test_topology import shared
 from tests.integration.workers.fixtures import running_worker
-from tests.integration.workers.training import Queue, new_job, register
+from tests.integration.workers.recurrences import Queue, new_job, register
 from tests.servers import TcpProxy, eventually_async
 from tools.private_servers import Management, ServerFailed
 

@@ -13,7 +13,7 @@ from bso.storage import SqlStore
 from bso_broker.addresses import event_pattern
 from bso_broker.rabbit import RabbitBroker
 from tests.integration.workers.fixtures import StartWorker
-from tests.integration.workers.training import (
+from tests.integration.workers.recurrences import (
     Load,
     Queue,
     audit,

@@ -41,13 +41,13 @@ class MariaDB(PrivateServer):
     def execute(self, sql: str) -> str:
         """Run statements as root; what they select comes back as lines of tab-separated values."""
         client = program("mariadb", package="mariadb-client")
-        return self._run([client, "--no-defaults", "-uroot", f"--socket={self._socket}", "-N", "-B", "-e", sql])
+        return self._run([client, "--no-defaults", "-uroot", f"--socket={self.socket}", "-N", "-B", "-e", sql])
 
     def dump(self, database: str) -> str:
         """All tables of a database as they are at one moment, as SQL."""
         program_ = program("mariadb-dump", package="mariadb-client")
         return self._run(
-            [program_, "--no-defaults", "-uroot", f"--socket={self._socket}", "--single-transaction", database]
+            [program_, "--no-defaults", "-uroot", f"--socket={self.socket}", "--single-transaction", database]
         )
 
     def load(self, database: str, dump: str) -> None:
@@ -57,7 +57,8 @@ class MariaDB(PrivateServer):
         self.execute(f"USE {database}\nSOURCE {script}")
 
     @property
-    def _socket(self) -> Path:
+    def socket(self) -> Path:
+        """Where clients of this machine connect as well."""
         return self.folder / "mariadb.sock"
 
     def _launch(self) -> None:
@@ -77,7 +78,7 @@ class MariaDB(PrivateServer):
                 f"--datadir={data}",
                 f"--port={self.port}",
                 "--bind-address=127.0.0.1",
-                f"--socket={self._socket}",
+                f"--socket={self.socket}",
                 f"--pid-file={self.folder / 'mariadb.pid'}",
                 "--skip-name-resolve",
                 "--max-connections=600",
@@ -85,5 +86,5 @@ class MariaDB(PrivateServer):
             env={**os.environ, **self.environ},
         )
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         return greets(self.port)

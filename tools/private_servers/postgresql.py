@@ -59,7 +59,7 @@ class PostgreSQL(PrivateServer):
         ]
         self._spawn(self.name, [*_as_account(), _program("postgres"), "-D", data, *options])
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             self._run([_program("pg_isready"), "-h", "127.0.0.1", "-p", str(self.port)])
         except ServerFailed:

@@ -123,7 +123,7 @@ class RabbitMQ(PrivateServer):
         self.port, self._distribution_port, self.epmd_port, management_port = self.ports
         self._leader = leader
         self.management = Management(f"http://guest:guest@127.0.0.1:{management_port}", self.url)
-        self._management_port = management_port
+        self.management_port = management_port
 
     @property
     def url(self) -> str:
@@ -151,7 +151,7 @@ class RabbitMQ(PrivateServer):
         server = program(
             "rabbitmq-server", "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server", package="rabbitmq-server"
         )
-        self._write_configuration()
+        self.write_configuration()
         if self._leader is not None:  # nodes of a cluster find each other by one epmd, and trust each other by a cookie
             self.epmd_port = self._leader.epmd_port
             cookie = self.folder / ".erlang.cookie"
@@ -161,14 +161,15 @@ class RabbitMQ(PrivateServer):
             self._spawn("epmd", [epmd, "-port", str(self.epmd_port), "-address", "127.0.0.1"])
         self._spawn(self.name, [server, "-noinput"], env={**os.environ, **self._environment()})
 
-    def _write_configuration(self) -> None:
+    def write_configuration(self) -> None:
+        """Write the files that the node reads when it starts."""
         peers = [] if self._leader is None else [self._leader.node, self.node]
         discovery = "".join(
             f"cluster_formation.classic_config.nodes.{number} = {name}\n" for number, name in enumerate(peers, start=1)
         )
         (self.folder / "rabbitmq.conf").write_text(
             f"{discovery}listeners.tcp.1 = 127.0.0.1:{self.port}\n"
-            f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self._management_port}\n"
+            f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n"
             "log.console = false\nlog.file.level = warning\n"
             # Small machines: never refuse messages for want of disk or memory.
             "disk_free_limit.absolute = 50MB\nvm_memory_high_watermark.absolute = 2GB\n"
@@ -195,7 +196,7 @@ class RabbitMQ(PrivateServer):
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         return self.management.answers()
 
 

@@ -38,7 +38,7 @@ class ServerFailed(Exception):
 class PrivateServer(ABC):
     """A server process of one's own, with its data in a temporary folder that close() removes.
 
-    Nothing runs before start().
+    Nothing runs before start(). ``guard`` is the process that removes all of it once this one has gone.
     """
 
     name: ClassVar[str]
@@ -50,7 +50,7 @@ class PrivateServer(ABC):
         self.ports = self._claimed.numbers
         self.folder = Path(tempfile.mkdtemp(prefix=f"bso-{self.name}-")).resolve()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._guard: subprocess.Popen[bytes] | None = None
+        self.guard: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
         """Start the server, on the same port and data as before, and return when it answers."""
@@ -129,11 +129,16 @@ class PrivateServer(ABC):
         """Prepare the data if they are new, and spawn the processes; the main one under self.name."""
 
     @abstractmethod
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         """Whether the server takes requests."""
 
     def _stop_signal(self) -> signal.Signals:
         return signal.SIGTERM
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of the server's main process, which comes first, and of its descendants."""
+        return (self._main.pid, *_descendants(self._main.pid))
 
     @property
     def _main(self) -> subprocess.Popen[bytes]:
@@ -173,7 +178,7 @@ class PrivateServer(ABC):
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.start_timeout_s
-        while not self._answers():
+        while not self.answers():
             if self._main.poll() is not None:
                 raise ServerFailed(f"{self.name} ended with {self._main.returncode}: {self._last_output()}")
             if time.monotonic() > deadline:
@@ -188,7 +193,7 @@ class PrivateServer(ABC):
 
     def _watch_over_children(self) -> None:
         pids = " ".join(str(process.pid) for process in self._processes.values())
-        self._guard = subprocess.Popen(
+        self.guard = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "guard", str(self.folder), pids],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -197,12 +202,12 @@ class PrivateServer(ABC):
         )
 
     def _dismiss_guard(self) -> None:
-        if self._guard is None:
+        if self.guard is None:
             return
-        os.killpg(self._guard.pid, signal.SIGKILL)
-        self._guard.wait()
-        _close(self._guard.stdin)
-        self._guard = None
+        os.killpg(self.guard.pid, signal.SIGKILL)
+        self.guard.wait()
+        _close(self.guard.stdin)
+        self.guard = None
 
 
 def program(name: str, *patterns: str, package: str) -> Path:

@@ -16,8 +16,6 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 Loop = Callable[[], Awaitable[None]]
 
-_CANCEL_AGAIN_S = 2.0
-
 
 class ExitCode(IntEnum):
     """How a worker ended."""
@@ -66,7 +64,11 @@ Tasks = Mapping[str, asyncio.Task[None]]
 
 
 async def run_together(
-    loops: Mapping[str, Loop], *, until: Callable[[], Awaitable[str]], drain: Callable[[Tasks], Awaitable[None]]
+    loops: Mapping[str, Loop],
+    *,
+    until: Callable[[], Awaitable[str]],
+    drain: Callable[[Tasks], Awaitable[None]],
+    cancel_again_s: float = 2.0,
 ) -> ExitCode:
     """Run the loops until a signal to stop, then drain and end them. A loop that fails or ends by itself ends all."""
     is_draining = asyncio.Event()
@@ -80,7 +82,7 @@ async def run_together(
             is_draining.set()
             _log.info("draining", action="draining", signal=reason)
             await drain(tasks)
-            await _ended(tasks.values())
+            await _ended(tasks.values(), cancel_again_s)
     except* Exception as crash:  # noqa: BLE001  logged, and the process ends
         for error in crash.exceptions:
             _log.error("a part of the worker crashed: it must be started again", action="crashed", exc_info=error)
@@ -88,13 +90,13 @@ async def run_together(
     return exit_code
 
 
-async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def _ended(tasks: Iterable[asyncio.Task[None]], cancel_again_s: float) -> None:
     """Cancel tasks until they end: a library may take one cancellation for the end of a connection."""
     running = {task for task in tasks if not task.done()}
     while running:
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
+        _, running = await asyncio.wait(running, timeout=cancel_again_s)
 
 
 async def _while_not(is_draining: asyncio.Event, name: str, loop: Loop) -> None:

@@ -22,7 +22,7 @@ class MemoryBroker:
     """
 
     def __init__(self, *, user: str = "guest", operators: Collection[str] = ()) -> None:
-        self._wire = Wire(user=user, operators=operators)
+        self.wire = Wire(user=user, operators=operators)
 
     async def __aenter__(self) -> Self:
         return self
@@ -32,52 +32,52 @@ class MemoryBroker:
 
     async def declare(self) -> None:
         """Let commands be taken from now on."""
-        self._wire.declared = True
+        self.wire.declared = True
 
     def rpc_client(self) -> MemoryRpcClient:
         """For clients."""
-        return MemoryRpcClient(self._wire)
+        return MemoryRpcClient(self.wire)
 
     def command_consumer(self, *, batch_limit: int = 32, prefetch: int = 128) -> MemoryConsumer:
         """For workers; nothing is fetched before it is asked for."""
-        return MemoryConsumer(self._wire, batch_limit=min(batch_limit, prefetch))
+        return MemoryConsumer(self.wire, batch_limit=min(batch_limit, prefetch))
 
     def event_publisher(self) -> MemoryEventPublisher:
         """For workers."""
-        return MemoryEventPublisher(self._wire)
+        return MemoryEventPublisher(self.wire)
 
     def replay_publisher(self) -> MemoryEventPublisher:
         """For operators: recorded events again, for those who listen to replays and nobody else."""
-        return MemoryEventPublisher(self._wire, self._wire.replay_hearers)
+        return MemoryEventPublisher(self.wire, self.wire.replay_hearers)
 
     def reply_publisher(self) -> MemoryReplyPublisher:
         """For workers."""
-        return MemoryReplyPublisher(self._wire)
+        return MemoryReplyPublisher(self.wire)
 
     def publishing_obstacle(self) -> str | None:
         """What keeps events or replies from being sent."""
-        return None if self._wire.up.is_set() else "the broker is away"
+        return None if self.wire.up.is_set() else "the broker is away"
 
     def event_subscriber(self, *patterns: str) -> MemorySubscriber:
         """For subscribers of events; without patterns, all of them."""
-        return MemorySubscriber(self._wire, self._wire.hearers, patterns or (event_pattern(),))
+        return MemorySubscriber(self.wire, self.wire.hearers, patterns or (event_pattern(),))
 
     def replay_subscriber(self, *patterns: str) -> MemorySubscriber:
         """For subscribers of replays; without patterns, all of them."""
-        return MemorySubscriber(self._wire, self._wire.replay_hearers, patterns or (event_pattern(),))
+        return MemorySubscriber(self.wire, self.wire.replay_hearers, patterns or (event_pattern(),))
 
     def dead_letters(self) -> MemoryDeadLetters:
         """For operators."""
-        return MemoryDeadLetters(self._wire)
+        return MemoryDeadLetters(self.wire)
 
     def go_away(self) -> None:
         """Break every connection; commands handed over but not settled wait for the next worker."""
-        self._wire.up.clear()
-        for part in list(self._wire.parts):
+        self.wire.up.clear()
+        for part in list(self.wire.parts):
             part.connection_lost()
 
     def come_back(self) -> None:
         """Accept connections again; clients send what they wait for once more."""
-        self._wire.up.set()
-        for part in list(self._wire.parts):
+        self.wire.up.set()
+        for part in list(self.wire.parts):
             part.connection_made()

@@ -33,7 +33,8 @@ from bso_client.errors import NotInThisProcess, WrongOrder
 
 logger = logging.getLogger("bso")
 
-_warned: set[str] = set()
+warned: set[str] = set()
+"""What this process has warned of, which it does not repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,8 +241,8 @@ def _assumption(constant_power_w: float | None) -> str:
 
 
 def _warn_once(words: str) -> None:
-    if words not in _warned:
-        _warned.add(words)
+    if words not in warned:
+        warned.add(words)
         logger.warning("%s", words, extra={"action": ENERGY_ASSUMED})
 
 

@@ -18,7 +18,8 @@ _BOOKKEEPING = frozenset(
 )
 """What trainers put among the metrics and nobody optimizes for."""
 
-_said: set[str] = set()
+said: set[str] = set()
+"""What this process has warned of, which it does not repeat."""
 
 
 def check_trial(trial: object, *, asked_by: str) -> None:
@@ -172,8 +173,8 @@ def _bare(name: str) -> str:
 def warn_once(sentences: Iterable[str]) -> None:
     """Warn of what is legal and rarely meant: each sentence once in a process, however many trials it applies to."""
     for words in sentences:
-        if words not in _said:
-            _said.add(words)
+        if words not in said:
+            said.add(words)
             logger.warning("%s", words, extra={"action": "trainer_doubtful"})
 
 

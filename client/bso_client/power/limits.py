@@ -45,7 +45,8 @@ EARLIER = (
     "their loop"
 )
 
-_logged: set[str] = set()
+logged: set[str] = set()
+"""What this process has logged, which it does not repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +215,8 @@ class _Guard:
 
     @property
     def lives(self) -> bool:
-        return self.end.alive and self._process.poll() is None
+        has_ended = self._process.poll() is not None  # looked at in any case: who looks takes it from the system's list
+        return self.end.alive and not has_ended
 
     @property
     def is_closed(self) -> bool:
@@ -275,7 +277,7 @@ def _end(process: subprocess.Popen[bytes], pipe: Connection, pid: int, *, timeou
 
 
 def _log_once(level: int, action: str, words: str) -> str:
-    if words not in _logged:
-        _logged.add(words)
+    if words not in logged:
+        logged.add(words)
         logger.log(level, "%s", words, extra={"action": action})
     return words

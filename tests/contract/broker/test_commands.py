@@ -189,12 +189,16 @@ async def test_what_a_closed_consumer_had_is_delivered_to_others(
     assert await call == b"BODY"
 
 
-async def test_acknowledging_after_the_consumer_was_closed_does_nothing(consumer: CommandSource, ask: Ask) -> None:
+async def test_acknowledging_after_the_consumer_was_closed_does_nothing(
+    broker: Broker, consumer: CommandSource, ask: Ask, cleaning: AsyncExitStack
+) -> None:
     ask(b"body", message_id="1")
     delivery = await one(consumer)
     await consumer.close()
     await consumer.ack([delivery])
     await consumer.requeue([delivery])
+    again = await one(await started_consumer(broker, cleaning))
+    assert (again.message_id, again.body, again.delivery_count) == ("1", b"body", 1)
 
 
 async def test_a_consumer_that_is_resumed_while_it_still_pauses_consumes_again(
@@ -302,9 +306,13 @@ async def test_a_forged_address_in_a_batch_keeps_all_its_replies_back(
     assert await call == b"BODY"
 
 
-async def test_a_reply_to_a_client_that_is_gone_is_no_error(broker: Broker) -> None:
-    reply = Reply(reply_to=f"bso.reply.guest.{'0' * 32}", body=b"body", correlation_id="1", user_id="guest")
-    await broker.reply_publisher().reply_batch([reply])
+async def test_a_reply_to_a_client_that_is_gone_keeps_no_other_from_its_client(
+    broker: Broker, consumer: CommandSource, ask: Ask
+) -> None:
+    call = ask(b"body", message_id="1")
+    gone = Reply(reply_to=f"bso.reply.guest.{'0' * 32}", body=b"body", correlation_id="1", user_id="guest")
+    await broker.reply_publisher().reply_batch([gone, reply_to(await one(consumer), b"here")])
+    assert await call == b"here"
 
 
 async def test_the_largest_command_gets_the_largest_reply(broker: Broker, consumer: CommandSource, ask: Ask) -> None:

@@ -37,6 +37,8 @@ async def test_headers_that_can_be_read_but_not_sent_do_not_keep_a_command_from_
     await consumer.dead_letter(odd, reason="not JSON", sender="alice")
     async with broker.dead_letters() as box:
         await holds(box, 1)
+        (letter,) = await box.peek()
+    assert (letter.body, letter.reason, letter.user_id) == (b"poison", "not JSON", "alice")
 
 
 async def test_poison_lies_among_the_dead_letters_with_its_reason_and_sender(

@@ -59,10 +59,15 @@ async def test_a_replay_is_heard_by_those_who_asked_for_it_and_nobody_else(
     assert [event.message_id for event in await heard(replay, 1)] == ["more"]
 
 
-async def test_publishing_needs_no_subscriber(broker: Broker) -> None:
-    events = [Event(routing_key="trial_started.job", body=b"", message_id=str(n)) for n in range(100)]
-    await broker.event_publisher().publish_batch(events)
+async def test_publishing_needs_no_subscriber_and_one_that_comes_later_hears_what_comes_after_it(
+    broker: Broker, cleaning: AsyncExitStack
+) -> None:
+    events = [Event(routing_key="trial_started.job", body=b"", message_id=str(n)) for n in range(101)]
+    await broker.event_publisher().publish_batch(events[:-1])
     await broker.event_publisher().publish_batch([])
+    subscriber = await started_subscriber(broker, cleaning)
+    await broker.event_publisher().publish_batch(events[-1:])
+    assert [event.message_id for event in await heard(subscriber, 1)] == ["100"]
 
 
 async def test_iterating_over_a_closed_subscriber_ends(broker: Broker, cleaning: AsyncExitStack) -> None:

@@ -17,7 +17,7 @@ from bso.service.engine import Engine
 from bso.service.records import StoredEvent
 from bso.service.retention import prune_events
 from bso.storage import SqlStore
-from tests.contract.storage.training import HARDWARE, Campaign, ask, begin, finish, registration, report, request
+from tests.contract.storage.job_requests import HARDWARE, Campaign, ask, begin, finish, registration, report, request
 
 TRAINED, ODD, DELETED = "trained", "odd", "deleted"
 JOBS = (DELETED, ODD, TRAINED)

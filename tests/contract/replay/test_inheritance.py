@@ -16,8 +16,8 @@ from bso.storage import SqlStore
 from bso_cli.jobs_decisions import decisions, story
 from bso_cli.sentences import sentence
 from tests.contract.replay.histories import FAR, assert_sound, execute, in_sqlite, pruned
+from tests.contract.storage.job_requests import ask, begin, beginning, folded, registration, request, whole_history
 from tests.contract.storage.siblings import BEST, KNOWN, NEW, like, trained
-from tests.contract.storage.training import ask, begin, beginning, folded, registration, request, whole_history
 
 RULES = Rules()
 

@@ -36,7 +36,7 @@ from tests.contract.replay.histories import (
     table,
     unusual,
 )
-from tests.contract.storage.training import HARDWARE, JOB, Campaign, ask, begin, registration, report, request
+from tests.contract.storage.job_requests import HARDWARE, JOB, Campaign, ask, begin, registration, report, request
 from tests.unit.domain.builders import searching
 
 RULES = Rules()

@@ -31,7 +31,7 @@ from tests.contract.replay.histories import (
     unusual,
     verdicts,
 )
-from tests.contract.storage.training import JOB, Campaign, ask, begin, finish, registration, report
+from tests.contract.storage.job_requests import JOB, Campaign, ask, begin, finish, registration, report
 
 
 async def test_what_the_engine_has_recorded_is_sound(store: SqlStore) -> None:

@@ -7,7 +7,7 @@ from bso.domain.events import JobRegistered, JobRespecified
 from bso.domain.replies import EpochJudged
 from bso.service.engine import Engine
 from bso.service.ports import Store
-from tests.contract.storage.training import SPEC, ask, begin, registration, report, request, whole_history
+from tests.contract.storage.job_requests import SPEC, ask, begin, registration, report, request, whole_history
 
 KNOWN, NEW = "known", "new"
 EPOCHS = {32: 9, 64: 6, 128: 3}

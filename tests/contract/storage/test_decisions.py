@@ -26,7 +26,7 @@ from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
 from bso.service.ports import Store
 from tests.contract.storage.conftest import OpenStore
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     HARDWARE,
     JOB,
     Campaign,

@@ -11,8 +11,7 @@ from bso.service.engine import Engine
 from bso.service.ports import Store
 from bso.service.records import ChangeSet, JobChange
 from bso.service.serialization import read_snapshot, snapshot_of
-from tests.contract.storage.siblings import BEST, EPOCHS, KNOWN, NEW, inherited, like, trained
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     SPEC,
     ask,
     assert_log_equals_tables,
@@ -22,6 +21,7 @@ from tests.contract.storage.training import (
     report,
     request,
 )
+from tests.contract.storage.siblings import BEST, EPOCHS, KNOWN, NEW, inherited, like, trained
 
 
 async def registered(engine: Engine, asked: Request) -> Registered:

@@ -16,7 +16,15 @@ from bso.service.records import StoredEvent
 from bso.storage import SqlStore
 from tests.contract.storage.conftest import OpenStore
 from tests.contract.storage.doubles import SteppedStore
-from tests.contract.storage.training import JOB, ask, assert_log_equals_tables, begin, beginning, registration, report
+from tests.contract.storage.job_requests import (
+    JOB,
+    ask,
+    assert_log_equals_tables,
+    begin,
+    beginning,
+    registration,
+    report,
+)
 
 
 class GivenUp(Exception):

@@ -11,7 +11,7 @@ from bso.service.ports import Store
 from bso.service.records import ChangeSet, JobChange
 from bso.storage import SqlStore
 from tests.contract.storage.conftest import OpenStore
-from tests.contract.storage.training import JOB, ask, assert_log_equals_tables, begin, beginning, registration
+from tests.contract.storage.job_requests import JOB, ask, assert_log_equals_tables, begin, beginning, registration
 from tests.servers.fixtures import DATABASES
 
 LAPSES_AT_ONCE = Rules(lease_s=1e-6)

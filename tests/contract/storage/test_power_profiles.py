@@ -17,7 +17,7 @@ from bso.domain.replies import EpochJudged, LeaseRenewed, Reply, TrialBegun
 from bso.service.engine import Engine
 from bso.service.ports import Store
 from tests.contract.storage.conftest import OpenStore
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     HARDWARE,
     JOB,
     ask,

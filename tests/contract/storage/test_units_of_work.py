@@ -24,7 +24,7 @@ from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
 from tests.contract.storage.conftest import OpenStore
 from tests.contract.storage.doubles import HeldCommit, SteppedStore, plain_commit, rule_that_breaks_on
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     JOB,
     Campaign,
     ask,
@@ -310,8 +310,8 @@ async def test_a_job_that_has_a_log_and_no_row_is_an_orphan(open_another: OpenSt
 
 async def _lose_the_row(store: Store) -> None:
     if isinstance(store, InMemoryStore):
-        del store._tables.jobs[JOB]
+        del store.tables.jobs[JOB]
         return
     assert isinstance(store, SqlStore)
-    async with store._engine.begin() as connection:
+    async with store.engine.begin() as connection:
         await connection.execute(text(f"DELETE FROM job WHERE job_id = '{JOB}'"))

@@ -28,7 +28,7 @@ from bso.schema.codec import decode_reply, encode_command
 from bso_broker.errors import BrokerClosed, CallTimeout, NoCommandQueue
 from bso_broker.ports import CommandCaller
 from tests.faults.matrix.ledger import Asked, Ledger
-from tests.integration.workers.training import HARDWARE, SPEC, report
+from tests.integration.workers.recurrences import HARDWARE, SPEC, report
 
 _CALL_TIMEOUT_S = 30.0  # then the same command is sent again
 _LONGEST_PAUSE_S = 60.0

@@ -11,8 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from bso.domain.errors import BsoError
 from bso_broker.topology import COMMAND_QUEUE
-from tests.faults.matrix.of_brokers import _delete, _request, _vhost
-from tests.faults.matrix.of_databases import _end_a_session
+from tests.faults.matrix.of_brokers import delete, management_request, vhost_of
+from tests.faults.matrix.of_databases import end_a_session
 from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage
 from tools.private_servers import ServerFailed
@@ -72,7 +72,7 @@ async def _lock_a_row(stage: Stage) -> None:
 
 async def _end_sessions(stage: Stage) -> None:
     for _ in range(8):
-        await _end_a_session(stage)
+        await end_a_session(stage)
         await stage.pause(0.05, 0.3)
 
 
@@ -81,11 +81,11 @@ async def _close_connections(stage: Stage) -> None:
 
 
 async def _purge(stage: Stage) -> None:
-    await _request(stage, "DELETE", f"queues/{_vhost(stage)}/{COMMAND_QUEUE}/contents")
+    await management_request(stage, "DELETE", f"queues/{vhost_of(stage)}/{COMMAND_QUEUE}/contents")
 
 
 async def _delete_the_queue(stage: Stage) -> None:
-    await _delete(stage, "queues", COMMAND_QUEUE)
+    await delete(stage, "queues", COMMAND_QUEUE)
 
 
 async def _kill_a_training(stage: Stage) -> None:

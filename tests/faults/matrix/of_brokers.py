@@ -70,7 +70,7 @@ async def queue_leader_killed(stage: Stage) -> None:
     async with RabbitBroker(stage.amqp_url.replace(f":{_server(stage).port}/", f":{leader.port}/")) as broker:
         await broker.declare()  # a queue is led where it was declared
     await _begun_and_settled(stage)
-    queue = await asyncio.to_thread(leader.management.request, "GET", f"queues/{_vhost(stage)}/{COMMAND_QUEUE}")
+    queue = await asyncio.to_thread(leader.management.request, "GET", f"queues/{vhost_of(stage)}/{COMMAND_QUEUE}")
     assert (queue["leader"], len(queue["members"])) == (leader.node, 3), queue
     await stage.suffer(leader.kill, 10.0, leader.start)
 
@@ -102,7 +102,7 @@ async def command_queue_deleted(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
         for _ in range(3):
-            await _delete(stage, "queues", COMMAND_QUEUE)
+            await delete(stage, "queues", COMMAND_QUEUE)
             await stage.progress(30)
 
 
@@ -112,16 +112,16 @@ async def command_queue_purged(stage: Stage) -> None:
     async with stage.fault():
         for _ in range(10):
             await stage.pause(0.2, 0.8)
-            await _request(stage, "DELETE", f"queues/{_vhost(stage)}/{COMMAND_QUEUE}/contents")
+            await management_request(stage, "DELETE", f"queues/{vhost_of(stage)}/{COMMAND_QUEUE}/contents")
 
 
 @scenario("the event exchange and the event log are deleted", forgets_events=True)
 async def event_exchange_deleted(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
-        await _delete(stage, "exchanges", EVENTS)
+        await delete(stage, "exchanges", EVENTS)
         await stage.progress(50)
-        await _delete(stage, "queues", EVENT_LOG)
+        await delete(stage, "queues", EVENT_LOG)
         await stage.progress(50)
 
 
@@ -129,11 +129,11 @@ async def event_exchange_deleted(stage: Stage) -> None:
 async def command_exchange_deleted(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
-        await _delete(stage, "exchanges", COMMANDS)
+        await delete(stage, "exchanges", COMMANDS)
         await stage.progress(30)
-        path = f"bindings/{_vhost(stage)}/e/{COMMANDS}/q/{COMMAND_QUEUE}"
-        for binding in await _request(stage, "GET", path):
-            await _request(stage, "DELETE", f"{path}/{binding['properties_key']}")
+        path = f"bindings/{vhost_of(stage)}/e/{COMMANDS}/q/{COMMAND_QUEUE}"
+        for binding in await management_request(stage, "GET", path):
+            await management_request(stage, "DELETE", f"{path}/{binding['properties_key']}")
         await stage.progress(30)
 
 
@@ -143,11 +143,11 @@ async def parking_unavailable(stage: Stage) -> None:
     async with stage.fault():
         await _damage(stage)
         await stage.pause(3.0)
-        await _delete(stage, "exchanges", PARKED)
+        await delete(stage, "exchanges", PARKED)
         await stage.pause(6.0)
         await _policy(stage, {"max-length": 3})
         await _keep_full(stage, seconds=8)
-        await _request(stage, "DELETE", f"policies/{_vhost(stage)}/parked")
+        await management_request(stage, "DELETE", f"policies/{vhost_of(stage)}/parked")
         await rebuild(stage.store, stage.harmed, rules=Rules())
     assert any(worker.lines("parking_failed") for worker in stage.workers), "no command failed to be parked"
 
@@ -160,7 +160,7 @@ async def parked_thirty_times(stage: Stage) -> None:
         await _damage(stage)
         await stage.pause(15.0)
         await rebuild(stage.store, stage.harmed, rules=Rules())
-        await _request(stage, "DELETE", f"policies/{_vhost(stage)}/parked")
+        await management_request(stage, "DELETE", f"policies/{vhost_of(stage)}/parked")
     parks = sum(worker.metric("bso_parked_commands_total") for worker in stage.living)
     kept = sum(one.was_kept for one in stage.ledger.asked)
     stage.figures["parks_per_kept_command"] = parks / max(1, kept)
@@ -175,7 +175,7 @@ async def broker_login_removed(stage: Stage) -> None:
     url = await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, "secret", **rights))
     await stage.begin(amqp_url=url)
     async with stage.fault():
-        await _request(stage, "DELETE", f"permissions/{_vhost(stage)}/{name}")
+        await management_request(stage, "DELETE", f"permissions/{vhost_of(stage)}/{name}")
         await asyncio.to_thread(management.close_connections, url)
         await stage.pause(5.0)
         await asyncio.to_thread(lambda: management.permit(name, stage.amqp_url))
@@ -184,7 +184,7 @@ async def broker_login_removed(stage: Stage) -> None:
         await stage.pause(5.0)
         await asyncio.to_thread(lambda: management.permit(name, stage.amqp_url))
         await stage.progress(50)
-        await _request(stage, "DELETE", f"users/{name}")
+        await management_request(stage, "DELETE", f"users/{name}")
         await stage.pause(5.0)
         await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, "secret", **rights))
 
@@ -204,7 +204,7 @@ def _server(stage: Stage) -> RabbitMQ:
     return stage.pair.rabbitmq
 
 
-def _vhost(stage: Stage) -> str:
+def vhost_of(stage: Stage) -> str:
     return quote(stage.amqp_url.rpartition("/")[2], safe="")
 
 
@@ -231,17 +231,17 @@ async def _keep_full(stage: Stage, *, seconds: int) -> None:
             await stage.pause(1.0)
 
 
-async def _request(stage: Stage, method: str, path: str, body: object = None) -> list[dict[str, str]]:
+async def management_request(stage: Stage, method: str, path: str, body: object = None) -> list[dict[str, str]]:
     found: list[dict[str, str]] = await asyncio.to_thread(stage.pair.management.request, method, path, body)
     return found
 
 
-async def _delete(stage: Stage, kind: str, name: str) -> None:
-    await _request(stage, "DELETE", f"{kind}/{_vhost(stage)}/{name}")
+async def delete(stage: Stage, kind: str, name: str) -> None:
+    await management_request(stage, "DELETE", f"{kind}/{vhost_of(stage)}/{name}")
 
 
 async def _policy(stage: Stage, definition: dict[str, int]) -> None:
     """A policy for the parking queues: the smaller one of its limits and theirs holds."""
     pattern = "|".join(name.replace(".", "\\.") for name in PARKED_FOR_S)
     body = {"pattern": f"^({pattern})$", "definition": definition, "apply-to": "queues", "priority": 1}
-    await _request(stage, "PUT", f"policies/{_vhost(stage)}/parked", body)
+    await management_request(stage, "PUT", f"policies/{vhost_of(stage)}/parked", body)

@@ -21,7 +21,7 @@ from tests.faults.matrix.lanes import Sender, lanes_of
 from tests.faults.matrix.ledger import Asked, Ledger
 from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage
-from tests.integration.workers.training import HARDWARE, SPEC, report
+from tests.integration.workers.recurrences import HARDWARE, SPEC, report
 
 _AT_ONCE = 40
 _LONG_S = 300.0

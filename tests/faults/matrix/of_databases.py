@@ -96,7 +96,7 @@ async def database_connections_killed(stage: Stage) -> None:
     async with stage.fault():
         for _ in range(40):
             await stage.pause(0.1, 0.4)
-            await _end_a_session(stage)
+            await end_a_session(stage)
 
 
 @scenario(
@@ -266,9 +266,9 @@ async def _is_crowded_out(owner: AsyncConnection, login: str) -> bool:
     return not (await owner.execute(listing, {"login": login})).scalar_one()
 
 
-async def _end_a_session(stage: Stage) -> None:
+async def end_a_session(stage: Stage) -> None:
     """End one session of the database, whosever it is."""
-    engine = stage.store._engine  # the tests' own way in
+    engine = stage.store.engine
     name = stage.database_url.rpartition("/")[2]
     is_postgresql = engine.dialect.name == "postgresql"
     listing = (
@@ -293,9 +293,8 @@ def _slow_writes(server: PrivateServer) -> Iterator[None]:
     """Let strace hold up every fsync of the server."""
     strace = shutil.which("strace")
     assert strace is not None, "strace is not installed; Debian has it in the package strace"
-    tree = [server._main.pid, *_children(server._main.pid)]
     calls = "fsync,fdatasync,sync_file_range"
-    targets = [word for pid in tree for word in ("-p", str(pid))]
+    targets = [word for pid in server.processes for word in ("-p", str(pid))]
     command = [
         strace,
         "-f",
@@ -314,9 +313,3 @@ def _slow_writes(server: PrivateServer) -> Iterator[None]:
     finally:
         tracer.send_signal(signal.SIGINT)  # it lets go of what it traces
         tracer.wait()
-
-
-def _children(pid: int) -> list[int]:
-    from tools.private_servers.server import _descendants
-
-    return list(_descendants(pid))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from bso.storage import SqlStore, open_store
+from bso.storage import open_store
 from bso.storage.connections import PATIENT
 from bso_broker.rabbit import RabbitBroker
 from bso_migrations import upgrade
@@ -25,6 +25,7 @@ from tests.faults.matrix.ledger import Ledger
 from tests.faults.matrix.pair import Pair
 from tests.integration.workers.processes import MODULE, WorkerProcess
 from tests.servers import TcpProxy, eventually_async
+from tests.servers.sql import execute
 
 _SCRIPT = Path(__file__).with_name("training_script.py")
 _RECOVERY_S = 150.0
@@ -309,15 +310,6 @@ class Training:
     journal: Path
     state_dir: Path
     process: subprocess.Popen[bytes]
-
-
-async def execute(store: SqlStore, *statements: str) -> None:
-    """Run SQL in one transaction."""
-    import sqlalchemy as sa
-
-    async with store._engine.begin() as connection:  # the tests' own way in
-        for statement in statements:
-            await connection.execute(sa.text(statement))
 
 
 @asynccontextmanager

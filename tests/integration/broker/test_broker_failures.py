@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import aiormq
 import pytest
@@ -200,15 +200,32 @@ async def test_connections_closed_by_an_operator_are_made_again(
             assert await caller.call(b"body", message_id="1", timeout_s=PATIENCE_S) == b"BODY"
 
 
-async def test_a_channel_that_the_broker_closes_is_opened_again(broker: RabbitBroker, cleaning: AsyncExitStack) -> None:
-    consumer = await started_consumer(broker, cleaning)
-    caller = await started_caller(broker, cleaning)
-    before = consumer.readiness
-    session = consumer._link.current  # type: ignore[attr-defined]  # a worker that is late has its channel closed so
-    await session._channel.basic_ack(12345)
-    await eventually_async(lambda: consumer.readiness.since_s > before.since_s and consumer.readiness.ready)
-    async with working(broker, consumer):
-        assert await caller.call(b"body", message_id="1", timeout_s=PATIENCE_S) == b"BODY"
+@contextmanager
+def no_patience_with_workers(server: RabbitMQ) -> Iterator[None]:
+    """The broker closes channels, made meanwhile, on which a delivery is not settled within a second or so."""
+    server.control("eval", "[application:set_env(rabbit, K, 500) || K <- [consumer_timeout, channel_tick_interval]].")
+    yield
+    server.control(
+        "eval",
+        "application:set_env(rabbit, consumer_timeout, 1800000), "
+        "application:set_env(rabbit, channel_tick_interval, 60000).",
+    )
+
+
+async def test_a_channel_that_the_broker_closes_because_a_worker_is_late_is_opened_again(
+    breakable_rabbitmq: RabbitMQ, amqp_url: str, cleaning: AsyncExitStack
+) -> None:
+    async with RabbitBroker(amqp_url) as broker:
+        with no_patience_with_workers(breakable_rabbitmq):
+            consumer = await started_consumer(broker, cleaning)
+            caller = await started_caller(broker, cleaning)
+            before = consumer.readiness
+            call = asyncio.create_task(caller.call(b"body", message_id="1", timeout_s=PATIENCE_S))
+            late = await batch(consumer)
+            await eventually_async(lambda: consumer.readiness.since_s > before.since_s)
+        await consumer.ack(late)  # does nothing any more
+        async with working(broker, consumer):
+            assert await call == b"BODY"
 
 
 async def test_every_call_is_answered_though_connections_break_all_the_time(

@@ -60,9 +60,12 @@ async def serving(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], 
     await server.wait_closed()
 
 
-async def connecting(url: str, *, timeout_s: float = PATIENCE_S) -> None:
+async def connecting(url: str, *, timeout_s: float = PATIENCE_S) -> bool:
+    """Connect, and hang up again; whether the connection was open in between."""
     connection = await connect(BrokerAddress(url=url, connect_timeout_s=timeout_s), name="test")
+    was_open = not connection.is_closed
     await connection.close()
+    return was_open
 
 
 def self_signed(folder: Path) -> Path:
@@ -110,7 +113,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def test_a_good_address_connects(amqp_url: str) -> None:
-    await connecting(amqp_url)
+    assert await connecting(amqp_url)
 
 
 async def test_a_wrong_password_is_named_and_not_shown(amqp_url: str) -> None:

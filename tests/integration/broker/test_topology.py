@@ -16,6 +16,11 @@ from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import Management
 
 Rows = list[dict[str, object]]
+FIELDS = {
+    "exchanges": ["name", "type", "durable", "auto_delete", "internal", "arguments"],
+    "queues": ["name", "durable", "auto_delete", "arguments"],
+    "bindings": ["source", "destination", "destination_type", "routing_key", "arguments"],
+}
 
 
 def shared(rows: Rows, keys: list[str]) -> list[str]:
@@ -27,28 +32,36 @@ def shared(rows: Rows, keys: list[str]) -> list[str]:
     return sorted(json.dumps({k: row.get(k, False) for k in keys}, sort_keys=True) for row in own)
 
 
-async def test_declaring_again_changes_nothing(broker: RabbitBroker) -> None:
+async def exported(management: Management, amqp_url: str) -> dict[str, Rows]:
+    """What the virtual host of an address has declared."""
+    vhost = urlsplit(amqp_url).path.removeprefix("/")
+    found: dict[str, Rows] = await asyncio.to_thread(management.request, "GET", f"definitions/{vhost}")
+    return {kind: found[kind] for kind in FIELDS}
+
+
+async def test_declaring_again_changes_nothing(
+    broker: RabbitBroker, amqp_url: str, rabbitmq_management: Management
+) -> None:
+    before = await exported(rabbitmq_management, amqp_url)
     await broker.declare()
+    assert await exported(rabbitmq_management, amqp_url) == before
 
 
 async def test_the_definitions_are_what_a_broker_exports_after_declaring(
     broker: RabbitBroker, amqp_url: str, rabbitmq_management: Management
 ) -> None:
-    vhost = urlsplit(amqp_url).path.removeprefix("/")
-    exported = await asyncio.to_thread(rabbitmq_management.request, "GET", f"definitions/{vhost}")
-    expected = definitions(vhost=vhost)
-    for kind, fields in (
-        ("exchanges", ["name", "type", "durable", "auto_delete", "internal", "arguments"]),
-        ("queues", ["name", "durable", "auto_delete", "arguments"]),
-        ("bindings", ["source", "destination", "destination_type", "routing_key", "arguments"]),
-    ):
-        assert shared(exported[kind], fields) == shared(expected[kind], fields)
+    found = await exported(rabbitmq_management, amqp_url)
+    expected = definitions(vhost=urlsplit(amqp_url).path.removeprefix("/"))
+    for kind, fields in FIELDS.items():
+        assert shared(found[kind], fields) == shared(expected[kind], fields)
 
 
 async def test_imported_definitions_satisfy_declare(amqp_url: str, rabbitmq_management: Management) -> None:
     vhost = urlsplit(amqp_url).path.removeprefix("/")
     await asyncio.to_thread(rabbitmq_management.request, "POST", "definitions", definitions(vhost=vhost))
+    before = await exported(rabbitmq_management, amqp_url)
     await RabbitBroker(amqp_url).declare()
+    assert await exported(rabbitmq_management, amqp_url) == before
 
 
 def test_the_description_is_plain_data_and_names_everything() -> None:

@@ -31,7 +31,7 @@ class ConfiguredRabbitMQ(RabbitMQ):
         super().__init__()
         self.secrets = secrets
         operator = urlsplit((secrets / "operator_amqp_url").read_text().strip())
-        management_url = f"http://{operator.username}:{operator.password}@127.0.0.1:{self._management_port}"
+        management_url = f"http://{operator.username}:{operator.password}@127.0.0.1:{self.management_port}"
         self.management = Management(management_url, self.login_url("operator"))
 
     def login_url(self, name: str) -> str:
@@ -40,16 +40,16 @@ class ConfiguredRabbitMQ(RabbitMQ):
         return urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{self.port}"))
 
     @override
-    def _answers(self) -> bool:
-        return super()._answers() and self._listens()
+    def answers(self) -> bool:
+        return super().answers() and self._listens()
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     @override
-    def _write_configuration(self) -> None:
-        super()._write_configuration()
+    def write_configuration(self) -> None:
+        super().write_configuration()
         definitions = self.folder / "definitions.d"
         definitions.mkdir(exist_ok=True)
         shutil.copy(DEPLOY / "rabbitmq/topology.json", definitions / "10-topology.json")

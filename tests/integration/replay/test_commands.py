@@ -15,7 +15,7 @@ from bso.service.engine import Engine
 from bso.storage import open_store
 from bso_cli.main import app
 from bso_migrations import upgrade
-from tests.contract.storage.training import Campaign
+from tests.contract.storage.job_requests import Campaign
 
 JOB = "toy"
 

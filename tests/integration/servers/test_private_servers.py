@@ -44,9 +44,9 @@ def test_a_killed_mariadb_comes_back_with_what_was_committed(breakable_mariadb: 
 
 def test_a_server_that_died_of_itself_comes_back_with_its_data_and_is_guarded_anew(breakable_mariadb: MariaDB) -> None:
     database = breakable_mariadb.create_database().rpartition("/")[2]
-    first_guard = breakable_mariadb._guard
-    breakable_mariadb._main.kill()
-    breakable_mariadb._main.wait()
+    first_guard = breakable_mariadb.guard
+    os.kill(breakable_mariadb.processes[0], signal.SIGKILL)
+    eventually(lambda: not breakable_mariadb.is_running)
     breakable_mariadb.start()
     assert first_guard is not None
     assert first_guard.poll() is not None
@@ -62,8 +62,9 @@ def test_a_killed_postgresql_comes_back_with_what_was_committed(breakable_postgr
 
 def test_a_frozen_mariadb_answers_only_after_it_thaws(breakable_mariadb: MariaDB) -> None:
     breakable_mariadb.freeze()
+    ping = ["mariadb-admin", "--no-defaults", f"--socket={breakable_mariadb.socket}", "ping"]
     with pytest.raises(subprocess.TimeoutExpired):
-        breakable_mariadb._run(["mariadb-admin", "--no-defaults", f"--socket={breakable_mariadb._socket}", "ping"], 0.3)
+        subprocess.run(ping, timeout=0.3, check=False)
     breakable_mariadb.thaw()
     assert breakable_mariadb.execute("SELECT 1") == "1\n"
 

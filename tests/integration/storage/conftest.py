@@ -31,7 +31,7 @@ async def open_at() -> AsyncIterator[OpenAt]:
 
     yield open_one
     for store in opened:
-        assert store._engine.pool.checkedout() == 0, "a connection is still in use"  # type: ignore[attr-defined]
+        assert store.engine.pool.checkedout() == 0, "a connection is still in use"  # type: ignore[attr-defined]
         await store.close()
 
 

@@ -6,7 +6,7 @@ import sys
 from bso.domain.replies import EpochJudged, TrialBegun
 from bso.storage.embedded import open_embedded
 from bso_migrations import upgrade
-from tests.contract.storage.training import beginning, registration, report
+from tests.contract.storage.job_requests import beginning, registration, report
 
 
 async def train(path: str, recurrence_id: str) -> int:

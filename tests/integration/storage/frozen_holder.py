@@ -12,7 +12,7 @@ from dataclasses import replace
 from bso.domain.errors import BsoError
 from bso.storage import open_store
 from bso.storage.connections import ConnectionLimits
-from tests.contract.storage.training import JOB
+from tests.contract.storage.job_requests import JOB
 
 
 async def main(url: str, silence_s: float) -> None:

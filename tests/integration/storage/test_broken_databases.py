@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import make_url
 
 from bso.domain.commands import Request
 from bso.domain.errors import Misconfigured, Retryable
@@ -20,7 +20,7 @@ from bso.storage.connections import ConnectionLimits, create_engine
 from bso.storage.urls import database_url as normalised
 from bso_migrations import upgrade
 from tests.contract.storage.doubles import SteppedStore
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     JOB,
     ask,
     assert_log_equals_tables,
@@ -32,6 +32,7 @@ from tests.contract.storage.training import (
 )
 from tests.integration.storage.conftest import LIMITS, OpenAt
 from tests.servers import PATIENCE_S, TcpProxy, eventually_async
+from tests.servers.sql import execute
 from tools.private_servers import MariaDB, PostgreSQL
 
 IMPATIENT = Patience(attempt_s=1.5, attempts=3, total_s=4.0)
@@ -198,6 +199,9 @@ async def test_a_connection_lost_in_the_commit_is_asked_again_by_command_id(
     await assert_log_equals_tables(direct)
 
 
+OTHERS = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+
+
 async def test_a_connection_killed_by_an_operator_is_replaced(mysql_url: str, open_at: OpenAt) -> None:
     await upgrade(mysql_url)
     store, operator = open_at(mysql_url), open_at(mysql_url)
@@ -208,8 +212,7 @@ async def test_a_connection_killed_by_an_operator_is_replaced(mysql_url: str, op
         nonlocal kills
         kills += 1
         if kills == 1:
-            connection_id = (await uow._connection.execute(text("SELECT CONNECTION_ID()"))).scalar()
-            await _execute(operator, f"KILL {connection_id}")
+            await execute(operator, f"KILL {await execute(operator, OTHERS)}")
         await uow.commit()
 
     [answer] = await ask(Engine(SteppedStore(store, kill_before_commit)), beginning())
@@ -264,12 +267,12 @@ async def test_a_full_disk_is_no_reason_to_give_commands_up(sqlite_url: str, ope
     engine = Engine(store)
     await ask(engine, registration())
     trial = await begin(engine)
-    pages = await _execute(store, "PRAGMA page_count")
-    await _execute(store, f"PRAGMA max_page_count = {pages}")
+    pages = await execute(store, "PRAGMA page_count")
+    await execute(store, f"PRAGMA max_page_count = {pages}")
     asked = [report(trial, epoch) for epoch in range(1, 200)]
     with pytest.raises(StoreRefused, match="full"):
         await engine.execute(asked)
-    await _execute(store, "PRAGMA max_page_count = 100000")
+    await execute(store, "PRAGMA max_page_count = 100000")
     assert {answer.poison for answer in await engine.execute(asked)} == {None}
     await assert_log_equals_tables(store)
 
@@ -288,11 +291,11 @@ async def test_a_table_that_is_dropped_underneath_is_no_reason_to_give_commands_
     store = open_at(migrated_url)
     engine = Engine(store)
     await ask(engine, registration())
-    await _execute(store, "ALTER TABLE trial RENAME TO trial_away")
+    await execute(store, "ALTER TABLE trial RENAME TO trial_away")
     asked = [beginning(), beginning()]
     with pytest.raises(SchemaMissing, match="bso migrate"):
         await engine.execute(asked)
-    await _execute(store, "ALTER TABLE trial_away RENAME TO trial")
+    await execute(store, "ALTER TABLE trial_away RENAME TO trial")
     assert [answer.poison for answer in await engine.execute(asked)] == [None, None]
 
 
@@ -315,11 +318,3 @@ async def test_a_wrong_address_says_what_is_wrong(
     assert "wrong-secret" not in str(raised.value)
     with pytest.raises(error):
         await Engine(store).execute([registration()])
-
-
-async def _execute(store: SqlStore, statement: str) -> Any:
-    async with store._engine.connect() as connection:
-        result = await connection.execute(text(statement))
-        answer = result.scalar() if result.returns_rows else None
-        await connection.commit()
-        return answer

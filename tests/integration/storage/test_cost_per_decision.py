@@ -15,8 +15,8 @@ from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.storage import SqlStore
 from bso_migrations import upgrade
+from tests.contract.storage.job_requests import HARDWARE, ask, beginning, registration, report, request
 from tests.contract.storage.siblings import like
-from tests.contract.storage.training import HARDWARE, ask, beginning, registration, report, request
 from tests.integration.storage.conftest import OpenAt
 from tests.servers import TcpProxy
 from tools.private_servers import MariaDB
@@ -35,9 +35,9 @@ def counted(store: SqlStore) -> Iterator[list[str]]:
     def note(*arguments: Any) -> None:
         statements.append(arguments[2])
 
-    event.listen(store._engine.sync_engine, "before_cursor_execute", note)
+    event.listen(store.engine.sync_engine, "before_cursor_execute", note)
     yield statements
-    event.remove(store._engine.sync_engine, "before_cursor_execute", note)
+    event.remove(store.engine.sync_engine, "before_cursor_execute", note)
 
 
 async def trained(engine: Engine, *, trials: int) -> dict[str, TrialBegun]:

@@ -19,7 +19,7 @@ from tests.contract.storage.doubles import (
     rule_that_overflows_on,
     rule_that_writes_too_much_on,
 )
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     JOB,
     ask,
     assert_log_equals_tables,
@@ -86,7 +86,7 @@ async def test_statements_that_are_sent_together_are_no_larger_than_a_packet_eit
     mariadb_server.execute("SET GLOBAL max_allowed_packet = 262144")
     store = open_at(small_packets)
     texts = Table("texts", MetaData(), Column("number", Integer), Column("text", Text(300_000)))
-    async with store._engine.begin() as connection:
+    async with store.engine.begin() as connection:
         await connection.run_sync(texts.metadata.create_all)
         for number in range(5):
             row = {"number": number, "text": "x" * 60_000}

@@ -20,7 +20,7 @@ from bso.service.records import SchemaStatus
 from bso.storage import open_store
 from bso.storage.embedded import open_embedded
 from bso_migrations import downgrade, upgrade
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     JOB,
     Campaign,
     ask,
@@ -70,7 +70,7 @@ async def test_an_older_file_is_upgraded(tmp_path: Path) -> None:
 async def test_a_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "bso.sqlite"
     first = await open_embedded(path, upgrade=upgrade)
-    async with first.store._engine.connect() as connection:
+    async with first.store.engine.connect() as connection:
         await connection.execute(text("UPDATE bso_schema_version SET version_num = '9999'"))
         await connection.commit()
     await first.close()

@@ -7,8 +7,8 @@ from bso.service.answers import Answer
 from bso.service.engine import Engine, Patience
 from bso_migrations import upgrade
 from tests.contract.storage.doubles import HeldCommit, SteppedStore
+from tests.contract.storage.job_requests import ask, assert_log_equals_tables, begin, beginning, registration
 from tests.contract.storage.siblings import BEST, KNOWN, NEW, converged, inherited, like, trained
-from tests.contract.storage.training import ask, assert_log_equals_tables, begin, beginning, registration
 from tests.integration.storage.conftest import OpenAt
 from tests.servers import PATIENCE_S
 

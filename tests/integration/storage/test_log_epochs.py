@@ -7,7 +7,7 @@ from bso.service.errors import LogOutdated
 from bso.service.log_epochs import LogWatch
 from bso.storage.tables import log_epoch, metadata
 from bso_migrations import upgrade
-from tests.contract.storage.training import ask, begin, registration
+from tests.contract.storage.job_requests import ask, begin, registration
 from tests.integration.storage.conftest import OpenAt
 from tools.private_servers import MariaDB
 
@@ -41,7 +41,7 @@ def test_a_dump_restores_the_epoch_before_any_table_that_workers_write() -> None
 
 async def test_where_the_epoch_was_lost_another_one_begins(migrated_url: str, open_at: OpenAt) -> None:
     store = open_at(migrated_url)
-    async with store._writing() as connection:
+    async with store.engine.begin() as connection:
         await connection.execute(log_epoch.delete())
     assert await store.log_epochs.current() is None
     await ask(Engine(store), registration())  # as in the first epoch

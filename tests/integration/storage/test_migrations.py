@@ -27,7 +27,7 @@ from bso.storage.urls import database_url as normalised
 from bso_migrations import check, current, downgrade, sql, upgrade
 from bso_migrations.errors import DatabaseStillAway, UnknownRevision, UpgradeInProgress
 from bso_migrations.lock import upgrade_lock
-from tests.contract.storage.training import ask, assert_log_equals_tables, begin, registration
+from tests.contract.storage.job_requests import ask, assert_log_equals_tables, begin, registration
 from tests.integration.storage.conftest import OpenAt
 from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import MariaDB
@@ -263,7 +263,7 @@ def _on_table(url: str, table: str) -> str:
 
 async def _execute(url: str, statement: str) -> None:
     store: SqlStore = open_store(url)
-    async with store._engine.connect() as connection:
+    async with store.engine.connect() as connection:
         await connection.execute(text(statement))
         await connection.commit()
     await store.close()

@@ -17,10 +17,10 @@ LEVEL = {
 async def test_a_session_reads_what_is_committed_also_after_a_snapshot(database_url: str, open_at: OpenAt) -> None:
     await upgrade(database_url)
     store = open_at(database_url)
-    listing = sa.text(LEVEL[store._engine.dialect.name])
+    listing = sa.text(LEVEL[store.engine.dialect.name])
     levels = []
     for options in ({}, {"isolation_level": "REPEATABLE READ"}, {}):
-        async with store._engine.connect() as connection:
+        async with store.engine.connect() as connection:
             await connection.execution_options(**options)
             levels.append((await connection.execute(listing)).one()[1].upper().replace("-", " "))
     assert levels == ["READ COMMITTED", "REPEATABLE READ", "READ COMMITTED"]

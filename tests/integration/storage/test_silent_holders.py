@@ -15,7 +15,7 @@ from bso.service.engine import Engine
 from bso.service.errors import StoreLost
 from bso.storage import SqlStore
 from bso_migrations import upgrade
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     JOB,
     ask,
     assert_log_equals_tables,

@@ -21,7 +21,7 @@ from bso_workers.bootstrap import WorkerParts, assemble
 from bso_workers.lifecycle import ExitCode, run_together
 from bso_workers.settings import WorkerSettings
 from tests.integration.workers.processes import WorkerProcess
-from tests.integration.workers.training import Queue
+from tests.integration.workers.recurrences import Queue
 from tests.servers import PATIENCE_S, eventually_async
 
 __all__ = [

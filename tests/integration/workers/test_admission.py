@@ -10,7 +10,7 @@ from bso.schema.codec import encode_command
 from bso_broker.dead_letters import SENDER_HEADER
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admission, Admitted, Undecidable
-from tests.integration.workers.training import SPEC
+from tests.integration.workers.recurrences import SPEC
 
 OPEN = Admission()
 SEPARATE = Admission(operators=frozenset({"operator"}), requires_user_id=True)

@@ -15,7 +15,7 @@ from bso_broker.memory.consumer import MemoryConsumer
 from bso_broker.memory.events import MemoryEventPublisher, MemoryReplyPublisher
 from bso_broker.messages import Delivery, Event, Reply
 from tests.integration.workers.fixtures import Clock, running_worker
-from tests.integration.workers.training import SPEC, Queue, audit, begin, new_job, recur, register
+from tests.integration.workers.recurrences import SPEC, Queue, audit, begin, new_job, recur, register
 from tests.servers import PATIENCE_S, eventually_async
 
 
@@ -41,7 +41,7 @@ class FailingBroker(MemoryBroker):
 
 class _Replies(MemoryReplyPublisher):
     def __init__(self, broker: FailingBroker) -> None:
-        super().__init__(broker._wire)
+        super().__init__(broker.wire)
         self._broker = broker
 
     async def reply_batch(self, replies: Sequence[Reply], *, timeout_s: float = 5.0) -> None:
@@ -55,7 +55,7 @@ class _Replies(MemoryReplyPublisher):
 
 class _Events(MemoryEventPublisher):
     def __init__(self, broker: FailingBroker) -> None:
-        super().__init__(broker._wire)
+        super().__init__(broker.wire)
         self._broker = broker
 
     async def publish_batch(self, events: Sequence[Event], *, timeout_s: float = 10.0) -> None:
@@ -69,7 +69,7 @@ class _Events(MemoryEventPublisher):
 
 class _Consumer(MemoryConsumer):
     def __init__(self, broker: FailingBroker, **limits: Any) -> None:
-        super().__init__(broker._wire, batch_limit=limits["batch_limit"])
+        super().__init__(broker.wire, batch_limit=limits["batch_limit"])
         self._broker = broker
 
     async def dead_letter(

@@ -20,7 +20,7 @@ from bso_broker.topology import COMMAND_QUEUE, DEAD_LETTERS, EVENT_LOG
 from bso_workers.bootstrap import WorkerParts
 from tests.integration.workers.fixtures import running_worker
 from tests.integration.workers.raw import RawSender
-from tests.integration.workers.training import (
+from tests.integration.workers.recurrences import (
     HARDWARE,
     SPEC,
     Queue,

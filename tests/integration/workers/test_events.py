@@ -12,7 +12,7 @@ from bso.storage import SqlStore
 from bso_broker.addresses import event_pattern
 from bso_broker.rabbit import RabbitBroker
 from tests.integration.workers.fixtures import StartWorker
-from tests.integration.workers.training import Queue, begin, history, recur, register, report
+from tests.integration.workers.recurrences import Queue, begin, history, recur, register, report
 from tests.servers import PATIENCE_S, eventually_async
 
 

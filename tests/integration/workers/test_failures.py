@@ -23,7 +23,7 @@ from bso_broker.memory import MemoryBroker
 from bso_workers import bootstrap
 from tests.contract.storage.doubles import rule_that_takes
 from tests.integration.workers.fixtures import Clock, RunWorker, running_worker
-from tests.integration.workers.training import (
+from tests.integration.workers.recurrences import (
     HARDWARE,
     SPEC,
     Queue,
@@ -35,7 +35,7 @@ from tests.integration.workers.training import (
     register,
     report,
 )
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 
 
 class FailingParkedJobs(InMemoryParkedJobs):
@@ -298,8 +298,8 @@ async def test_what_was_not_published_is_relayed_once_it_is_old(
 
 def _forget_that_they_were_published(store: InMemoryStore, events: Sequence[StoredEvent]) -> None:
     for event in events:
-        row = store._tables.events[event.event_id]
-        store._tables.events[event.event_id] = replace(row, is_published=False)
+        row = store.tables.events[event.event_id]
+        store.tables.events[event.event_id] = replace(row, is_published=False)
 
 
 async def _all_published(store: InMemoryStore) -> bool:
@@ -349,11 +349,13 @@ async def test_while_a_batch_waits_for_the_database_others_are_decided(
 async def test_facts_are_never_declined_and_a_worker_is_idle_when_its_batches_have_ended(
     memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = asyncio.Event()
+    gate, has_a_batch = asyncio.Event(), asyncio.Event()
     gate.set()
 
     class Waiting(Engine):
         async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+            if not gate.is_set():
+                has_a_batch.set()
             await gate.wait()
             return await super().attempt(requests)
 
@@ -363,8 +365,8 @@ async def test_facts_are_never_declined_and_a_worker_is_idle_when_its_batches_ha
         trial = await begin(ask, "job")
         gate.clear()
         kept = [asyncio.create_task(ask("job", report(trial, 1, epoch=number / 20))) for number in range(1, 17)]
-        worker = parts.worker
-        await eventually_async(lambda: worker._batches or worker._lanes.waiting("job"), what="a batch that waits")
+        async with asyncio.timeout(PATIENCE_S):
+            await has_a_batch.wait()
         gate.set()
         replies = await asyncio.gather(*kept)
         assert not [reply for reply in replies if isinstance(reply, Problem)]

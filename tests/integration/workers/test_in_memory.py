@@ -5,7 +5,7 @@ import uuid
 from bso.service.memory import InMemoryStore
 from bso_broker.memory import MemoryBroker
 from tests.integration.workers.fixtures import RunWorker
-from tests.integration.workers.training import Queue, audit, begin, new_job, recur, recur_at_once, register, report
+from tests.integration.workers.recurrences import Queue, audit, begin, new_job, recur, recur_at_once, register, report
 
 
 async def test_a_recurrence_ends_with_a_model(

@@ -19,7 +19,7 @@ from bso_workers.admission import Admitted, Origin
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.troubled_jobs import TroubledJobs
-from tests.integration.workers.training import HARDWARE
+from tests.integration.workers.recurrences import HARDWARE
 from tests.servers import eventually_async
 
 

@@ -17,7 +17,7 @@ from bso_broker.rabbit import RabbitBroker
 from tests.integration.broker.test_permissions import Logins, permitted
 from tests.integration.workers.fixtures import StartWorker, running_worker
 from tests.integration.workers.raw import RawSender
-from tests.integration.workers.training import SPEC, Queue, begin, new_job, recur, register
+from tests.integration.workers.recurrences import SPEC, Queue, begin, new_job, recur, register
 from tests.servers import eventually_async
 from tools.private_servers import Management
 
@@ -108,4 +108,4 @@ async def test_a_queue_that_is_deleted_under_the_worker_is_made_again(
     await asyncio.to_thread(rabbitmq_management.request, "DELETE", f"queues/{vhost}/bso.inbox")
     await eventually_async(lambda: worker.lines("broker_connection_lost"))
     worker.ready()
-    await begin(ask, job)
+    assert (await begin(ask, job)).trial_number == 1

@@ -3,41 +3,33 @@
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from bso.domain.commands import DescribeJob, RegisterJob
-from bso.domain.policies import policy_named
 from bso.domain.replies import JobDescription, Problem
-from bso.schema.codec import all_events
 from bso.service.memory import InMemoryStore
 from bso_broker.memory import MemoryBroker
+from tests.fakes.policies import installed
 from tests.integration.workers.fixtures import RunWorker
-from tests.integration.workers.training import SPEC, Queue, history, recur, register
+from tests.integration.workers.recurrences import SPEC, Queue, history, recur, register
 
 DISTRIBUTION = Path(__file__).parents[3] / "examples" / "policy"
-METADATA = "Metadata-Version: 2.1\nName: bso-greedy\nVersion: 1.0\n"
-ENTRY_POINTS = "[bso.policies]\ngreedy = bso_greedy:POLICY\n"
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Installs examples/policy, as pip lays a distribution out; it is gone again after the test."""
+def install(tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Installs examples/policy; it is gone again after the test."""
+    with ExitStack() as stack:
 
-    def lay_out() -> None:
-        shutil.copytree(DISTRIBUTION / "bso_greedy", tmp_path / "site" / "bso_greedy")
-        info = tmp_path / "site" / "bso_greedy-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(METADATA)
-        (info / "entry_points.txt").write_text(ENTRY_POINTS)
-        monkeypatch.syspath_prepend(tmp_path / "site")
-        all_events.cache_clear()
+        def lay_out() -> None:
+            shutil.copytree(DISTRIBUTION / "bso_greedy", tmp_path / "site" / "bso_greedy")
+            stack.enter_context(installed(tmp_path / "site", greedy="bso_greedy:POLICY"))
 
-    yield lay_out
+        yield lay_out
     sys.modules.pop("bso_greedy", None)
-    policy_named.cache_clear()
-    all_events.cache_clear()
 
 
 async def test_a_job_learns_by_a_policy_that_is_installed(

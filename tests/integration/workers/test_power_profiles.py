@@ -6,7 +6,7 @@ from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import EpochJudged, PowerProfileRecorded, TrialBegun
 from bso.storage import SqlStore
 from tests.integration.workers.fixtures import StartWorker
-from tests.integration.workers.training import HARDWARE, Queue, register
+from tests.integration.workers.recurrences import HARDWARE, Queue, register
 
 JOB = "profiled"
 PROFILE = tuple(

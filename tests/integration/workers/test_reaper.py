@@ -16,10 +16,10 @@ from bso_broker.memory import MemoryBroker
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import EventOutbox
 from bso_workers.reaper import Reaper
-from tests.integration.storage.test_broken_databases import _execute as execute
 from tests.integration.workers.fixtures import Clock, RunWorker, StartWorker
-from tests.integration.workers.training import Direct, Queue, audit, begin, history, new_job, register, report, train
+from tests.integration.workers.recurrences import Direct, Queue, audit, begin, history, new_job, register, report, train
 from tests.servers import eventually_async
+from tests.servers.sql import execute
 
 LEASE_S = 600.0
 

@@ -7,8 +7,8 @@ from bso.storage import SqlStore
 from bso_broker.memory import MemoryBroker
 from bso_workers.metrics import Metrics
 from bso_workers.relay import Relay
-from tests.integration.storage.test_broken_databases import _execute as execute
-from tests.integration.workers.training import Direct, history, new_job, register
+from tests.integration.workers.recurrences import Direct, history, new_job, register
+from tests.servers.sql import execute
 
 
 async def test_a_thousand_events_that_cannot_be_read_keep_no_others_from_being_published(

@@ -2,7 +2,7 @@
 
 from bso.storage import SqlStore
 from tests.integration.workers.fixtures import StartWorker
-from tests.integration.workers.training import Queue, audit, begin, new_job, recur, register
+from tests.integration.workers.recurrences import Queue, audit, begin, new_job, recur, register
 
 
 async def test_a_trial_begins_through_the_queue(store: SqlStore, ask: Queue, start_worker: StartWorker) -> None:

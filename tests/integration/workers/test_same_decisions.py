@@ -18,7 +18,7 @@ from bso.storage.embedded import open_embedded
 from bso_broker.memory import MemoryBroker
 from bso_migrations import upgrade
 from tests.integration.workers.fixtures import RunWorker, StartWorker
-from tests.integration.workers.training import HARDWARE, Ask, Direct, Queue, register, report, scripted_ids
+from tests.integration.workers.recurrences import HARDWARE, Ask, Direct, Queue, register, report, scripted_ids
 
 JOBS: dict[str, dict[str, Any]] = {
     "default": {},

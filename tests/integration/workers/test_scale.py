@@ -11,7 +11,7 @@ from bso_broker.connection import BrokerAddress
 from bso_broker.rabbit import RabbitBroker
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
-from tests.integration.workers.training import Load, Queue, audit, recur_at_once, register
+from tests.integration.workers.recurrences import Load, Queue, audit, recur_at_once, register
 from tests.servers import PATIENCE_S, eventually_async
 
 OVERLAPPING = 8

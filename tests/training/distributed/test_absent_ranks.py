@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bso.domain.trial import Outcome
-from tests.training.distributed.launching import launch
+from tests.training.distributed.torchrun import launch
 
 RANK_TIMEOUT_S = 15.0
 

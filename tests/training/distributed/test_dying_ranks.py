@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bso.domain.trial import Outcome, TrialState
-from tests.training.distributed.launching import launch
+from tests.training.distributed.torchrun import launch
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["rank 0", "rank 1"])

@@ -4,7 +4,7 @@ import pytest
 
 from bso.domain.hardware import EnergyMethod
 from tests.fakes.gpus import FakeGpus
-from tests.training.distributed.launching import launch
+from tests.training.distributed.torchrun import launch
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["one for both", "one for each"])

@@ -1,7 +1,7 @@
 import pytest
 
 from bso.domain.trial import Outcome
-from tests.training.distributed.launching import Launched, launch
+from tests.training.distributed.torchrun import Launched, launch
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bso.domain.trial import OUT_OF_MEMORY, Outcome, reason_code
-from tests.training.distributed.launching import launch
+from tests.training.distributed.torchrun import launch
 
 
 @pytest.mark.parametrize("where", ["all", "one"])

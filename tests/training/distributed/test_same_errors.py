@@ -1,6 +1,6 @@
 import pytest
 
-from tests.training.distributed.launching import Launched, launch
+from tests.training.distributed.torchrun import Launched, launch
 
 
 @pytest.fixture(scope="module")

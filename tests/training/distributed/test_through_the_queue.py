@@ -6,7 +6,7 @@ from pathlib import Path
 from bso.domain.trial import Outcome
 from bso_migrations import upgrade
 from tests.integration.workers.fixtures import StartWorker, start_worker
-from tests.training.distributed.launching import launch
+from tests.training.distributed.torchrun import launch
 
 __all__ = ["start_worker"]
 

@@ -32,7 +32,7 @@ class ReachableOptimizer:
         self.problem: Problem | None = None  # what everything is answered with, if set
         self.requests: list[Request] = []
         self.is_closed = False
-        self._engine = Engine(self.store, rules)
+        self.engine = Engine(self.store, rules)
 
     async def start(self) -> None:
         self.is_closed = False
@@ -43,7 +43,7 @@ class ReachableOptimizer:
         self.requests.append(request)
         if self.problem is not None:
             return self.problem
-        answers = await self._engine.execute([decode_command(encode_command(request))])
+        answers = await self.engine.execute([decode_command(encode_command(request))])
         if isinstance(request.command, self.loses_answers_to):
             raise Unreachable("the answer was lost")
         return answers[0].reply
@@ -70,7 +70,7 @@ class ReachableOptimizer:
 
         async def reap() -> None:
             lapsed = await self.store.lapsed_leases()
-            await self._engine.execute([expiry_of(lease) for lease in lapsed])
+            await self.engine.execute([expiry_of(lease) for lease in lapsed])
 
         asyncio.run(reap())
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bso_client import BatchSizeOptimizer, JobSpec
+from bso_client.delivery.left_behind import contents
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, ScriptedMonitor, job_spec
 
 __all__ = [
@@ -24,16 +25,6 @@ __all__ = [
 MakeOptimizer = Callable[..., BatchSizeOptimizer]
 
 
-def has_delivered(bso: BatchSizeOptimizer) -> bool:
-    """Whether nothing waits for the optimizer any more, so that the next report waits for its judgement.
-
-    That the optimizer has a command comes earlier: the client does not know of the answer yet.
-    """
-    contact = bso._session._contact
-    assert contact is not None
-    return contact.outbox.waiting == 0
-
-
 @pytest.fixture
 def optimizer() -> ReachableOptimizer:
     return ReachableOptimizer()
@@ -49,6 +40,15 @@ def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("BSO_URL", "BSO_JOB_ID", "BSO_RECURRENCE_ID", "WORLD_SIZE", "RANK", "SLURM_JOB_ID", "PBS_JOBID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("BSO_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def has_delivered(no_environment: None, tmp_path: Path) -> Callable[[], bool]:
+    """Whether nothing that was kept waits for the optimizer any more: the next report waits for its judgement.
+
+    That the optimizer has a command comes earlier: the client does not know of the answer yet.
+    """
+    return lambda: not any(found.letters for found in contents(tmp_path / "state"))
 
 
 @pytest.fixture

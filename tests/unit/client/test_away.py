@@ -2,6 +2,7 @@ import asyncio
 import logging
 import math
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from bso_client import BatchSizeOptimizer, Misconfigured, Outcome, Refused, Spec
 from bso_client.delivery.left_behind import contents
 from tests.servers.waiting import eventually
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor, job_spec
-from tests.unit.client.fixtures import MakeOptimizer, has_delivered
+from tests.unit.client.fixtures import MakeOptimizer
 
 
 class OutOfMemoryError(RuntimeError):
@@ -46,7 +47,7 @@ def test_what_keeps_a_training_from_beginning_is_one_error_and_not_a_chain(
 
 
 def test_a_job_that_is_known_here_goes_on_with_the_best_size_last_heard_of(
-    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, monitor: ScriptedMonitor
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, monitor: ScriptedMonitor, has_delivered: Callable[[], bool]
 ) -> None:
     first = make_bso()
     one_converged_recurrence(first)  # 64
@@ -62,7 +63,7 @@ def test_a_job_that_is_known_here_goes_on_with_the_best_size_last_heard_of(
         with trial:
             trial.on_evaluate(0.5)
             optimizer.is_away = False
-            eventually(lambda: has_delivered(bso))
+            eventually(has_delivered)
             assert (trial.trial_number, len(optimizer.commands(ReportEpoch))) == (3, 3)
             trial.on_evaluate(0.95)
 
@@ -121,7 +122,10 @@ def test_a_whole_recurrence_alone_is_delivered_when_the_way_is_back(
 
 
 def test_reports_in_mid_training_are_kept_and_delivered_in_order(
-    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+    bso: BatchSizeOptimizer,
+    optimizer: ReachableOptimizer,
+    caplog: pytest.LogCaptureFixture,
+    has_delivered: Callable[[], bool],
 ) -> None:
     for trial in bso.trials():
         with trial:
@@ -130,7 +134,7 @@ def test_reports_in_mid_training_are_kept_and_delivered_in_order(
             trial.on_evaluate(0.2)
             trial.on_evaluate(0.3)
             optimizer.is_away = False
-            eventually(lambda: has_delivered(bso))
+            eventually(has_delivered)
             assert len(optimizer.commands(ReportEpoch)) == 3
             trial.on_evaluate(0.95)
 
@@ -193,13 +197,15 @@ def test_the_client_knows_target_divergence_and_max_epochs_itself(
     eventually(lambda: optimizer.trials()[0].outcome is outcome)
 
 
-def test_a_report_whose_answer_was_lost_is_judged_once(bso: BatchSizeOptimizer, optimizer: ReachableOptimizer) -> None:
+def test_a_report_whose_answer_was_lost_is_judged_once(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, has_delivered: Callable[[], bool]
+) -> None:
     for trial in bso.trials():
         with trial:
             optimizer.loses_answers_to = (ReportEpoch,)
             trial.on_evaluate(0.1)
             optimizer.loses_answers_to = ()
-            eventually(lambda: has_delivered(bso))
+            eventually(has_delivered)
             assert len(optimizer.commands(ReportEpoch)) == 2
             trial.on_evaluate(0.95)
 
@@ -208,14 +214,16 @@ def test_a_report_whose_answer_was_lost_is_judged_once(bso: BatchSizeOptimizer, 
     assert optimizer.event_types().count("EpochReported") == 2
 
 
-def test_a_begin_whose_answer_was_lost_is_replaced(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+def test_a_begin_whose_answer_was_lost_is_replaced(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, has_delivered: Callable[[], bool]
+) -> None:
     one_converged_recurrence(make_bso())
     bso = make_bso()
     optimizer.loses_answers_to = (BeginTrial,)
     assert bso.get_batch_size() == 64
     bso.on_train_begin()
     optimizer.loses_answers_to = ()
-    eventually(lambda: has_delivered(bso))
+    eventually(has_delivered)
     assert len(optimizer.trials()) == 3
     bso.on_evaluate(0.95)
 
@@ -315,7 +323,7 @@ def test_what_could_not_be_delivered_at_the_end_is_kept_and_a_warning_says_where
 
 
 def test_what_earlier_trainings_have_left_goes_first_when_an_outage_ends_in_mid_training(
-    make_bso: MakeOptimizer, optimizer: ReachableOptimizer
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, has_delivered: Callable[[], bool]
 ) -> None:
     first = make_bso()
     first.get_batch_size()
@@ -330,7 +338,7 @@ def test_what_earlier_trainings_have_left_goes_first_when_an_outage_ends_in_mid_
         with trial:
             trial.on_evaluate(0.5, epoch=1.0)
             optimizer.is_away = False
-            eventually(lambda: has_delivered(bso))
+            eventually(has_delivered)
             trial.on_evaluate(0.95, epoch=3.0)
     bso.close()
     assert [report.epoch for report in optimizer.commands(ReportEpoch)] == [2.0, 1.0, 3.0]
@@ -365,7 +373,7 @@ def test_a_journal_that_cannot_be_read_holds_up_no_training(
 
 
 def test_a_known_job_registers_again_when_the_way_is_back(
-    make_bso: MakeOptimizer, optimizer: ReachableOptimizer
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, has_delivered: Callable[[], bool]
 ) -> None:
     one_converged_recurrence(make_bso())
     optimizer.is_away = True
@@ -374,7 +382,7 @@ def test_a_known_job_registers_again_when_the_way_is_back(
     bso.on_train_begin()
     bso.on_evaluate(0.1)
     optimizer.is_away = False
-    eventually(lambda: has_delivered(bso))
+    eventually(has_delivered)
 
     kinds = [type(request.command) for request in optimizer.requests][-3:]
     assert kinds == [RegisterJob, BeginTrial, ReportEpoch]
@@ -445,7 +453,7 @@ def test_who_waits_for_an_answer_is_told_for_how_long(make_bso: MakeOptimizer) -
 
 
 def test_what_is_refused_after_an_outage_is_set_aside_with_the_reason(
-    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path, has_delivered: Callable[[], bool]
 ) -> None:
     for trial in bso.trials():
         with trial:
@@ -453,7 +461,7 @@ def test_what_is_refused_after_an_outage_is_set_aside_with_the_reason(
             trial.on_evaluate(0.1)
             optimizer.problem = Problem(type="unknown_job", title="There is no such job", detail="it was deleted")
             optimizer.is_away = False
-            eventually(lambda: has_delivered(bso))
+            eventually(has_delivered)
             optimizer.problem = None
             trial.call_off("seen enough")
     [found] = contents(tmp_path / "state")

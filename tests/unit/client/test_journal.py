@@ -307,7 +307,7 @@ async def lapse(optimizer: ReachableOptimizer) -> None:
     from bso.service.leases import expiry_of
 
     optimizer.now += timedelta(days=8)
-    await optimizer._engine.execute([expiry_of(lease) for lease in await optimizer.store.lapsed_leases()])
+    await optimizer.engine.execute([expiry_of(lease) for lease in await optimizer.store.lapsed_leases()])
 
 
 async def test_what_a_deleted_job_refuses_is_set_aside_with_the_reason(

@@ -1,6 +1,7 @@
 # ruff: noqa: PT012  # what a user writes has more than one statement
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +12,7 @@ from bso.domain.trial import TrialState
 from bso_client import BatchSizeOptimizer, CannotResume, Outcome, WrongOrder
 from tests.servers.waiting import eventually
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor, job_spec
-from tests.unit.client.fixtures import MakeOptimizer, has_delivered
+from tests.unit.client.fixtures import MakeOptimizer
 
 
 def preempted(make_bso: MakeOptimizer, *, epochs: int = 1, lost_epochs: int = 0) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def test_a_state_is_loaded_before_the_batch_size(bso: BatchSizeOptimizer) -> Non
 
 
 def test_a_resumption_out_of_reach_goes_on_and_is_told_later(
-    make_bso: MakeOptimizer, optimizer: ReachableOptimizer
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, has_delivered: Callable[[], bool]
 ) -> None:
     state = preempted(make_bso)
     optimizer.is_away = True
@@ -144,7 +145,7 @@ def test_a_resumption_out_of_reach_goes_on_and_is_told_later(
     bso.on_train_begin()
     bso.on_evaluate(0.2)
     optimizer.is_away = False
-    eventually(lambda: has_delivered(bso))
+    eventually(has_delivered)
     assert len(optimizer.commands(ReportEpoch)) == 2
     bso.on_evaluate(0.95)
 

@@ -29,10 +29,11 @@ DOCUMENT: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 OFFICIAL_SCHEMA = Path(__file__).parents[3] / ".cache/asyncapi/3.0.0.json"
 
 
-def check(message: bytes, key: str) -> None:
-    """Raise unless the message is as the document describes it."""
+def differences(message: bytes, key: str) -> list[object]:
+    """In what the message is not as the document describes it."""
     payload = DOCUMENT["components"]["messages"][key]["payload"]
-    jsonschema.Draft7Validator({**payload, "components": DOCUMENT["components"]}).validate(json.loads(message))
+    validator = jsonschema.Draft7Validator({**payload, "components": DOCUMENT["components"]})
+    return list(validator.iter_errors(json.loads(message)))
 
 
 def command_message(command: do.Command) -> bytes:
@@ -91,8 +92,9 @@ def test_every_message_is_described_and_travels_on_a_channel() -> None:
 
 
 def test_every_schema_is_one() -> None:
-    for schema in DOCUMENT["components"]["schemas"].values():
-        jsonschema.Draft7Validator.check_schema(schema)
+    schema_of_schemas = jsonschema.Draft7Validator(jsonschema.Draft7Validator.META_SCHEMA)
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        assert not list(schema_of_schemas.iter_errors(schema)), name
 
 
 def test_the_channels_are_those_of_the_broker() -> None:
@@ -115,19 +117,19 @@ def test_every_command_that_can_be_sent_is_as_described(command: do.Command) -> 
         message = command_message(command)
     except (MalformedMessage, ValueError):
         return  # it cannot be sent
-    check(message, f"command.{wire_name(type(command))}")
+    assert not differences(message, f"command.{wire_name(type(command))}")
 
 
 def test_whole_lives_of_jobs_are_as_described() -> None:
     for life in (a_life_in_full(), a_life_of_refusals()):
         for reply in life.replies:
             message = encode_reply(reply, command_id=command_id(1), job_id="job")
-            check(message, f"reply.{wire_name(type(reply))}")
+            assert not differences(message, f"reply.{wire_name(type(reply))}")
         for seq, event in enumerate(life.history, start=1):
             recorded = RecordedEvent(
                 job_id="job", seq=seq, recorded_at=THE_EPOCH, command_id=command_id(seq), part=0, event=event
             )
-            check(encode_event(recorded), f"event.{wire_name(type(event))}")
+            assert not differences(encode_event(recorded), f"event.{wire_name(type(event))}")
 
 
 def test_each_command_is_answered_as_described() -> None:
@@ -139,8 +141,7 @@ def test_each_command_is_answered_as_described() -> None:
 def test_a_message_that_differs_is_not_as_described() -> None:
     message = json.loads(command_message(do.AllowBatchSize(batch_size=32)))
     for wrong in ({"schema": "2.0"}, {"type": "delete_job"}, {"job_id": "a/b"}, {"body": {"batch_size": "many"}}):
-        with pytest.raises(jsonschema.ValidationError):
-            check(json.dumps(message | wrong).encode(), "command.allow_batch_size")
+        assert differences(json.dumps(message | wrong).encode(), "command.allow_batch_size")
 
 
 def a_life_in_full() -> JobLife:

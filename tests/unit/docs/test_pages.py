@@ -1,5 +1,6 @@
 """What the pages say can be done: commands and options exist, links lead somewhere, the first example runs."""
 
+import ast
 import os
 import re
 import shlex
@@ -113,7 +114,9 @@ def test_every_make_target_in_the_pages_exists() -> None:
 def test_every_python_block_is_python() -> None:
     for page in PAGES:
         for body in blocks(page, "python"):
-            compile(body, page.name, "exec")
+            parsed = ast.parse(body, page.name)
+            assert parsed.body, f"{page}: an empty block"
+            compile(parsed, page.name, "exec")
 
 
 HOPELESS = "target_metric=5, max_epochs=1, max_attempts=1"

@@ -18,7 +18,7 @@ from bso.service.engine import Engine
 from bso.service.errors import Unstorable
 from bso.service.memory import InMemoryStore
 from bso.service.records import LoggedEvent
-from tests.contract.storage.training import JOB, ask, begin, folded, registration, report, whole_history
+from tests.contract.storage.job_requests import JOB, ask, begin, folded, registration, report, whole_history
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from bso.schema.codec import wire_name
 from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
 from bso.service.records import StoredEvent
-from tests.contract.storage.training import ask, begin, registration, report
+from tests.contract.storage.job_requests import ask, begin, registration, report
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 

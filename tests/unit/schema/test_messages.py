@@ -292,8 +292,10 @@ def test_only_known_users_stand_in_a_request() -> None:
         st.sampled_from(("schema", "type", "command_id", "job_id", "body", "spec", "trace", "seq")), inner, max_size=5),
     max_leaves=10).map(lambda value: json.dumps(value).encode()))  # fmt: skip
 def test_whatever_arrives_is_read_or_rejected(message: bytes) -> None:
-    for read_it in (codec.decode_command, codec.decode_reply, codec.decode_event):
+    kinds = ((codec.decode_command, Request), (codec.decode_reply, Reply), (codec.decode_event, RecordedEvent))
+    for read_it, kind in kinds:
         try:
-            read_it(message)
+            found = read_it(message)
         except Rejected:
             continue
+        assert isinstance(found, kind)

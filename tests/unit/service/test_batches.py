@@ -27,7 +27,7 @@ from bso.schema.codec import event_payload, reply_payload
 from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
-from tests.contract.storage.training import HARDWARE, SPEC, assert_log_equals_tables, whole_history
+from tests.contract.storage.job_requests import HARDWARE, SPEC, assert_log_equals_tables, whole_history
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOBS = ("one", "two")

@@ -29,7 +29,7 @@ from bso.service.ports import UnitOfWork
 from bso.service.records import ChangeSet, JobChange
 from bso.service.serialization import SnapshotReader, read_snapshot
 from tests.contract.storage.doubles import HeldCommit, Step, SteppedStore, rule_that_breaks_on, rule_that_takes
-from tests.contract.storage.training import JOB, ask, begin, beginning, registration, report, whole_history
+from tests.contract.storage.job_requests import JOB, ask, begin, beginning, registration, report, whole_history
 
 IMPATIENT = Patience(attempts=4, longest_pause_s=0.001)
 
@@ -155,7 +155,7 @@ async def damage(store: InMemoryStore, job_id: str, state: str) -> None:
     """Overwrite a job's stored state."""
     async with store.unit_of_work() as uow:
         stored = (await uow.lock([job_id], creating=()))[job_id]
-        snapshot = replace(store._tables.jobs[job_id].snapshot, state=state)
+        snapshot = replace(store.tables.jobs[job_id].snapshot, state=state)
         change = JobChange(job_id=job_id, last_seq=stored.last_seq, snapshot=snapshot)
         await uow.save(ChangeSet(now=datetime.now(UTC), jobs=(change,)))
         await uow.commit()
@@ -166,10 +166,10 @@ async def test_an_earlier_report_that_only_a_newer_release_can_read_is_waited_fo
     await ask(engine, registration())
     trial = await begin(engine)
     await ask(engine, report(trial, 1.0), report(trial, 2.0))
-    for event_id, event in store._tables.events.items():
+    for event_id, event in store.tables.events.items():
         if event.new.epoch == 1.0:
             newer = replace(event.new, payload='{"of": "a newer release"}')
-            store._tables.events[event_id] = replace(event, new=newer)
+            store.tables.events[event_id] = replace(event, new=newer)
     with pytest.raises(StateTooNew):
         await engine.execute([report(trial, 1.0)])
 

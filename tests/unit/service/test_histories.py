@@ -18,7 +18,7 @@ from bso.service.memory import InMemoryStore
 from bso.service.records import LoggedEvent, NewEvent, StoredEvent
 from bso.service.retention import prune_events, purge_jobs
 from bso.service.serialization import epoch_report_of, recorded_from
-from tests.contract.storage.training import (
+from tests.contract.storage.job_requests import (
     JOB,
     Campaign,
     ask,
@@ -96,8 +96,8 @@ async def test_a_job_without_a_log_is_empty() -> None:
 
 async def test_a_job_that_nobody_has_deleted_meanwhile_is_not_purged(store: InMemoryStore) -> None:
     await ask(Engine(store), registration())
-    store._tables.jobs[JOB] = replace(
-        store._tables.jobs[JOB], snapshot=replace(store._tables.jobs[JOB].snapshot, is_deleted=True)
+    store.tables.jobs[JOB] = replace(
+        store.tables.jobs[JOB], snapshot=replace(store.tables.jobs[JOB].snapshot, is_deleted=True)
     )
     assert await purge_jobs(store, deleted_before=SOON) == ()
 
@@ -113,7 +113,7 @@ async def test_a_reply_of_a_newer_release_is_no_poison(store: InMemoryStore) -> 
     engine = Engine(store)
     asked = registration()
     await ask(engine, asked)
-    store._tables.replies[asked.command_id] = replace(store._tables.replies[asked.command_id], type="from_the_future")
+    store.tables.replies[asked.command_id] = replace(store.tables.replies[asked.command_id], type="from_the_future")
     with pytest.raises(Retryable, match="cannot be read by this release"):
         await engine.execute([asked])
 

@@ -115,8 +115,13 @@ def test_a_link_to_a_network_file_system_is_followed(tmp_path: Path, mounts: Pat
 
 
 def test_this_machine_is_local(tmp_path: Path) -> None:
-    require_local(tmp_path / "bso.sqlite")
+    store = open_store(f"sqlite:///{tmp_path / 'bso.sqlite'}")
+    assert store.engine.url.database == str(tmp_path / "bso.sqlite")
 
 
-def test_where_mounts_are_not_told_everything_passes() -> None:
-    require_local(Path("/home/me/bso.sqlite"), mounts=Path("/nowhere/mountinfo"))
+def test_where_mounts_are_not_told_everything_passes(mounts: Path) -> None:
+    place = Path("/home/me/bso.sqlite")
+    with pytest.raises(Misconfigured):
+        require_local(place, mounts=mounts)
+    mounts.unlink()
+    require_local(place, mounts=mounts)

@@ -13,7 +13,7 @@ from bso.domain.trial import Outcome, Trial, TrialState
 from bso.service.errors import Unstorable
 from bso.storage.rows import Moment, trial_from, trial_row
 from bso.storage.tables import trial as trial_table
-from tests.contract.storage.training import HARDWARE, JOB
+from tests.contract.storage.job_requests import HARDWARE, JOB
 
 TRIAL = Trial(
     trial_number=3,

@@ -2,14 +2,10 @@
 
 import asyncio
 
-import pytest
-
-from bso_workers import lifecycle
 from bso_workers.lifecycle import ExitCode, Tasks, run_together
 
 
-async def test_a_loop_that_swallows_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "_CANCEL_AGAIN_S", 0.01)
+async def test_a_loop_that_swallows_a_cancellation_is_cancelled_again() -> None:
     swallowed: list[bool] = []
     running = asyncio.Event()
 
@@ -29,5 +25,6 @@ async def test_a_loop_that_swallows_a_cancellation_is_cancelled_again(monkeypatc
     async def drain(_: Tasks) -> None:
         """Nothing is under way."""
 
-    assert await run_together({"deaf": deaf}, until=until, drain=drain) is ExitCode.DRAINED
+    ended = await run_together({"deaf": deaf}, until=until, drain=drain, cancel_again_s=0.01)
+    assert ended is ExitCode.DRAINED
     assert swallowed == [True]

@@ -23,7 +23,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeGpus:
 @pytest.fixture
 def make_power_limit(tmp_path: Path) -> Iterator[MakePowerLimit]:
     """Made with few steps per limit, and closed at the end of the test."""
-    limits._logged.clear()  # a process logs it once
+    limits.logged.clear()  # a process logs it once
     made: list[PowerLimitOptimizer] = []
 
     def make(bso: Any = None, **options: Any) -> PowerLimitOptimizer:

@@ -5,7 +5,7 @@ import sys
 import torch.distributed as dist
 
 from bso_client.distributed.torch_ranks import TorchRanks
-from tests.training.distributed.telling import RANK, job_spec, join, make_bso, said, say
+from tests.training.distributed.rank_notes import RANK, job_spec, join, make_bso, said, say
 
 RANK_TIMEOUT_S = 15.0
 

@@ -7,7 +7,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from tests.training.distributed.telling import FOLDER, LAUNCH, RANK, ScriptedMonitor, join, make_bso, say
+from tests.training.distributed.rank_notes import FOLDER, LAUNCH, RANK, ScriptedMonitor, join, make_bso, say
 
 victim, has_checkpoint = int(sys.argv[1]), sys.argv[2] == "checkpoint"
 checkpoint = FOLDER / "checkpoint.pt"

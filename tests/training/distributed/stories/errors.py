@@ -4,7 +4,7 @@ import torch.distributed as dist
 
 from bso.domain.replies import Problem
 from bso_client import BatchSizeOptimizer
-from tests.training.distributed.telling import RANK, job_spec, join, make_bso, options, said, say
+from tests.training.distributed.rank_notes import RANK, job_spec, join, make_bso, options, said, say
 
 
 class Refusing:

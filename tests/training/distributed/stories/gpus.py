@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import torch.distributed as dist
 
 from tests.fakes.gpus import FakeGpus
-from tests.training.distributed.telling import RANK, job_spec, join, make_bso, say
+from tests.training.distributed.rank_notes import RANK, job_spec, join, make_bso, say
 
 cupy = ModuleType("cupy")  # what Zeus waits with in its place: the PyTorch of these tests knows no CUDA
 cupy.cuda = SimpleNamespace(Device=lambda index: SimpleNamespace(synchronize=lambda: None))  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 
-from tests.training.distributed.telling import RANK, join, make_bso, say
+from tests.training.distributed.rank_notes import RANK, join, make_bso, say
 
 number = signal.Signals[sys.argv[1]]
 

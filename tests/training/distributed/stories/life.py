@@ -6,7 +6,7 @@ import os
 import torch.distributed as dist
 
 from bso_client import AsyncBatchSizeOptimizer
-from tests.training.distributed.telling import RANK, job_spec, join, make_bso, options, said, say
+from tests.training.distributed.rank_notes import RANK, job_spec, join, make_bso, options, said, say
 
 
 def leave_early() -> None:

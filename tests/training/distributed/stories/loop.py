@@ -4,7 +4,7 @@ import logging
 
 import torch.distributed as dist
 
-from tests.training.distributed.telling import FOLDER, RANK, ScriptedMonitor, join, make_bso, say
+from tests.training.distributed.rank_notes import FOLDER, RANK, ScriptedMonitor, join, make_bso, say
 
 logging.basicConfig(filename=FOLDER / f"log-{RANK}", level=logging.INFO, format="%(levelname)s %(message)s")
 join()

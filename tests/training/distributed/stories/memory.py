@@ -5,7 +5,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from tests.training.distributed.telling import RANK, join, make_bso, said, say
+from tests.training.distributed.rank_notes import RANK, join, make_bso, said, say
 
 where = sys.argv[1]
 join()

@@ -24,7 +24,7 @@ def _this_machine(monkeypatch: pytest.MonkeyPatch, gpus: FakeGpus, powercap: Fak
     monkeypatch.setenv("BSO_POWERCAP_DIR", str(powercap.root))
     for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(energy_monitor, "_warned", set())
+    monkeypatch.setattr(energy_monitor, "warned", set())
 
 
 def trial_of(optimizer: ReachableOptimizer, *meanwhile: Callable[[], None], **options: Any) -> Trial:

@@ -135,7 +135,7 @@ def test_progress_may_be_counted_in_samples(trial: Trial) -> None:
 
 
 def test_a_sentence_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("bso_client.integrations.reporter._said", set())
+    monkeypatch.setattr("bso_client.integrations.reporter.said", set())
     for _ in range(2):
         warn_once(["eval_steps is rarely meant"])
 

@@ -1,4 +1,4 @@
-"""Trainings, as the stores' tests tell them: commands with ids, and what came of them."""
+"""Requests of trainings under ids of their own, and what stores have of what came of them."""
 
 import random
 import uuid
