@@ -66,7 +66,7 @@ class InMemoryTables:
 
 
 class InMemoryStore:
-    """Units of work one after another, over dictionaries. ``clock`` gives the time, in UTC."""
+    """Units of work one after another, over ``tables``. ``clock`` gives the time, in UTC."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock

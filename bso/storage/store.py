@@ -61,7 +61,8 @@ def open_store(url: str, *, limits: ConnectionLimits = _DEFAULT_LIMITS, has_outb
 class SqlStore:
     """Jobs, trials and events in an SQL database. ``has_outbox``: events wait until they are marked as published.
 
-    ``file`` is that of an SQLite database, which is never made by opening it.
+    ``file`` is that of an SQLite database, which is never made by opening it. ``engine`` is SQLAlchemy's, for SQL that
+    no method here stands for; ``read_timeout_s`` is how long whatever is not a unit of work may take.
     """
 
     def __init__(

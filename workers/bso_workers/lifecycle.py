@@ -70,7 +70,10 @@ async def run_together(
     drain: Callable[[Tasks], Awaitable[None]],
     cancel_again_s: float = 2.0,
 ) -> ExitCode:
-    """Run the loops until a signal to stop, then drain and end them. A loop that fails or ends by itself ends all."""
+    """Run the loops until a signal to stop, then drain and end them. A loop that fails or ends by itself ends all.
+
+    One that goes on although it was cancelled is cancelled again, every ``cancel_again_s``.
+    """
     is_draining = asyncio.Event()
     exit_code = ExitCode.DRAINED
     try:

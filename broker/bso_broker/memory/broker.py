@@ -18,7 +18,7 @@ class MemoryBroker:
 
     Commands stay until they are settled, come again after a requeue or an outage, die after too many deliveries or when
     they expire, and a call survives an outage. ``go_away()`` and ``come_back()`` cause one, as a restarted RabbitMQ
-    would.
+    would. ``wire`` is what its parts are made with; a part that fails is made with it, too.
     """
 
     def __init__(self, *, user: str = "guest", operators: Collection[str] = ()) -> None:
