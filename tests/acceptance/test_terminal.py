@@ -286,5 +286,5 @@ def test_the_demo_reads_well(bso: Command, tmp_path: Path, width: int) -> None:
     named = re.search(r"means of (\d+) recurrences and (\d+) trainings, 5 of them run to compare", conclusion)
     assert named is not None, conclusion
     rows = {line.split()[0]: line for line in whole.splitlines() if re.match(r"\s*\d+ ", line)}
-    converged = re.findall(r" (\d+) ", rows["256"])[1]
+    converged = re.findall(r" (\d+) ", rows["256"])[2]
     assert (int(named[1]), int(converged) + 5) == (5, int(named[2]))

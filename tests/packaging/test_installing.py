@@ -46,7 +46,7 @@ USES: dict[str, tuple[tuple[str, ...], int, str]] = {
         1,
         "127.0.0.1",
     ),
-    "demo": (("bso", "demo", "--recurrences", "1"), 0, "in 1 recurrence"),
+    "demo": (("bso", "demo", "--recurrences", "1"), 0, "recurrence 1 of 1"),
     "gpu": (("bso", "monitor", "--count", "1"), 1, "no energy meter is readable here"),
 }
 
