@@ -1,4 +1,4 @@
-"""``bso demo``: the whole of bso on a real training job, in less than a minute."""
+"""``bso demo``: the whole of bso on a real training job."""
 
 from __future__ import annotations
 
