@@ -31,7 +31,7 @@ class SourceOfBoth(LogPages, Tables, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class JobCheck:
     """What came of a job's check. ``problem`` says why its log cannot be folded, if so.
 
     ``trials_before_log`` and ``profiles_before_log`` count rows that are older than the log, and so cannot be checked.
@@ -51,7 +51,7 @@ class Verdict:
         return self.problem is None and not self.differences
 
 
-async def verify(store: SourceOfBoth, job_id: str) -> Verdict:
+async def verify(store: SourceOfBoth, job_id: str) -> JobCheck:
     """Compare a job's tables with its log, both of one store, at one moment; the job may be in use meanwhile."""
     try:
         return await _verified(store, job_id)
@@ -59,7 +59,7 @@ async def verify(store: SourceOfBoth, job_id: str) -> Verdict:
         return _broken(Folding(job_id), error)
 
 
-async def _verified(store: SourceOfBoth, job_id: str) -> Verdict:
+async def _verified(store: SourceOfBoth, job_id: str) -> JobCheck:
     rows = await store.job_rows(job_id)
     for _ in range(_TRIES):
         verdict = await _compared(store, rows, job_id, up_to=rows.last_logged_seq)
@@ -72,7 +72,7 @@ async def _verified(store: SourceOfBoth, job_id: str) -> Verdict:
     return await _compared(store, rows, job_id, up_to=rows.last_logged_seq)
 
 
-async def verify_against(log: LogPages, tables: Tables, job_id: str) -> Verdict:
+async def verify_against(log: LogPages, tables: Tables, job_id: str) -> JobCheck:
     """Compare a job's tables with a log from elsewhere, of which the tables may be ahead."""
     try:
         rows = await tables.job_rows(job_id)
@@ -85,22 +85,22 @@ async def verify_against(log: LogPages, tables: Tables, job_id: str) -> Verdict:
     return verdict
 
 
-async def verify_log(log: LogPages, job_id: str) -> Verdict:
+async def verify_log(log: LogPages, job_id: str) -> JobCheck:
     """Check that a log can be folded from its beginning, or a snapshot, to its end; compare with no table."""
     folding = Folding(job_id)
     try:
         found = await _fold(folding, log, up_to=None)
         if not folding.events:
-            return Verdict(job_id=job_id, events=0, trials=0, problem="the log holds no event of it")
+            return JobCheck(job_id=job_id, events=0, trials=0, problem="the log holds no event of it")
         folding.require_whole()
         expected_rows(folding)
     except (Rejected, StateTooNew) as error:
         return _broken(folding, error)
     found += snapshot_differences(folding)
-    return Verdict(job_id=job_id, events=folding.events, trials=len(folding.trials), differences=found)
+    return JobCheck(job_id=job_id, events=folding.events, trials=len(folding.trials), differences=found)
 
 
-async def _compared(log: LogPages, rows: JobRows, job_id: str, *, up_to: int | None) -> Verdict:
+async def _compared(log: LogPages, rows: JobRows, job_id: str, *, up_to: int | None) -> JobCheck:
     folding = Folding(job_id)
     try:
         found = await _fold(folding, log, up_to=up_to)
@@ -117,7 +117,7 @@ async def _compared(log: LogPages, rows: JobRows, job_id: str, *, up_to: int | N
         if (row["batch_size"], row["hardware_key"]) not in expected.power_profiles
         and profile_precedes_log(folding, row)
     ]
-    return Verdict(
+    return JobCheck(
         job_id=job_id,
         events=folding.events,
         trials=len(expected.trials),
@@ -154,15 +154,15 @@ def _beside_payload(logged: LoggedEvent, expected: object) -> list[Difference]:
     ]
 
 
-def _without_log(rows: JobRows, job_id: str) -> Verdict:
+def _without_log(rows: JobRows, job_id: str) -> JobCheck:
     if rows.job is None and not rows.trials and not rows.power_profiles:
-        return Verdict(job_id=job_id, events=0, trials=0, problem="neither the log nor the tables hold anything of it")
+        return JobCheck(job_id=job_id, events=0, trials=0, problem="neither the log nor the tables hold anything of it")
     held = [f"{len(rows.trials)} trials", f"{len(rows.power_profiles)} power profiles"]
     held = ["a job", *held] if rows.job is not None else held
-    return Verdict(
+    return JobCheck(
         job_id=job_id, events=0, trials=0, problem=f"the log holds no event of it, the tables {', '.join(held)}"
     )
 
 
-def _broken(folding: Folding, error: Exception) -> Verdict:
-    return Verdict(job_id=folding.job.job_id, events=folding.events, trials=len(folding.trials), problem=str(error))
+def _broken(folding: Folding, error: Exception) -> JobCheck:
+    return JobCheck(job_id=folding.job.job_id, events=folding.events, trials=len(folding.trials), problem=str(error))

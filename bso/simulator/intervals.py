@@ -13,7 +13,7 @@ _SEED = 20230417
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class MeanEstimate:
     """A mean and the half width of its 95 % interval; None where there is nothing to estimate it from."""
 
     mean: float | None
@@ -41,18 +41,18 @@ class Bootstrap:
                     weights[:, case, :] = of_seeds
         self._weights = weights.reshape(RESAMPLES, -1)
 
-    def estimate(self, values: NDArray[np.float64]) -> Estimate:
+    def estimate(self, values: NDArray[np.float64]) -> MeanEstimate:
         """The mean of values of shape (cases, seeds); NaN marks those that do not exist."""
         assert values.shape == self._shape, f"expected {self._shape}, got {values.shape}"
         flat = values.reshape(-1)
         exists = ~np.isnan(flat)
         if not exists.any():
-            return Estimate(mean=None, ci95=None)
+            return MeanEstimate(mean=None, ci95=None)
         mean = float(flat[exists].mean())
         if not self._is_possible or exists.sum() == 1:
-            return Estimate(mean=mean, ci95=None)
+            return MeanEstimate(mean=mean, ci95=None)
         totals = self._weights @ np.where(exists, flat, 0.0)
         counts = self._weights @ exists.astype(np.float64)
         means = totals[counts > 0] / counts[counts > 0]
         low, high = np.quantile(means, (0.025, 0.975))
-        return Estimate(mean=mean, ci95=float(high - low) / 2)
+        return MeanEstimate(mean=mean, ci95=float(high - low) / 2)

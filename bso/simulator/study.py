@@ -25,7 +25,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class StudySettings:
     """What all simulations of a study have in common; the fields are those of ``simulate``."""
 
     spec_overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class CaseRuns:
 def study(
     cases: Sequence[Case],
     seeds: Sequence[int],
-    settings: Settings,
+    settings: StudySettings,
     *,
     processes: int = 1,
     on_done: Callable[[Run], None] = lambda _: None,
@@ -65,7 +65,7 @@ def study(
     )
 
 
-def run_case(case: Case, seed: int, settings: Settings) -> Run:
+def run_case(case: Case, seed: int, settings: StudySettings) -> Run:
     """One simulation."""
     if case.submissions is None:
         return simulate(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bso.simulator.intervals import Bootstrap, Estimate
+from bso.simulator.intervals import Bootstrap, MeanEstimate
 from bso.simulator.problem import Problem
 from bso.simulator.run import Run
 from bso.simulator.study import CaseRuns
@@ -23,13 +23,13 @@ FULL = "full"
 class Measures:
     """By horizon (recurrences, as text, and "full"), and of whole runs. ``worst_run`` is the largest regret of one."""
 
-    regret: Mapping[str, Estimate]
-    cost_over_oracle: Mapping[str, Estimate]
-    cost_over_default: Mapping[str, Estimate]
-    wrong_share: Mapping[str, Estimate]
-    last5_energy_over_default: Estimate
-    last5_time_over_default: Estimate
-    tries_per_recurrence: Estimate
+    regret: Mapping[str, MeanEstimate]
+    cost_over_oracle: Mapping[str, MeanEstimate]
+    cost_over_default: Mapping[str, MeanEstimate]
+    wrong_share: Mapping[str, MeanEstimate]
+    last5_energy_over_default: MeanEstimate
+    last5_time_over_default: MeanEstimate
+    tries_per_recurrence: MeanEstimate
     worst_run: float
 
 
@@ -55,13 +55,13 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class PairedDifference:
     """One policy less another with the same luck, by horizon: negative where the first one is cheaper."""
 
     policy: str
     against: str
-    regret: Mapping[str, Estimate]
-    cost_over_oracle: Mapping[str, Estimate]
+    regret: Mapping[str, MeanEstimate]
+    cost_over_oracle: Mapping[str, MeanEstimate]
 
 
 def summarize(results: Sequence[CaseRuns]) -> Summary:
@@ -75,7 +75,7 @@ def summarize(results: Sequence[CaseRuns]) -> Summary:
     )
 
 
-def compare(results: Sequence[CaseRuns], others: Sequence[CaseRuns]) -> Difference:
+def compare(results: Sequence[CaseRuns], others: Sequence[CaseRuns]) -> PairedDifference:
     """The difference over all cases of two studies of the same cases with the same seeds.
 
     It is taken run by run, so what both policies met alike cancels out. Raises ValueError for different studies.
@@ -86,13 +86,13 @@ def compare(results: Sequence[CaseRuns], others: Sequence[CaseRuns]) -> Differen
             raise ValueError(f"expected the same cases and seeds, got {one.case.name} and {other.case.name}")
     bootstrap, horizons = _bootstrap(results), _horizons(results)
 
-    def less(quantity: Callable[[Run, int], float]) -> dict[str, Estimate]:
+    def less(quantity: Callable[[Run, int], float]) -> dict[str, MeanEstimate]:
         return {
             name: bootstrap.estimate(_at(results, horizon, quantity) - _at(others, horizon, quantity))
             for name, horizon in horizons.items()
         }
 
-    return Difference(
+    return PairedDifference(
         policy=results[0].runs[0].policy,
         against=others[0].runs[0].policy,
         regret=less(Run.regret),
@@ -114,10 +114,10 @@ def _case(result: CaseRuns) -> CaseSummary:
 def _measures(results: Sequence[CaseRuns]) -> Measures:
     bootstrap, horizons = _bootstrap(results), _horizons(results)
 
-    def of_runs(quantity: Callable[[Run], float]) -> Estimate:
+    def of_runs(quantity: Callable[[Run], float]) -> MeanEstimate:
         return bootstrap.estimate(_table(results, quantity))
 
-    def by_horizon(quantity: Callable[[Run, int], float]) -> dict[str, Estimate]:
+    def by_horizon(quantity: Callable[[Run, int], float]) -> dict[str, MeanEstimate]:
         return {name: bootstrap.estimate(_at(results, horizon, quantity)) for name, horizon in horizons.items()}
 
     return Measures(

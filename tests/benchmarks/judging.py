@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bso.simulator import Problem, Run
-from bso.simulator.study import Case, CaseRuns, Settings, study
+from bso.simulator.study import Case, CaseRuns, StudySettings, study
 from bso.simulator.world import World
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.resampling import Interval, Values, table_over
@@ -26,9 +26,9 @@ class Judging:
     def simulate(
         self, problems: Sequence[Problem], policy: str, *, seeds: Sequence[int] = (), **settings: Any
     ) -> tuple[CaseRuns, ...]:
-        """Runs of every problem with every seed; further arguments are fields of ``Settings``."""
+        """Runs of every problem with every seed; further arguments are fields of ``StudySettings``."""
         cases = [Case(name=problem.name, problem=problem) for problem in problems]
-        chosen = Settings(spec_overrides={"policy": policy}, **settings)
+        chosen = StudySettings(spec_overrides={"policy": policy}, **settings)
         return study(cases, seeds or self.seeds, chosen, processes=self.processes)
 
     def tell(  # noqa: PLR0917

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bso.domain.errors import Misconfigured
 from bso.domain.quantities import seconds
-from bso_cli.refusals import Refused
+from bso_cli.refusals import CommandRefused
 from bso_cli.settings import Places
 from bso_cli.terminal import print_notice
 
@@ -89,7 +89,7 @@ def require_existing_file(url: str) -> None:
 
 
 async def ask(places: Places, job_id: str, command: Command, expected: type[R]) -> R:
-    """Send one command, to the database where one is known, else through the broker. Raises Refused."""
+    """Send one command, to the database where one is known, else through the broker. Raises CommandRefused."""
     from bso.domain.commands import Request
     from bso.domain.replies import Problem
 
@@ -108,13 +108,13 @@ async def ask(places: Places, job_id: str, command: Command, expected: type[R]) 
         reply = await _call(places.optimizer_url, request)
     if isinstance(reply, Problem):
         advice = f"; {where_to_look}" if reply.type == "unknown_job" else ""
-        raise Refused(f"{reply.title}: {reply.detail}{advice}")
+        raise CommandRefused(f"{reply.title}: {reply.detail}{advice}")
     assert isinstance(reply, expected), f"expected {expected.__name__}, got {type(reply).__name__}"
     return reply
 
 
 async def describe(places: Places, job_id: str) -> JobDescription:
-    """What the optimizer knows of a job. Raises Refused where there is no such job."""
+    """What the optimizer knows of a job. Raises CommandRefused where there is no such job."""
     from bso.domain.commands import DescribeJob
     from bso.domain.replies import JobDescription
 

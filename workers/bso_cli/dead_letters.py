@@ -11,14 +11,14 @@ from rich.text import Text
 
 from bso.domain.quantities import NOTHING
 from bso_cli.options import BrokerOption, JsonOption, operators_broker
-from bso_cli.refusals import Group, Refused
+from bso_cli.refusals import CommandGroup, CommandRefused
 from bso_cli.terminal import HANG, counted, moment, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
     from bso_broker.dead_letters import DeadLetters
 
 app = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Look at commands that no worker could handle; send them again."
+    cls=CommandGroup, no_args_is_help=True, help="Look at commands that no worker could handle; send them again."
 )
 
 R = TypeVar("R")
@@ -70,7 +70,7 @@ def requeue(
     sent = _with_letters(url, lambda box: box.requeue(wanted))
     if wanted and sent < len(wanted):
         missed = f"{len(wanted) - sent} of {counted(len(wanted), 'id')} named no dead letter with a body"
-        raise Refused(f"{missed}, {sent} sent again; `bso dead-letters list` shows those that are there")
+        raise CommandRefused(f"{missed}, {sent} sent again; `bso dead-letters list` shows those that are there")
     if as_json:
         print_json({"requeued": sent})
     else:

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, here, known_types
-from bso_cli.refusals import Group
+from bso_cli.refusals import CommandGroup
 from bso_cli.settings import Places
 from bso_cli.terminal import HANG, counted, moment, print_json, print_notice, print_result, styled
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bso.service.records import StoredEvent
     from bso.service.retention import Pruned
 
-app = typer.Typer(cls=Group, no_args_is_help=True, help="Read the history of jobs, or follow it live.")
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Read the history of jobs, or follow it live.")
 
 LOOK_S = 0.5
 ROOM_BELOW = 1000

@@ -19,7 +19,7 @@ from bso_cli.access import NothingThere, ask, describe, reading
 from bso_cli.jobs_power import profile_tables
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import DatabaseOption, JobArgument, JsonOption, UrlOption, here
-from bso_cli.refusals import Group, Refused
+from bso_cli.refusals import CommandGroup, CommandRefused
 from bso_cli.settings import Places
 from bso_cli.terminal import (
     HANG,
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from bso.domain.trial import Trial
     from bso.service.records import PowerProfile
 
-app = typer.Typer(cls=Group, no_args_is_help=True, help="See what is known of each job, and why it was decided so.")
+app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="See what is known of each job, and why it was decided so."
+)
 
 
 @app.command("list")
@@ -135,7 +137,7 @@ def why(
         async with reading(database) as store:
             decisions = await jobs_decisions.decisions(store, job_id, trial_number=trial)
             if not decisions:
-                raise Refused(_nothing_recorded(job_id, trial))
+                raise CommandRefused(_nothing_recorded(job_id, trial))
             known = None if trial is None else await hindsight.known_before(store, job_id, trial)
         if as_json:
             print_json(decisions if known is None else {"known": known, "decisions": decisions})
@@ -205,11 +207,11 @@ def export(
 
     rows = asyncio.run(write())
     if not rows and what == "profiles":
-        raise Refused(
+        raise CommandRefused(
             f"no power limits were profiled for job {job_id}; `bso jobs list` shows the jobs of this database"
         )
     if not rows:
-        raise Refused(_nothing_recorded(job_id, None))
+        raise CommandRefused(_nothing_recorded(job_id, None))
     print_notice(f"{counted(rows, 'row')} exported{f' to {output}' if output else ''}")
 
 

@@ -38,7 +38,7 @@ _DECISIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class RecordedDecision:
     """One recorded decision or fact: ``text`` is a sentence, ``trial_number`` the trial it is about, if any."""
 
     seq: int
@@ -49,9 +49,9 @@ class Decision:
     text: str
 
 
-async def decisions(store: Store, job_id: str, *, trial_number: int | None = None) -> list[Decision]:
+async def decisions(store: Store, job_id: str, *, trial_number: int | None = None) -> list[RecordedDecision]:
     """What was decided for a job, in order; with a trial number, what concerns it alone."""
-    found: list[Decision] = []
+    found: list[RecordedDecision] = []
     recurrences: dict[str, int] = {}
     async for stored in whole_history(store, job_id):
         event = stored.recorded.event
@@ -64,7 +64,7 @@ async def decisions(store: Store, job_id: str, *, trial_number: int | None = Non
     return found
 
 
-def story(decisions: Sequence[Decision]) -> Iterator[str]:
+def story(decisions: Sequence[RecordedDecision]) -> Iterator[str]:
     """Decisions as lines with their time, trials set off from what they taught; that energy is assumed is said once."""
     for one in decisions:
         mark = "•" if one.trial_number is not None else "▸"
@@ -74,9 +74,9 @@ def story(decisions: Sequence[Decision]) -> Iterator[str]:
         yield ENERGY_IS_ASSUMED
 
 
-def _decision(stored: StoredEvent, event: Event, about: int | None, recurrences: Mapping[str, int]) -> Decision:
+def _decision(stored: StoredEvent, event: Event, about: int | None, recurrences: Mapping[str, int]) -> RecordedDecision:
     recurrence_id = getattr(event, "recurrence_id", None)
-    return Decision(
+    return RecordedDecision(
         seq=stored.recorded.seq,
         at=stored.recorded.recorded_at,
         type=wire_name(type(event)),

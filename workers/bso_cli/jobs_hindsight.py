@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bso.domain.quantities import joules
 from bso_cli.access import whole_history
 from bso_cli.jobs_printed import costs_table, explained
-from bso_cli.refusals import Refused
+from bso_cli.refusals import CommandRefused
 from bso_cli.tables import Table, table
 from bso_cli.terminal import listed
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def known_before(store: Store, job_id: str, trial_number: int) -> Hindsight:
-    """What was known when a trial began. Raises Refused where the log begins after it."""
+    """What was known when a trial began. Raises CommandRefused where the log begins after it."""
     from bso.replay.fold import LogBroken
     from bso.replay.hindsight import before_trial
 
@@ -30,9 +30,11 @@ async def known_before(store: Store, job_id: str, trial_number: int) -> Hindsigh
     try:
         found = await before_trial(job_id, trial_number, log())
     except LogBroken as error:
-        raise Refused(f"the knowledge at the beginning of trial {trial_number} cannot be restored: {error}") from error
+        raise CommandRefused(
+            f"the knowledge at the beginning of trial {trial_number} cannot be restored: {error}"
+        ) from error
     if found is None:
-        raise Refused(
+        raise CommandRefused(
             f"the log of job {job_id} no longer holds the beginning of trial {trial_number}: it was pruned "
             "(`bso events prune` wrote it to a file)"
         )

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from bso_cli.options import JsonOption, UrlOption, here
-from bso_cli.refusals import FAILURE, Group, Refused
+from bso_cli.refusals import FAILURE, CommandGroup, CommandRefused
 from bso_cli.replaying.progress import Counter
 from bso_cli.terminal import HANG, counted, print_json, print_notice, print_result
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bso_client.delivery.left_behind import Contents
 
 app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     no_args_is_help=True,
     help="List the commands that trainings on this machine could not deliver, and deliver them by hand.",
 )
@@ -117,13 +117,15 @@ def drop(
 
 
 def _chosen(state_dir: Path, jobs: Sequence[str] | None, destination: Destination | None) -> Sequence[Contents]:
-    """What is kept of these jobs, none: all, at one destination or at all. Raises Refused if there is no such job."""
+    """What is kept of these jobs, none: all. Raises CommandRefused if there is no such job."""
     from bso_client.delivery.left_behind import contents
 
     found = [one for one in contents(state_dir) if destination is None or one.destination == destination]
     missing = sorted(set(jobs or ()) - {one.job_id for one in found})
     if missing:
-        raise Refused(f"nothing is kept of job {', '.join(missing)} here; `bso journal list` shows what there is")
+        raise CommandRefused(
+            f"nothing is kept of job {', '.join(missing)} here; `bso journal list` shows what there is"
+        )
     return [one for one in found if not jobs or one.job_id in jobs]
 
 

@@ -19,7 +19,7 @@ from bso_cli.options import JsonOption, UrlOption, here
 from bso_cli.terminal import print_blocks, print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
-    from bso_cli.recurring.recurrences import Run, RunFolder
+    from bso_cli.recurring.recurrences import RecurringRun, RunFolder
 
 _STANDARD_ERROR = 2
 
@@ -91,7 +91,7 @@ def recur(
 
     Four GPUs: `bso recur 20 --seed 1 -- torchrun --nproc-per-node 4 train.py`
     """
-    from bso_cli.recurring.driver import Driver, Options
+    from bso_cli.recurring.driver import Options, RunDriver
 
     if summary:
         _show_summary(log_dir, as_json=as_json)
@@ -109,7 +109,7 @@ def recur(
             shown=None if quiet else (sys.stderr if as_json else sys.stdout).buffer,
             stdout=_STANDARD_ERROR if as_json else None,
         )
-        driver = Driver(run, folder, options, lock=lock)
+        driver = RunDriver(run, folder, options, lock=lock)
         code = driver.drive()
     _show(driver.run, as_json=as_json)
     raise typer.Exit(code or int(any(one.is_without_model for one in driver.run.recurrences)))
@@ -127,10 +127,10 @@ def _count_and_command(words: list[str]) -> tuple[int | None, tuple[str, ...]]:
 @contextlib.contextmanager
 def _settled(
     command: tuple[str, ...], count: int | None, job_id: str | None, seed: int | None, *, log_dir: Path | None
-) -> Iterator[tuple[Run, RunFolder, int | None]]:
+) -> Iterator[tuple[RecurringRun, RunFolder, int | None]]:
     """What to run, its folder, and that folder's lock. What cannot be run is refused before anything is made."""
     from bso_cli.programs import require_program
-    from bso_cli.recurring.recurrences import Run, RunFolder
+    from bso_cli.recurring.recurrences import RecurringRun, RunFolder
 
     if log_dir is not None and (log_dir / "run.json").exists():
         folder = RunFolder(log_dir)
@@ -155,7 +155,7 @@ def _settled(
     if count is None:
         raise typer.BadParameter("how many recurrences? As in: bso recur 20 -- python train.py")
     require_program(command[0])
-    run = Run(command=command, began_at=datetime.now(UTC), count=count, job_id=job_id, seed=seed)
+    run = RecurringRun(command=command, began_at=datetime.now(UTC), count=count, job_id=job_id, seed=seed)
     if log_dir is None:
         with tempfile.TemporaryDirectory(prefix="bso-recur-") as path:
             yield run, RunFolder(Path(path)), None
@@ -183,7 +183,7 @@ def _show_summary(log_dir: Path | None, *, as_json: bool) -> None:
     _show(run, as_json=as_json)
 
 
-def _show(run: Run, *, as_json: bool) -> None:
+def _show(run: RecurringRun, *, as_json: bool) -> None:
     from rich.markup import escape
 
     from bso_cli.recurring import summary

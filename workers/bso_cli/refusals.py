@@ -21,11 +21,11 @@ INTERRUPTED = 130
 _LEAST_ALIKE = 0.4  # 'list' is nearest to 'history' of all that `bso events` has
 
 
-class Refused(Rejected):
+class CommandRefused(Rejected):
     """The optimizer refused what a command asked of it."""
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Commands below one name. Help shows flags without a value, and arguments as manual pages do.
 
     A wrong name has the nearest right one proposed.
@@ -52,7 +52,7 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """The group of all commands, which turns errors into sentences."""
 
     def invoke(self, ctx: Any) -> Any:

@@ -19,7 +19,7 @@ from bso_cli.replaying.verifying import print_verdict, verdict_fields
 from bso_cli.terminal import HANG, counted, print_json, print_result
 
 if TYPE_CHECKING:
-    from bso.replay.verification import Verdict
+    from bso.replay.verification import JobCheck
     from bso.storage.store import SqlStore
 
 _MOST = 5  # differences printed of a job; `bso replay verify` prints more
@@ -31,7 +31,7 @@ class _Checked:
 
     jobs: int = 0
     events: int = 0
-    unsound: list[Verdict] = field(default_factory=list)
+    unsound: list[JobCheck] = field(default_factory=list)
 
 
 def restored(
@@ -105,7 +105,7 @@ def _print(checked: _Checked, *, is_checked: bool) -> None:
         print_result(f"{compared}: no differences")
 
 
-def _remedy(verdict: Verdict) -> str:
+def _remedy(verdict: JobCheck) -> str:
     if verdict.problem is None:
         return shlex.join(["bso", "replay", "rebuild", verdict.job_id, "--yes"])
     return (

@@ -23,7 +23,7 @@ from bso.simulator.problem import EpochPrice
 from bso.simulator.process_pool import spread
 from bso.simulator.run import Run
 from bso.simulator.simulation import PROBLEM_FIELDS
-from bso.simulator.study import Case, Settings, run_case
+from bso.simulator.study import Case, StudySettings, run_case
 
 AS_IT_IS = "as it is"
 _AS_RECORDED = ({*IDENTITY_FIELDS} - {"eta_knob"}) | {"max_epochs"}
@@ -49,7 +49,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AlternativeTotals:
     """What a recurrence takes under an alternative: cost [J] by its own eta_knob, joules, seconds and trainings.
 
     ``more_cost`` [J] is what it costs more than under the job as it is, both by the alternative's eta_knob and with the
@@ -97,7 +97,7 @@ def play(
     recurrences: int,
     processes: int | None = None,
     on_done: Callable[[Run], None] = lambda _: None,
-) -> tuple[Answer, ...]:
+) -> tuple[AlternativeTotals, ...]:
     """An answer for each alternative, the first being the job as it is, from one simulated life for each seed.
 
     Raises InvalidSimulation where a policy finds no model.
@@ -146,12 +146,14 @@ def _in_words(name: str, value: Any) -> str:
     return f"{words} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
-def _settings(one: Alternative, recurrences: int) -> Settings:
+def _settings(one: Alternative, recurrences: int) -> StudySettings:
     knobs = {name: getattr(one.spec, name) for name in SPEC_FIELDS if name not in _SET_BY_WORLD}
-    return Settings(spec_overrides=knobs, recurrences=recurrences)
+    return StudySettings(spec_overrides=knobs, recurrences=recurrences)
 
 
-def _answer(record: Record, one: Alternative, lives: Sequence[Run], as_it_is: Sequence[Run] | None) -> Answer:
+def _answer(
+    record: Record, one: Alternative, lives: Sequence[Run], as_it_is: Sequence[Run] | None
+) -> AlternativeTotals:
     paid = [_a_recurrence(life) for life in lives]
     costs = _costs(paid, one.spec.eta_knob, record)
     more = share = None
@@ -161,7 +163,7 @@ def _answer(record: Record, one: Alternative, lives: Sequence[Run], as_it_is: Se
         more = _estimate(differences)
         share = _estimate([each / fmean(before) for each in differences]) if any(before) else None
     tried = Counter(trial.batch_size for life in lives for trial in life.trials)
-    return Answer(
+    return AlternativeTotals(
         alternative=one,
         cost_j=_estimate(costs),
         energy_j=_estimate([each.energy_j for each in paid]) if record.has_energy(one.batch_sizes) else None,

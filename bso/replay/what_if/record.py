@@ -56,7 +56,7 @@ class RecordedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class SizeRecord:
     """What the trainings of a batch size show of its cost to the target, beside the cheapest batch size.
 
     ``cost`` [J] lies from ``low`` to ``high`` with 95 %; ``high`` is infinite where no training converged. The cost is
@@ -178,14 +178,14 @@ class Record:
         costs = {size: cost for size in self.tried_batch_sizes if (cost := self._mean_cost(size)) is not None}
         return min(costs, key=costs.__getitem__, default=None)
 
-    def standing(self, batch_size: int) -> Standing | None:
+    def standing(self, batch_size: int) -> SizeRecord | None:
         """What is known of a batch size; None of one of which no cost to the target is known."""
         if self.cheapest is None or self.why_unknown(batch_size) or batch_size in self.infeasible:
             return None
         cost, count = self._mean_cost(batch_size), self.count(batch_size, End.CONVERGED)
         if cost is None:
             least = self._cost(batch_size, max(run.epochs for run in self.runs_of(batch_size)))
-            return Standing(cost=math.inf, low=least, high=math.inf, is_higher=True, more=None)
+            return SizeRecord(cost=math.inf, low=least, high=math.inf, is_higher=True, more=None)
         half = math.exp(_WITHIN * self.spread / math.sqrt(count))
         least, others = self._mean_cost(self.cheapest) or 0.0, self.count(self.cheapest, End.CONVERGED)
         # Two means differ visibly where |ln ratio| > 1.96 s sqrt(1/n + 1/m); solved for n.
@@ -193,7 +193,7 @@ class Record:
         needed = 1.0 / (visible - 1.0 / others) if visible > 1.0 / others else math.inf
         is_higher = batch_size != self.cheapest and count >= needed
         more = None if is_higher or needed - count > MOST_MORE else math.ceil(needed - count)
-        return Standing(cost=cost, low=cost / half, high=cost * half, is_higher=is_higher, more=more)
+        return SizeRecord(cost=cost, low=cost / half, high=cost * half, is_higher=is_higher, more=more)
 
     def _converged(self, batch_size: int) -> list[RecordedRun]:
         return [run for run in self.runs_of(batch_size) if run.end is End.CONVERGED]

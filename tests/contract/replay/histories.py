@@ -12,7 +12,7 @@ from bso.domain.decide import Rules
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import TrialBegun
 from bso.domain.trial import Outcome
-from bso.replay.verification import Verdict, verify
+from bso.replay.verification import JobCheck, verify
 from bso.service.engine import Engine
 from bso.service.records import StoredEvent
 from bso.service.retention import prune_events
@@ -83,7 +83,7 @@ async def pruned(store: SqlStore) -> list[StoredEvent]:
     return gone
 
 
-async def verdicts(store: SqlStore) -> list[Verdict]:
+async def verdicts(store: SqlStore) -> list[JobCheck]:
     """What verification says of every job of a store."""
     return [await verify(store, job_id) for job_id in await store.job_ids()]
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bso.domain.trial import Outcome
-from bso_cli.recurring.recurrences import Launch, Recurrence, Run
+from bso_cli.recurring.recurrences import Launch, Occasion, RecurringRun
 from bso_cli.recurring.summary import (
     called_off_in_words,
     saving,
@@ -37,23 +37,23 @@ TRIAL = SeenTrial(
 )
 
 
-def ended(number: int, *trials: SeenTrial, exit_code: int = 0, stopped_by: str | None = None) -> Recurrence:
+def ended(number: int, *trials: SeenTrial, exit_code: int = 0, stopped_by: str | None = None) -> Occasion:
     launch = Launch(began_at=NOW, ended_at=NOW, exit_code=exit_code, stopped_by=stopped_by)
     closed_at = None if stopped_by is not None else NOW
-    return Recurrence(
+    return Occasion(
         number=number, recurrence_id=f"r{number}", began_at=NOW, ended_at=closed_at, launches=(launch,), trials=trials
     )
 
 
-def run(*recurrences: Recurrence, count: int) -> Run:
-    return Run(command=("train",), began_at=NOW, count=count, recurrences=recurrences)
+def run(*recurrences: Occasion, count: int) -> RecurringRun:
+    return RecurringRun(command=("train",), began_at=NOW, count=count, recurrences=recurrences)
 
 
 CALLED_OFF = replace(TRIAL, outcome=Outcome.CANCELLED, outcome_reason="the [new] data are wrong")
 INTERRUPTED = replace(TRIAL, outcome=Outcome.INTERRUPTED)
 
 
-def shown(*recurrences: Recurrence, width: int = 80) -> str:
+def shown(*recurrences: Occasion, width: int = 80) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
         console.print(summary_table(recurrences))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bso.simulator.intervals import Estimate
-from bso.simulator.summary import Difference
+from bso.simulator.intervals import MeanEstimate
+from bso.simulator.summary import PairedDifference
 from bso_cli.main import app
 from bso_cli.simulating.printed import sentence_of
 from tests.unit.simulator.problems import POWER, write_traces
@@ -65,8 +65,8 @@ def test_the_table_has_a_line_for_each_problem_and_one_for_all(traces: Path) -> 
 
 
 def test_a_difference_is_told_with_its_sign() -> None:
-    estimates = {"20": Estimate(mean=-4.25, ci95=0.5), "full": Estimate(mean=1.0, ci95=None)}
-    said = sentence_of(Difference(policy="a", against="b", regret=estimates, cost_over_oracle=estimates))
+    estimates = {"20": MeanEstimate(mean=-4.25, ci95=0.5), "full": MeanEstimate(mean=1.0, ci95=None)}
+    said = sentence_of(PairedDifference(policy="a", against="b", regret=estimates, cost_over_oracle=estimates))
     assert said == "a minus b, with the same luck: regret -4.2 ± 0.5 @20, +1.0 @full"
 
 

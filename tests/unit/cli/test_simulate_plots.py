@@ -6,7 +6,7 @@ import pytest
 
 from bso.domain.policies import own_policies
 from bso.simulator import parse_drift
-from bso.simulator.study import Case, Settings, study
+from bso.simulator.study import Case, StudySettings, study
 from bso_cli.simulating.plots import draw_costs
 from tests.unit.simulator.problems import make
 
@@ -18,7 +18,7 @@ def test_the_cost_curve_shows_what_the_policy_expects_and_how_uncertain_that_is(
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    settings = Settings(spec_overrides={"policy": policy}, recurrences=12, drift=parse_drift("epochs:x2@6"))
+    settings = StudySettings(spec_overrides={"policy": policy}, recurrences=12, drift=parse_drift("epochs:x2@6"))
     [result] = study([Case(name="shapes/g1", problem=PROBLEM)], [4], settings)
     axes: Any = Figure().subplots()
     draw_costs(axes, result)

@@ -4,7 +4,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from bso.simulator.intervals import Estimate
+from bso.simulator.intervals import MeanEstimate
 from bso.simulator.summary import CaseSummary, Measures, Summary
 from bso_cli.simulating.printed import tables_of
 from tests.benchmarks.simulator import steep_problem
@@ -41,7 +41,7 @@ def test_on_a_narrow_screen_two_tables_show_all_of_it_unbroken() -> None:
 
 
 def _summary() -> Summary:
-    regret, share = Estimate(mean=22.2, ci95=10.4), Estimate(mean=0.53, ci95=0.1)
+    regret, share = MeanEstimate(mean=22.2, ci95=10.4), MeanEstimate(mean=0.53, ci95=0.1)
     measures = Measures(
         regret=dict.fromkeys(REGRETS, regret),
         cost_over_oracle={"full": share},
@@ -49,7 +49,7 @@ def _summary() -> Summary:
         wrong_share={"full": share},
         last5_energy_over_default=share,
         last5_time_over_default=share,
-        tries_per_recurrence=Estimate(mean=1.25, ci95=0.11),
+        tries_per_recurrence=MeanEstimate(mean=1.25, ci95=0.11),
         worst_run=28.7,
     )
     case = CaseSummary(

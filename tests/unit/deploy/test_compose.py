@@ -8,10 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import typer
 import yaml
+from jsonschema.validators import validator_for
 
 from bso_cli.main import app
 from bso_workers.settings import FILE_SUFFIX, PREFIX, WorkerSettings
@@ -26,7 +26,7 @@ OURS = [name for name, service in SERVICES.items() if service["image"].startswit
 
 def test_it_is_valid_by_the_compose_specification() -> None:
     schema = resources.files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
-    validator = jsonschema.validators.validator_for(specified := json.loads(schema.read_text(encoding="utf-8")))
+    validator = validator_for(specified := json.loads(schema.read_text(encoding="utf-8")))
     assert not list(validator(specified).iter_errors(COMPOSE))
 
 

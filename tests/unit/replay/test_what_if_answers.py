@@ -10,7 +10,7 @@ import pytest
 from bso.domain.commands import PowerMeasurement
 from bso.domain.job_spec import InvalidSpec
 from bso.domain.policies import PolicyMissing
-from bso.replay.what_if.answers import AS_IT_IS, Answer, Estimate, alternatives, play
+from bso.replay.what_if.answers import AS_IT_IS, AlternativeTotals, Estimate, alternatives, play
 from bso.replay.what_if.history import record_of
 from bso.replay.what_if.record import End, NotRecorded, Record
 from bso.simulator import Run, simulate
@@ -33,7 +33,7 @@ def lives(known: Record) -> list[Run]:
 
 def answered(
     known: Record, *, seeds: int = 4, recurrences: int = 5, processes: int = 1, **asked: Any
-) -> dict[str, Answer]:
+) -> dict[str, AlternativeTotals]:
     found = play(known, alternatives(known, **asked), seeds=seeds, recurrences=recurrences, processes=processes)
     return {answer.alternative.name: answer for answer in found}
 

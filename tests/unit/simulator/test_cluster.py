@@ -15,7 +15,7 @@ from bso.simulator.cluster import (
     read_cluster_trace,
     write_cluster_trace,
 )
-from bso.simulator.study import Settings, study
+from bso.simulator.study import StudySettings, study
 from tests.unit.simulator.problems import make
 
 HEADER = "group,start_time,end_time,dataset,runtime_ratio\n"
@@ -76,7 +76,7 @@ def test_each_group_is_a_job_whose_recurrences_begin_when_the_trace_says() -> No
     ]
     (case,) = cluster_cases(jobs, [make({32: (5,)}, default=32)])
     assert case.name == "g shapes/g1"
-    (result,) = study([case], range(1), Settings())
+    (result,) = study([case], range(1), StudySettings())
     assert [trial.began_s for trial in result.runs[0].trials] == [0.0, 600.0]
     first, second = result.runs[0].oracle.costs
     assert second / first == pytest.approx(1.1 / 0.9)

@@ -7,13 +7,13 @@ import pytest
 
 from bso.simulator import InvalidSimulation, Run
 from bso.simulator.intervals import Bootstrap
-from bso.simulator.study import Case, Settings, study
+from bso.simulator.study import Case, StudySettings, study
 from bso.simulator.summary import compare, summarize
 from tests.unit.simulator.problems import make
 
 EASY = Case(name="easy", problem=make({16: (9, 10, 11), 32: (5, 6), 64: (8, 9)}))
 OTHER = Case(name="other", problem=make({32: (7, 9), 64: (3, 4), 128: (20,)}, max_epochs=60))
-SETTINGS = Settings(recurrences=25)
+SETTINGS = StudySettings(recurrences=25)
 
 
 def test_results_do_not_depend_on_the_number_of_processes() -> None:
@@ -28,7 +28,7 @@ def test_results_do_not_depend_on_the_number_of_processes() -> None:
 
 def test_what_one_process_refuses_the_study_refuses() -> None:
     with pytest.raises(InvalidSimulation, match="policy 'magic' is not installed"):
-        study([EASY], range(4), Settings(spec_overrides={"policy": "magic"}), processes=2)
+        study([EASY], range(4), StudySettings(spec_overrides={"policy": "magic"}), processes=2)
 
 
 def test_a_summary_has_means_over_seeds_by_horizon_and_the_worst_run() -> None:
@@ -46,15 +46,15 @@ def test_a_summary_has_means_over_seeds_by_horizon_and_the_worst_run() -> None:
 
 
 def test_cases_that_are_shorter_than_a_horizon_do_not_count_there() -> None:
-    short = study([EASY], range(2), Settings(recurrences=10))
-    long = study([OTHER], range(2), Settings(recurrences=20))
+    short = study([EASY], range(2), StudySettings(recurrences=10))
+    long = study([OTHER], range(2), StudySettings(recurrences=20))
     total = summarize((*short, *long)).total
     assert total.regret["20"].mean == pytest.approx(np.mean([run.regret(20) for run in long[0].runs]))
 
 
 def test_without_a_default_that_converges_there_is_nothing_to_compare_with() -> None:
     case = Case(name="hard", problem=make({32: (5,), 64: (None,)}))
-    measures = summarize(study([case], range(2), Settings(recurrences=8))).total
+    measures = summarize(study([case], range(2), StudySettings(recurrences=8))).total
     assert measures.cost_over_default["full"].mean is None
     assert measures.last5_energy_over_default.ci95 is None
     assert measures.regret["full"].mean is not None
@@ -94,7 +94,7 @@ def test_workloads_that_differ_widen_the_interval() -> None:
 
 
 def test_policies_are_compared_run_by_run() -> None:
-    unhurried = Settings(recurrences=25, spec_overrides={"beta_knob": None})
+    unhurried = StudySettings(recurrences=25, spec_overrides={"beta_knob": None})
     one, two = study([EASY, OTHER], range(3), SETTINGS), study([EASY, OTHER], range(3), unhurried)
     assert compare(one, one).regret["20"].mean == compare(one, one).regret["full"].ci95 == 0.0
     difference = compare(one, two)

@@ -21,7 +21,7 @@ from bso.domain.errors import Misconfigured
 from bso.domain.quantities import watts
 from bso_cli.access import NothingThere, describe, reading
 from bso_cli.options import DatabaseOption, JsonOption, UrlOption, here
-from bso_cli.refusals import Refused
+from bso_cli.refusals import CommandRefused
 from bso_cli.settings import Places
 from bso_cli.terminal import counted, print_blocks, print_json, print_notice, print_result, styled
 
@@ -87,7 +87,7 @@ def _places(out: Path | None, url: str | None, database_url: str | None) -> Plac
 
 @contextmanager
 def _control(places: Places, count: int) -> Iterator[None]:
-    """Beside the demo's job, so many trainings with the default batch size, to compare. Raises Refused if they fail."""
+    """Train beside the demo's job, with the default batch size, so many times. Raises CommandRefused if that fails."""
     if count < 1:
         yield
         return
@@ -101,7 +101,9 @@ def _control(places: Places, count: int) -> Iterator[None]:
             yield
             if process.wait():
                 said.seek(0)
-                raise Refused(f"the trainings to compare with failed: {said.read().decode(errors='replace')[-600:]}")
+                raise CommandRefused(
+                    f"the trainings to compare with failed: {said.read().decode(errors='replace')[-600:]}"
+                )
         finally:
             process.terminate()
 
@@ -114,8 +116,8 @@ def _environment(places: Places) -> dict[str, str]:
 
 def _recur(places: Places, count: int) -> None:
     """What ``bso recur COUNT -- python train.py`` does."""
-    from bso_cli.recurring.driver import Driver, Options
-    from bso_cli.recurring.recurrences import Run, RunFolder
+    from bso_cli.recurring.driver import Options, RunDriver
+    from bso_cli.recurring.recurrences import RecurringRun, RunFolder
 
     command = (sys.executable, str(_SCRIPT))
     print_notice(f"bso recur {count} -- {shlex.join(command)}")
@@ -129,8 +131,8 @@ def _recur(places: Places, count: int) -> None:
         stdout=sys.stderr.fileno(),
     )
     with tempfile.TemporaryDirectory(prefix="bso-demo-") as folder:
-        run = Run(command=command, began_at=datetime.now(UTC), count=count)
-        code = Driver(run, RunFolder(Path(folder)), options, lock=None).drive()
+        run = RecurringRun(command=command, began_at=datetime.now(UTC), count=count)
+        code = RunDriver(run, RunFolder(Path(folder)), options, lock=None).drive()
     if code:
         raise typer.Exit(code)
 
@@ -138,7 +140,7 @@ def _recur(places: Places, count: int) -> None:
 async def _recurrences_done(places: Places, job_id: str) -> int:
     try:
         return (await describe(places, job_id)).recurrences
-    except (NothingThere, Refused):
+    except (NothingThere, CommandRefused):
         return 0
 
 
@@ -149,7 +151,7 @@ async def _summary(places: Places) -> DemoSummary:
     async with reading(places.database("bso demo")) as store:
         found = summarize(job, await store.trials(JOB), await store.trials(CONTROL))
     if found is None:
-        raise Refused(f"no trial of job {JOB} has ended")
+        raise CommandRefused(f"no trial of job {JOB} has ended")
     return found
 
 

@@ -15,7 +15,7 @@ from rich.rule import Rule
 from bso.domain.quantities import joules
 from bso.domain.trial import Outcome
 from bso_cli.recurring.launches import Ended, Output, finish_as_interrupted, launch
-from bso_cli.recurring.recurrences import Launch, Recurrence, Run, RunFolder
+from bso_cli.recurring.recurrences import Launch, Occasion, RecurringRun, RunFolder
 from bso_cli.recurring.trials import SeenTrial, TrialLog
 from bso_cli.terminal import HANG, counted, onlookers, print_notice, styled
 from bso_client import RELAUNCH
@@ -24,7 +24,7 @@ from bso_client.energy.meters import ENERGY_ASSUMED, NOTICE_GIVEN
 _RULE = 80  # columns at most; a file has no width
 
 
-class Step(Enum):
+class NextStep(Enum):
     """What happens after the end of a launch."""
 
     AGAIN = "again"  # another launch of the same recurrence
@@ -48,10 +48,10 @@ class Options:
     stdout: int | None
 
 
-class Driver:
+class RunDriver:
     """Drives a run in its folder, from where it stands; ``lock`` is the file descriptor of the folder's lock."""
 
-    def __init__(self, run: Run, folder: RunFolder, options: Options, *, lock: int | None) -> None:
+    def __init__(self, run: RecurringRun, folder: RunFolder, options: Options, *, lock: int | None) -> None:
         self.run = run
         self._folder = folder
         self._options = options
@@ -68,7 +68,7 @@ class Driver:
                 return code or 128 + (ended.stopped_by or 0)
         return code
 
-    def _next(self) -> Recurrence | None:
+    def _next(self) -> Occasion | None:
         """The recurrence to work on; None: all are done."""
         last = self.run.recurrences[-1] if self.run.recurrences else None
         is_resumed = last is not None and last.is_open
@@ -76,13 +76,13 @@ class Driver:
             number = 1 if last is None else last.number + 1
             if number > self.run.count:
                 return None
-            last = Recurrence(number=number, recurrence_id=str(uuid.uuid4()), began_at=_now())
+            last = Occasion(number=number, recurrence_id=str(uuid.uuid4()), began_at=_now())
             self._save(last)
         title = f"recurrence {last.number} of {self.run.count}{', resumed' if is_resumed else ''}"
         onlookers().print(Rule(title, align="left", style="dim"), width=min(onlookers().width, _RULE))
         return last
 
-    def _recur(self, recurrence: Recurrence) -> tuple[Recurrence, Ended]:
+    def _recur(self, recurrence: Occasion) -> tuple[Occasion, Ended]:
         """Work on a recurrence until it is over, or has to be left open."""
         log = TrialLog(self._folder.trial_log(recurrence))
         log.read_new()
@@ -99,23 +99,23 @@ class Driver:
             last = replace(recurrence.launches[-1], ended_at=_now(), exit_code=ended.code, stopped_by=stopped_by)
             recurrence = replace(recurrence.with_last(last), trials=log.trials)
             step = self._step(recurrence, ended, launches)
-            if step is Step.OVER:
+            if step is NextStep.OVER:
                 recurrence = replace(recurrence, ended_at=_now())
                 self._give_up(recurrence, log)
             self._save(recurrence)
-            if step is not Step.AGAIN:
+            if step is not NextStep.AGAIN:
                 return recurrence, ended
 
-    def _step(self, recurrence: Recurrence, ended: Ended, launches: int) -> Step:
+    def _step(self, recurrence: Occasion, ended: Ended, launches: int) -> NextStep:
         if recurrence.has_model and not ended.code:
-            return Step.OVER
+            return NextStep.OVER
         if ended.stopped_by is not None:
-            return Step.STOP
+            return NextStep.STOP
         if ended.code is None or (launches < self._options.launches and _asks_for_another(ended, recurrence)):
-            return Step.AGAIN
-        return Step.OVER if ended.code == 0 or self._options.keeps_going else Step.STOP
+            return NextStep.AGAIN
+        return NextStep.OVER if ended.code == 0 or self._options.keeps_going else NextStep.STOP
 
-    def _launch(self, recurrence: Recurrence, log: TrialLog) -> tuple[Recurrence, Ended]:
+    def _launch(self, recurrence: Occasion, log: TrialLog) -> tuple[Occasion, Ended]:
         number, options = len(recurrence.launches) + 1, self._options
         environment = self._environment(recurrence, log, number)
         recurrence = replace(recurrence, launches=(*recurrence.launches, Launch(began_at=_now())))
@@ -130,7 +130,7 @@ class Driver:
             print_notice(styled(f"[yellow]the training {ended.words}[/]"))
         return recurrence, ended
 
-    def _environment(self, recurrence: Recurrence, log: TrialLog, launch_number: int) -> Mapping[str, str]:
+    def _environment(self, recurrence: Occasion, log: TrialLog, launch_number: int) -> Mapping[str, str]:
         own: dict[str, object] = {
             "BSO_RECURRENCE_ID": recurrence.recurrence_id,
             "BSO_RECURRENCE_NUMBER": recurrence.number,
@@ -144,7 +144,7 @@ class Driver:
             own[NOTICE_GIVEN] = ENERGY_ASSUMED
         return {**self._options.environment, **{name: str(value) for name, value in own.items() if value is not None}}
 
-    def _settle(self, recurrence: Recurrence, log: TrialLog, ended: Ended) -> None:
+    def _settle(self, recurrence: Occasion, log: TrialLog, ended: Ended) -> None:
         """Finish as interrupted what a program has left open; the next launch may go on with it from a checkpoint."""
         may_resume = self._options.is_kept and self._folder.holds_more(recurrence)
         for trial in [trial for trial in log.trials if trial.is_open]:
@@ -152,18 +152,18 @@ class Driver:
             finish_as_interrupted(self._options.environment["BSO_URL"], trial, reason, may_resume=may_resume)
             _say_trial(log.close(trial, Outcome.INTERRUPTED, reason))
 
-    def _give_up(self, recurrence: Recurrence, log: TrialLog) -> None:
+    def _give_up(self, recurrence: Occasion, log: TrialLog) -> None:
         """Finish for good what was left to be resumed: no launch will go on with it."""
         if self._options.is_kept and self._folder.holds_more(recurrence):
             for trial in [trial for trial in log.trials if trial.outcome is Outcome.INTERRUPTED]:
                 url = self._options.environment["BSO_URL"]
                 finish_as_interrupted(url, trial, trial.outcome_reason, may_resume=False)
 
-    def _save(self, recurrence: Recurrence) -> None:
+    def _save(self, recurrence: Occasion) -> None:
         self.run = self.run.with_(recurrence)
         self._folder.save(self.run)
 
-    def _say_end(self, recurrence: Recurrence) -> None:
+    def _say_end(self, recurrence: Occasion) -> None:
         if recurrence.exit_code == RELAUNCH:
             asked = counted(len(recurrence.launches), "launch", "launches")
             words = f"after {asked} the training still asks for another one: --launches allows no more"
@@ -201,7 +201,7 @@ def _say_trial(trial: SeenTrial) -> None:
     print_notice(styled(f"{who}: {how}, {escape(trial.outcome_reason)}; cost {joules(trial.cost)}"), hang=HANG)
 
 
-def _asks_for_another(ended: Ended, recurrence: Recurrence) -> bool:
+def _asks_for_another(ended: Ended, recurrence: Occasion) -> bool:
     """Whether the training wants to be launched again with another batch size.
 
     It says so by exit code 75. A launcher in between, such as torchrun, makes that 1; then the last trial shows it.

@@ -35,7 +35,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recurrence:
+class Occasion:
     """One occasion on which a model is wanted, open until ``ended_at``."""
 
     number: int
@@ -107,13 +107,13 @@ class Recurrence:
         found = [trial.energy_j for trial in self.trials if trial.reports]
         return None if not found or None in found else sum(energy for energy in found if energy is not None)
 
-    def with_last(self, launch: Launch) -> Recurrence:
+    def with_last(self, launch: Launch) -> Occasion:
         """With its last launch as it is now."""
         return replace(self, launches=(*self.launches[:-1], launch))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RecurringRun:
     """A command that is run for ``count`` recurrences.
 
     ``seed`` is that of the first launch; each launch has its own, one more than the last.
@@ -124,9 +124,9 @@ class Run:
     count: int
     job_id: str | None = None
     seed: int | None = None
-    recurrences: tuple[Recurrence, ...] = ()
+    recurrences: tuple[Occasion, ...] = ()
 
-    def with_(self, recurrence: Recurrence) -> Run:
+    def with_(self, recurrence: Occasion) -> RecurringRun:
         """With a recurrence as it is now."""
         return replace(self, recurrences=(*self.recurrences[: recurrence.number - 1], recurrence))
 
@@ -164,21 +164,21 @@ class RunFolder:
             lock.flush()
             yield lock.fileno()
 
-    def run(self) -> Run | None:
+    def run(self) -> RecurringRun | None:
         """What is run here; None in a new folder. Raises Misconfigured where it cannot be read."""
         from bso.schema.envelope import validated
         from bso.schema.errors import MalformedMessage
 
         path = self.path / "run.json"
         try:
-            found: Run = validated(Run, json.loads(path.read_bytes()), str(path))
+            found: RecurringRun = validated(RecurringRun, json.loads(path.read_bytes()), str(path))
         except FileNotFoundError:
             return None
         except (ValueError, MalformedMessage) as error:
             raise Misconfigured(f"{path} is damaged ({error}): use another folder") from error
         return found
 
-    def save(self, run: Run) -> None:
+    def save(self, run: RecurringRun) -> None:
         """Keep a run as it is now: the file is replaced as a whole, so that every reader finds it whole."""
         from bso.schema.envelope import dump
         from bso_client.atomic import replace_file
@@ -187,15 +187,15 @@ class RunFolder:
             self.of(recurrence).mkdir(exist_ok=True)
         replace_file(self.path / "run.json", json.dumps(json.loads(dump(run)), indent=1) + "\n")
 
-    def of(self, recurrence: Recurrence) -> Path:
+    def of(self, recurrence: Occasion) -> Path:
         """The folder of a recurrence."""
         return self.path / recurrence.folder_name
 
-    def trial_log(self, recurrence: Recurrence) -> Path:
+    def trial_log(self, recurrence: Occasion) -> Path:
         """What the trainings of a recurrence send to the optimizer and receive."""
         return self.of(recurrence) / "trials.jsonl"
 
-    def holds_more(self, recurrence: Recurrence) -> bool:
+    def holds_more(self, recurrence: Occasion) -> bool:
         """Whether the training has left something in the recurrence's folder, such as a checkpoint."""
         names = {path.name for path in self.of(recurrence).iterdir() if not path.match("launch-*.log")}
         return bool(names - {"trials.jsonl"})

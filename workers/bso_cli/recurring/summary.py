@@ -13,7 +13,7 @@ from bso.domain.quantities import NOTHING, joules, percent, seconds
 from bso.domain.tally import LAST
 from bso.domain.trial import Outcome
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
-from bso_cli.recurring.recurrences import Recurrence, Run
+from bso_cli.recurring.recurrences import Occasion, RecurringRun
 from bso_cli.recurring.trials import SeenTrial
 from bso_cli.tables import Table, table
 from bso_cli.terminal import counted, moment
@@ -28,7 +28,7 @@ _MARKS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saving:
+class DefaultComparison:
     """What recurrences cost beside trainings with the default batch size. Means in J over so many of each.
 
     ``share`` is what the ``recurrences``, failures and exploration included, cost less; negative: more.
@@ -53,7 +53,7 @@ class Saving:
         return 1 - self.last_cost / self.default_cost
 
 
-def saving(recurrences: Sequence[Recurrence]) -> Saving | None:
+def saving(recurrences: Sequence[Occasion]) -> DefaultComparison | None:
     """What was saved; None while no training with the default batch size, or nothing else, has converged."""
     with_model = [one for one in recurrences if one.has_model and not one.is_open]
     trials = [trial for one in recurrences for trial in one.trials]
@@ -63,7 +63,7 @@ def saving(recurrences: Sequence[Recurrence]) -> Saving | None:
     costs = [trial.cost for trial in trials if trial.batch_size == default and trial.outcome is Outcome.CONVERGED]
     if default is None or not costs or fmean(costs) <= 0 or len(with_model) < 2:
         return None
-    return Saving(
+    return DefaultComparison(
         default_batch_size=default,
         default_cost=fmean(costs),
         defaults=len(costs),
@@ -74,7 +74,7 @@ def saving(recurrences: Sequence[Recurrence]) -> Saving | None:
     )
 
 
-def summary_fields(run: Run) -> dict[str, Any]:
+def summary_fields(run: RecurringRun) -> dict[str, Any]:
     """The run as a JSON object. Costs and energies in J, times in s."""
     recurrences = run.recurrences
     found = saving(recurrences)
@@ -91,7 +91,7 @@ def summary_fields(run: Run) -> dict[str, Any]:
     }
 
 
-def summary_table(recurrences: Sequence[Recurrence]) -> Table:
+def summary_table(recurrences: Sequence[Occasion]) -> Table:
     """One line per recurrence; without costs where no trial began."""
     trained = any(one.trials for one in recurrences)
     is_assumed = _is_assumed(*recurrences)
@@ -110,7 +110,7 @@ def summary_table(recurrences: Sequence[Recurrence]) -> Table:
     return made
 
 
-def _cost_cells(one: Recurrence, *, with_energy: bool) -> list[str]:
+def _cost_cells(one: Occasion, *, with_energy: bool) -> list[str]:
     """The batch sizes, the time, the energy, the cost of a recurrence."""
     return [
         " ".join(_mark(trial) for trial in one.trials) or NOTHING,
@@ -120,13 +120,13 @@ def _cost_cells(one: Recurrence, *, with_energy: bool) -> list[str]:
     ]
 
 
-def _is_assumed(*recurrences: Recurrence) -> bool:
+def _is_assumed(*recurrences: Occasion) -> bool:
     """Whether the energy of all their trials, and there are some, was assumed."""
     trials = [trial for one in recurrences for trial in one.trials]
     return bool(trials) and all(trial.is_energy_assumed for trial in trials)
 
 
-def total_in_words(run: Run) -> str:
+def total_in_words(run: RecurringRun) -> str:
     """The run in one line; without its cost where no trial began."""
     done = run.recurrences
     closed = sum(1 for one in done if not one.is_open or one.has_failed)
@@ -143,19 +143,19 @@ def total_in_words(run: Run) -> str:
     return ", ".join(parts)
 
 
-def called_off_in_words(recurrences: Sequence[Recurrence]) -> list[str]:
+def called_off_in_words(recurrences: Sequence[Occasion]) -> list[str]:
     """Why recurrences were called off, a sentence each."""
     found = [(one.number, one.called_off) for one in recurrences]
     return [f"recurrence {no} was called off: {trial.outcome_reason}" for no, trial in found if trial is not None]
 
 
-def warnings_of_last(recurrences: Sequence[Recurrence]) -> tuple[str, ...]:
+def warnings_of_last(recurrences: Sequence[Occasion]) -> tuple[str, ...]:
     """What the optimizer has warned of in the last trial."""
     trials = [trial for one in recurrences for trial in one.trials]
     return trials[-1].warnings if trials else ()
 
 
-def several_jobs_in_words(recurrences: Sequence[Recurrence]) -> str | None:
+def several_jobs_in_words(recurrences: Sequence[Occasion]) -> str | None:
     """That recurrences trained different jobs, which is seldom meant; None: they did not."""
     trained = [frozenset(trial.job_id for trial in one.trials) for one in recurrences if one.trials]
     if len(set(trained)) <= 1:
@@ -168,7 +168,7 @@ def several_jobs_in_words(recurrences: Sequence[Recurrence]) -> str | None:
     )
 
 
-def saving_in_words(found: Saving) -> str:
+def saving_in_words(found: DefaultComparison) -> str:
     """What was saved, as a sentence or two."""
     last = (
         f" The last {LAST} cost {joules(found.last_cost)}, {_less(found.last_share)}."
@@ -186,7 +186,7 @@ def _less(share: float) -> str:
     return f"{percent(abs(share))} {'less' if share >= 0 else 'more'}"
 
 
-def _fields(one: Recurrence) -> dict[str, Any]:
+def _fields(one: Occasion) -> dict[str, Any]:
     return {
         "number": one.number,
         "recurrence_id": one.recurrence_id,
@@ -213,7 +213,7 @@ def _end(code: int) -> str:
     return f"exit code {code}"
 
 
-def _outcome(one: Recurrence) -> str:
+def _outcome(one: Occasion) -> str:
     if one.is_running:
         return "[cyan]not ended[/]"
     if one.called_off is not None:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from bso.domain.errors import Misconfigured, Rejected
 from bso_cli.access import NothingThere, reading
 from bso_cli.options import DatabaseOption, JsonOption, here
-from bso_cli.refusals import FAILURE, Refused
+from bso_cli.refusals import FAILURE, CommandRefused
 from bso_cli.replaying.progress import Counter
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, JobsArgument, job_ids, log_of, staged
 from bso_cli.terminal import counted, print_json, print_notice, print_result, styled
@@ -44,7 +44,7 @@ def export(
     """
     done = asyncio.run(_export(jobs, output, source, database_url))
     if jobs and not done["events"]:
-        raise Refused(f"nothing is recorded of {', '.join(jobs)}; `bso jobs list` shows the jobs of a database")
+        raise CommandRefused(f"nothing is recorded of {', '.join(jobs)}; `bso jobs list` shows the jobs of a database")
     if as_json and output is not None:
         print_json(done)
     else:
@@ -109,7 +109,7 @@ def import_(
             yield log, store
 
     if file != STANDARD_INPUT and not file.exists():
-        raise Refused(f"there is no file {file}")
+        raise CommandRefused(f"there is no file {file}")
     _bring(both, jobs, as_json=as_json)
 
 

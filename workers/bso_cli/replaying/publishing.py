@@ -16,7 +16,7 @@ from rich.text import Text
 from bso.domain.errors import BsoError
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import BrokerOption, DatabaseOption, JsonOption, TypesOption, known_types, operators_broker
-from bso_cli.refusals import Refused
+from bso_cli.refusals import CommandRefused
 from bso_cli.replaying.progress import Counter
 from bso_cli.replaying.sources import FromOption, JobsArgument, log_of
 from bso_cli.terminal import counted, print_json, print_notice, print_result
@@ -141,13 +141,15 @@ async def _publish(
             except BsoError as error:
                 said = f"stopped after {counted(gone.events, 'event')}: {error}"
                 rest = gone.rest()
-                raise Refused(said if rest is None else f"{said}\nTo go on: {command_for(rest, others)}") from error
+                raise CommandRefused(
+                    said if rest is None else f"{said}\nTo go on: {command_for(rest, others)}"
+                ) from error
 
 
 async def _require_recorded(log: History, jobs: Collection[str]) -> None:
     unknown = [job_id for job_id in dict.fromkeys(jobs) if not await log.history(job_id, limit=1)]
     if unknown:
-        raise Refused(f"nothing is recorded of {', '.join(unknown)}")
+        raise CommandRefused(f"nothing is recorded of {', '.join(unknown)}")
 
 
 def _say_that_it_waits(error: Retryable) -> None:

@@ -13,13 +13,13 @@ from rich.text import Text
 
 from bso_cli.access import reading
 from bso_cli.options import DatabaseOption, JsonOption, here
-from bso_cli.refusals import FAILURE, Refused
+from bso_cli.refusals import FAILURE, CommandRefused
 from bso_cli.replaying.progress import Counter
 from bso_cli.replaying.sources import FromOption, JobsArgument, job_ids, log_of, staged
 from bso_cli.terminal import HANG, counted, print_json, print_result, styled
 
 if TYPE_CHECKING:
-    from bso.replay.verification import Verdict
+    from bso.replay.verification import JobCheck
 
 COMMAND = "bso replay verify"
 
@@ -70,7 +70,7 @@ async def _verify(
             elif not verdict.is_sound or jobs:
                 print_verdict(verdict, most)
     if source is not None and not checked:
-        raise Refused(f"{source} holds no event: there is nothing to check")
+        raise CommandRefused(f"{source} holds no event: there is nothing to check")
     if not as_json:
         with_what = "checked" if log_only else "compared with the tables"
         result = f"{unsound} of them not sound" if unsound else "no differences"
@@ -80,7 +80,7 @@ async def _verify(
 
 async def _verdicts(
     jobs: Sequence[str] | None, source: Path | None, database_url: str | None, *, log_only: bool
-) -> AsyncIterator[Verdict]:
+) -> AsyncIterator[JobCheck]:
     from bso.replay.verification import verify as verify_job
     from bso.replay.verification import verify_against, verify_log
 
@@ -99,7 +99,7 @@ async def _verdicts(
                 yield await verify_against(log, store, job_id)
 
 
-def verdict_fields(verdict: Verdict) -> dict[str, object]:
+def verdict_fields(verdict: JobCheck) -> dict[str, object]:
     """What came of a job's check, for JSON."""
     return {
         "job_id": verdict.job_id,
@@ -113,7 +113,7 @@ def verdict_fields(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def print_verdict(verdict: Verdict, most: int) -> None:
+def print_verdict(verdict: JobCheck, most: int) -> None:
     """Print what came of a job's check, at most so many differences."""
     mark = "[green]✓[/]" if verdict.is_sound else "[red]✗[/]"
     found = f"{counted(verdict.events, 'event')}, {counted(verdict.trials, 'trial')}"

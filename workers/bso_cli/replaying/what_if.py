@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from bso_cli.options import DatabaseOption, JobArgument, JsonOption
-from bso_cli.refusals import Refused
+from bso_cli.refusals import CommandRefused
 from bso_cli.replaying.progress import Counter
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, log_of
 from bso_cli.simulating.arguments import ProcessesOption, SpecOption, spec_fields
@@ -82,7 +82,7 @@ def what_if(
     from bso_cli.replaying import what_if_printed as printed
 
     if source is not None and source != STANDARD_INPUT and not source.exists():
-        raise Refused(f"there is no file {source}")
+        raise CommandRefused(f"there is no file {source}")
     record = record_of(asyncio.run(_folded(job, source, database_url)), version_number=job_version, hardware=hardware)
     compared = alternatives(
         record,
@@ -104,7 +104,7 @@ def what_if(
 
 
 async def _folded(job_id: str, source: Path | None, database_url: str | None) -> Folding:
-    """A job's whole log. Raises Refused where there is none, LogBroken where it cannot be folded."""
+    """A job's whole log. Raises CommandRefused where there is none, LogBroken where it cannot be folded."""
     from bso.replay.fold import Folding, pages_of
     from bso.service.serialization import recorded_from
 
@@ -117,6 +117,6 @@ async def _folded(job_id: str, source: Path | None, database_url: str | None) ->
                 counter(len(page))
     if not folding.events:
         where = "" if source is not None else "; `bso jobs list` shows the jobs of a database"
-        raise Refused(f"nothing is recorded of {job_id}{where}")
+        raise CommandRefused(f"nothing is recorded of {job_id}{where}")
     folding.require_whole()
     return folding

@@ -16,7 +16,7 @@ from bso_cli.terminal import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bso.replay.what_if.answers import Answer, Estimate
+    from bso.replay.what_if.answers import AlternativeTotals, Estimate
     from bso.replay.what_if.record import Record
 
 _KNOWN = "A training: what it costs to the target, and the interval that holds its true mean with 95%."
@@ -68,7 +68,7 @@ def _shown(record: Record, size: int) -> str:
     return f"{counted(standing.more, 'more training')} to tell from {cheapest}"
 
 
-def answers_table(record: Record, found: Sequence[Answer], *, seeds: int, recurrences: int) -> Table:
+def answers_table(record: Record, found: Sequence[AlternativeTotals], *, seeds: int, recurrences: int) -> Table:
     """What really happened, and what each alternative would have cost."""
     right = ("cost", "against as it is", "takes")
     made = table(
@@ -97,7 +97,7 @@ def answers_table(record: Record, found: Sequence[Answer], *, seeds: int, recurr
     return made
 
 
-def choices(record: Record, found: Sequence[Answer]) -> Iterator[str]:
+def choices(record: Record, found: Sequence[AlternativeTotals]) -> Iterator[str]:
     """The shares of the trainings that each alternative gives to each batch size, a line each."""
     tried = Counter(trial.batch_size for trial in record.paid)
     yield "Shares of the trainings, by batch size:"
@@ -106,7 +106,7 @@ def choices(record: Record, found: Sequence[Answer]) -> Iterator[str]:
         yield f"    {answer.alternative.name}: {_shares(answer.choices)}"
 
 
-def notes(record: Record, found: Sequence[Answer]) -> Iterator[str]:
+def notes(record: Record, found: Sequence[AlternativeTotals]) -> Iterator[str]:
     """What a reader should know before believing the tables."""
     as_it_is = found[0].alternative
     for answer in found[1:]:
@@ -130,7 +130,7 @@ def notes(record: Record, found: Sequence[Answer]) -> Iterator[str]:
         yield f"The log begins after trial {record.earlier_trials}: earlier ones are not considered."
 
 
-def as_json(record: Record, found: Sequence[Answer], *, seeds: int, recurrences: int) -> dict[str, Any]:
+def as_json(record: Record, found: Sequence[AlternativeTotals], *, seeds: int, recurrences: int) -> dict[str, Any]:
     """Everything as one object: joules, seconds and trainings of a recurrence, shares as numbers from 0 to 1."""
     return {
         "job_id": record.job_id,

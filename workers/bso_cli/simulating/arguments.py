@@ -15,7 +15,7 @@ from bso_cli.terminal import print_notice
 
 if TYPE_CHECKING:
     from bso.simulator import Changes, Problem, Workload
-    from bso.simulator.study import Settings
+    from bso.simulator.study import StudySettings
     from bso.simulator.traces import TrainTrace
 
 TracesArgument = Annotated[
@@ -201,13 +201,13 @@ def settings_from(
     spec: Sequence[str],
     recurrences: int | None = None,
     overlap: int = 0,
-) -> Settings:
+) -> StudySettings:
     """What all simulations have in common. Raises InvalidSimulation for a drift or a noise that is not understood."""
     from bso.simulator import parse_drift, parse_noise
-    from bso.simulator.study import Settings
+    from bso.simulator.study import StudySettings
 
     overrides: dict[str, Any] = {"policy": policy, "eta_knob": eta, "beta_knob": beta or None}
-    return Settings(
+    return StudySettings(
         spec_overrides=overrides | spec_fields(spec),
         recurrences=recurrences,
         overlap=overlap,

@@ -13,7 +13,7 @@ import typer
 
 from bso.policies import DEFAULT as DEFAULT_POLICY
 from bso_cli.options import JsonOption
-from bso_cli.refusals import Group
+from bso_cli.refusals import CommandGroup
 from bso_cli.simulating.arguments import (
     AgainstOption,
     BetaOption,
@@ -47,10 +47,10 @@ from bso_cli.simulating.progress import progress
 from bso_cli.terminal import people, print_blocks, print_json, print_result
 
 if TYPE_CHECKING:
-    from bso.simulator.study import Case, CaseRuns, Settings
+    from bso.simulator.study import Case, CaseRuns, StudySettings
 
 app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     no_args_is_help=True,
     help="Simulate policies on measured traces, with the production rules.\n\n"
     "The traces are those of the Zeus paper (NSDI '23), in examples/research_reproducibility/zeus_nsdi23/trace of "
@@ -234,7 +234,7 @@ def _make_room(csv: Path | None, plots: Path | None) -> None:
 
 
 def _simulated(
-    cases: Sequence[Case], seeds: int, settings: Settings, processes: int | None, against: str | None
+    cases: Sequence[Case], seeds: int, settings: StudySettings, processes: int | None, against: str | None
 ) -> list[Sequence[CaseRuns]]:
     """The results of the policy, and of the one it is compared with."""
     from bso.simulator.study import study

@@ -16,9 +16,9 @@ from bso_cli.terminal import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bso.simulator.intervals import Estimate
+    from bso.simulator.intervals import MeanEstimate
     from bso.simulator.study import CaseRuns
-    from bso.simulator.summary import CaseSummary, Difference, Measures, Summary
+    from bso.simulator.summary import CaseSummary, Measures, PairedDifference, Summary
 
 FULL = "full"
 _COST_COLUMNS = ("worst run", "over oracle", "over default", "wrong", "energy", "time", "tries")
@@ -52,7 +52,7 @@ COLUMNS = (
 )
 
 
-def as_json(summaries: Sequence[Summary], difference: Difference | None) -> dict[str, Any]:
+def as_json(summaries: Sequence[Summary], difference: PairedDifference | None) -> dict[str, Any]:
     """A summary as one JSON object, and under ``against`` that of the policy it is compared with.
 
     Means and half widths; null where there is nothing to compare with.
@@ -72,7 +72,7 @@ def as_json(summaries: Sequence[Summary], difference: Difference | None) -> dict
     return {**first, "against": others[0], "difference": shown}
 
 
-def sentence_of(difference: Difference) -> str:
+def sentence_of(difference: PairedDifference) -> str:
     """What one policy wastes less than the other, for people."""
     shown = (f"{_with_interval(estimate, sign='+')} @{horizon}" for horizon, estimate in difference.regret.items())
     return f"{difference.policy} minus {difference.against}, with the same luck: regret {', '.join(shown)}"
@@ -175,12 +175,12 @@ def _cells(measures: Measures, horizons: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _with_interval(estimate: Estimate | None, digits: int = 1, sign: str = "") -> str:
+def _with_interval(estimate: MeanEstimate | None, digits: int = 1, sign: str = "") -> str:
     if estimate is None or estimate.mean is None:
         return NOTHING
     half = "" if estimate.ci95 is None else f" ± {estimate.ci95:.{digits}f}"
     return f"{estimate.mean:{sign}.{digits}f}{half}"
 
 
-def _more(estimates: Mapping[str, Estimate]) -> str:
+def _more(estimates: Mapping[str, MeanEstimate]) -> str:
     return more_or_less(estimates[FULL].mean)
