@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bso.domain.errors import Rejected
+from bso.domain.policies import PolicyMissing
 from bso.replay.differences import Difference, differences, precedes_log, profile_precedes_log, snapshot_differences
 from bso.replay.expected_rows import expected_rows
 from bso.replay.fold import Folding, LogPages, pages_of
@@ -94,7 +95,7 @@ async def verify_log(log: LogPages, job_id: str) -> JobCheck:
             return JobCheck(job_id=job_id, events=0, trials=0, problem="the log holds no event of it")
         folding.require_whole()
         expected_rows(folding)
-    except (Rejected, StateTooNew) as error:
+    except (PolicyMissing, Rejected, StateTooNew) as error:
         return _broken(folding, error)
     found += snapshot_differences(folding)
     return JobCheck(job_id=job_id, events=folding.events, trials=len(folding.trials), differences=found)
@@ -108,7 +109,7 @@ async def _compared(log: LogPages, rows: JobRows, job_id: str, *, up_to: int | N
             return _without_log(rows, job_id)
         folding.require_whole()
         expected = expected_rows(folding)
-    except (Rejected, StateTooNew) as error:
+    except (PolicyMissing, Rejected, StateTooNew) as error:
         return _broken(folding, error)
     older = [row for row in rows.trials if row["trial_number"] not in expected.trials and precedes_log(folding, row)]
     profiles_before_log = [

@@ -51,6 +51,7 @@ class ListedJob:
 def listed_job(overview: JobOverview, parked: ParkedJob | None = None) -> ListedJob:
     """A job of the list, its snapshot read."""
     from bso.domain.decide import describe_job
+    from bso.domain.policies import PolicyMissing
     from bso.schema.errors import MalformedMessage, StateTooNew
     from bso.service.serialization import read_snapshot
 
@@ -58,7 +59,7 @@ def listed_job(overview: JobOverview, parked: ParkedJob | None = None) -> Listed
     if not overview.summary.is_deleted:
         try:
             description = describe_job(read_snapshot(overview.stored))
-        except (MalformedMessage, StateTooNew):
+        except (MalformedMessage, PolicyMissing, StateTooNew):
             description = None
     return ListedJob(overview=overview, description=description, parked=parked)
 

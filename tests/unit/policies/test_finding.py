@@ -25,6 +25,7 @@ from bso.schema.codec import EVENTS, all_events, decode_event, encode_event, job
 from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
+from bso_cli.jobs_listed import listed_job
 from tests.fakes.policies import installed
 from tests.unit.domain.builders import A100, THE_EPOCH, command_id
 from tests.unit.policies import broken_policies
@@ -159,6 +160,8 @@ async def test_what_a_policy_remembers_is_kept_while_it_is_not_installed_and_the
     undecided = await place.send(BeginTrial(hardware=A100))
     assert isinstance(undecided, Undecided)
     assert isinstance(undecided.cause, PolicyMissing)
+    (overview,) = await place.store.overviews()
+    assert listed_job(overview).description is None, "the list of jobs goes on"
 
     await place.reply(RegisterJob(spec={**spec, "policy": "curve"}), Registered)
     await place.train()

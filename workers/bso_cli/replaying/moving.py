@@ -178,6 +178,7 @@ async def _each(
     log: SqlStore, jobs: list[str] | None, work: Callable[[str], Awaitable[Rebuilt]], *, as_json: bool
 ) -> bool:
     """Do the work for each job, tell what came of it, and return whether none was refused."""
+    from bso.domain.policies import PolicyMissing
     from bso.schema.errors import StateTooNew
 
     events = added = rows = done = refused = 0
@@ -186,7 +187,7 @@ async def _each(
             counter.now(f"rebuilding {job_id}")
             try:
                 result = await work(job_id)
-            except (Rejected, StateTooNew) as error:
+            except (PolicyMissing, Rejected, StateTooNew) as error:
                 refused += 1
                 _tell_refusal(job_id, error, as_json=as_json)
                 continue
