@@ -180,3 +180,18 @@ async def test_the_log_of_a_policy_that_is_not_installed_is_read_and_written_aga
         await place.train()
         log = [encode_event(stored.recorded) for stored in await place.store.history("theirs")]
     assert [encode_event(decode_event(message)) for message in log] == log
+
+
+async def test_from_a_job_under_a_policy_that_takes_nothing_over_nothing_is_inherited_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    place, spec = Place(), {**SPEC, "policy": "sound", "target_metric": 0.9}
+    with installed(tmp_path / "site", sound=f"{broken_policies.__name__}:INSTALLED.sound"):
+        await place.reply(RegisterJob(spec=spec), Registered)
+        await place.train()
+        other = await attempt(Engine(place.store), "another", 99, RegisterJob(spec=spec, like="theirs"))
+    assert isinstance(other, Answer)
+    assert isinstance(other.reply, Registered)
+    assert other.reply.warnings == (
+        "nothing is inherited from job theirs: it is under policy sound, which takes nothing over from other jobs",
+    )
