@@ -67,14 +67,17 @@ class Settlement:
         if await self._set_aside(refused.delivery, refused.sender, kind=refused.kind, reason=refused.reason):
             await self._send(_replies(refused.delivery, refused.sender, refused.problem, None))
 
-    async def decline(self, one: Admitted, *, retry_after_s: float) -> None:
-        """Ask the sender of a command, whose job is in trouble, to send it again later; it is done here."""
+    async def decline(self, one: Admitted, *, retry_after_s: float, advice: str = "") -> None:
+        """Ask the sender of a command, whose job is in trouble, to send it again later; it is done here.
+
+        ``advice``: the reason, where the sender itself can do something about it.
+        """
+        what = advice or "workers try again by themselves, and an operator finds the reason with `bso doctor`"
         problem = Problem(
             type="job_in_trouble",
             title="The job is in trouble",
             detail=(
-                f"commands of job {one.request.job_id} cannot be decided for now; workers try again by themselves, and "
-                "an operator finds the reason with `bso doctor`. Send the command again later"
+                f"commands of job {one.request.job_id} cannot be decided for now: {what}. Send the command again later"
             ),
             is_retryable=True,
             retry_after_s=retry_after_s,

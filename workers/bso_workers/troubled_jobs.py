@@ -35,8 +35,12 @@ _MANY = 10
 
 @dataclass(slots=True, kw_only=True)
 class _Parked:
-    """A job in trouble. ``kept`` are commands that lie in the broker's parking queues, and until when."""
+    """A job in trouble. ``kept`` are commands that lie in the broker's parking queues, and until when.
 
+    ``advice`` is what the senders of its commands can do; empty: nothing.
+    """
+
+    advice: str = ""
     since_s: float
     pause_s: float
     retry_at_s: float
@@ -102,7 +106,13 @@ class TroubledJobs:
             pause_s = _SOON_S
         reason = str(error) if isinstance(error, BsoError) else f"{type(error).__name__}: {error}"
         kept = {} if parked is None else parked.kept
-        self._parked[job_id] = _Parked(since_s=since_s, pause_s=pause_s, retry_at_s=now_s + pause_s, kept=kept)
+        self._parked[job_id] = _Parked(
+            advice=reason if isinstance(error, PolicyMissing) else "",
+            since_s=since_s,
+            pause_s=pause_s,
+            retry_at_s=now_s + pause_s,
+            kept=kept,
+        )
         await self._jobs.park(job_id, reason=reason, pause_s=pause_s)
         self._metrics.parks.inc()
         say = _log.warning if parked is None else _log.info
@@ -155,7 +165,9 @@ class TroubledJobs:
         """Whether a command is settled now."""
         pause_s = max(_SOON_S, self.pause_s(one.request.job_id))
         if not isinstance(one.request.command, KEPT_HERE):
-            await self._settlement.decline(one, retry_after_s=pause_s)
+            parked = self._parked.get(one.request.job_id)
+            advice = "" if parked is None else parked.advice
+            await self._settlement.decline(one, retry_after_s=pause_s, advice=advice)
         elif one.delivery.parked_s >= self._limit_s:
             await self._settlement.give_up(one, reason=f"park_limit: its job was in trouble for {self._limit_s:g} s")
         else:

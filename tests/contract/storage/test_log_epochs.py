@@ -142,7 +142,7 @@ async def test_where_the_store_knows_of_no_look_that_there_was_nothing_is_decide
     with pytest.raises(LogOutdated):
         await watch.look()
     late = LogWatch(other.log_epochs)
-    with pytest.raises(LogOutdated, match="found at"):
+    with pytest.raises(LogOutdated, match="detected at"):
         await late.look()
     with pytest.raises(LogOutdated):
         await Engine(other, watch=late).execute([beginning()])

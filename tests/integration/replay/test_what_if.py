@@ -150,7 +150,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(bso: Bso, tmp_path: Path)
     assert "nothing can be said: no training has reached its target" in refused(STOPPED)
     assert "eta_knob must be a number from 0" in refused(JOB, "--eta", 2)
     assert "beta_knob must be a number of 1 or more" in refused(JOB, "--beta", 0.5)
-    assert "policy must be one of" in refused(JOB, "--policy", "magic")
+    assert "policy 'magic' is not installed here" in refused(JOB, "--policy", "magic")
     assert "hardware 'H100' is none of" in refused(JOB, "--hardware", "H100")
     assert "there is no file" in refused(JOB, "--from", tmp_path / "none.jsonl")
     assert bso("replay", "what-if", JOB, "--spec", "batch_sizes").returncode == 2

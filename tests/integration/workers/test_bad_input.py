@@ -117,7 +117,7 @@ BAD_SPEC_FIELDS: list[tuple[str, object]] = [
     ("mab_num_explorations", -1),
     ("mab_seed", -1),
     ("mab_seed", 2**63),
-    ("policy", "astrology"),
+    ("policy", "Astrology, of course"),
     ("version", "x" * 121),
     ("version", "tab\there"),
     ("cost_budget", 0),

@@ -31,7 +31,7 @@ class Keeping:
         self.declined: list[str] = []
         self.kept: list[tuple[str, bool]] = []
 
-    async def decline(self, one: Admitted, *, retry_after_s: float) -> None:
+    async def decline(self, one: Admitted, *, retry_after_s: float, advice: str = "") -> None:
         assert retry_after_s > 0
         self.declined.append(one.request.command_id)
 

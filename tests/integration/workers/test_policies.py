@@ -56,6 +56,7 @@ async def test_a_worker_that_lacks_the_policy_parks_the_job_and_goes_on_with_it_
         refused = await ask("theirs", RegisterJob(spec={**SPEC, "policy": "greedy"}))
         assert isinstance(refused, Problem)
         assert refused.type == "job_in_trouble"
+        assert "policy 'greedy' is not installed here, only curve, pruning_thompson" in refused.detail
         assert refused.retry_after_s
         (parked,) = await memory_store.parked_jobs.all()
         assert parked.job_id == "theirs"

@@ -121,5 +121,12 @@ async def test_through_rabbitmq_and_a_server_as_in_memory(
 
 async def test_the_script_explores_fails_stops_and_notices_the_drift() -> None:
     told = "\n".join(await in_memory())
-    for word in ("cost_exceeded", "not_converged", "converged", '"stage":"MAB"', '"batch_size":16', '"batch_size":128'):
+    for word in (
+        "cost_exceeded",
+        "not_converged",
+        "converged",
+        "is the lowest of",
+        '"batch_size":16',
+        '"batch_size":128',
+    ):
         assert word in told, word
