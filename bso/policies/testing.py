@@ -285,14 +285,20 @@ class PolicyContract:
         assert not list(_without_json_number(json.loads(await job.state())))
 
     @_whole
-    async def test_what_is_remembered_does_not_grow_with_the_number_of_trials(self) -> None:
+    async def test_what_is_remembered_grows_with_the_batch_sizes_tried_and_not_with_the_trials(self) -> None:
         job = self.job(noise=0.2)
         await job.register()
-        sizes = []
+        known: set[int] = set()
+        size = early = grown = 0
         for number in range(60):
-            await job.recur(number)
-            sizes.append(len(json.dumps(list(_memories(json.loads(await job.state()))))))
-        assert sizes[-1] <= 1.5 * max(sizes[:20])
+            tried = {trial.batch_size for trial, _ in await job.recur(number)}
+            before, size = size, len(json.dumps(list(_memories(json.loads(await job.state())))))
+            if number < 20:
+                early = size
+            elif tried <= known:
+                grown += size - before
+            known |= tried
+        assert grown <= 0.5 * early, f"{grown} characters more, after {early}"
 
     @_whole
     async def test_it_says_where_a_job_stands(self) -> None:

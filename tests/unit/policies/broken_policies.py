@@ -229,7 +229,7 @@ BROKEN: dict[type[Sound], str] = {
     AtRandom: "the_same_commands_give_the_same_choices",
     Reminiscent: "the_log_alone_gives_the_state",
     Boundless: "events_and_memory_are_json_without_infinities",
-    Hoarding: "what_is_remembered_does_not_grow_with_the_number_of_trials",
+    Hoarding: "what_is_remembered_grows_with_the_batch_sizes_tried_and_not_with_the_trials",
     Unclassified: "the_same_commands_give_the_same_choices",
     Undecided: "it_says_where_a_job_stands",
 }
