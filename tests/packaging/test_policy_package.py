@@ -11,7 +11,7 @@ pytestmark = pytest.mark.packaging
 TRAINING = """
 from bso_client import BatchSizeOptimizer, JobSpec
 
-spec = JobSpec(job_id="nightly", batch_sizes=[8, 16], default_batch_size=16, target_metric=0.9, policy="greedy")
+spec = JobSpec(job_id="nightly", batch_sizes=[8, 16], default_batch_size=16, policy="greedy", mab_seed=1)
 for trial in BatchSizeOptimizer(spec).trials():
     with trial:
         while not trial.finished:
