@@ -64,9 +64,14 @@ def default_policy() -> str:
 
 
 def _loaded(entry: Any) -> Policy:
+    from bso.domain import policy  # which needs this module
+
+    place = f"policy {entry.name!r} is installed, but {entry.value}"
     try:
-        found: Policy = entry.load()
+        found = entry.load()
     except Exception as error:
-        place = f"policy {entry.name!r} is installed, but {entry.value}"
         raise PolicyMissing(f"{place} cannot be loaded: {error!r}") from error
+    if not isinstance(found, policy.Policy) or found.name != entry.name:
+        expected = f"an instance of bso.domain.policy.Policy whose name is {entry.name!r}"
+        raise PolicyMissing(f"{place} is {repr(found)[:100]}: expected {expected}")
     return found

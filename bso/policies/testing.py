@@ -48,6 +48,7 @@ HERE = HardwareKind(gpu_model="A100", max_power_w=400.0, energy_method=EnergyMet
 ELSEWHERE = HardwareKind(gpu_model="V100", max_power_w=250.0, energy_method=EnergyMethod.NVML_COUNTER)
 USUAL_EPOCHS = {16: 6, 32: 7, 64: 9, 128: 13, 256: 22}
 """Epochs to the target by batch size; an epoch costs less the larger the batches are, so that 64 is cheapest."""
+_MOST_EPOCHS = 1000
 _Reply = TypeVar("_Reply")
 
 
@@ -119,11 +120,12 @@ class RecurringJob:
         if self.out_of_memory_from is not None and trial.batch_size >= self.out_of_memory_from:
             return await self.finish(trial, Outcome.INFEASIBLE, f"{OUT_OF_MEMORY}: 80 GiB wanted")
         epoch = 0
-        while True:
+        while epoch < _MOST_EPOCHS:
             epoch += 1
             judged = await self.report(trial, epoch)
             if judged.should_stop:
                 return judged
+        raise AssertionError(f"trial {trial.trial_number} goes on after {epoch} epochs, far beyond max_epochs")
 
     async def report(self, trial: TrialBegun, epoch: int) -> EpochJudged:
         """Report an epoch; the metric rises to the target with the last one that is needed."""
@@ -191,6 +193,7 @@ class PolicyContract:
             tried = await job.recur(number)
             assert len(tried) == 3
             assert tried[-1][0].bound is None
+            assert tried[-1][1].outcome is Outcome.NOT_CONVERGED
 
     @_whole
     async def test_what_does_not_fit_is_not_tried_again_in_the_recurrence_while_something_else_is_left(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bso.domain.attention import attention_in_words, choose_with_attention
 from bso.domain.commands import BeginTrial
-from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, with_lease
+from bso.domain.decide.decision import Context, Decision, apply, bound_of, policy_of, refused_for, with_lease
 from bso.domain.decide.facts import Facts
 from bso.domain.decide.trial_end import TrialEnd, end_trial
 from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
@@ -134,7 +134,8 @@ def _choice(job: Job, recurrence: Recurrence, command: BeginTrial) -> Choice:
         )
     if needs_attention:
         return choose_with_attention(job.version, recurrence, command.hardware)
-    return policy_of(job).choose(job, recurrence, command.hardware)
+    choice = policy_of(job).choose(job, recurrence, command.hardware)
+    return replace(choice, is_unbounded=choice.is_unbounded or recurrence.aborts + 1 >= job.spec.max_attempts)
 
 
 def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial, context: Context) -> TrialStarted:
@@ -153,7 +154,7 @@ def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial
         learning_rate=command.learning_rate,
         mark=choice.mark,
     )
-    return replace(started, bound=policy_of(job).bound(job, started.trial))
+    return replace(started, bound=bound_of(job, started.trial))
 
 
 def _begun(before: Job, job: Job, started: TrialStarted, facts: Facts, context: Context) -> TrialBegun:

@@ -93,6 +93,11 @@ def with_lease(job: Job, trial_number: int, ends: datetime | None) -> Job:
     return job.with_trial(replace(job.trials[trial_number], lease_expires_at=ends))
 
 
+def bound_of(job: Job, trial: Trial) -> float | None:
+    """The cost [J] above which a trial is stopped; None: there is none, as for one that is unbounded."""
+    return None if trial.is_unbounded else policy_of(job, trial).bound(job, trial)
+
+
 def policy_of(job: Job, trial: Trial | None = None) -> Policy:
     """The policy of the current version, or of the version that a trial belongs to. Raises PolicyMissing."""
     return policy_named((job.spec if trial is None else job.spec_of(trial)).policy)

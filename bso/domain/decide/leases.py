@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bso.domain.commands import ExpireLease, RenewLease
-from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_after_end, unchanged, with_lease
+from bso.domain.decide.decision import Context, Decision, apply, bound_of, refused_after_end, unchanged, with_lease
 from bso.domain.decide.facts import Facts
 from bso.domain.decide.trial_end import TrialEnd, end_trial
 from bso.domain.events import Event, TrialResumed, TrialSuspended
@@ -25,7 +25,7 @@ def renew_lease(job: Job, trial: Trial, command: RenewLease, facts: Facts, conte
         recurrence_id=trial.recurrence_id,
         batch_size=trial.batch_size,
         epoch=trial.epoch,
-        bound=policy_of(after, trial).bound(after, trial),
+        bound=bound_of(after, trial),
         lease_s=context.rules.lease_s,
         power_profile=facts.power_profile(trial.batch_size, trial.hardware) if command.is_resumption else (),
         time_s=trial.time_s,

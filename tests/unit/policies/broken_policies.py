@@ -13,6 +13,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.knowledge import Knowledge, feasible, nearest, reference_of
 from bso.domain.policy import Choice, Outlook, Policy
+from bso.domain.progress import Verdict, judge_progress
 from bso.domain.trial import Outcome, Trial
 
 
@@ -84,12 +85,13 @@ class AlwaysBounding(Sound):
     name = "alwaysbounding"
 
     @override
-    def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
-        return replace(super().choose(job, recurrence, hardware), is_unbounded=False)
+    def judge(self, job: Job, trial: Trial) -> Verdict:
+        return judge_progress(job.spec_of(trial), trial, self.limit(job, trial))
 
-    @override
-    def bound(self, job: Job, trial: Trial) -> float | None:
-        return 1e9
+    def limit(self, job: Job, trial: Trial) -> float | None:
+        """The cost [J] above which it stops a trial, bounded or not."""
+        del job, trial
+        return 1.0
 
 
 class Overfilling(Sound):
@@ -152,7 +154,7 @@ class Stingy(AlwaysBounding):
     name = "stingy"
 
     @override
-    def bound(self, job: Job, trial: Trial) -> float | None:
+    def limit(self, job: Job, trial: Trial) -> float | None:
         reference = reference_of(job.knowledge_of(trial), job.spec_of(trial), frozenset())
         return None if reference is None else 2.0 * reference
 
