@@ -52,9 +52,7 @@ def test_one_that_is_not_installed_is_missing_and_the_error_names_those_that_are
 @pytest.mark.parametrize("thing", ["INSTALLED", "Sound", "INSTALLED.sound"], ids=["no policy", "a class", "another"])
 def test_what_is_no_policy_of_that_name_is_missing_and_harms_no_other(tmp_path: Path, thing: str) -> None:
     with installed(tmp_path / "site", odd=f"{broken_policies.__name__}:{thing}"):
-        with pytest.raises(
-            PolicyMissing, match=r"an instance of bso\.domain\.policy\.Policy whose name is 'odd'"
-        ):
+        with pytest.raises(PolicyMissing, match=r"an instance of bso\.domain\.policy\.Policy whose name is 'odd'"):
             policy_named("odd")
         assert "round_ended" in all_events()
 
