@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, whose children ignore it
 from bso_client import *
 
 power_limit = PowerLimitOptimizer(warmup_steps=0, profile_steps=1, step_w=100, lock_folder=sys.argv[1])
