@@ -44,8 +44,8 @@ def test_people_see_a_table_what_is_saved_and_where_to_look_further(shown: Shown
         assert words in shown.words
     assert "256 is the default" in shown.progress
     hint = shown.words.splitlines()[-1].rpartition(": ")[2]  # BSO_URL=... bso jobs why demo-digits
-    told = bso.ok("jobs", "why", "demo-digits", BSO_URL=hint.split()[0].removeprefix("BSO_URL="))
-    assert "256 is the default" in told
+    explanation = bso.ok("jobs", "why", "demo-digits", BSO_URL=hint.split()[0].removeprefix("BSO_URL="))
+    assert "256 is the default" in explanation
 
 
 def test_programs_see_one_object(shown: Shown) -> None:

@@ -257,10 +257,10 @@ def test_a_training_with_a_checkpoint_goes_on_with_its_own_trial(
 
 
 def test_the_command_is_told_its_recurrence_launch_seed_and_folder(bso: Command, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    words = f'echo "$BSO_RECURRENCE_NUMBER $BSO_LAUNCH_NUMBER $BSO_SEED $BSO_RECURRENCE_DIR" >>{told}'
+    printed = tmp_path / "told"
+    words = f'echo "$BSO_RECURRENCE_NUMBER $BSO_LAUNCH_NUMBER $BSO_SEED $BSO_RECURRENCE_DIR" >>{printed}'
     bso.ok("recur", 2, "--seed", 41, "--log-dir", tmp_path / "run", "--", "sh", "-c", words)
-    assert told.read_text().splitlines() == [
+    assert printed.read_text().splitlines() == [
         f"1 1 41 {tmp_path}/run/recurrence-0001",
         f"2 1 42 {tmp_path}/run/recurrence-0002",
     ]

@@ -16,7 +16,7 @@ from bso_broker.messages import Event
 from bso_broker.rabbit import RabbitBroker
 from tests.acceptance.conftest import Command, command_in
 from tests.contract.broker.stories import started_replay_subscriber, started_subscriber
-from tests.contract.broker.test_events import heard
+from tests.contract.broker.test_events import received
 from tests.servers import PATIENCE_S, eventually_async
 from tests.servers.proxy import TcpProxy
 
@@ -46,14 +46,16 @@ async def test_published_events_reach_replay_listeners_and_no_live_one(
         await broker.declare()
         live, replay = await started_subscriber(broker, cleaning), await started_replay_subscriber(broker, cleaning)
         assert trained.json("replay", "publish", "--url", amqp_url) == {"published": len(events)}
-        told = await heard(replay, len(events))
-        assert [_plain(one.body) for one in told] == [{k: v for k, v in e.items() if k in _KEPT} for e in events]
-        assert {one.routing_key for one in told} == {f"{event['type']}.toy" for event in events}
+        events_received = await received(replay, len(events))
+        assert [_plain(one.body) for one in events_received] == [
+            {k: v for k, v in e.items() if k in _KEPT} for e in events
+        ]
+        assert {one.routing_key for one in events_received} == {f"{event['type']}.toy" for event in events}
 
         from_file = ("replay", "publish", "toy", "--from", backup, "--type", "trial_ended", "--rate", 100)
         ends = [event for event in events if event["type"] == "trial_ended"]
         assert trained.json(*from_file, "--url", amqp_url) == {"published": len(ends)}
-        assert [_plain(one.body)["seq"] for one in await heard(replay, len(ends))] == [end["seq"] for end in ends]
+        assert [_plain(one.body)["seq"] for one in await received(replay, len(ends))] == [end["seq"] for end in ends]
 
         for source in ((), ("--from", backup)):
             assert "nothing is recorded of nobody" in trained.refused(
@@ -65,12 +67,12 @@ async def test_published_events_reach_replay_listeners_and_no_live_one(
         for source in ((), ("--from", backup)):
             rest = trained.json("replay", "publish", "--after", third["event_id"], *source, "--url", amqp_url)
             assert rest == {"published": len(events) - 3}
-            told = await heard(replay, len(events) - 3)
-            assert [_plain(one.body)["seq"] for one in told] == [event["seq"] for event in events[3:]]
+            events_received = await received(replay, len(events) - 3)
+            assert [_plain(one.body)["seq"] for one in events_received] == [event["seq"] for event in events[3:]]
 
         news = Event(routing_key="trial_started.toy", body=b"live", message_id="live")
         await broker.event_publisher().publish_batch([news])
-        assert [one.body for one in await heard(live, 1)] == [b"live"]  # nothing came before it
+        assert [one.body for one in await received(live, 1)] == [b"live"]  # nothing came before it
 
 
 @pytest.mark.slow
@@ -83,7 +85,7 @@ async def test_publishing_survives_a_broker_that_goes_away_in_the_middle(
         replay = await started_replay_subscriber(broker, cleaning)
         proxy = tcp_proxy(amqp_url)
         publishing = trained.start("replay", "publish", "--url", proxy.url, "--rate", 5, "--json")
-        first = await heard(replay, 1)
+        first = await received(replay, 1)
         proxy.stall_replies()
         await eventually_async(lambda: proxy.is_holding, what="a confirmation that never comes")
         proxy.cut()
@@ -92,11 +94,11 @@ async def test_publishing_survives_a_broker_that_goes_away_in_the_middle(
         printed, complaints = await asyncio.to_thread(publishing.communicate, timeout=PATIENCE_S)
         assert publishing.returncode == 0, complaints
         assert json.loads(printed) == {"published": len(events)}
-        rest = await heard(replay, len(events))
-    told = [_plain(one.body)["seq"] for one in (*first, *rest)]
+        rest = await received(replay, len(events))
+    events_received = [_plain(one.body)["seq"] for one in (*first, *rest)]
     recorded = [event["seq"] for event in events]
-    (unconfirmed,) = (seq for seq in recorded if told.count(seq) > 1)
-    assert told == [*recorded[:unconfirmed], *recorded[unconfirmed - 1 :]]
+    (unconfirmed,) = (seq for seq in recorded if events_received.count(seq) > 1)
+    assert events_received == [*recorded[:unconfirmed], *recorded[unconfirmed - 1 :]]
 
 
 _KEPT = ("job_id", "seq", "type", "command_id", "part")

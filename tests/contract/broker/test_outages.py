@@ -11,7 +11,7 @@ from bso_broker.messages import Event, Reply
 from bso_broker.ports import Broker, CommandCaller, CommandSource
 from tests.contract.broker.conftest import Outage
 from tests.contract.broker.stories import DEADLINE_S, answer, batch, several, started_subscriber
-from tests.contract.broker.test_events import heard
+from tests.contract.broker.test_events import received
 from tests.servers import eventually_async
 
 Ask = Callable[..., asyncio.Task[bytes]]
@@ -77,7 +77,7 @@ async def test_events_cannot_be_published_while_the_broker_is_away_but_afterward
     subscriber = await started_subscriber(broker, cleaning)
     events = broker.event_publisher()
     await events.publish_batch([event(b"before")])
-    assert [one.body for one in await heard(subscriber, 1)] == [b"before"]
+    assert [one.body for one in await received(subscriber, 1)] == [b"before"]
     outage.begin()
     await eventually_async(lambda: not subscriber.connected.is_set())
     with pytest.raises(PublishFailed):
@@ -86,7 +86,7 @@ async def test_events_cannot_be_published_while_the_broker_is_away_but_afterward
     async with asyncio.timeout(DEADLINE_S):
         await subscriber.connected.wait()
     await events.publish_batch([event(b"after")])
-    assert [one.body for one in await heard(subscriber, 1)] == [b"after"]
+    assert [one.body for one in await received(subscriber, 1)] == [b"after"]
     assert subscriber.gaps == 1
 
 

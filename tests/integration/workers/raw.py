@@ -50,7 +50,7 @@ class RawSender:
         )
         return message_id
 
-    async def heard(self) -> Reply:
+    async def receive_reply(self) -> Reply:
         """The next reply."""
         async with asyncio.timeout(PATIENCE_S):
             return decode_reply((await self._replies.get()).body)
@@ -58,7 +58,7 @@ class RawSender:
     async def problem(self, body: bytes, **properties: Any) -> Problem:
         """Publish, and return the problem that comes back."""
         await self.send(body, **properties)
-        reply = await self.heard()
+        reply = await self.receive_reply()
         assert isinstance(reply, Problem), reply
         return reply
 

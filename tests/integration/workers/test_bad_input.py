@@ -379,7 +379,7 @@ async def test_bad_input_harms_no_good_commands_beside_it(
 async def test_a_registration_by_prefix_gets_a_job_id(ask: Queue, sender: RawSender) -> None:
     body = {"spec": SPEC, "job_id_prefix": "mnist"}
     await sender.send(envelope(type="register_job", job_id=None, body=body))
-    reply = await sender.heard()
+    reply = await sender.receive_reply()
     assert isinstance(reply, Registered)
     assert reply.job_id.startswith("mnist-")
     problem = await sender.problem(envelope(type="register_job", job_id=None, body={**body, "job_id_prefix": "a/b"}))

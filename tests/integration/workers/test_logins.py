@@ -74,7 +74,7 @@ async def test_nobody_can_send_a_command_in_anothers_name(logins: Logins, store:
     job = new_job()
     async with RawSender(logins.bob, user="bob") as sender:
         await sender.send(registration(job), user_id="bob", headers={SENDER_HEADER: "alice"})
-        await sender.heard()
+        await sender.receive_reply()
     assert await owner_of(store, job) == "bob"
 
 
@@ -94,7 +94,7 @@ async def test_a_dead_letter_that_an_operator_sends_again_is_still_its_senders(
         start_worker(amqp_url=logins.worker, require_user_id=True, operators=OPERATOR).ready()
         async with RabbitBroker(amqp_url).dead_letters() as box:
             assert await box.requeue() == 1
-        await sender.heard()
+        await sender.receive_reply()
     assert await owner_of(store, job) == "alice"
 
 

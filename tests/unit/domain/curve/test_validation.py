@@ -99,11 +99,11 @@ AT_TEN = Approach(passed=(Passed(power=-1, epochs=0.0), Passed(power=-2, epochs=
 
 
 def test_the_forecast_stretches_what_earlier_runs_needed() -> None:
-    told = forecast(known_landmarks(8, spread=0.05), AT_TEN, NOISE)
-    assert told is not None
-    assert math.exp(told.ln_epochs) == pytest.approx(30.0)
-    assert told.at == 10.0
-    assert told.words == "at epoch 10 it was as close to the target as earlier runs that needed 30 epochs"
+    predicted = forecast(known_landmarks(8, spread=0.05), AT_TEN, NOISE)
+    assert predicted is not None
+    assert math.exp(predicted.ln_epochs) == pytest.approx(30.0)
+    assert predicted.at == 10.0
+    assert predicted.words == "at epoch 10 it was as close to the target as earlier runs that needed 30 epochs"
 
 
 def test_a_landmark_that_one_run_has_passed_says_nothing() -> None:
@@ -163,9 +163,9 @@ class CurvedTrainings(Trainings):
             row = self.life.row(trial)
             distance = 0.4 * (1.0 - (row.epoch + 1.0) / needed)
             metric = trial.spec.target_metric + (-distance if is_higher_better else distance)
-            told = self.life.report(trial, cost=row.cost + self.prices[trial.batch_size], metric=metric)
-            if told.should_stop or row.epoch + 1.0 >= up_to:
-                return told
+            decision = self.life.report(trial, cost=row.cost + self.prices[trial.batch_size], metric=metric)
+            if decision.should_stop or row.epoch + 1.0 >= up_to:
+                return decision
 
 
 @pytest.fixture(scope="module", params=[True, False])
@@ -199,19 +199,19 @@ def test_a_run_that_is_nearly_there_goes_on_above_the_bound(experienced: CurvedT
     trial = begin_incumbent(experienced, "nearly")
     assert trial.bound is not None
     needed = math.ceil(1.25 * trial.bound / PRICES[trial.batch_size])
-    told = experienced.train_for(trial, needed, up_to=needed - 1)
-    assert not told.should_stop
-    assert told.cost > trial.bound
-    assert f"that needed {needed} epochs; going on is cheaper than a fresh run" in told.reason
+    decision = experienced.train_for(trial, needed, up_to=needed - 1)
+    assert not decision.should_stop
+    assert decision.cost > trial.bound
+    assert f"that needed {needed} epochs; going on is cheaper than a fresh run" in decision.reason
     assert experienced.train_for(trial, needed).outcome is Outcome.CONVERGED
 
 
 def test_a_run_that_is_far_from_its_target_is_stopped_at_the_bound(experienced: CurvedTrainings) -> None:
     trial = begin_incumbent(experienced, "far")
     assert trial.bound is not None
-    told = experienced.train_for(trial, math.ceil(6.0 * trial.bound / PRICES[trial.batch_size]))
-    assert told.outcome is Outcome.COST_EXCEEDED
-    assert told.cost < trial.bound + 2 * PRICES[trial.batch_size]
+    decision = experienced.train_for(trial, math.ceil(6.0 * trial.bound / PRICES[trial.batch_size]))
+    assert decision.outcome is Outcome.COST_EXCEEDED
+    assert decision.cost < trial.bound + 2 * PRICES[trial.batch_size]
 
 
 def test_folding_the_log_gives_what_the_curves_taught(experienced: CurvedTrainings) -> None:
@@ -266,11 +266,11 @@ def test_an_exploration_is_stopped_when_its_curve_says_that_it_is_slow(experienc
 @pytest.mark.parametrize("epochs", [5.0, 60.0, 95.0])
 def test_a_stopped_run_counts_as_about_what_its_curve_foretold(experienced: CurvedTrainings, epochs: float) -> None:
     beliefs = beliefs_of(experienced)
-    told = [
+    predictions = [
         censored(beliefs, EpochRecord(), 256, epochs, 1.0, may_have_failed=False, has_incumbent=True, forecast=one)
         for one in (None, LONG)
     ]
-    [blind, seeing] = [one for one in told if one.ln_epochs is not None and one.variance is not None]
+    [blind, seeing] = [one for one in predictions if one.ln_epochs is not None and one.variance is not None]
     assert seeing.ln_epochs == pytest.approx(max(math.log(90.0), math.log(epochs)), abs=0.15)
     assert blind.variance is not None
     assert seeing.variance is not None
@@ -282,8 +282,8 @@ def test_a_stopped_run_counts_as_about_what_its_curve_foretold(experienced: Curv
 
 def test_a_curve_that_a_stopped_run_has_refuted_says_nothing(experienced: CurvedTrainings) -> None:
     beliefs = beliefs_of(experienced)
-    told = partial(censored, beliefs, EpochRecord(), 256, 300.0, 1.0, may_have_failed=False, has_incumbent=True)
-    assert told(forecast=LONG) == told()
+    judge = partial(censored, beliefs, EpochRecord(), 256, 300.0, 1.0, may_have_failed=False, has_incumbent=True)
+    assert judge(forecast=LONG) == judge()
 
 
 def test_a_metric_that_never_moves_leaves_no_trace() -> None:
