@@ -13,7 +13,7 @@ from bso.domain.replies import JobDescription, Registered
 from bso.domain.trial import Outcome
 from bso.policies.curve.memory import epoch_costs_on, epochs_of
 from tests.unit.domain.builders import A100, V100, JobLife, as_json, expect, problem_of, without_leases
-from tests.unit.domain.curve.invented_trainings import EPOCHS, PRICES, Trainings
+from tests.unit.policies.curve.invented_trainings import EPOCHS, PRICES, Trainings
 
 BEST = (64, 128)
 

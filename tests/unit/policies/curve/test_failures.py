@@ -9,7 +9,7 @@ import pytest
 from bso.domain.events import EpochReported, TrialEnded, TrialStarted
 from bso.domain.trial import Outcome
 from tests.unit.domain.builders import V100, JobLife, nonfinite_numbers
-from tests.unit.domain.curve.invented_trainings import EPOCHS, PRICES, Trainings
+from tests.unit.policies.curve.invented_trainings import EPOCHS, PRICES, Trainings
 
 RECURRENCES = range(80)
 

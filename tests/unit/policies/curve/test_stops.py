@@ -10,7 +10,7 @@ from bso.domain.trial import Outcome
 from bso.policies.curve.beliefs import Beliefs
 from bso.policies.curve.memory import epoch_costs_on, epochs_of
 from bso.policies.curve.stops import Underway, why_to_stop
-from tests.unit.domain.curve.invented_trainings import EPOCHS, PRICES, Trainings
+from tests.unit.policies.curve.invented_trainings import EPOCHS, PRICES, Trainings
 
 
 def test_an_exploration_whose_epochs_turn_out_dear_is_stopped_after_the_first() -> None:

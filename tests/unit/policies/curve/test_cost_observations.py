@@ -12,7 +12,7 @@ from bso.policies.curve.beliefs import Beliefs
 from bso.policies.curve.cost_observations import EpochCostSeen, learnt_cost, running_cost
 from bso.policies.curve.cost_records import EpochCostKnowledge, LearntEpochCost, with_learnt_cost
 from bso.policies.curve.epoch_records import EpochKnowledge
-from tests.unit.domain.curve.made_up_knowledge import SIZES, SPEC
+from tests.unit.policies.curve.made_up_knowledge import SIZES, SPEC
 
 LEVEL = math.log(100.0)
 SEEDS = range(12)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bso.policies.curve.beliefs import Beliefs
 from bso.policies.curve.hypotheses import OWN_VARIANCES
-from tests.unit.domain.curve.made_up_knowledge import SIZES, SPEC, costing, lasting
+from tests.unit.policies.curve.made_up_knowledge import SIZES, SPEC, costing, lasting
 
 LINE = {size: 20.0 * (size / 64) ** 0.2 for size in SIZES}
 ROUGH = {size: epochs * (1.2 if number % 2 else 1 / 1.2) for number, (size, epochs) in enumerate(LINE.items())}

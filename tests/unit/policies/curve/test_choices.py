@@ -22,8 +22,8 @@ from bso.policies.curve.memory import SECOND_LOOK, epochs_of
 from bso.policies.curve.policy import CurvePolicy
 from bso.policies.curve.standing import standing_of
 from tests.unit.domain.builders import A100, V100, expect
-from tests.unit.domain.curve.invented_trainings import EPOCHS, PRICES, Trainings
-from tests.unit.domain.curve.made_up_knowledge import SIZES, SPEC, costing, lasting
+from tests.unit.policies.curve.invented_trainings import EPOCHS, PRICES, Trainings
+from tests.unit.policies.curve.made_up_knowledge import SIZES, SPEC, costing, lasting
 
 
 def chosen_with(epochs: EpochKnowledge, costs: EpochCostKnowledge, spec: JobSpec, *, recurrence: int) -> Choice:

@@ -11,7 +11,7 @@ from bso.policies.curve.beliefs import Beliefs
 from bso.policies.curve.choices import TOGETHER
 from bso.policies.curve.epoch_records import EpochKnowledge
 from bso.policies.curve.values import Value, value_of
-from tests.unit.domain.curve.made_up_knowledge import SPEC, costing, lasting
+from tests.unit.policies.curve.made_up_knowledge import SPEC, costing, lasting
 
 UNSTOPPED = dataclasses.replace(SPEC, early_stopping=False)
 

@@ -31,7 +31,7 @@ from bso.policies.curve.validation import (
 )
 from bso.schema.codec import job_from_state, state_of
 from tests.unit.domain.builders import searching
-from tests.unit.domain.curve.invented_trainings import PRICES, Trainings
+from tests.unit.policies.curve.invented_trainings import PRICES, Trainings
 
 NOISE = 0.2**2
 

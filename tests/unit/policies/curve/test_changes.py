@@ -3,7 +3,7 @@
 from bso.domain.events import ChangePoint, TrialEnded
 from bso.domain.trial import Outcome
 from bso.policies.curve.memory import epochs_of
-from tests.unit.domain.curve.invented_trainings import EPOCHS, PRICES, Trainings
+from tests.unit.policies.curve.invented_trainings import EPOCHS, PRICES, Trainings
 
 
 def settled() -> Trainings:

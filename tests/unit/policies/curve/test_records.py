@@ -14,7 +14,7 @@ from bso.policies.curve.epoch_records import (
     with_learnt_epochs,
 )
 from bso.policies.curve.surprises import Surprises
-from tests.unit.domain.curve.invented_trainings import Trainings
+from tests.unit.policies.curve.invented_trainings import Trainings
 
 RUNS = [12, 14, 11, 19, 12, 13]
 

@@ -14,8 +14,8 @@ from bso.policies.curve.beliefs import Beliefs
 from bso.policies.curve.cost_records import EpochCostKnowledge
 from bso.policies.curve.memory import costs_elsewhere, epoch_costs_on
 from tests.unit.domain.builders import A100, V100, JobLife, expect
-from tests.unit.domain.curve.invented_trainings import EPOCHS, PRICES, Trainings
-from tests.unit.domain.curve.made_up_knowledge import SIZES, SPEC, costing, lasting
+from tests.unit.policies.curve.invented_trainings import EPOCHS, PRICES, Trainings
+from tests.unit.policies.curve.made_up_knowledge import SIZES, SPEC, costing, lasting
 
 OLD_KIND = dataclasses.replace(V100, gpu_model="P100")
 
