@@ -19,7 +19,7 @@ from tools.private_servers.ports import ClaimedPorts
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 # What this checkout and its environment would add to a program's imports and settings.
-OWN = ("PYTHON", "BSO_", "VIRTUAL_ENV", "COVERAGE", "COV_")
+OWN = ("PYTHON", "PYTEST_", "BSO_", "VIRTUAL_ENV", "COVERAGE", "COV_")
 
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 OURS = f"bso-optimizer=={VERSION}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -73,6 +74,25 @@ class Ledger:
             if one.is_others:
                 by_job.setdefault(one.request.job_id, []).append(one)
         return max((_longest_stall(own, since_s, until_s) for own in by_job.values()), default=0.0)
+
+    def longest_silence_s(self, *, since_s: float) -> float:
+        """The longest time [s] between two answers with a decision about one job, of those that end after then.
+
+        A command that the optimizer has kept is answered before it is decided.
+        """
+        decided_s: dict[str, list[float]] = {}
+        for one in self.asked:
+            if one.answered_s is not None and one.is_decided:
+                decided_s.setdefault(one.request.job_id, []).append(one.answered_s)
+        return max(
+            (
+                later_s - earlier_s
+                for moments_s in map(sorted, decided_s.values())
+                for earlier_s, later_s in itertools.pairwise(moments_s)
+                if later_s >= since_s
+            ),
+            default=0.0,
+        )
 
     def slowest_s(self, *, since_s: float, is_others: bool, kind: type[Command] | None = None) -> float:
         """The longest time [s] that a command (of a kind) waited for its answer, of those answered since then."""

@@ -107,9 +107,12 @@ def _measure(stage: Stage, scenario: Scenario, result: Result) -> None:
             setattr(result, name, round(seconds, 3))
         else:
             result.figures[name] = round(seconds, 3)
-    longest_s = max(stage.ledger.slowest_s(since_s=since_s, is_others=is_others) for is_others in (True, False))
+    longest_s = max(
+        stage.ledger.longest_silence_s(since_s=since_s),
+        *(stage.ledger.slowest_s(since_s=since_s, is_others=is_others) for is_others in (True, False)),
+    )
     if longest_s < scenario.strikes_for_s:
-        words = f"no command waited for longer than {longest_s:.1f} s, expected {scenario.strikes_for_s:g} s"
+        words = f"no command or job waited for longer than {longest_s:.1f} s, expected {scenario.strikes_for_s:g} s"
         result.unexpected.append(f"the fault did not strike: {words}")
     result.promises = dict(scenario.promises)
     result.broken_promises = [
