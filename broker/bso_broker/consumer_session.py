@@ -56,7 +56,7 @@ class ConsumerSession(BrokerSession):
         self._wake = wake
         self._consumer_tag: str | None = None
         self._has_come = False  # anything since the subscription was looked at last
-        self._subscribing = asyncio.Lock()
+        self._turn = asyncio.Lock()  # frames go out in the order in which they were decided on
         self._arrived: deque[Delivery] = deque()
         self._unsettled: dict[int, None] = {}
 
@@ -94,7 +94,7 @@ class ConsumerSession(BrokerSession):
 
         RabbitMQ may forget to cancel the consumers of a queue that is deleted, and created again at once by others.
         """
-        async with self._subscribing:
+        async with self._turn:
             has_come, self._has_come = self._has_come, False
             if has_come or self._unsettled or self._consumer_tag is None:
                 return
@@ -134,26 +134,28 @@ class ConsumerSession(BrokerSession):
 
     async def ack(self, tags: Sequence[int]) -> None:
         """Acknowledge: one frame for everything before the first delivery that stays unsettled, one for each other."""
-        rest = {tag: None for tag in tags if tag in self._unsettled}
-        last = 0
-        for tag in self._unsettled:
-            if tag not in rest:
-                break
-            del rest[tag]
-            last = tag
-        self._forget(tags)
-        if last:
-            await self._channel.basic_ack(last, multiple=True, wait=False)
-        for tag in rest:
-            await self._channel.basic_ack(tag, wait=False)
+        async with self._turn:
+            rest = {tag: None for tag in tags if tag in self._unsettled}
+            last = 0
+            for tag in self._unsettled:
+                if tag not in rest:
+                    break
+                del rest[tag]
+                last = tag
+            self._forget(tags)
+            if last:
+                await self._channel.basic_ack(last, multiple=True, wait=False)
+            for tag in rest:
+                await self._channel.basic_ack(tag, wait=False)
         self._announce_if_idle()
 
     async def requeue(self, tags: Sequence[int]) -> None:
         """Hand deliveries back; the broker delivers them again, here or elsewhere."""
-        known = [tag for tag in tags if tag in self._unsettled]
-        self._forget(known)
-        for tag in known:
-            await self._channel.basic_nack(tag, requeue=True, wait=False)
+        async with self._turn:
+            known = [tag for tag in tags if tag in self._unsettled]
+            self._forget(known)
+            for tag in known:
+                await self._channel.basic_nack(tag, requeue=True, wait=False)
         self._announce_if_idle()
 
     def _forget(self, tags: Iterable[int]) -> None:
@@ -167,7 +169,7 @@ class ConsumerSession(BrokerSession):
     async def stop_consuming(self) -> None:
         """Let no more come, and hand back what has arrived but was not taken."""
         self.settled.clear()
-        async with self._subscribing:
+        async with self._turn:
             if self._consumer_tag is not None:
                 await self._channel.basic_cancel(self._consumer_tag, timeout=_ANSWER_TIMEOUT_S)
                 self._consumer_tag = None

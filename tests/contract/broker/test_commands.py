@@ -347,6 +347,20 @@ async def test_a_message_larger_than_brokers_take_is_refused_before_it_is_sent(
         await broker.reply_publisher().reply_batch([too_large])
 
 
+async def test_commands_that_many_tasks_acknowledge_at_once_are_settled_once(consumer: CommandSource, ask: Ask) -> None:
+    async def ack_later(delivery: Delivery, turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)  # noqa: TID251
+        await consumer.ack([delivery])
+
+    for at_once in range(8, 16):  # tasks that start while others wait for the connection to write
+        for number in range(50):
+            ask(b"body", message_id=f"{at_once}-{number}")
+        deliveries = await several(consumer, 50)
+        assert not any(delivery.redelivered for delivery in deliveries)
+        await asyncio.gather(*(ack_later(delivery, number // at_once) for number, delivery in enumerate(deliveries)))
+
+
 async def test_commands_parked_together_come_back_in_their_order(
     broker: Broker, consumer: CommandSource, ask: Ask
 ) -> None:
