@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from bso.domain.policy import Policy
 
 GROUP = "bso.policies"
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+MAX_POLICY_NAME = 64
+_NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_POLICY_NAME - 1}}}")
 
 
 class PolicyMissing(Retryable):
@@ -27,7 +28,7 @@ class PolicyMissing(Retryable):
 
 
 def is_policy_name(name: object) -> bool:
-    """Whether a policy may have this name: small letters, digits and underscores, 64 characters at most."""
+    """Whether a policy may have this name: small letters, digits and underscores, MAX_POLICY_NAME at most."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 

@@ -28,6 +28,8 @@ from bso.schema.policy_values import read_end, read_inherited, read_stop, read_v
 
 STATE_MAJOR = 1
 """Raised when an older release could no longer read the state; release n must read what n+1 writes."""
+MAX_EVENT_NAME = 40
+"""Characters that the name of an event may have as a message, which is also its type in the event table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
