@@ -38,7 +38,15 @@ from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
 from bso.domain.replies import EpochJudged, JobDescription, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, Outcome
-from bso.schema.codec import decode_event, encode_event, job_from_state, state_of
+from bso.schema.codec import (
+    MAX_EVENT_NAME,
+    all_events,
+    decode_event,
+    encode_event,
+    job_from_state,
+    state_of,
+    wire_name,
+)
 from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
 
@@ -185,6 +193,12 @@ class PolicyContract:
         found = policy_named(self.policy)
         assert isinstance(found, Policy)
         assert found.name == self.policy
+
+    def test_its_events_have_names_that_are_short_enough_and_not_taken(self) -> None:
+        for event in policy_named(self.policy).events:
+            name = wire_name(event)
+            assert len(name) <= MAX_EVENT_NAME, f"{name} has {len(name)} characters, more than {MAX_EVENT_NAME}"
+            assert all_events()[name] is event, f"{name} is already the name of {all_events()[name]}"
 
     @_whole
     async def test_each_recurrence_ends_with_a_model_by_choices_that_say_why(self) -> None:

@@ -20,7 +20,7 @@ from bso.domain.events import CommonEvent, Event, JobRegistered, JobRespecified,
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.job import Job, JobVersion, Recurrence, UnacknowledgedStop
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
-from bso.domain.policies import PolicyMissing, policy_named, policy_names
+from bso.domain.policies import PolicyMissing, own_policies, policy_named, policy_names
 from bso.domain.replies import Reply
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, dump, seal, unseal, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
@@ -59,18 +59,21 @@ EVENTS: dict[str, type] = {wire_name(member): member for member in get_args(Comm
 
 
 def events_of(policies: Iterable[str]) -> dict[str, type]:
-    """The events that these policies have of their own, by their names as messages. What cannot be loaded has none."""
+    """The events that these policies have of their own, by their names as messages; of one name, the first.
+
+    What cannot be loaded has none.
+    """
     found: dict[str, type] = {}
     for name in policies:
         with suppress(PolicyMissing):
-            found |= {wire_name(member): member for member in policy_named(name).events}
+            found = {wire_name(member): member for member in policy_named(name).events} | found
     return found
 
 
 @cache
 def all_events() -> Mapping[str, type]:
-    """Every event that is known here, by its name as a message."""
-    return {**EVENTS, **events_of(policy_names())}
+    """Every event that is known here, by its name as a message. Nobody takes a name from this distribution's events."""
+    return {**events_of((*own_policies(), *policy_names())), **EVENTS}
 
 
 def build_validators() -> None:

@@ -72,6 +72,51 @@ class Misnamed(Sound):
     name = "somebody_else"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TheBatchSizeWithTheLeastMeanCostIsAnother:
+    """An event whose name as a message has 50 characters."""
+
+    version_number: int
+    sentence: str = ""
+
+
+class Longwinded(Sound):
+    """Has an event whose name the event table does not hold."""
+
+    name = "longwinded"
+    events = (TheBatchSizeWithTheLeastMeanCostIsAnother,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePoint:
+    """An event whose name is that of an event of all policies."""
+
+    version_number: int
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnded:
+    """An event whose name is that of an event of the policy pruning_thompson."""
+
+    version_number: int
+    sentence: str = ""
+
+
+class Usurping(Sound):
+    """Has an event that is named as one of all policies."""
+
+    name = "usurping"
+    events = (ChangePoint,)
+
+
+class Imitating(Sound):
+    """Has an event that is named as one of another policy."""
+
+    name = "imitating"
+    events = (RoundEnded,)
+
+
 class Silent(Sound):
     """Gives no reason."""
 
@@ -225,10 +270,14 @@ class Undecided(Sound):
 
 
 _NO_MODEL = r"recurrence night-\w+ ended without a model: .* as cost_exceeded \(not worth it"
+_NAMES = "its_events_have_names_that_are_short_enough_and_not_taken"
 _READ_AGAIN = "events_and_memory_are_json_and_are_read_again_as_they_were"
 
 BROKEN: dict[type[Sound], tuple[str, str]] = {
     Misnamed: ("it_is_found_under_its_name", "expected an instance of .* whose name is 'misnamed'"),
+    Longwinded: (_NAMES, "the_batch_size_with_the_least_mean_cost_is_another has 50 characters, more than 40"),
+    Usurping: (_NAMES, r"change_point is already the name of <class 'bso\.domain\.events"),
+    Imitating: (_NAMES, r"round_ended is already the name of <class 'bso\.policies\.pruning_thompson"),
     Silent: (
         "each_recurrence_ends_with_a_model_by_choices_that_say_why",
         "no reason was given for batch size 128",
