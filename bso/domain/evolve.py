@@ -117,6 +117,8 @@ def _trial_ended(job: Job, event: happened.TrialEnded) -> Job:
         is_over_bound=event.is_over_bound,
         ended_at=event.ended_at,
     )
+    if job.is_deleted:  # nothing is learnt any more
+        return job.with_trial(ended)
     after = _with_result(job.with_trial(ended), trial, event)
     return with_stop(job, after, trial) if event.is_stop else after
 
@@ -227,6 +229,8 @@ def _knowledge(job: Job, event: happened.ChangePoint | happened.AttentionNeeded)
 def _concerned(job: Job, event: Any) -> Policy | None:
     """The policy that may remember something of an event; None: it concerns none."""
     match event:
+        case happened.TrialEnded() if job.is_deleted:
+            return None
         case happened.EpochReported() | happened.TrialEnded() | happened.LateResult() | happened.StopWithdrawn():
             number = job.trials[event.trial_number].version_number
         case happened.TrialStarted() | happened.ChangePoint():

@@ -51,11 +51,11 @@ def allow_batch_size(job: Job, command: AllowBatchSize, context: Context) -> Dec
 
 
 def delete_job(job: Job, context: Context) -> Decision:
-    """Cancel what is active and leave a tombstone."""
+    """Leave a tombstone and cancel what is active: in this order, so that no policy need be there to learn from it."""
     if not _may_change(job, context):
         return _not_owner(job, context)
     active = job.active_trials()
-    events: tuple[Event, ...] = (*(_cancelled(trial, context) for trial in active), JobDeleted())
+    events: tuple[Event, ...] = (JobDeleted(), *(_cancelled(trial, context) for trial in active))
     reply = Deleted(cancelled_trials=tuple(trial.trial_number for trial in active))
     return Decision(job=apply(job, events), events=events, reply=reply)
 
