@@ -29,6 +29,7 @@ from bso.domain.replies import TrialFinished
 from bso.domain.trial import FAILURES, LEASE_LAPSED, Outcome, Trial, TrialState, reason_code
 
 MAX_REASON_LENGTH = 1000
+_WITH_COST = frozenset({Outcome.CONVERGED, Outcome.COST_EXCEEDED})
 _NO_RESULT = frozenset({Outcome.INTERRUPTED, Outcome.CANCELLED})
 _DECLARED_BY_CLIENT = frozenset({Outcome.NOT_CONVERGED, Outcome.INFEASIBLE, Outcome.INTERRUPTED, Outcome.CANCELLED})
 
@@ -81,8 +82,8 @@ def end_trial(
         energy_j=ending.energy_j,
         bound=ending.bound,
         is_over_bound=over,
-        is_failure=False,
-        learnt_cost=None,
+        is_failure=ending.outcome in FAILURES,
+        learnt_cost=_cost_to_learn(job, trial, ending),
     )
     events = policy_of(job, trial).learn(job, trial, ended)
     return (*before, *events, *_end_of_recurrence(apply(job, events), trial, ending.outcome))
@@ -93,6 +94,15 @@ def _is_over_bound(job: Job, trial: Trial, cost: float) -> bool:
     spec, knowledge = job.spec_of(trial), job.knowledge_of(trial)
     reference = reference_of(knowledge, spec, policy_of(job, trial).excluded(knowledge))
     return reference is not None and spec.beta_knob is not None and cost > spec.beta_knob * reference
+
+
+def _cost_to_learn(job: Job, trial: Trial, ending: TrialEnd) -> float | None:
+    """A converged cost in full [J], a censored one as it stands; None where energy is missing, or nothing was measured.
+
+    As a reference a cost of nothing would stop every trial.
+    """
+    is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
+    return ending.cost if ending.outcome in _WITH_COST and is_measured and ending.cost > 0.0 else None
 
 
 def should_retry(job: Job, trial: Trial) -> bool:
