@@ -31,12 +31,16 @@ def evolve(job: Job, event: Event) -> Job:
     return replace(after, last_seq=job.last_seq + 1)
 
 
-def fold(job_id: str, events: Iterable[Event]) -> Job:
-    """The job that a whole log describes, with all its trials. Leases are not part of history."""
-    job = Job(job_id=job_id)
+def apply(job: Job, events: Iterable[Event]) -> Job:
+    """The job after several events. Raises PolicyMissing."""
     for event in events:
         job = evolve(job, event)
     return job
+
+
+def fold(job_id: str, events: Iterable[Event]) -> Job:
+    """The job that a whole log describes, with all its trials. Leases are not part of history."""
+    return apply(Job(job_id=job_id), events)
 
 
 def _registered(job: Job, event: happened.JobRegistered) -> Job:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import astuple
 
 from bso.domain.commands import AllowBatchSize, ReportPowerProfile
-from bso.domain.decide.decision import Context, Decision, apply, refused, refused_for
+from bso.domain.decide.decision import Context, Decision, refused, refused_for
 from bso.domain.decide.trial_end import MOST
 from bso.domain.events import BatchSizeAllowed, Event, JobDeleted, PowerProfiled, TrialEnded
+from bso.domain.evolve import apply
 from bso.domain.hardware import hardware_problems
 from bso.domain.job import Job
 from bso.domain.job_spec import MAX_BATCH_SIZE

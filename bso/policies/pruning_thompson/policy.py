@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bso.domain.events import ChangePoint, Event, LateResult, TrialEnded
-from bso.domain.evolve import evolve
+from bso.domain.evolve import apply
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
@@ -116,9 +116,7 @@ class PruningThompson(Policy):
         if change is None and _is_too_expensive(job, trial, ended):
             ended = replace(ended, is_failure=True)
         events: tuple[Event, ...] = (ended,) if change is None else (change, ended)
-        for event in events:
-            job = evolve(job, event)
-        return events + end_of_round(job, trial)
+        return events + end_of_round(apply(job, events), trial)
 
     def outlook(self, version: JobVersion, knowledge: Knowledge) -> Outlook:
         """The posterior of each arm's mean cost; the best is the cheapest known one that may be offered."""
