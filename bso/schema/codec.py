@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import cache
@@ -20,7 +19,7 @@ from bso.domain.events import CommonEvent, Event, JobRegistered, JobRespecified,
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.job import Job, JobVersion, Recurrence, UnacknowledgedStop
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
-from bso.domain.policies import PolicyMissing, own_policies, policy_named, policy_names
+from bso.domain.policies import PolicyMissing, find_policy, own_policies, policy_names
 from bso.domain.replies import Reply
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, dump, seal, unseal, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
@@ -65,8 +64,9 @@ def events_of(policies: Iterable[str]) -> dict[str, type]:
     """
     found: dict[str, type] = {}
     for name in policies:
-        with suppress(PolicyMissing):
-            found = {wire_name(member): member for member in policy_named(name).events} | found
+        policy = find_policy(name)
+        if not isinstance(policy, PolicyMissing):
+            found = {wire_name(member): member for member in policy.events} | found
     return found
 
 

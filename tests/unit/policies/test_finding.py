@@ -69,6 +69,19 @@ def test_one_that_cannot_be_loaded_is_missing_with_the_reason_and_harms_no_other
     assert not {"gone", "torn"} & set(policy_names())
 
 
+def test_one_that_is_missing_is_looked_for_once(tmp_path: Path) -> None:
+    with installed(tmp_path / "one"):
+        with pytest.raises(PolicyMissing, match="'sound' is not installed here"):
+            policy_named("sound")
+        points = tmp_path / "one" / "theirs-1.0.dist-info" / "entry_points.txt"
+        points.write_text(f"[bso.policies]\nsound = {broken_policies.__name__}:INSTALLED.sound\n", encoding="utf-8")
+        assert "sound" in policy_names()
+        with pytest.raises(PolicyMissing, match="'sound' is not installed here"):
+            policy_named("sound")
+    with installed(tmp_path / "two", sound=f"{broken_policies.__name__}:INSTALLED.sound"):
+        assert policy_named("sound").name == "sound", "another process finds it"
+
+
 def test_nobody_takes_the_place_of_a_policy_of_this_distribution(tmp_path: Path) -> None:
     ours = policy_named("curve")
     with installed(tmp_path / "site", curve=f"{broken_policies.__name__}:INSTALLED.sound"):
