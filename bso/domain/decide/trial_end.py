@@ -88,8 +88,8 @@ def end_trial(
     )
     learnt = policy_of(job, trial).learn(job, trial, ended)
     job = apply(job, learnt)
-    over = _end_of_recurrence(job, trial, ending.outcome)
-    return apply(job, over), (*withdrawal, *learnt, *over)
+    last = _end_of_recurrence(job, trial, ending.outcome)
+    return apply(job, last), (*withdrawal, *learnt, *last)
 
 
 def _is_over_bound(job: Job, trial: Trial, cost: float) -> bool:
