@@ -232,7 +232,7 @@ class RecurrenceEnded:
     """A recurrence is over, with a model or without one.
 
     ``version_number`` and ``hardware_key`` are those of its last trial where no attempt was left; None: it ended with a
-    model, was abandoned, or was recorded before these were.
+    model, or was abandoned.
     """
 
     recurrence_id: str

@@ -31,12 +31,16 @@ def evolve(job: Job, event: Event) -> Job:
     return replace(after, last_seq=job.last_seq + 1)
 
 
-def fold(job_id: str, events: Iterable[Event]) -> Job:
-    """The job that a whole log describes, with all its trials. Leases are not part of history."""
-    job = Job(job_id=job_id)
+def apply(job: Job, events: Iterable[Event]) -> Job:
+    """The job after several events. Raises PolicyMissing."""
     for event in events:
         job = evolve(job, event)
     return job
+
+
+def fold(job_id: str, events: Iterable[Event]) -> Job:
+    """The job that a whole log describes, with all its trials. Leases are not part of history."""
+    return apply(Job(job_id=job_id), events)
 
 
 def _registered(job: Job, event: happened.JobRegistered) -> Job:
@@ -117,6 +121,8 @@ def _trial_ended(job: Job, event: happened.TrialEnded) -> Job:
         is_over_bound=event.is_over_bound,
         ended_at=event.ended_at,
     )
+    if job.is_deleted:  # nothing is learnt any more
+        return job.with_trial(ended)
     after = _with_result(job.with_trial(ended), trial, event)
     return with_stop(job, after, trial) if event.is_stop else after
 
@@ -227,6 +233,8 @@ def _knowledge(job: Job, event: happened.ChangePoint | happened.AttentionNeeded)
 def _concerned(job: Job, event: Any) -> Policy | None:
     """The policy that may remember something of an event; None: it concerns none."""
     match event:
+        case happened.TrialEnded() if job.is_deleted:
+            return None
         case happened.EpochReported() | happened.TrialEnded() | happened.LateResult() | happened.StopWithdrawn():
             number = job.trials[event.trial_number].version_number
         case happened.TrialStarted() | happened.ChangePoint():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from bso.domain.policy import Policy
 
 GROUP = "bso.policies"
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+MAX_POLICY_NAME = 64
+_NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_POLICY_NAME - 1}}}")
 
 
 class PolicyMissing(Retryable):
@@ -27,13 +28,28 @@ class PolicyMissing(Retryable):
 
 
 def is_policy_name(name: object) -> bool:
-    """Whether a policy may have this name: small letters, digits and underscores, 64 characters at most."""
+    """Whether a policy may have this name: small letters, digits and underscores, MAX_POLICY_NAME at most."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
-@cache
 def policy_named(name: str) -> Policy:
     """The policy of this name. Raises PolicyMissing, which names those that are installed."""
+    found = find_policy(name)
+    if isinstance(found, PolicyMissing):
+        raise PolicyMissing(*found.args) from found.__cause__  # one error, raised again and again, keeps all frames
+    return found
+
+
+@lru_cache(maxsize=256)
+def find_policy(name: str) -> Policy | PolicyMissing:
+    """The policy of this name, or why it is missing; looked for once in a process, even where it is not there."""
+    try:
+        return _load(name)
+    except PolicyMissing as missing:
+        return missing
+
+
+def _load(name: str) -> Policy:
     if name in own_policies():
         found: Policy = import_module(f"{GROUP}.{name}").POLICY
         return found

@@ -13,16 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from bso.domain.events import Event, LateResult, TrialEnded
-from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge, cheapest_known, feasible
 from bso.domain.progress import Verdict, judge_progress
 from bso.domain.replies import Confidence
-from bso.domain.trial import FAILURES, Outcome, Trial
-
-_WITH_COST = frozenset({Outcome.CONVERGED, Outcome.COST_EXCEEDED})
+from bso.domain.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +112,10 @@ class Policy(ABC):
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """All events of the end of a trial, in order, ``ended`` itself included.
 
-        ``ended`` comes complete but for ``is_failure``, ``learnt_cost`` and ``learnt``, which are the policy's.
+        ``learnt`` is the policy's to add, and it may count other ends as failures (``is_failure``).
         """
-        return (replace(ended, is_failure=ended.outcome in FAILURES, learnt_cost=cost_to_learn(job, trial, ended)),)
+        del job, trial
+        return (ended,)
 
     def evolve(self, before: Job, after: Job, event: Any) -> Job:
         """The job ``after`` an event, as far as all policies have it in common, with what this one remembers of it.
@@ -171,12 +169,3 @@ class Policy(ABC):
 
 
 _NONE = frozenset[int]()
-
-
-def cost_to_learn(job: Job, trial: Trial, ended: TrialEnded | LateResult) -> float | None:
-    """A converged cost in full [J], a censored one as it stands; None where energy is missing, or nothing was measured.
-
-    As a reference a cost of nothing would stop every trial.
-    """
-    is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
-    return ended.cost if ended.outcome in _WITH_COST and is_measured and ended.cost > 0.0 else None

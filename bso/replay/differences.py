@@ -140,8 +140,8 @@ def _trials_as_json(job: Job) -> Any:
 
 def _of_values(table: str, column: str, expected: Any, row: Row) -> Iterator[tuple[str, Any, Any]]:
     found = row[column]
-    if column in _WITHOUT_NULL:
-        found = found or _WITHOUT_NULL[column]
+    if column == "owner":
+        found = found or ""  # NULL: the same
     if found == expected:
         return
     read = _JSON_COLUMNS.get((table, column))
@@ -205,15 +205,6 @@ _JSON_COLUMNS: Mapping[tuple[str, str], Callable[[str, Any], Any]] = {
     ("power_profile", "measurements"): _measurements,
 }
 """Columns that hold JSON, where other text may mean the same."""
-
-_WITHOUT_NULL: Mapping[str, Any] = {
-    "owner": "",
-    "profiled_epochs": 0.0,
-    "profiled_time_s": 0.0,
-    "profiled_energy_j": 0.0,
-    "cost_squares": 0.0,
-}
-"""Columns in which NULL means this."""
 
 
 def _shown(value: Any) -> str:

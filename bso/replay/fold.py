@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from bso.domain.errors import BsoError, Rejected
 from bso.domain.events import JobDeleted, JobSnapshotted, PowerProfiled
 from bso.domain.evolve import evolve
+from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.trial import Trial

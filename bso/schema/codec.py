@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import cache
@@ -20,7 +19,7 @@ from bso.domain.events import CommonEvent, Event, JobRegistered, JobRespecified,
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.job import Job, JobVersion, Recurrence, UnacknowledgedStop
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
-from bso.domain.policies import PolicyMissing, policy_named, policy_names
+from bso.domain.policies import PolicyMissing, find_policy, own_policies, policy_names
 from bso.domain.replies import Reply
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, dump, seal, unseal, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
@@ -28,6 +27,8 @@ from bso.schema.policy_values import read_end, read_inherited, read_stop, read_v
 
 STATE_MAJOR = 1
 """Raised when an older release could no longer read the state; release n must read what n+1 writes."""
+MAX_EVENT_NAME = 40
+"""Characters that the name of an event may have as a message, which is also its type in the event table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +58,22 @@ EVENTS: dict[str, type] = {wire_name(member): member for member in get_args(Comm
 
 
 def events_of(policies: Iterable[str]) -> dict[str, type]:
-    """The events that these policies have of their own, by their names as messages. What cannot be loaded has none."""
+    """The events that these policies have of their own, by their names as messages; of one name, the first.
+
+    What cannot be loaded has none.
+    """
     found: dict[str, type] = {}
     for name in policies:
-        with suppress(PolicyMissing):
-            found |= {wire_name(member): member for member in policy_named(name).events}
+        policy = find_policy(name)
+        if not isinstance(policy, PolicyMissing):
+            found = {wire_name(member): member for member in policy.events} | found
     return found
 
 
 @cache
 def all_events() -> Mapping[str, type]:
-    """Every event that is known here, by its name as a message."""
-    return {**EVENTS, **events_of(policy_names())}
+    """Every event that is known here, by its name as a message. Nobody takes a name from this distribution's events."""
+    return {**events_of((*own_policies(), *policy_names())), **EVENTS}
 
 
 def build_validators() -> None:

@@ -12,7 +12,7 @@ from bso.domain.events import JobRegistered, JobRespecified, LateResult, TrialEn
 from bso.domain.frozen_values import replace
 from bso.domain.job import JobVersion, UnacknowledgedStop
 from bso.domain.knowledge import Knowledge
-from bso.domain.policies import PolicyMissing, policy_named
+from bso.domain.policies import PolicyMissing, find_policy
 from bso.domain.policy import Policy
 from bso.schema.envelope import validated
 
@@ -73,7 +73,5 @@ def _read(memory_type: type[Any] | None, memory: object, policy: str) -> Any:
 
 
 def _installed(name: str) -> Policy | None:
-    try:
-        return policy_named(name)
-    except PolicyMissing:
-        return None
+    found = find_policy(name)
+    return None if isinstance(found, PolicyMissing) else found

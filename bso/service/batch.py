@@ -6,12 +6,13 @@ import asyncio
 import math
 from collections import ChainMap, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bso.domain.commands import Request
 from bso.domain.decide import Context, Decision, Known, Rules, facts_for
 from bso.domain.errors import Retryable
 from bso.domain.events import Event
+from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.policies import PolicyMissing

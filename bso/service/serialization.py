@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json
 
 from bso.domain.events import EpochReported, Event, JobDeleted, JobSnapshotted, PowerProfiled
+from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.replies import Reply

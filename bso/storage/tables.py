@@ -16,6 +16,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from bso.domain.policies import MAX_POLICY_NAME
+from bso.schema.codec import MAX_EVENT_NAME
 from bso.storage.rows import Moment, ascii_text, long_text, number, words
 
 SCHEMA_REVISION = "0006"
@@ -40,7 +42,7 @@ job = Table(
     Column("is_deleted", Boolean),
     Column("version_number", Integer),
     Column("version", words(120)),
-    Column("policy", ascii_text(60)),
+    Column("policy", ascii_text(MAX_POLICY_NAME)),
     Column("last_trial_number", BigInteger),
     Column("spec", long_text()),
     Column("state", long_text()),
@@ -105,7 +107,7 @@ event = Table(
     Column("event_id", _ROW_ID, primary_key=True, autoincrement=True),
     Column("job_id", ascii_text(), nullable=False),
     Column("seq", BigInteger, nullable=False),
-    Column("type", ascii_text(40), nullable=False),
+    Column("type", ascii_text(MAX_EVENT_NAME), nullable=False),
     Column("trial_number", BigInteger),
     Column("epoch", number()),
     Column("payload", long_text(), nullable=False),

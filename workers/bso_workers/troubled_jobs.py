@@ -196,7 +196,7 @@ def remedy(job_id: str, error: Exception) -> str:
             f"damaged, and `bso replay rebuild {job_id}` repairs it from the log"
         )
     if isinstance(error, PolicyMissing):
-        return "install the policy on every worker; those that have it go on with the job"
+        return "install the policy on every worker and restart it; those that have the policy go on with the job"
     if isinstance(error, JobDamaged):
         return f"`bso replay verify {job_id}` says what differs, `bso replay rebuild {job_id}` repairs it from the log"
     return "it is tried again by itself; if that does not help, look for what holds or harms the job's rows"

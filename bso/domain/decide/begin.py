@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bso.domain.attention import attention_in_words, choose_with_attention
 from bso.domain.commands import BeginTrial
-from bso.domain.decide.decision import Context, Decision, apply, bound_of, policy_of, refused_for, with_lease
+from bso.domain.decide.decision import Context, Decision, bound_of, policy_of, refused_for, with_lease
 from bso.domain.decide.facts import Facts
 from bso.domain.decide.trial_end import TrialEnd, end_trial
 from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
+from bso.domain.evolve import apply
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import hardware_problems
 from bso.domain.identifiers import identifier_problem, trial_id_for
@@ -30,9 +31,8 @@ def begin_trial(job: Job, command: BeginTrial, facts: Facts, context: Context) -
     problems = _problems(command)
     if problems:
         return refused_for(job, "invalid_trial", "The trial cannot begin like this", problems)
-    replaced = _end_replaced(job, command, context)
-    given_up = _end_oldest_suspended(apply(job, replaced), context)
-    job_now = apply(job, [*replaced, *given_up])
+    job_now, replaced = _end_replaced(job, command, context)
+    job_now, given_up = _end_oldest_suspended(job_now, context)
     recurrence_id = _recurrence_id(job_now, command)
     opened = _open_recurrence(job_now, recurrence_id)
     job_now = apply(job_now, opened)
@@ -55,29 +55,28 @@ def _problems(command: BeginTrial) -> dict[str, str]:
     return problems
 
 
-def _end_replaced(job: Job, command: BeginTrial, context: Context) -> tuple[Event, ...]:
+def _end_replaced(job: Job, command: BeginTrial, context: Context) -> tuple[Job, tuple[Event, ...]]:
     """Cancel the trial that the given-up request started after all, if it did."""
     if command.replaces is None:
-        return ()
+        return job, ()
     trial_id = trial_id_for(command.replaces)
     for trial in job.active_trials():
         if trial.trial_id == trial_id:
             reason = "replaced: its client had gone on with a batch size of its own"
             return end_trial(job, trial, TrialEnd.of(trial, Outcome.CANCELLED, reason), context.now)
-    return ()
+    return job, ()
 
 
-def _end_oldest_suspended(job: Job, context: Context) -> tuple[Event, ...]:
+def _end_oldest_suspended(job: Job, context: Context) -> tuple[Job, tuple[Event, ...]]:
     """Give up the oldest suspended trials, if too many are active; a result of theirs may still come late."""
     active = job.active_trials()
     suspended = [trial for trial in active if not _is_running(trial)]
     reason = f"{LEASE_LAPSED}: {len(active)} trials are active and this is among the oldest that are suspended"
     events: tuple[Event, ...] = ()
     for trial in suspended[: max(0, len(active) + 1 - MAX_ACTIVE_TRIALS)]:
-        ended = end_trial(job, trial, TrialEnd.of(trial, Outcome.INTERRUPTED, reason), context.now)
-        job = apply(job, ended)
+        job, ended = end_trial(job, trial, TrialEnd.of(trial, Outcome.INTERRUPTED, reason), context.now)
         events += ended
-    return events
+    return job, events
 
 
 def _joinable(job: Job) -> Recurrence | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from bso.domain.events import Event
-from bso.domain.evolve import evolve
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.policies import policy_named
@@ -79,13 +77,6 @@ def refused_after_end(job: Job, trial: Trial) -> Decision:
     outcome = trial.outcome.value if trial.outcome else "ended"
     detail = f"trial {trial.trial_number} ended as {outcome} ({trial.outcome_reason}): begin another one"
     return refused(job, "trial_ended", "The trial has ended", detail)
-
-
-def apply(job: Job, events: Iterable[Event]) -> Job:
-    """The job after several events."""
-    for event in events:
-        job = evolve(job, event)
-    return job
 
 
 def with_lease(job: Job, trial_number: int, ends: datetime | None) -> Job:

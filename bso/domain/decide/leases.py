@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bso.domain.commands import ExpireLease, RenewLease
-from bso.domain.decide.decision import Context, Decision, apply, bound_of, refused_after_end, unchanged, with_lease
+from bso.domain.decide.decision import Context, Decision, bound_of, refused_after_end, unchanged, with_lease
 from bso.domain.decide.facts import Facts
 from bso.domain.decide.trial_end import TrialEnd, end_trial
 from bso.domain.events import Event, TrialResumed, TrialSuspended
+from bso.domain.evolve import apply
 from bso.domain.job import Job
 from bso.domain.replies import LeaseExpired, LeaseRenewed
 from bso.domain.trial import LEASE_LAPSED, Outcome, Trial, TrialState
@@ -44,5 +45,5 @@ def expire_lease(job: Job, trial: Trial, command: ExpireLease, context: Context)
         after = with_lease(apply(job, [suspended]), trial.trial_number, context.resume_window_ends())
         return Decision(job=after, events=(suspended,), reply=LeaseExpired(state=TrialState.SUSPENDED))
     reason = f"{LEASE_LAPSED}: the trial sent nothing for the whole resume window"
-    events = end_trial(job, trial, TrialEnd.of(trial, Outcome.INTERRUPTED, reason), context.now)
-    return Decision(job=apply(job, events), events=events, reply=LeaseExpired(state=TrialState.ENDED))
+    after, events = end_trial(job, trial, TrialEnd.of(trial, Outcome.INTERRUPTED, reason), context.now)
+    return Decision(job=after, events=events, reply=LeaseExpired(state=TrialState.ENDED))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import astuple
 
 from bso.domain.commands import AllowBatchSize, ReportPowerProfile
-from bso.domain.decide.decision import Context, Decision, apply, refused, refused_for
+from bso.domain.decide.decision import Context, Decision, refused, refused_for
 from bso.domain.decide.trial_end import MOST
 from bso.domain.events import BatchSizeAllowed, Event, JobDeleted, PowerProfiled, TrialEnded
+from bso.domain.evolve import apply
 from bso.domain.hardware import hardware_problems
 from bso.domain.job import Job
 from bso.domain.job_spec import MAX_BATCH_SIZE
@@ -51,11 +52,11 @@ def allow_batch_size(job: Job, command: AllowBatchSize, context: Context) -> Dec
 
 
 def delete_job(job: Job, context: Context) -> Decision:
-    """Cancel what is active and leave a tombstone."""
+    """Leave a tombstone and cancel what is active: in this order, so that no policy need be there to learn from it."""
     if not _may_change(job, context):
         return _not_owner(job, context)
     active = job.active_trials()
-    events: tuple[Event, ...] = (*(_cancelled(trial, context) for trial in active), JobDeleted())
+    events: tuple[Event, ...] = (JobDeleted(), *(_cancelled(trial, context) for trial in active))
     reply = Deleted(cancelled_trials=tuple(trial.trial_number for trial in active))
     return Decision(job=apply(job, events), events=events, reply=reply)
 

@@ -8,7 +8,6 @@ from bso.domain.commands import ReportEpoch
 from bso.domain.decide.decision import (
     Context,
     Decision,
-    apply,
     bound_of,
     policy_of,
     refused,
@@ -20,6 +19,7 @@ from bso.domain.decide.decision import (
 from bso.domain.decide.facts import Facts
 from bso.domain.decide.trial_end import MOST, TrialEnd, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.events import EpochReported, Event, TrialResumed
+from bso.domain.evolve import apply
 from bso.domain.job import Job
 from bso.domain.progress import Verdict, reported_cost, totals_of
 from bso.domain.replies import EpochJudged
@@ -61,8 +61,7 @@ def _record(job: Job, trial: Trial, command: ReportEpoch, context: Context) -> D
     doubt = _doubt(after, reporting, verdict)
     reason = f"{verdict.reason}{doubt}"
     ending = TrialEnd.of(reporting, verdict.outcome, reason)
-    ended = end_trial(after, reporting, ending, context.now, is_judgement=True)
-    after = apply(after, ended)
+    after, ended = end_trial(after, reporting, ending, context.now, is_judgement=True)
     warnings = attention_warnings(after, ended)
     if doubt:
         warnings = (f"trial {trial.trial_number} of job {job.job_id}: {reason}",)

@@ -11,7 +11,7 @@ from functools import partial
 from bso.domain.attention import attention_needed
 from bso.domain.commands import FinishTrial
 from bso.domain.cost import cost_of, undistorted
-from bso.domain.decide.decision import Context, Decision, apply, policy_of, refused_for, unchanged, with_lease
+from bso.domain.decide.decision import Context, Decision, policy_of, refused_for, unchanged, with_lease
 from bso.domain.events import (
     AttentionNeeded,
     Event,
@@ -22,6 +22,7 @@ from bso.domain.events import (
     TrialEnded,
     TrialSuspended,
 )
+from bso.domain.evolve import apply
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job, Recurrence
 from bso.domain.knowledge import reference_of
@@ -29,6 +30,7 @@ from bso.domain.replies import TrialFinished
 from bso.domain.trial import FAILURES, LEASE_LAPSED, Outcome, Trial, TrialState, reason_code
 
 MAX_REASON_LENGTH = 1000
+_WITH_COST = frozenset({Outcome.CONVERGED, Outcome.COST_EXCEEDED})
 _NO_RESULT = frozenset({Outcome.INTERRUPTED, Outcome.CANCELLED})
 _DECLARED_BY_CLIENT = frozenset({Outcome.NOT_CONVERGED, Outcome.INFEASIBLE, Outcome.INTERRUPTED, Outcome.CANCELLED})
 
@@ -59,14 +61,14 @@ class TrialEnd:
 
 def end_trial(
     job: Job, trial: Trial, ending: TrialEnd, now: datetime, *, is_judgement: bool = False
-) -> tuple[Event, ...]:
-    """The events of a trial's end, or of a result that comes after it."""
-    before: tuple[Event, ...] = ()
+) -> tuple[Job, tuple[Event, ...]]:
+    """The job after a trial's end, or after a result that comes later, and the events of it."""
+    withdrawal: tuple[Event, ...] = ()
     if trial.trial_number in job.unacknowledged_stops:
-        before = (StopWithdrawn(trial_number=trial.trial_number),)
-        job = apply(job, before)
+        withdrawal = (StopWithdrawn(trial_number=trial.trial_number),)
+        job = apply(job, withdrawal)
     is_stop = is_judgement and ending.outcome in FAILURES
-    over = ending.outcome is Outcome.CONVERGED and _is_over_bound(job, trial, ending.cost)
+    is_over_bound = ending.outcome is Outcome.CONVERGED and _is_over_bound(job, trial, ending.cost)
     make = (
         partial(TrialEnded, ended_at=now, is_stop=is_stop)
         if trial.is_active
@@ -80,12 +82,14 @@ def end_trial(
         time_s=ending.time_s,
         energy_j=ending.energy_j,
         bound=ending.bound,
-        is_over_bound=over,
-        is_failure=False,
-        learnt_cost=None,
+        is_over_bound=is_over_bound,
+        is_failure=ending.outcome in FAILURES,
+        learnt_cost=_cost_to_learn(job, trial, ending),
     )
-    events = policy_of(job, trial).learn(job, trial, ended)
-    return (*before, *events, *_end_of_recurrence(apply(job, events), trial, ending.outcome))
+    learnt = policy_of(job, trial).learn(job, trial, ended)
+    job = apply(job, learnt)
+    last = _end_of_recurrence(job, trial, ending.outcome)
+    return apply(job, last), (*withdrawal, *learnt, *last)
 
 
 def _is_over_bound(job: Job, trial: Trial, cost: float) -> bool:
@@ -93,6 +97,15 @@ def _is_over_bound(job: Job, trial: Trial, cost: float) -> bool:
     spec, knowledge = job.spec_of(trial), job.knowledge_of(trial)
     reference = reference_of(knowledge, spec, policy_of(job, trial).excluded(knowledge))
     return reference is not None and spec.beta_knob is not None and cost > spec.beta_knob * reference
+
+
+def _cost_to_learn(job: Job, trial: Trial, ending: TrialEnd) -> float | None:
+    """A converged cost in full [J], a censored one as it stands; None where energy is missing, or nothing was measured.
+
+    As a reference a cost of nothing would stop every trial.
+    """
+    is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
+    return ending.cost if ending.outcome in _WITH_COST and is_measured and ending.cost > 0.0 else None
 
 
 def should_retry(job: Job, trial: Trial) -> bool:
@@ -123,8 +136,7 @@ def finish_trial(job: Job, trial: Trial, command: FinishTrial, context: Context)
         return unchanged(job, finished(job, trial))
     if command.may_resume and command.outcome is Outcome.INTERRUPTED:
         return _suspend(job, trial, context)
-    events = end_trial(job, _as_measured(trial, command), _ending(job, trial, command), context.now)
-    after = apply(job, events)
+    after, events = end_trial(job, _as_measured(trial, command), _ending(job, trial, command), context.now)
     reply = replace(finished(after, after.trials[trial.trial_number]), warnings=attention_warnings(after, events))
     return Decision(job=after, events=events, reply=reply)
 

@@ -11,10 +11,10 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
-from bso.domain.policy import Choice, Inherited, Outlook, Policy, cost_to_learn
+from bso.domain.policy import Choice, Inherited, Outlook, Policy
 from bso.domain.progress import Verdict, judge_progress
 from bso.domain.replies import Confidence
-from bso.domain.trial import FAILURES, Outcome, Trial, TrialState
+from bso.domain.trial import Outcome, Trial, TrialState
 from bso.policies.curve import choices, normal
 from bso.policies.curve.beliefs import Beliefs, beliefs_of
 from bso.policies.curve.cost_records import EpochCostKnowledge
@@ -72,12 +72,7 @@ class CurvePolicy(Policy):
         is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
         view = view_of(job, trial)
         learnt = view.learnt(trial, ended, is_measured=is_measured)
-        ended = replace(
-            ended,
-            is_failure=ended.outcome in FAILURES,
-            learnt_cost=cost_to_learn(job, trial, ended),
-            learnt=None if learnt is None else PolicyData(policy=NAME, data=learnt),
-        )
+        ended = replace(ended, learnt=None if learnt is None else PolicyData(policy=NAME, data=learnt))
         change = _change_point(trial, ended, learnt, view.beliefs)
         return (ended,) if change is None else (change, ended)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bso.domain.events import ChangePoint, Event, LateResult, TrialEnded
-from bso.domain.evolve import evolve
+from bso.domain.evolve import apply
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
@@ -22,9 +22,9 @@ from bso.domain.knowledge import (
     nearest,
     reference_of,
 )
-from bso.domain.policy import ArmStatus, Choice, Expectation, Outlook, Policy, PolicyStage, cost_to_learn
+from bso.domain.policy import ArmStatus, Choice, Expectation, Outlook, Policy, PolicyStage
 from bso.domain.quantities import joules
-from bso.domain.trial import FAILURES, Outcome, Trial
+from bso.domain.trial import Trial
 from bso.policies.pruning_thompson.bandit import CostPosterior, posterior_of, sample_cheapest
 from bso.policies.pruning_thompson.exploration import candidates, end_of_round, next_to_explore
 from bso.policies.pruning_thompson.memory import (
@@ -113,15 +113,10 @@ class PruningThompson(Policy):
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """Change point, the end itself, and the end of a round or stage: in this order."""
         change = _change_point(job, trial, ended)
-        ended = replace(
-            ended,
-            is_failure=_is_failure(job, trial, ended, is_change=change is not None),
-            learnt_cost=cost_to_learn(job, trial, ended),
-        )
+        if change is None and _is_too_expensive(job, trial, ended):
+            ended = replace(ended, is_failure=True)
         events: tuple[Event, ...] = (ended,) if change is None else (change, ended)
-        for event in events:
-            job = evolve(job, event)
-        return events + end_of_round(job, trial)
+        return events + end_of_round(apply(job, events), trial)
 
     def outlook(self, version: JobVersion, knowledge: Knowledge) -> Outlook:
         """The posterior of each arm's mean cost; the best is the cheapest known one that may be offered."""
@@ -313,8 +308,7 @@ def _change_point(job: Job, trial: Trial, ended: TrialEnded | LateResult) -> Cha
     )
 
 
-def _is_failure(job: Job, trial: Trial, ended: TrialEnded | LateResult, *, is_change: bool) -> bool:
-    if ended.outcome is not Outcome.CONVERGED:
-        return ended.outcome in FAILURES
+def _is_too_expensive(job: Job, trial: Trial, ended: TrialEnded | LateResult) -> bool:
+    """Whether a trial has converged above the bound in Pruning, where that is a failure."""
     state = state_on(job.knowledge_of(trial), job.spec_of(trial))
-    return ended.is_over_bound and not is_change and state.stage is Stage.PRUNING
+    return ended.is_over_bound and state.stage is Stage.PRUNING

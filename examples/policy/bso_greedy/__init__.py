@@ -105,18 +105,15 @@ class Greedy(Policy):
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """The end itself with its cost, and whether another batch size leads now."""
-        (complete,) = super().learn(job, trial, ended)
-        assert isinstance(complete, TrialEnded | LateResult)
-        if complete.outcome is Outcome.CONVERGED and complete.learnt_cost is not None:
-            data = Learnt(cost=complete.learnt_cost)
-            complete = replace(complete, learnt=PolicyData(policy=NAME, data=data))
+        if ended.outcome is Outcome.CONVERGED and ended.learnt_cost is not None:
+            ended = replace(ended, learnt=PolicyData(policy=NAME, data=Learnt(cost=ended.learnt_cost)))
         among = frozenset(job.spec_of(trial).batch_sizes)
         before = means_on(job.knowledge_of(trial)).cheapest(among)
-        after = means_on(evolve(job, complete).knowledge_of(trial)).cheapest(among)
+        after = means_on(evolve(job, ended).knowledge_of(trial)).cheapest(among)
         if after is None or after == before:
-            return (complete,)
+            return (ended,)
         changed = LeaderChanged(version_number=trial.version_number, hardware_key=trial.hardware.key, batch_size=after)
-        return (complete, changed)
+        return (ended, changed)
 
     def evolve(self, before: Job, after: Job, event: Any) -> Job:
         """The job with the cost of a trial that has ended added to what is remembered."""

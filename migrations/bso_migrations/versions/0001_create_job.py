@@ -23,7 +23,7 @@ def upgrade() -> None:
         sa.Column("is_deleted", sa.Boolean()),
         sa.Column("version_number", sa.Integer()),
         sa.Column("version", words(120)),
-        sa.Column("policy", ascii_text(60)),
+        sa.Column("policy", ascii_text(64)),
         sa.Column("last_trial_number", sa.BigInteger()),
         sa.Column("spec", long_text()),
         sa.Column("state", long_text()),

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from bso.domain.events import LateResult, TrialEnded
+from bso.domain.events import Event, LateResult, PolicyData, TrialEnded
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
-from bso.domain.knowledge import Knowledge, feasible, nearest, reference_of
+from bso.domain.knowledge import Knowledge, feasible, nearest
 from bso.domain.policy import Choice, Outlook, Policy
 from bso.domain.progress import Verdict, judge_progress
 from bso.domain.trial import Outcome, Trial
@@ -63,10 +63,58 @@ class _Remembering(Sound):
         return after.with_knowledge(trial.version_number, knowledge.with_memory(self.name, memory))
 
 
+_STOP = Verdict(outcome=Outcome.COST_EXCEEDED, reason="not worth it")
+
+
 class Misnamed(Sound):
     """Its name is not that of its entry point."""
 
     name = "somebody_else"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TheBatchSizeWithTheLeastMeanCostIsAnother:
+    """An event whose name as a message has 50 characters."""
+
+    version_number: int
+    sentence: str = ""
+
+
+class Longwinded(Sound):
+    """Has an event whose name the event table does not hold."""
+
+    name = "longwinded"
+    events = (TheBatchSizeWithTheLeastMeanCostIsAnother,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePoint:
+    """An event whose name is that of an event of all policies."""
+
+    version_number: int
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnded:
+    """An event whose name is that of an event of the policy pruning_thompson."""
+
+    version_number: int
+    sentence: str = ""
+
+
+class Usurping(Sound):
+    """Has an event that is named as one of all policies."""
+
+    name = "usurping"
+    events = (ChangePoint,)
+
+
+class Imitating(Sound):
+    """Has an event that is named as one of another policy."""
+
+    name = "imitating"
+    events = (RoundEnded,)
 
 
 class Silent(Sound):
@@ -86,12 +134,7 @@ class AlwaysBounding(Sound):
 
     @override
     def judge(self, job: Job, trial: Trial) -> Verdict:
-        return judge_progress(job.spec_of(trial), trial, self.limit(job, trial))
-
-    def limit(self, job: Job, trial: Trial) -> float | None:
-        """The cost [J] above which it stops a trial, bounded or not."""
-        del job, trial
-        return 1.0
+        return judge_progress(job.spec_of(trial), trial, 1.0)
 
 
 class Overfilling(Sound):
@@ -105,26 +148,30 @@ class Overfilling(Sound):
 
 
 class Discouraged(Sound):
-    """Offers nothing any more once each batch size has failed."""
+    """Stops every trial of a batch size that has failed to converge three times in a row."""
 
     name = "discouraged"
 
     @override
-    def offered(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> frozenset[int]:
-        knowledge = job.version.knowledge_on(hardware)
-        return frozenset(
-            size for size in job.version.spec.batch_sizes if not knowledge.arm(size).not_converged_in_a_row
-        )
+    def judge(self, job: Job, trial: Trial) -> Verdict:
+        is_hopeless = job.knowledge_of(trial).arm(trial.batch_size).not_converged_in_a_row >= 3
+        return _STOP if is_hopeless else super().judge(job, trial)
 
 
 class Interrupted(_Remembering):
-    """Cannot bear that a training ends without a result."""
+    """Stops every trial once one has ended without a result."""
 
     name = "interrupted"
 
     @override
     def after(self, memory: Remembered, ended: TrialEnded | LateResult) -> Remembered:
-        return {Outcome.CONVERGED: memory, Outcome.COST_EXCEEDED: memory}[ended.outcome]
+        has_result = ended.outcome not in {Outcome.INTERRUPTED, Outcome.CANCELLED}
+        return memory if has_result else replace(memory, number=1.0)
+
+    @override
+    def judge(self, job: Job, trial: Trial) -> Verdict:
+        memory = job.knowledge_of(trial).memories.get(self.name, Remembered())
+        return _STOP if memory.number else super().judge(job, trial)
 
 
 class Faithful(Sound):
@@ -138,25 +185,13 @@ class Faithful(Sound):
 
 
 class Provincial(Sound):
-    """Knows one hardware kind."""
+    """Stops every trial on hardware that it does not know."""
 
     name = "provincial"
 
     @override
-    def offered(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> frozenset[int]:
-        assert hardware.gpu_model == "A100"
-        return super().offered(job, recurrence, hardware)
-
-
-class Stingy(AlwaysBounding):
-    """Stops what costs twice as much as the cheapest run, the last attempt of a recurrence included."""
-
-    name = "stingy"
-
-    @override
-    def limit(self, job: Job, trial: Trial) -> float | None:
-        reference = reference_of(job.knowledge_of(trial), job.spec_of(trial), frozenset())
-        return None if reference is None else 2.0 * reference
+    def judge(self, job: Job, trial: Trial) -> Verdict:
+        return super().judge(job, trial) if trial.hardware.gpu_model == "A100" else _STOP
 
 
 class AtRandom(Sound):
@@ -201,11 +236,27 @@ class Hoarding(_Remembering):
         return replace(memory, costs=(*memory.costs, ended.cost))
 
 
-class Unclassified(Hoarding):
+class Unclassified(_Remembering):
     """Does not say of which class its memory is, so that it comes back as it was parsed."""
 
     name = "unclassified"
     hardware_memory = None
+
+    @override
+    def after(self, memory: Remembered, ended: TrialEnded | LateResult) -> Remembered:
+        return Remembered()
+
+
+class Exaggerating(Sound):
+    """Learns an infinity."""
+
+    name = "exaggerating"
+    learnt = Remembered
+
+    @override
+    def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
+        data = PolicyData(policy=self.name, data=Remembered(number=float("inf")))
+        return (replace(ended, learnt=data),)
 
 
 class Undecided(Sound):
@@ -218,24 +269,43 @@ class Undecided(Sound):
         return Outlook(best_batch_size=None, expected={})
 
 
-BROKEN: dict[type[Sound], str] = {
-    Misnamed: "it_is_found_under_its_name",
-    Silent: "each_recurrence_ends_with_a_model_by_choices_that_say_why",
-    AlwaysBounding: "the_last_attempt_of_a_recurrence_has_no_bound",
-    Overfilling: "what_does_not_fit_is_not_tried_again_in_the_recurrence_while_something_else_is_left",
-    Discouraged: "a_job_in_which_nothing_converges_still_gets_batch_sizes_and_recovers",
-    Interrupted: "overlapping_recurrences_interruptions_and_cancellations_are_borne",
-    Faithful: "batch_sizes_may_leave_and_join",
-    Provincial: "other_hardware_another_version_and_a_batch_size_that_is_allowed_again",
-    Stingy: "costs_that_have_doubled_do_not_end_the_models",
-    AtRandom: "the_same_commands_give_the_same_choices",
-    Reminiscent: "the_log_alone_gives_the_state",
-    Boundless: "events_and_memory_are_json_without_infinities",
-    Hoarding: "what_is_remembered_grows_with_the_batch_sizes_tried_and_not_with_the_trials",
-    Unclassified: "the_same_commands_give_the_same_choices",
-    Undecided: "it_says_where_a_job_stands",
+_NO_MODEL = r"recurrence night-\w+ ended without a model: .* as cost_exceeded \(not worth it"
+_NAMES = "its_events_have_names_that_are_short_enough_and_not_taken"
+_READ_AGAIN = "events_and_memory_are_json_and_are_read_again_as_they_were"
+
+BROKEN: dict[type[Sound], tuple[str, str]] = {
+    Misnamed: ("it_is_found_under_its_name", "expected an instance of .* whose name is 'misnamed'"),
+    Longwinded: (_NAMES, "the_batch_size_with_the_least_mean_cost_is_another has 50 characters, more than 40"),
+    Usurping: (_NAMES, r"change_point is already the name of <class 'bso\.domain\.events"),
+    Imitating: (_NAMES, r"round_ended is already the name of <class 'bso\.policies\.pruning_thompson"),
+    Silent: (
+        "each_recurrence_ends_with_a_model_by_choices_that_say_why",
+        "no reason was given for batch size 128",
+    ),
+    AlwaysBounding: (
+        "the_last_attempt_of_a_recurrence_is_not_stopped_for_its_cost",
+        "the last attempt ended as cost_exceeded",
+    ),
+    Overfilling: (
+        "what_does_not_fit_is_not_tried_again_in_the_recurrence_while_something_else_is_left",
+        "batch size 128 was chosen after 128 ran out of memory",
+    ),
+    Discouraged: ("a_job_in_which_nothing_converges_still_gets_batch_sizes_and_recovers", _NO_MODEL),
+    Interrupted: ("overlapping_recurrences_interruptions_and_cancellations_are_borne", _NO_MODEL),
+    Faithful: ("batch_sizes_may_leave_and_join", r"batch size 128 was chosen, of \(32, 512\)"),
+    Provincial: ("other_hardware_another_version_and_a_batch_size_that_is_allowed_again", _NO_MODEL),
+    AtRandom: ("the_same_commands_give_the_same_choices", "other choices were made"),
+    Reminiscent: ("the_log_alone_gives_the_state", "gives another state"),
+    Boundless: (_READ_AGAIN, "a number that is remembered is not finite"),
+    Exaggerating: (_READ_AGAIN, r"a number is not finite: TrialEnded"),
+    Unclassified: (_READ_AGAIN, "version_memory or hardware_memory is not its class"),
+    Hoarding: (
+        "what_is_remembered_grows_with_the_batch_sizes_tried_and_not_with_the_trials",
+        r"\d+ characters more",
+    ),
+    Undecided: ("it_says_where_a_job_stands", "the best batch size is said to be None"),
 }
-"""Each with the rule that it breaks."""
+"""Each with the rule that it breaks, and what that test says of it."""
 
 _ALL: tuple[type[Sound], ...] = (Sound, *BROKEN)
 INSTALLED = SimpleNamespace(**{one.__name__.lower(): one() for one in _ALL})

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import pytest
 
 import bso.domain
-from bso.domain.commands import BeginTrial, Command, RegisterJob, ReportEpoch, Request
+from bso.domain.commands import BeginTrial, Command, DeleteJob, RegisterJob, ReportEpoch, Request
+from bso.domain.events import JobDeleted, TrialEnded
 from bso.domain.job import Job
 from bso.domain.policies import (
     PolicyMissing,
@@ -19,8 +20,8 @@ from bso.domain.policies import (
     policy_named,
     policy_names,
 )
-from bso.domain.replies import EpochJudged, Registered, TrialBegun
-from bso.domain.trial import Outcome
+from bso.domain.replies import Deleted, EpochJudged, Registered, TrialBegun
+from bso.domain.trial import Outcome, TrialState
 from bso.schema.codec import EVENTS, all_events, decode_event, encode_event, job_from_state, state_of, wire_name
 from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
@@ -66,6 +67,19 @@ def test_one_that_cannot_be_loaded_is_missing_with_the_reason_and_harms_no_other
         assert {"gone", "torn"} < set(policy_names())
         assert set(EVENTS) < set(all_events())
     assert not {"gone", "torn"} & set(policy_names())
+
+
+def test_one_that_is_missing_is_looked_for_once(tmp_path: Path) -> None:
+    with installed(tmp_path / "one"):
+        with pytest.raises(PolicyMissing, match="'sound' is not installed here"):
+            policy_named("sound")
+        points = tmp_path / "one" / "theirs-1.0.dist-info" / "entry_points.txt"
+        points.write_text(f"[bso.policies]\nsound = {broken_policies.__name__}:INSTALLED.sound\n", encoding="utf-8")
+        assert "sound" in policy_names()
+        with pytest.raises(PolicyMissing, match="'sound' is not installed here"):
+            policy_named("sound")
+    with installed(tmp_path / "two", sound=f"{broken_policies.__name__}:INSTALLED.sound"):
+        assert policy_named("sound").name == "sound", "another process finds it"
 
 
 def test_nobody_takes_the_place_of_a_policy_of_this_distribution(tmp_path: Path) -> None:
@@ -179,6 +193,23 @@ async def test_what_a_policy_remembers_is_kept_while_it_is_not_installed_and_the
         await place.reply(RegisterJob(spec={**spec, "policy": "hoarding"}), Registered)
         await place.train()
         assert await place.memory("curve") is not None
+
+
+async def test_a_job_whose_policy_is_not_installed_can_be_deleted_and_its_trials_are_cancelled(tmp_path: Path) -> None:
+    place = Place()
+    with installed(tmp_path / "site", hoarding=f"{broken_policies.__name__}:INSTALLED.hoarding"):
+        await place.reply(RegisterJob(spec={**SPEC, "policy": "hoarding", "target_metric": 0.9}), Registered)
+        await place.train()
+        await place.reply(BeginTrial(hardware=A100), TrialBegun)
+
+    assert (await place.reply(DeleteJob(), Deleted)).cancelled_trials == (2,)
+    assert (await place.job()).is_deleted
+    ended = (await place.store.trials("theirs"))[-1]
+    assert (ended.trial_number, ended.state, ended.outcome) == (2, TrialState.ENDED, Outcome.CANCELLED)
+    last = [stored.recorded.event for stored in await place.store.history("theirs")][-2:]
+    assert isinstance(last[0], JobDeleted)
+    assert isinstance(last[1], TrialEnded)
+    assert (last[1].trial_number, last[1].reason) == (2, "the job was deleted")
 
 
 async def test_the_log_of_a_policy_that_is_not_installed_is_read_and_written_again_unchanged(tmp_path: Path) -> None:

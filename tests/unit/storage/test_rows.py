@@ -9,8 +9,11 @@ import pytest
 from sqlalchemy.dialects import sqlite
 
 from bso.domain.errors import Retryable
+from bso.domain.policies import is_policy_name
 from bso.domain.trial import Outcome, Trial, TrialState
+from bso.schema.codec import REPLIES, all_events
 from bso.service.errors import Unstorable
+from bso.storage import tables
 from bso.storage.rows import Moment, trial_from, trial_row
 from bso.storage.tables import trial as trial_table
 from tests.contract.storage.job_requests import HARDWARE, JOB
@@ -33,6 +36,17 @@ TRIAL = Trial(
     cost=0.1 + 0.2,
     bound=1e300,
 )
+
+
+def test_columns_are_as_wide_as_the_longest_names() -> None:
+    policy, event_type, reply_type = (
+        column.type.length  # type: ignore[attr-defined]  # of text
+        for column in (tables.job.c.policy, tables.event.c.type, tables.event.c.reply_type)
+    )
+    assert is_policy_name("a" * policy)
+    assert not is_policy_name("a" * (policy + 1))
+    assert max(map(len, all_events())) <= event_type
+    assert max(map(len, REPLIES)) <= reply_type
 
 
 def test_a_trial_comes_back_as_it_was() -> None:
