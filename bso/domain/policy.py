@@ -72,12 +72,13 @@ class PolicyStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherited:
-    """What a new version or job remembers before its first run: of the version, and by key of the hardware kind.
+    """What a new version or job remembers before its first run.
 
-    ``batch_sizes`` are those that it knows something about.
+    ``memory`` is that of the version, of the class ``version_memory``; None: nothing. ``on_hardware`` has those of the
+    class ``hardware_memory``, by key of the hardware kind. ``batch_sizes`` are those that it knows something about.
     """
 
-    memory: object
+    memory: object = None
     on_hardware: Mapping[str, object] = field(default_factory=dict)
     batch_sizes: frozenset[int] = frozenset()
 

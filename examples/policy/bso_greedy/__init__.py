@@ -137,7 +137,7 @@ class Greedy(Policy):
             for key, means in known.items()
         }
         sizes = frozenset[int]().union(*(means.prior for means in priors.values()))
-        return Inherited(memory=None, on_hardware=priors, batch_sizes=sizes) if sizes else None
+        return Inherited(on_hardware=priors, batch_sizes=sizes) if sizes else None
 
     def outlook(self, version: JobVersion, knowledge: Knowledge) -> Outlook:
         """The mean cost of each batch size, and its standard error."""
