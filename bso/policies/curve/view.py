@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 from bso.domain.events import LateResult, TrialEnded
-from bso.domain.frozen_values import remembered, replace
-from bso.domain.job import Job, JobVersion, Recurrence
+from bso.domain.frozen_values import replace
+from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Knowledge
 from bso.domain.trial import DIVERGED, OUT_OF_MEMORY, Outcome, Trial, reason_code
 from bso.policies.curve import cost_observations, epoch_observations, normal, stops
 from bso.policies.curve.beliefs import Beliefs, beliefs_of
@@ -132,14 +131,8 @@ class View:
 
 def view_of(job: Job, trial: Trial) -> View:
     """The view of a trial after its latest report."""
-    version, recurrence = job.versions[trial.version_number], job.recurrences.get(trial.recurrence_id)
-    return _view_of(trial, version, job.knowledge_of(trial), recurrence, job.last_recurrence_number)
-
-
-@remembered  # what is judged after one report gives the bound for the next one
-def _view_of(
-    trial: Trial, version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, last_recurrence: int
-) -> View:
+    version, knowledge = job.versions[trial.version_number], job.knowledge_of(trial)
+    recurrence = job.recurrences.get(trial.recurrence_id)
     spec, costs, epochs = version.spec, epoch_costs_on(knowledge), epochs_of(version)
     beliefs = beliefs_of(version, knowledge)
     seen = _cost_seen(beliefs, costs, trial)
@@ -152,7 +145,7 @@ def _view_of(
         costs=costs,
         incumbent=incumbent,
         aborts=recurrence.aborts if recurrence is not None else 0,
-        recurrences=last_recurrence if recurrence is None else recurrence.recurrence_number - 1,
+        recurrences=job.last_recurrence_number if recurrence is None else recurrence.recurrence_number - 1,
         is_second_look=trial.trial_number in epochs.second_looks,
         bound=None,
         running_cost=None if seen is None else cost_observations.running_cost(beliefs, costs, trial.batch_size, seen),
