@@ -179,5 +179,5 @@ def cost_to_learn(job: Job, trial: Trial, ended: TrialEnded | LateResult) -> flo
 
     As a reference a cost of nothing would stop every trial.
     """
-    is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
+    is_measured = trial.has_measured_cost(job.spec_of(trial))
     return ended.cost if ended.outcome in _WITH_COST and is_measured and ended.cost > 0.0 else None

@@ -69,9 +69,8 @@ class CurvePolicy(Policy):
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """A change point, where surprises show one, and the end itself with what was fitted to it: in this order."""
-        is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
         view = view_of(job, trial)
-        learnt = view.learnt(trial, ended, is_measured=is_measured)
+        learnt = view.learnt(trial, ended)
         ended = replace(
             ended,
             is_failure=ended.outcome in FAILURES,

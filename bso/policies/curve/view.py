@@ -74,14 +74,15 @@ class View:
         why = f"the target is not reached yet{curve}; going on is cheaper than a fresh run of {incumbent}"
         return replace(self, bound=max(bound, raised), patience=why)
 
-    def learnt(self, trial: Trial, ended: TrialEnded | LateResult, *, is_measured: bool) -> LearntCurve | None:
+    def learnt(self, trial: Trial, ended: TrialEnded | LateResult) -> LearntCurve | None:
         """What the end of the trial says; None: nothing."""
         if trial.batch_size not in self.beliefs.sizes:
             return None
         if not trial.reports:
             return LearntCurve(epochs=_FAILED, epoch_cost=None) if _cannot_converge(ended) else None
         epochs = self._learnt_epochs(trial, ended)
-        has_cost = is_measured and ended.cost > 0.0 and ended.outcome is not Outcome.CANCELLED
+        is_measured = trial.has_measured_cost(self.spec) and ended.cost > 0.0
+        has_cost = is_measured and ended.outcome is not Outcome.CANCELLED
         own = self._learnt_cost(trial) if has_cost else None
         return None if epochs is None and own is None else LearntCurve(epochs=epochs, epoch_cost=own)
 
