@@ -11,7 +11,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
-from bso.domain.policy import Choice, Inherited, Outlook, Policy, cost_to_learn
+from bso.domain.policy import ArmStatus, Choice, Inherited, Outlook, Policy, cost_to_learn
 from bso.domain.progress import Verdict, judge_progress
 from bso.domain.replies import Confidence
 from bso.domain.trial import FAILURES, Outcome, Trial, TrialState
@@ -126,6 +126,13 @@ class CurvePolicy(Policy):
             return None
         now = _situation(version, knowledge, None, ())
         return choices.confidence_in(now, best, runs=costs.runs, is_noise_known=costs.freedom >= _LEAST_FREEDOM)
+
+    def standing(self, version: JobVersion, knowledge: Knowledge, batch_size: int, *, is_running: bool) -> ArmStatus:
+        """Whether a batch size is offered, or has missed its target repeatedly, stops included."""
+        del is_running
+        found = standing_of(version, knowledge, None)
+        is_offered = batch_size in found.offered or batch_size not in found.usable
+        return ArmStatus(status="arm") if is_offered else ArmStatus.excluded(found.misses[batch_size])
 
 
 def _situation(

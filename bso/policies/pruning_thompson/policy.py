@@ -159,7 +159,8 @@ class PruningThompson(Policy):
         if batch_size in state.pruned:
             return ArmStatus(status="pruned", note="failed while exploring, or beyond one that failed")
         if state.stage is Stage.MAB:
-            return super().standing(version, knowledge, batch_size, is_running=is_running)
+            arm = knowledge.arm(batch_size)
+            return ArmStatus(status="arm") if arm.still_converges else ArmStatus.excluded(arm.not_converged_in_a_row)
         verdict = state.verdicts.get(batch_size)
         if verdict is not None:
             return ArmStatus(status="survives" if verdict.has_converged else "failed")
