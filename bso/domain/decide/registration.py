@@ -27,9 +27,9 @@ def register_job(job: Job, command: RegisterJob, facts: Facts, context: Context)
     try:
         if not job.is_registered:
             return _first(job, command, _limited(_resolved(command), (), context), facts, context)
-        spec = _limited(_resolved(command, job.spec), job.spec.batch_sizes, context)
+        spec = _resolved(command, job.spec)
         if spec.identity == job.spec.identity:
-            return _respecify(job, job.version, spec)
+            return _respecify(job, job.version, _limited(spec, job.spec.batch_sizes, context))
         if command.on_conflict is OnConflict.RAISE:
             return _conflict(job, spec)
         return _other_version(job, command, spec, facts, context)
@@ -93,7 +93,9 @@ def _other_version(job: Job, command: RegisterJob, spec: JobSpec, facts: Facts, 
     for version in job.versions.values():
         if version.spec.identity == spec.identity:
             words = f"{differing}: version {version.version_number} of job {job.job_id} is resumed"
-            return _respecify(job, version, resolve_spec(command.spec, version.spec), (words,))
+            spec = _limited(_resolved(command, version.spec), version.spec.batch_sizes, context)
+            return _respecify(job, version, spec, (words,))
+    spec = _limited(spec, job.spec.batch_sizes, context)
     number = max(job.versions) + 1
     inherited = _inherited(job, command, spec, facts.other_job)
     begins = f"{differing} from version {job.current_version} of job {job.job_id}: version {number} starts"
