@@ -15,7 +15,6 @@ from bso.domain.inheritance import Inheritance, inheritance_from
 from bso.domain.job import Job, JobVersion
 from bso.domain.job_spec import IDENTITY_FIELDS, InvalidSpec, JobSpec, resolve_spec
 from bso.domain.policies import policy_named
-from bso.domain.policy import Policy
 from bso.domain.randomness import seed_from
 from bso.domain.replies import Registered
 
@@ -135,8 +134,8 @@ def _nothing_from(name: str, spec: JobSpec, like: Job | None) -> str:
     elif like.spec.policy != spec.policy:
         other = like.spec.policy
         why = f"is under policy {other}, this one under {spec.policy}, which cannot use what the other has learnt"
-    elif type(policy_named(spec.policy)).inherit is Policy.inherit:
-        why = f"is under policy {spec.policy}, which takes nothing over from other jobs"
+    elif any(known.arms for known in like.version.knowledge.values()):
+        why = f"is under policy {spec.policy}, which takes nothing over from it"
     return f"nothing is inherited from job {name}: it {why}"
 
 
