@@ -96,12 +96,14 @@ class Greedy(Policy):
         return Choice(batch_size=cheapest, reason=f"{cheapest} has cost least ({joules(mean)})", is_unbounded=is_last)
 
     def bound(self, job: Job, trial: Trial) -> float | None:
-        """``beta_knob`` times the cheapest converged cost [J]."""
+        """``beta_knob`` times the cheapest converged cost [J]; ``cost_budget`` before there is one."""
         spec, knowledge = job.spec_of(trial), job.knowledge_of(trial)
-        reference = reference_of(knowledge, spec, frozenset())
-        if trial.is_unbounded or not spec.early_stopping or spec.beta_knob is None or knowledge.needs_attention:
+        if trial.is_unbounded or not spec.early_stopping or knowledge.needs_attention:
             return None
-        return spec.cost_budget if reference is None else spec.beta_knob * reference
+        reference = reference_of(knowledge, spec, frozenset())
+        if reference is None:
+            return spec.cost_budget
+        return None if spec.beta_knob is None else spec.beta_knob * reference
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """The end itself with its cost, and whether another batch size leads now."""
