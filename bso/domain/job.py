@@ -121,15 +121,18 @@ class Job:
         """The trials that have not ended, in order of their numbers."""
         return tuple(self.trials[number] for number in sorted(self.trials) if self.trials[number].is_active)
 
+    def running_trials(self, version_number: int) -> tuple[Trial, ...]:
+        """The running trials of a version on whatever hardware, in order of their numbers."""
+        return tuple(
+            trial
+            for trial in self.active_trials()
+            if trial.state is TrialState.RUNNING and trial.version_number == version_number
+        )
+
     def running_on(self, version_number: int, hardware: HardwareKind) -> tuple[int, ...]:
         """The batch sizes of the running trials of a version on a hardware kind."""
-        return tuple(
-            trial.batch_size
-            for trial in self.active_trials()
-            if trial.state is TrialState.RUNNING
-            and trial.version_number == version_number
-            and trial.hardware.key == hardware.key
-        )
+        trials = self.running_trials(version_number)
+        return tuple(trial.batch_size for trial in trials if trial.hardware.key == hardware.key)
 
     def knowledge_of(self, trial: Trial) -> Knowledge:
         """What is known where a trial belongs."""

@@ -14,7 +14,7 @@ from bso.domain.knowledge import Knowledge
 from bso.domain.policy import ArmStatus, Choice, Inherited, Outlook, Policy, cost_to_learn
 from bso.domain.progress import Verdict, judge_progress
 from bso.domain.replies import Confidence
-from bso.domain.trial import FAILURES, Outcome, Trial, TrialState
+from bso.domain.trial import FAILURES, Outcome, Trial
 from bso.policies.curve import choices, normal
 from bso.policies.curve.beliefs import Beliefs, beliefs_of
 from bso.policies.curve.cost_records import EpochCostKnowledge
@@ -41,15 +41,15 @@ class CurvePolicy(Policy):
 
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         """The batch size for the next trial of a recurrence, of the job's current version."""
-        now = _situation(
-            job.version, job.version.knowledge_on(hardware), recurrence, _running(job, job.version.version_number)
-        )
+        version = job.version
+        running = tuple(trial.batch_size for trial in job.running_trials(version.version_number))
+        now = _situation(version, version.knowledge_on(hardware), recurrence, running)
         if not now.is_last:
             return choices.choose(now)
         if not recurrence.aborts:
             return replace(choices.choose(now), is_unbounded=True)
         size = choices.safest(now)
-        words = f"attempt {recurrence.aborts + 1} of {job.version.spec.max_attempts} is the last: no bound"
+        words = f"attempt {recurrence.aborts + 1} of {version.spec.max_attempts} is the last: no bound"
         return Choice(batch_size=size, reason=f"{words}; {size} is most likely to converge", is_unbounded=True)
 
     def bound(self, job: Job, trial: Trial) -> float | None:
@@ -185,13 +185,4 @@ def _change_point(
         trial_number=trial.trial_number,
         cost=ended.cost,
         old_reference=min(ended.cost * normal.exp(beliefs.of(trial.batch_size).epochs - math.log(trial.epoch)), _HUGE),
-    )
-
-
-def _running(job: Job, version_number: int) -> tuple[int, ...]:
-    """The batch sizes of the running trials of a version, on whatever hardware."""
-    return tuple(
-        trial.batch_size
-        for trial in job.active_trials()
-        if trial.state is TrialState.RUNNING and trial.version_number == version_number
     )
