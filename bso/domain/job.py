@@ -28,10 +28,6 @@ class Recurrence:
     failed: frozenset[int] = frozenset()
     out_of_memory_from: Mapping[str, int] = field(default_factory=dict)
 
-    def excludes(self, batch_size: int, hardware_key: str) -> bool:
-        """Whether the batch size failed in this recurrence, or must be expected to run out of memory."""
-        return batch_size in self.failed or not self.may_fit(batch_size, hardware_key)
-
     def may_fit(self, batch_size: int, hardware_key: str) -> bool:
         """Whether neither the batch size nor a smaller one ran out of memory in this recurrence."""
         ceiling = self.out_of_memory_from.get(hardware_key)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from bso.domain.availability import awake, fitting
 from bso.domain.events import ChangePoint, Event, LateResult, TrialEnded
 from bso.domain.evolve import evolve
 from bso.domain.frozen_values import replace
@@ -184,41 +185,34 @@ def _situation(job: Job, recurrence: Recurrence, hardware: HardwareKind) -> _Sit
         recurrence=recurrence,
         feasible=usable,
         arms=arms,
-        offered=_offered(knowledge, state.stage, recurrence, arms=arms, usable=usable),
+        offered=_offered(knowledge, version.spec, state.stage, recurrence, arms=arms),
         running=job.running_on(version.version_number, hardware),
     )
 
 
 def _offered(
-    knowledge: Knowledge,
-    stage: Stage,
-    recurrence: Recurrence,
-    *,
-    arms: frozenset[int],
-    usable: frozenset[int],
+    knowledge: Knowledge, spec: JobSpec, stage: Stage, recurrence: Recurrence, *, arms: frozenset[int]
 ) -> frozenset[int]:
     """The batch sizes that this recurrence may run: the best of these that is not empty.
 
     Arms that have not failed in it; those that only became too expensive (the exclusions lift); pruned ones, which
-    is better than what no longer converges or fits; and, when nothing else is left, whatever there is. Where even the
-    smallest one ran out of memory, that one: a larger one fits still less.
+    is better than what no longer converges or fits; and, when nothing else is left, whatever there is.
     """
-    key = knowledge.hardware.key
-    fresh = frozenset(size for size in usable if not recurrence.excludes(size, key))
-    fitting = frozenset(size for size in usable if recurrence.may_fit(size, key))
+    fit = fitting(knowledge, spec, recurrence)
+    fresh = fit - recurrence.failed
     sampled = stage is Stage.MAB
-    converging = frozenset(size for size in usable if not sampled or knowledge.arm(size).still_converges)
-    unfailing = frozenset(size for size in usable if not knowledge.arm(size).not_converged_in_a_row)
+    converging = frozenset(size for size in fit if not sampled or knowledge.arm(size).still_converges)
+    unfailing = frozenset(size for size in fit if not knowledge.arm(size).not_converged_in_a_row)
     preferences = (
         arms & fresh & converging,
-        arms & fitting & unfailing,
+        arms & unfailing,
         fresh & converging,
         arms & fresh,
-        arms & fitting,
+        arms & fit,
         fresh,
     )
-    offered = next(filter(None, preferences), arms if fitting else frozenset({min(usable)}))
-    return frozenset(size for size in offered if not knowledge.arm(size).is_resting) or offered
+    has_room = recurrence.may_fit(min(fit), knowledge.hardware.key)
+    return awake(knowledge, next(filter(None, preferences), arms if has_room else fit))
 
 
 def _known_or_default(now: _Situation, why: str, *, tolerated: int = NOT_CONVERGED_BEFORE_EXCLUSION - 1) -> Choice:

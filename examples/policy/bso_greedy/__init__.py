@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bso.domain.availability import available
 from bso.domain.events import Event, LateResult, PolicyData, TrialEnded
 from bso.domain.evolve import evolve
 from bso.domain.hardware import HardwareKind
@@ -77,11 +78,7 @@ class Greedy(Policy):
         version = job.version
         knowledge, spec = version.knowledge_on(hardware), version.spec
         is_last = recurrence.aborts + 1 >= spec.max_attempts
-        usable = feasible(knowledge, spec)
-        fitting = frozenset(size for size in usable if recurrence.may_fit(size, hardware.key)) or frozenset(
-            {min(usable)}
-        )
-        offered = frozenset(size for size in fitting if not recurrence.excludes(size, hardware.key)) or fitting
+        offered = available(knowledge, spec, recurrence)
         means = means_on(knowledge)
         cheapest = means.cheapest(offered)
         if cheapest is None:
