@@ -51,7 +51,7 @@ def attention_in_words(spec: JobSpec, knowledge: Knowledge) -> str:
 def choose_with_attention(version: JobVersion, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
     """The default or a batch size that has converged before, or, where none has, one that was never tried: in turn.
 
-    So a target that can be reached is found, whichever of them reaches it. The trial has no bound.
+    So a target that can be reached is found, whichever of them reaches it.
     """
     spec, knowledge = version.spec, version.knowledge_on(hardware)
     offered = available(knowledge, spec, recurrence)
@@ -71,7 +71,7 @@ def choose_with_attention(version: JobVersion, recurrence: Recurrence, hardware:
         what = "is nearest to the default"
     if size == spec.default_batch_size:
         what = "is the default"
-    return Choice(batch_size=size, reason=f"{_without_model(knowledge)}; {size} {what}", is_unbounded=True)
+    return Choice(batch_size=size, reason=f"{_without_model(knowledge)}; {size} {what}")
 
 
 def _without_model(knowledge: Knowledge) -> str:

@@ -28,6 +28,10 @@ class Recurrence:
     failed: frozenset[int] = frozenset()
     out_of_memory_from: Mapping[str, int] = field(default_factory=dict)
 
+    def is_on_last_attempt(self, spec: JobSpec) -> bool:
+        """Whether the recurrence ends with its next trial, also if that fails."""
+        return self.aborts + 1 >= spec.max_attempts
+
     def may_fit(self, batch_size: int, hardware_key: str) -> bool:
         """Whether neither the batch size nor a smaller one ran out of memory in this recurrence."""
         ceiling = self.out_of_memory_from.get(hardware_key)

@@ -29,7 +29,8 @@ _WITH_COST = frozenset({Outcome.CONVERGED, Outcome.COST_EXCEEDED})
 class Choice:
     """The batch size of the next trial. An unbounded trial is never stopped because of its cost.
 
-    ``mark`` is a word that the policy wants to find in the event of the trial's start; empty: none.
+    The last attempt of a recurrence is unbounded in any case. ``mark`` is a word that the policy wants to find in the
+    event of the trial's start; empty: none.
     """
 
     batch_size: int
@@ -113,7 +114,7 @@ class Policy(ABC):
         """The batch size for the next trial of a recurrence, of the job's current version."""
 
     def bound(self, job: Job, trial: Trial) -> float | None:
-        """The cost [J] above which the trial is stopped; None: there is none."""
+        """The cost [J] above which the trial is stopped; None: there is none. Not called for an unbounded trial."""
         del job, trial
         return None
 

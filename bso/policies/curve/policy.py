@@ -44,13 +44,11 @@ class CurvePolicy(Policy):
         version = job.version
         running = tuple(trial.batch_size for trial in job.running_trials(version.version_number))
         now = _situation(version, version.knowledge_on(hardware), recurrence, running)
-        if not now.is_last:
+        if not (now.is_last and recurrence.aborts):
             return choices.choose(now)
-        if not recurrence.aborts:
-            return replace(choices.choose(now), is_unbounded=True)
         size = choices.safest(now)
         words = f"attempt {recurrence.aborts + 1} of {version.spec.max_attempts} is the last: no bound"
-        return Choice(batch_size=size, reason=f"{words}; {size} is most likely to converge", is_unbounded=True)
+        return Choice(batch_size=size, reason=f"{words}; {size} is most likely to converge")
 
     def bound(self, job: Job, trial: Trial) -> float | None:
         """The cost [J] above which the trial is stopped."""
@@ -58,9 +56,11 @@ class CurvePolicy(Policy):
 
     def judge(self, job: Job, trial: Trial) -> Verdict:
         """Whether a running trial goes on, after its latest report."""
+        if trial.is_unbounded:
+            return judge_progress(job.spec_of(trial), trial, None)
         view = view_of(job, trial)
         verdict = judge_progress(view.spec, trial, view.bound)
-        if verdict.outcome is not None or not view.spec.early_stopping or trial.is_unbounded:
+        if verdict.outcome is not None or not view.spec.early_stopping:
             return verdict
         reason = view.why_to_stop(trial)
         if reason is not None:
@@ -150,7 +150,7 @@ def _situation(
         running=running,
         recurrences=sum(looks.values()) if recurrence is None else recurrence.recurrence_number - 1,
         aborts=aborts,
-        is_last=aborts + 1 >= version.spec.max_attempts,
+        is_last=recurrence is not None and recurrence.is_on_last_attempt(version.spec),
         is_unproven=epochs.is_unproven,
         is_unpriced=_is_unpriced(version, knowledge),
         inherits_costs=epoch_costs_on(knowledge).is_inherited,

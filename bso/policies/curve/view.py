@@ -156,7 +156,7 @@ def view_of(job: Job, trial: Trial) -> View:
 
 def _bound(view: View, trial: Trial) -> float | None:
     spec = view.spec
-    if not spec.early_stopping or trial.is_unbounded:
+    if not spec.early_stopping:
         return None
     if view.incumbent is None:
         return spec.cost_budget

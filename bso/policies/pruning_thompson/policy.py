@@ -81,24 +81,22 @@ class PruningThompson(Policy):
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         """The batch size for the next trial of a recurrence, of the job's current version."""
         now = _situation(job, recurrence, hardware)
-        is_last = recurrence.aborts + 1 >= now.spec.max_attempts
-        if is_last and recurrence.aborts:
+        if recurrence.aborts and recurrence.is_on_last_attempt(now.spec):
             reason = (
                 f"attempt {recurrence.aborts + 1} of {now.spec.max_attempts} is the last, without a bound on its cost"
             )
-            return replace(_known_or_default(now, reason, tolerated=0), is_unbounded=True)
-        choice = _explore(now) if now.state.stage is Stage.PRUNING else _sample(now)
-        return replace(choice, is_unbounded=is_last)
+            return _known_or_default(now, reason, tolerated=0)
+        return _explore(now) if now.state.stage is Stage.PRUNING else _sample(now)
 
     def bound(self, job: Job, trial: Trial) -> float | None:
         """The cost [J] above which a trial is stopped: ``beta * reference``; None: there is none.
 
         In the MAB stage a batch size that has converged before gets twice that for each abort of its recurrence, so
-        that some trial always ends. While nothing has converged the cost budget, if there is one, is the bound. An
-        unbounded trial has none in any case, nor has a job that needs attention.
+        that some trial always ends. While nothing has converged the cost budget, if there is one, is the bound. A
+        trial that was running when its job came to need attention has none any more.
         """
         spec, knowledge = job.spec_of(trial), job.knowledge_of(trial)
-        if not spec.early_stopping or trial.is_unbounded or knowledge.needs_attention:
+        if not spec.early_stopping or knowledge.needs_attention:
             return None
         reference = reference_of(knowledge, spec, self.excluded(knowledge))
         if reference is None:

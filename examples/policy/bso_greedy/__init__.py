@@ -77,25 +77,22 @@ class Greedy(Policy):
         """The cheapest one known, or in one recurrence of ten the one that has run least."""
         version = job.version
         knowledge, spec = version.knowledge_on(hardware), version.spec
-        is_last = recurrence.aborts + 1 >= spec.max_attempts
         offered = available(knowledge, spec, recurrence)
         means = means_on(knowledge)
         cheapest = means.cheapest(offered)
         if cheapest is None:
             size = nearest(spec.default_batch_size, offered)
-            return Choice(
-                batch_size=size, reason=f"nothing is known yet; {size} is near the default", is_unbounded=is_last
-            )
-        if not is_last and uniform(version.seed, job.last_trial_number + 1, 0) < EXPLORED:
+            return Choice(batch_size=size, reason=f"nothing is known yet; {size} is near the default")
+        if not recurrence.is_on_last_attempt(spec) and uniform(version.seed, job.last_trial_number + 1, 0) < EXPLORED:
             size = min(sorted(offered), key=lambda one: means.costs.get(one, CostStatistics()).count)
             return Choice(batch_size=size, reason=f"{size} has run least, and one run of ten explores")
         mean = means.of(cheapest) or 0.0
-        return Choice(batch_size=cheapest, reason=f"{cheapest} has cost least ({joules(mean)})", is_unbounded=is_last)
+        return Choice(batch_size=cheapest, reason=f"{cheapest} has cost least ({joules(mean)})")
 
     def bound(self, job: Job, trial: Trial) -> float | None:
         """``beta_knob`` times the cheapest converged cost [J]; ``cost_budget`` before there is one."""
         spec, knowledge = job.spec_of(trial), job.knowledge_of(trial)
-        if trial.is_unbounded or not spec.early_stopping or knowledge.needs_attention:
+        if not spec.early_stopping:
             return None
         reference = reference_of(knowledge, spec, frozenset())
         if reference is None:

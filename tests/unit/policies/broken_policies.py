@@ -26,9 +26,8 @@ class Sound(Policy):
     @override
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         offered = self.offered(job, recurrence, hardware)
-        is_last = recurrence.aborts + 1 >= job.version.spec.max_attempts
         size = nearest(job.version.spec.default_batch_size, offered)
-        return Choice(batch_size=size, reason="it is near the default", is_unbounded=is_last)
+        return Choice(batch_size=size, reason="it is near the default")
 
     def offered(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> frozenset[int]:
         """What fits, and has not failed in the recurrence while something else is left."""
