@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from bso.domain.availability import available
 from bso.domain.events import AttentionNeeded, Event
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Knowledge, costs_of, feasible, nearest
+from bso.domain.knowledge import Knowledge, costs_of, nearest
 from bso.domain.policies import policy_named
 from bso.domain.policy import Choice
 from bso.domain.trial import Trial
@@ -50,10 +51,10 @@ def attention_in_words(spec: JobSpec, knowledge: Knowledge) -> str:
 def choose_with_attention(version: JobVersion, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
     """The default or a batch size that has converged before, or, where none has, one that was never tried: in turn.
 
-    So a target that can be reached is found, whichever of them reaches it. The trial has no bound.
+    So a target that can be reached is found, whichever of them reaches it.
     """
     spec, knowledge = version.spec, version.knowledge_on(hardware)
-    offered = _offered(spec, knowledge, recurrence)
+    offered = available(knowledge, spec, recurrence)
     default = nearest(spec.default_batch_size, offered)
     policy = policy_named(spec.policy)
     converged = {size for size in offered if policy.has_converged(version, knowledge, size)}
@@ -70,19 +71,11 @@ def choose_with_attention(version: JobVersion, recurrence: Recurrence, hardware:
         what = "is nearest to the default"
     if size == spec.default_batch_size:
         what = "is the default"
-    return Choice(batch_size=size, reason=f"{_without_model(knowledge)}; {size} {what}", is_unbounded=True)
+    return Choice(batch_size=size, reason=f"{_without_model(knowledge)}; {size} {what}")
 
 
 def _without_model(knowledge: Knowledge) -> str:
     return f"{knowledge.recurrences_without_model} recurrences in a row ended without a model"
-
-
-def _offered(spec: JobSpec, knowledge: Knowledge, recurrence: Recurrence) -> frozenset[int]:
-    """What can run, as far as possible without what has failed in the recurrence, or rests."""
-    usable, key = feasible(knowledge, spec), knowledge.hardware.key
-    fitting = frozenset(size for size in usable if recurrence.may_fit(size, key)) or frozenset({min(usable)})
-    fresh = frozenset(size for size in fitting if not recurrence.excludes(size, key)) or fitting
-    return frozenset(size for size in fresh if not knowledge.arm(size).is_resting) or fresh
 
 
 def _is_untried(knowledge: Knowledge, batch_size: int) -> bool:

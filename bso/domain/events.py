@@ -292,7 +292,7 @@ CommonEvent = (
     | JobDeleted
     | JobSnapshotted
 )
-"""Every event."""
+"""Every event but those that policies have of their own."""
 
 
 class PolicyEvent(Protocol):

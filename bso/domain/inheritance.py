@@ -36,16 +36,16 @@ def inheritance_from(source: JobVersion, spec: JobSpec, *, sibling: str | None =
     inherited = policy_named(spec.policy).inherit(source, spec, is_sibling=sibling is not None)
     if inherited is None:
         return None
-    knowledge = {
-        key: _knowledge(known).with_memory(spec.policy, inherited.on_hardware[key])
-        if key in inherited.on_hardware
-        else _knowledge(known)
-        for key, known in source.knowledge.items()
+    knowledge = {key: _knowledge(known) for key, known in source.knowledge.items()}
+    knowledge |= {
+        key: knowledge[key].with_memory(spec.policy, memory)
+        for key, memory in inherited.on_hardware.items()
+        if key in knowledge
     }
     return Inheritance(
         source=f"version {source.version_number}" if sibling is None else f"job {sibling}",
         batch_sizes=tuple(sorted(inherited.batch_sizes.union(*(known.arms for known in knowledge.values())))),
-        memories={spec.policy: inherited.memory},
+        memories={} if inherited.memory is None else {spec.policy: inherited.memory},
         knowledge=knowledge,
     )
 

@@ -28,9 +28,9 @@ class Recurrence:
     failed: frozenset[int] = frozenset()
     out_of_memory_from: Mapping[str, int] = field(default_factory=dict)
 
-    def excludes(self, batch_size: int, hardware_key: str) -> bool:
-        """Whether the batch size failed in this recurrence, or must be expected to run out of memory."""
-        return batch_size in self.failed or not self.may_fit(batch_size, hardware_key)
+    def is_on_last_attempt(self, spec: JobSpec) -> bool:
+        """Whether the recurrence ends with its next trial, also if that fails."""
+        return self.aborts + 1 >= spec.max_attempts
 
     def may_fit(self, batch_size: int, hardware_key: str) -> bool:
         """Whether neither the batch size nor a smaller one ran out of memory in this recurrence."""
@@ -121,15 +121,18 @@ class Job:
         """The trials that have not ended, in order of their numbers."""
         return tuple(self.trials[number] for number in sorted(self.trials) if self.trials[number].is_active)
 
+    def running_trials(self, version_number: int) -> tuple[Trial, ...]:
+        """The running trials of a version on whatever hardware, in order of their numbers."""
+        return tuple(
+            trial
+            for trial in self.active_trials()
+            if trial.state is TrialState.RUNNING and trial.version_number == version_number
+        )
+
     def running_on(self, version_number: int, hardware: HardwareKind) -> tuple[int, ...]:
         """The batch sizes of the running trials of a version on a hardware kind."""
-        return tuple(
-            trial.batch_size
-            for trial in self.active_trials()
-            if trial.state is TrialState.RUNNING
-            and trial.version_number == version_number
-            and trial.hardware.key == hardware.key
-        )
+        trials = self.running_trials(version_number)
+        return tuple(trial.batch_size for trial in trials if trial.hardware.key == hardware.key)
 
     def knowledge_of(self, trial: Trial) -> Knowledge:
         """What is known where a trial belongs."""

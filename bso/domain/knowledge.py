@@ -138,6 +138,11 @@ def feasible(knowledge: Knowledge, spec: JobSpec) -> frozenset[int]:
     return fitting.difference(too_slow) or fitting
 
 
+def is_of_the_job(knowledge: Knowledge, spec: JobSpec, batch_size: int) -> bool:
+    """Whether the job has or had a batch size; a client that did not reach the optimizer may have chosen another."""
+    return batch_size in spec.batch_sizes or batch_size in knowledge.arms
+
+
 def nearest(wanted: int, sizes: Iterable[int]) -> int:
     """The batch size itself if it is among them, else the nearest smaller, else the nearest larger one."""
     ordered = sorted(sizes)

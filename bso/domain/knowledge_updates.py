@@ -10,6 +10,7 @@ from bso.domain.knowledge import (
     ArmRecord,
     Knowledge,
     Observation,
+    is_of_the_job,
 )
 from bso.domain.trial import OUT_OF_MEMORY, Outcome, Trial, reason_code
 
@@ -32,7 +33,7 @@ def with_end_of_trial(
     )
     if ended.outcome is Outcome.CONVERGED:
         knowledge = replace(knowledge, recurrences_without_model=0, needs_attention=False)
-    if not (trial.batch_size in spec.batch_sizes or trial.batch_size in knowledge.arms):
+    if not is_of_the_job(knowledge, spec, trial.batch_size):
         return knowledge
     arm = _arm_after(knowledge.arm(trial.batch_size), ended)
     return replace(

@@ -32,5 +32,5 @@ def tallies(trials: Iterable[Trial], spec: JobSpec, *, version_number: int, hard
 
 def _tally(alike: list[Trial], spec: JobSpec) -> Tally:
     converged = [trial for trial in alike if Outcome.CONVERGED in (trial.outcome, trial.late_outcome)]
-    costs = [trial.cost for trial in converged if trial.is_energy_complete or not spec.eta_knob]
+    costs = [trial.cost for trial in converged if trial.has_measured_cost(spec)]
     return Tally(ended=len(alike), converged=len(converged), mean_cost=fmean(costs[-LAST:]) if costs else None)

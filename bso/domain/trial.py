@@ -16,6 +16,7 @@ from enum import Enum
 
 from bso.domain.cost import Profiled, Totals
 from bso.domain.hardware import HardwareKind
+from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
 
 
@@ -87,7 +88,7 @@ class Trial:
 
     The id distinguishes the reports of this trial from stale ones. It stands in published events, so it is no secret.
     ``time_s`` and ``energy_j`` are what it took; ``cost`` leaves out what profiling power limits added to them.
-    ``cost_squares`` says by how much epoch costs of its reports differ; see within_run.
+    ``cost_squares`` says by how much epoch costs of its reports differ; see bso.domain.progress.
     """
 
     trial_number: int
@@ -134,6 +135,10 @@ class Trial:
     def is_evaluated_once(self) -> bool:
         """Whether its only evaluation so far came with its first epoch."""
         return self.reports == 1 and self.epoch <= 1.0
+
+    def has_measured_cost(self, spec: JobSpec) -> bool:
+        """Whether its cost leaves nothing out: where energy counts, all of it was measured."""
+        return self.is_energy_complete or spec.eta_knob == 0.0
 
     @property
     def may_report_late(self) -> bool:

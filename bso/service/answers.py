@@ -34,7 +34,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """A request that was not decided: Conflict (its job is locked), JobDamaged, StateTooNew (unreadable), OutOfTime."""
+    """A request that was not decided.
+
+    ``cause``: Conflict (its job is locked), JobDamaged or StateTooNew (its job is unreadable), PolicyMissing (the
+    policy of its job is not installed here), or OutOfTime.
+    """
 
     request: Request
     cause: Retryable

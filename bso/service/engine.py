@@ -83,14 +83,16 @@ class Engine:
 
         A request that was decided before, here or elsewhere, gets the reply it got then. One that can never be
         decided becomes an answer with ``poison``, and the others are unharmed. Raises Retryable or Misconfigured when
-        the store is away: nothing has happened, or the outcome is unknown; send the same command_ids again.
+        the store is away, or the policy of a job is not installed here (PolicyMissing): nothing has happened, or the
+        outcome is unknown; send the same command_ids again.
         """
         return await _answered(requests, self._decided)
 
     async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         """Decide requests in one transaction, once, without those whose jobs another transaction holds.
 
-        Those of a job that cannot be read are not decided either, nor those for which the time does not suffice.
+        Those of a job that cannot be read, or whose policy is not installed here, are not decided either, nor those
+        for which the time does not suffice.
         Whatever else goes wrong is raised, and concerns all of them: nothing has happened, or the outcome is unknown.
         """
         return await _answered(requests, partial(self._once, waits=False))

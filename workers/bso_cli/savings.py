@@ -43,7 +43,7 @@ def saved(trials: Sequence[Trial], spec: JobSpec, *, version_number: int, hardwa
         if trial.outcome and (trial.version_number, trial.hardware.key) == (version_number, hardware_key)
     ]
     costs = recurrence_costs(ours)
-    if len(costs) < 2 or (spec.eta_knob and not all(trial.is_energy_complete for trial in ours)):
+    if len(costs) < 2 or not all(trial.has_measured_cost(spec) for trial in ours):
         return None
     return saving_of(costs, converged_costs(ours, spec.default_batch_size))
 

@@ -10,7 +10,7 @@ from bso.domain.decide.trial_end import TrialEnd, end_trial
 from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
 from bso.domain.evolve import apply
 from bso.domain.frozen_values import replace
-from bso.domain.hardware import hardware_problems
+from bso.domain.hardware import HardwareKind, hardware_problems
 from bso.domain.identifiers import identifier_problem, trial_id_for
 from bso.domain.job import Job, Recurrence
 from bso.domain.job_spec import MAX_BATCH_SIZE
@@ -38,6 +38,8 @@ def begin_trial(job: Job, command: BeginTrial, facts: Facts, context: Context) -
     job_now = apply(job_now, opened)
     recurrence = job_now.recurrences[recurrence_id]
     choice = _choice(job_now, recurrence, command)
+    is_last = _is_last_attempt(job_now, recurrence, command.hardware)
+    choice = replace(choice, is_unbounded=choice.is_unbounded or is_last)
     started = _start(job_now, recurrence, choice, command, context)
     job_now = with_lease(apply(job_now, [started]), started.trial_number, context.lease_ends())
     events = (*replaced, *given_up, *opened, started)
@@ -123,18 +125,21 @@ def _is_running(trial: Trial) -> bool:
     return trial.state is TrialState.RUNNING
 
 
+def _is_last_attempt(job: Job, recurrence: Recurrence, hardware: HardwareKind) -> bool:
+    """Whether no attempt follows the next trial, which then has no bound on its cost.
+
+    While a job needs attention each recurrence has one attempt.
+    """
+    return recurrence.is_on_last_attempt(job.spec) or job.version.knowledge_on(hardware).needs_attention
+
+
 def _choice(job: Job, recurrence: Recurrence, command: BeginTrial) -> Choice:
-    needs_attention = job.version.knowledge_on(command.hardware).needs_attention
     if command.batch_size is not None:
-        return Choice(
-            batch_size=command.batch_size,
-            reason="chosen by the client itself while the optimizer was out of reach",
-            is_unbounded=needs_attention or recurrence.aborts + 1 >= job.spec.max_attempts,
-        )
-    if needs_attention:
+        reason = "chosen by the client itself while the optimizer was out of reach"
+        return Choice(batch_size=command.batch_size, reason=reason)
+    if job.version.knowledge_on(command.hardware).needs_attention:
         return choose_with_attention(job.version, recurrence, command.hardware)
-    choice = policy_of(job).choose(job, recurrence, command.hardware)
-    return replace(choice, is_unbounded=choice.is_unbounded or recurrence.aborts + 1 >= job.spec.max_attempts)
+    return policy_of(job).choose(job, recurrence, command.hardware)
 
 
 def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial, context: Context) -> TrialStarted:
@@ -165,7 +170,7 @@ def _begun(before: Job, job: Job, started: TrialStarted, facts: Facts, context: 
         attempt=started.attempt,
         batch_size=started.batch_size,
         reason=started.reason,
-        is_last_attempt=started.attempt >= job.spec.max_attempts or knowledge.needs_attention,
+        is_last_attempt=_is_last_attempt(job, job.recurrences[started.recurrence_id], started.hardware),
         bound=started.bound,
         lease_s=context.rules.lease_s,
         spec=job.spec,

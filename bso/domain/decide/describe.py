@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from bso.domain.attention import attention_in_words
 from bso.domain.hardware import EnergyMethod
 from bso.domain.job import Job, JobVersion
@@ -14,7 +16,7 @@ from bso.domain.knowledge import (
     too_large_from,
 )
 from bso.domain.policies import policy_named
-from bso.domain.policy import ArmStatus, Expectation, Policy
+from bso.domain.policy import ArmStatus, Expectation, Outlook, Policy
 from bso.domain.replies import (
     ActiveTrialDescription,
     ArmDescription,
@@ -34,11 +36,7 @@ def describe_job(job: Job) -> JobDescription:
         trials=job.last_trial_number,
         recurrences=job.last_recurrence_number,
         open_recurrences=tuple(sorted(job.recurrences, key=lambda name: job.recurrences[name].recurrence_number)),
-        kinds=tuple(
-            _kind(job, version, version.knowledge[key])
-            for key in sorted(version.knowledge)
-            if _has_run(job, version.knowledge[key])
-        ),
+        kinds=tuple(_kinds(job)),
         active_trials=tuple(
             ActiveTrialDescription(
                 trial_number=trial.trial_number,
@@ -57,23 +55,31 @@ def describe_job(job: Job) -> JobDescription:
     )
 
 
-def _has_run(job: Job, knowledge: Knowledge) -> bool:
+def _kinds(job: Job) -> Iterator[KindDescription]:
+    """The hardware kinds on which anything has run, in order of their keys."""
+    version = job.version
+    policy = policy_named(version.spec.policy)
+    for key in sorted(version.knowledge):
+        outlook = policy.outlook(version, version.knowledge[key])
+        if _has_run(job, version.knowledge[key], outlook):
+            yield _kind(job, policy, version.knowledge[key], outlook)
+
+
+def _has_run(job: Job, knowledge: Knowledge, outlook: Outlook) -> bool:
     """Whether anything has run on a hardware kind; else all that is known of it is inherited."""
     key = knowledge.hardware.key
     if knowledge.arms or not knowledge.is_inherited:
         return True
     if any(trial.hardware.key == key for trial in job.active_trials()):
         return True
-    return bool(policy_named(job.spec.policy).outlook(job.version, knowledge).expected)
+    return bool(outlook.expected)
 
 
-def _kind(job: Job, version: JobVersion, knowledge: Knowledge) -> KindDescription:
-    spec = version.spec
+def _kind(job: Job, policy: Policy, knowledge: Knowledge, outlook: Outlook) -> KindDescription:
+    version, spec = job.version, job.spec
     running = job.running_on(version.version_number, knowledge.hardware)
     known = sorted(set(spec.batch_sizes) | set(knowledge.arms))
-    policy = policy_named(spec.policy)
     stage = policy.stage(version, knowledge)
-    outlook = policy.outlook(version, knowledge)
     best = outlook.best_batch_size
     return KindDescription(
         hardware=knowledge.hardware.describe(),

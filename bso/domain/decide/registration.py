@@ -16,7 +16,6 @@ from bso.domain.inheritance import Inheritance, inheritance_from
 from bso.domain.job import Job, JobVersion
 from bso.domain.job_spec import IDENTITY_FIELDS, InvalidSpec, JobSpec, resolve_spec
 from bso.domain.policies import policy_named
-from bso.domain.policy import Policy
 from bso.domain.randomness import seed_from
 from bso.domain.replies import Registered
 
@@ -28,9 +27,9 @@ def register_job(job: Job, command: RegisterJob, facts: Facts, context: Context)
     try:
         if not job.is_registered:
             return _first(job, command, _limited(_resolved(command), (), context), facts, context)
-        spec = _limited(_resolved(command, job.spec), job.spec.batch_sizes, context)
+        spec = _resolved(command, job.spec)
         if spec.identity == job.spec.identity:
-            return _respecify(job, job.version, spec)
+            return _respecify(job, job.version, _limited(spec, job.spec.batch_sizes, context))
         if command.on_conflict is OnConflict.RAISE:
             return _conflict(job, spec)
         return _other_version(job, command, spec, facts, context)
@@ -94,7 +93,9 @@ def _other_version(job: Job, command: RegisterJob, spec: JobSpec, facts: Facts, 
     for version in job.versions.values():
         if version.spec.identity == spec.identity:
             words = f"{differing}: version {version.version_number} of job {job.job_id} is resumed"
-            return _respecify(job, version, resolve_spec(command.spec, version.spec), (words,))
+            spec = _limited(_resolved(command, version.spec), version.spec.batch_sizes, context)
+            return _respecify(job, version, spec, (words,))
+    spec = _limited(spec, job.spec.batch_sizes, context)
     number = max(job.versions) + 1
     inherited = _inherited(job, command, spec, facts.other_job)
     begins = f"{differing} from version {job.current_version} of job {job.job_id}: version {number} starts"
@@ -134,8 +135,8 @@ def _nothing_from(name: str, spec: JobSpec, like: Job | None) -> str:
     elif like.spec.policy != spec.policy:
         other = like.spec.policy
         why = f"is under policy {other}, this one under {spec.policy}, which cannot use what the other has learnt"
-    elif type(policy_named(spec.policy)).inherit is Policy.inherit:
-        why = f"is under policy {spec.policy}, which takes nothing over from other jobs"
+    elif any(known.arms for known in like.version.knowledge.values()):
+        why = f"is under policy {spec.policy}, which takes nothing over from it"
     return f"nothing is inherited from job {name}: it {why}"
 
 

@@ -104,7 +104,7 @@ def _cost_to_learn(job: Job, trial: Trial, ending: TrialEnd) -> float | None:
 
     As a reference a cost of nothing would stop every trial.
     """
-    is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
+    is_measured = trial.has_measured_cost(job.spec_of(trial))
     return ending.cost if ending.outcome in _WITH_COST and is_measured and ending.cost > 0.0 else None
 
 

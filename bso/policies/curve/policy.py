@@ -11,10 +11,10 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
-from bso.domain.policy import Choice, Inherited, Outlook, Policy
+from bso.domain.policy import ArmStatus, Choice, Inherited, Outlook, Policy
 from bso.domain.progress import Verdict, judge_progress
 from bso.domain.replies import Confidence
-from bso.domain.trial import Outcome, Trial, TrialState
+from bso.domain.trial import Outcome, Trial
 from bso.policies.curve import choices, normal
 from bso.policies.curve.beliefs import Beliefs, beliefs_of
 from bso.policies.curve.cost_records import EpochCostKnowledge
@@ -41,16 +41,14 @@ class CurvePolicy(Policy):
 
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         """The batch size for the next trial of a recurrence, of the job's current version."""
-        now = _situation(
-            job.version, job.version.knowledge_on(hardware), recurrence, _running(job, job.version.version_number)
-        )
-        if not now.is_last:
+        version = job.version
+        running = tuple(trial.batch_size for trial in job.running_trials(version.version_number))
+        now = _situation(version, version.knowledge_on(hardware), recurrence, running)
+        if not (now.is_last and recurrence.aborts):
             return choices.choose(now)
-        if not recurrence.aborts:
-            return replace(choices.choose(now), is_unbounded=True)
         size = choices.safest(now)
-        words = f"attempt {recurrence.aborts + 1} of {job.version.spec.max_attempts} is the last: no bound"
-        return Choice(batch_size=size, reason=f"{words}; {size} is most likely to converge", is_unbounded=True)
+        words = f"attempt {recurrence.aborts + 1} of {version.spec.max_attempts} is the last: no bound"
+        return Choice(batch_size=size, reason=f"{words}; {size} is most likely to converge")
 
     def bound(self, job: Job, trial: Trial) -> float | None:
         """The cost [J] above which the trial is stopped."""
@@ -58,9 +56,11 @@ class CurvePolicy(Policy):
 
     def judge(self, job: Job, trial: Trial) -> Verdict:
         """Whether a running trial goes on, after its latest report."""
+        if trial.is_unbounded:
+            return judge_progress(job.spec_of(trial), trial, None)
         view = view_of(job, trial)
         verdict = judge_progress(view.spec, trial, view.bound)
-        if verdict.outcome is not None or not view.spec.early_stopping or trial.is_unbounded:
+        if verdict.outcome is not None or not view.spec.early_stopping:
             return verdict
         reason = view.why_to_stop(trial)
         if reason is not None:
@@ -69,9 +69,8 @@ class CurvePolicy(Policy):
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """A change point, where surprises show one, and the end itself with what was fitted to it: in this order."""
-        is_measured = trial.is_energy_complete or job.spec_of(trial).eta_knob == 0.0
         view = view_of(job, trial)
-        learnt = view.learnt(trial, ended, is_measured=is_measured)
+        learnt = view.learnt(trial, ended)
         ended = replace(ended, learnt=None if learnt is None else PolicyData(policy=NAME, data=learnt))
         change = _change_point(trial, ended, learnt, view.beliefs)
         return (ended,) if change is None else (change, ended)
@@ -123,6 +122,13 @@ class CurvePolicy(Policy):
         now = _situation(version, knowledge, None, ())
         return choices.confidence_in(now, best, runs=costs.runs, is_noise_known=costs.freedom >= _LEAST_FREEDOM)
 
+    def standing(self, version: JobVersion, knowledge: Knowledge, batch_size: int, *, is_running: bool) -> ArmStatus:
+        """Whether a batch size is offered, or has missed its target repeatedly, stops included."""
+        del is_running
+        found = standing_of(version, knowledge, None)
+        is_offered = batch_size in found.offered or batch_size not in found.usable
+        return ArmStatus(status="arm") if is_offered else ArmStatus.excluded(found.misses[batch_size])
+
 
 def _situation(
     version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, running: tuple[int, ...]
@@ -139,7 +145,7 @@ def _situation(
         running=running,
         recurrences=sum(looks.values()) if recurrence is None else recurrence.recurrence_number - 1,
         aborts=aborts,
-        is_last=aborts + 1 >= version.spec.max_attempts,
+        is_last=recurrence is not None and recurrence.is_on_last_attempt(version.spec),
         is_unproven=epochs.is_unproven,
         is_unpriced=_is_unpriced(version, knowledge),
         inherits_costs=epoch_costs_on(knowledge).is_inherited,
@@ -174,13 +180,4 @@ def _change_point(
         trial_number=trial.trial_number,
         cost=ended.cost,
         old_reference=min(ended.cost * normal.exp(beliefs.of(trial.batch_size).epochs - math.log(trial.epoch)), _HUGE),
-    )
-
-
-def _running(job: Job, version_number: int) -> tuple[int, ...]:
-    """The batch sizes of the running trials of a version, on whatever hardware."""
-    return tuple(
-        trial.batch_size
-        for trial in job.active_trials()
-        if trial.state is TrialState.RUNNING and trial.version_number == version_number
     )

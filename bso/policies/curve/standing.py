@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bso.domain.availability import awake, fitting
 from bso.domain.frozen_values import remembered
 from bso.domain.job import JobVersion, Recurrence
-from bso.domain.knowledge import ArmRecord, Knowledge, feasible
+from bso.domain.knowledge import ArmRecord, Knowledge
 from bso.policies.curve import normal
 from bso.policies.curve.beliefs import Beliefs
 from bso.policies.curve.epoch_records import EpochRecord
@@ -72,11 +73,7 @@ def _incumbent(standing: Standing, beliefs: Beliefs) -> int | None:
 @remembered  # likewise
 def standing_of(version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None) -> Standing:
     """How the batch sizes stand on a hardware kind, in a recurrence or apart from any."""
-    key = knowledge.hardware.key
-    able = feasible(knowledge, version.spec)
-    fitting = frozenset(size for size in able if recurrence is None or recurrence.may_fit(size, key))
-    fitting = fitting or frozenset({min(able)})
-    usable = frozenset(size for size in fitting if not knowledge.arm(size).is_resting) or fitting
+    usable = awake(knowledge, fitting(knowledge, version.spec, recurrence))
     epochs = epochs_of(version)
     misses = {size: _misses(knowledge.arm(size), epochs.record(size)) for size in usable}
     number = 0 if recurrence is None else recurrence.recurrence_number

@@ -91,7 +91,7 @@ def value_of(
 def _first_report(beliefs: Beliefs, batch_size: int, incumbent: int, difference: float) -> _FirstReport:
     """One report shows the epoch cost of a run but for what costs vary by within one."""
     of_run = beliefs.cost_ratio_variance(batch_size, incumbent) + beliefs.cost_noise
-    # S of (11)
+    # T and S of equation 11 of docs/curve.md; ``unseen`` is U / 2.
     shown = of_run * of_run / (of_run + beliefs.within_noise)
     return _FirstReport(
         shown=difference - 0.5 * beliefs.cost_noise,

@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 from bso.domain.events import LateResult, TrialEnded
-from bso.domain.frozen_values import remembered, replace
-from bso.domain.job import Job, JobVersion, Recurrence
+from bso.domain.frozen_values import replace
+from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Knowledge
 from bso.domain.trial import DIVERGED, OUT_OF_MEMORY, Outcome, Trial, reason_code
 from bso.policies.curve import cost_observations, epoch_observations, normal, stops
 from bso.policies.curve.beliefs import Beliefs, beliefs_of
@@ -75,14 +74,15 @@ class View:
         why = f"the target is not reached yet{curve}; going on is cheaper than a fresh run of {incumbent}"
         return replace(self, bound=max(bound, raised), patience=why)
 
-    def learnt(self, trial: Trial, ended: TrialEnded | LateResult, *, is_measured: bool) -> LearntCurve | None:
+    def learnt(self, trial: Trial, ended: TrialEnded | LateResult) -> LearntCurve | None:
         """What the end of the trial says; None: nothing."""
         if trial.batch_size not in self.beliefs.sizes:
             return None
         if not trial.reports:
             return LearntCurve(epochs=_FAILED, epoch_cost=None) if _cannot_converge(ended) else None
         epochs = self._learnt_epochs(trial, ended)
-        has_cost = is_measured and ended.cost > 0.0 and ended.outcome is not Outcome.CANCELLED
+        is_measured = trial.has_measured_cost(self.spec) and ended.cost > 0.0
+        has_cost = is_measured and ended.outcome is not Outcome.CANCELLED
         own = self._learnt_cost(trial) if has_cost else None
         return None if epochs is None and own is None else LearntCurve(epochs=epochs, epoch_cost=own)
 
@@ -132,14 +132,8 @@ class View:
 
 def view_of(job: Job, trial: Trial) -> View:
     """The view of a trial after its latest report."""
-    version, recurrence = job.versions[trial.version_number], job.recurrences.get(trial.recurrence_id)
-    return _view_of(trial, version, job.knowledge_of(trial), recurrence, job.last_recurrence_number)
-
-
-@remembered  # what is judged after one report gives the bound for the next one
-def _view_of(
-    trial: Trial, version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, last_recurrence: int
-) -> View:
+    version, knowledge = job.versions[trial.version_number], job.knowledge_of(trial)
+    recurrence = job.recurrences.get(trial.recurrence_id)
     spec, costs, epochs = version.spec, epoch_costs_on(knowledge), epochs_of(version)
     beliefs = beliefs_of(version, knowledge)
     seen = _cost_seen(beliefs, costs, trial)
@@ -152,7 +146,7 @@ def _view_of(
         costs=costs,
         incumbent=incumbent,
         aborts=recurrence.aborts if recurrence is not None else 0,
-        recurrences=last_recurrence if recurrence is None else recurrence.recurrence_number - 1,
+        recurrences=job.last_recurrence_number if recurrence is None else recurrence.recurrence_number - 1,
         is_second_look=trial.trial_number in epochs.second_looks,
         bound=None,
         running_cost=None if seen is None else cost_observations.running_cost(beliefs, costs, trial.batch_size, seen),
@@ -162,7 +156,7 @@ def _view_of(
 
 def _bound(view: View, trial: Trial) -> float | None:
     spec = view.spec
-    if not spec.early_stopping or trial.is_unbounded:
+    if not spec.early_stopping:
         return None
     if view.incumbent is None:
         return spec.cost_budget

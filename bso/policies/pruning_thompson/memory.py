@@ -11,7 +11,7 @@ from bso.domain.events import BatchSizeAllowed, ChangePoint, LateResult, TrialEn
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Knowledge, too_large_from
+from bso.domain.knowledge import Knowledge, is_of_the_job, too_large_from
 from bso.domain.statistics import CostStatistics
 from bso.domain.trial import FAILURES, Outcome
 
@@ -125,9 +125,9 @@ def _after_trial(before: Job, after: Job, event: TrialEnded | LateResult) -> Job
     trial = before.trials[event.trial_number]
     spec, knowledge = after.spec_of(trial), after.knowledge_of(trial)
     size, has_converged = trial.batch_size, event.outcome is Outcome.CONVERGED
-    is_ours = size in spec.batch_sizes or size in before.knowledge_of(trial).arms
     state = state_on(knowledge, spec)
-    if state.stage is not Stage.PRUNING or not is_ours or not (has_converged or event.outcome in FAILURES):
+    is_verdict = has_converged or event.outcome in FAILURES
+    if not (state.stage is Stage.PRUNING and is_verdict and is_of_the_job(before.knowledge_of(trial), spec, size)):
         return after
     verdict = state.verdicts.get(size)
     if verdict is None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from bso.domain.availability import awake, fitting
 from bso.domain.events import ChangePoint, Event, LateResult, TrialEnded
 from bso.domain.evolve import apply
 from bso.domain.frozen_values import replace
@@ -80,24 +81,22 @@ class PruningThompson(Policy):
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         """The batch size for the next trial of a recurrence, of the job's current version."""
         now = _situation(job, recurrence, hardware)
-        is_last = recurrence.aborts + 1 >= now.spec.max_attempts
-        if is_last and recurrence.aborts:
+        if recurrence.aborts and recurrence.is_on_last_attempt(now.spec):
             reason = (
                 f"attempt {recurrence.aborts + 1} of {now.spec.max_attempts} is the last, without a bound on its cost"
             )
-            return replace(_known_or_default(now, reason, tolerated=0), is_unbounded=True)
-        choice = _explore(now) if now.state.stage is Stage.PRUNING else _sample(now)
-        return replace(choice, is_unbounded=is_last)
+            return _known_or_default(now, reason, tolerated=0)
+        return _explore(now) if now.state.stage is Stage.PRUNING else _sample(now)
 
     def bound(self, job: Job, trial: Trial) -> float | None:
         """The cost [J] above which a trial is stopped: ``beta * reference``; None: there is none.
 
         In the MAB stage a batch size that has converged before gets twice that for each abort of its recurrence, so
-        that some trial always ends. While nothing has converged the cost budget, if there is one, is the bound. An
-        unbounded trial has none in any case, nor has a job that needs attention.
+        that some trial always ends. While nothing has converged the cost budget, if there is one, is the bound. A
+        trial that was running when its job came to need attention has none any more.
         """
         spec, knowledge = job.spec_of(trial), job.knowledge_of(trial)
-        if not spec.early_stopping or trial.is_unbounded or knowledge.needs_attention:
+        if not spec.early_stopping or knowledge.needs_attention:
             return None
         reference = reference_of(knowledge, spec, self.excluded(knowledge))
         if reference is None:
@@ -154,7 +153,8 @@ class PruningThompson(Policy):
         if batch_size in state.pruned:
             return ArmStatus(status="pruned", note="failed while exploring, or beyond one that failed")
         if state.stage is Stage.MAB:
-            return super().standing(version, knowledge, batch_size, is_running=is_running)
+            arm = knowledge.arm(batch_size)
+            return ArmStatus(status="arm") if arm.still_converges else ArmStatus.excluded(arm.not_converged_in_a_row)
         verdict = state.verdicts.get(batch_size)
         if verdict is not None:
             return ArmStatus(status="survives" if verdict.has_converged else "failed")
@@ -178,41 +178,34 @@ def _situation(job: Job, recurrence: Recurrence, hardware: HardwareKind) -> _Sit
         recurrence=recurrence,
         feasible=usable,
         arms=arms,
-        offered=_offered(knowledge, state.stage, recurrence, arms=arms, usable=usable),
+        offered=_offered(knowledge, version.spec, state.stage, recurrence, arms=arms),
         running=job.running_on(version.version_number, hardware),
     )
 
 
 def _offered(
-    knowledge: Knowledge,
-    stage: Stage,
-    recurrence: Recurrence,
-    *,
-    arms: frozenset[int],
-    usable: frozenset[int],
+    knowledge: Knowledge, spec: JobSpec, stage: Stage, recurrence: Recurrence, *, arms: frozenset[int]
 ) -> frozenset[int]:
     """The batch sizes that this recurrence may run: the best of these that is not empty.
 
     Arms that have not failed in it; those that only became too expensive (the exclusions lift); pruned ones, which
-    is better than what no longer converges or fits; and, when nothing else is left, whatever there is. Where even the
-    smallest one ran out of memory, that one: a larger one fits still less.
+    is better than what no longer converges or fits; and, when nothing else is left, whatever there is.
     """
-    key = knowledge.hardware.key
-    fresh = frozenset(size for size in usable if not recurrence.excludes(size, key))
-    fitting = frozenset(size for size in usable if recurrence.may_fit(size, key))
+    fit = fitting(knowledge, spec, recurrence)
+    fresh = fit - recurrence.failed
     sampled = stage is Stage.MAB
-    converging = frozenset(size for size in usable if not sampled or knowledge.arm(size).still_converges)
-    unfailing = frozenset(size for size in usable if not knowledge.arm(size).not_converged_in_a_row)
+    converging = frozenset(size for size in fit if not sampled or knowledge.arm(size).still_converges)
+    unfailing = frozenset(size for size in fit if not knowledge.arm(size).not_converged_in_a_row)
     preferences = (
         arms & fresh & converging,
-        arms & fitting & unfailing,
+        arms & unfailing,
         fresh & converging,
         arms & fresh,
-        arms & fitting,
+        arms & fit,
         fresh,
     )
-    offered = next(filter(None, preferences), arms if fitting else frozenset({min(usable)}))
-    return frozenset(size for size in offered if not knowledge.arm(size).is_resting) or offered
+    has_room = recurrence.may_fit(min(fit), knowledge.hardware.key)
+    return awake(knowledge, next(filter(None, preferences), arms if has_room else fit))
 
 
 def _known_or_default(now: _Situation, why: str, *, tolerated: int = NOT_CONVERGED_BEFORE_EXCLUSION - 1) -> Choice:

@@ -79,7 +79,7 @@ def _run(trial: Trial, spec: JobSpec, kind: HardwareKind) -> RecordedRun:
     end = _end(trial, spec)
     is_priced = (
         trial.hardware.key == kind.key
-        and (trial.is_energy_complete or spec.eta_knob == 0.0)
+        and trial.has_measured_cost(spec)
         and not is_all_profiled(trial.epoch, trial.profiled)
         and trial.time_s > trial.profiled.time_s
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bso.domain.availability import available
 from bso.domain.events import Event, LateResult, PolicyData, TrialEnded
 from bso.domain.evolve import evolve
 from bso.domain.hardware import HardwareKind
@@ -76,32 +77,27 @@ class Greedy(Policy):
         """The cheapest one known, or in one recurrence of ten the one that has run least."""
         version = job.version
         knowledge, spec = version.knowledge_on(hardware), version.spec
-        is_last = recurrence.aborts + 1 >= spec.max_attempts
-        usable = feasible(knowledge, spec)
-        fitting = frozenset(size for size in usable if recurrence.may_fit(size, hardware.key)) or frozenset(
-            {min(usable)}
-        )
-        offered = frozenset(size for size in fitting if not recurrence.excludes(size, hardware.key)) or fitting
+        offered = available(knowledge, spec, recurrence)
         means = means_on(knowledge)
         cheapest = means.cheapest(offered)
         if cheapest is None:
             size = nearest(spec.default_batch_size, offered)
-            return Choice(
-                batch_size=size, reason=f"nothing is known yet; {size} is near the default", is_unbounded=is_last
-            )
-        if not is_last and uniform(version.seed, job.last_trial_number + 1, 0) < EXPLORED:
+            return Choice(batch_size=size, reason=f"nothing is known yet; {size} is near the default")
+        if not recurrence.is_on_last_attempt(spec) and uniform(version.seed, job.last_trial_number + 1, 0) < EXPLORED:
             size = min(sorted(offered), key=lambda one: means.costs.get(one, CostStatistics()).count)
             return Choice(batch_size=size, reason=f"{size} has run least, and one run of ten explores")
         mean = means.of(cheapest) or 0.0
-        return Choice(batch_size=cheapest, reason=f"{cheapest} has cost least ({joules(mean)})", is_unbounded=is_last)
+        return Choice(batch_size=cheapest, reason=f"{cheapest} has cost least ({joules(mean)})")
 
     def bound(self, job: Job, trial: Trial) -> float | None:
-        """``beta_knob`` times the cheapest converged cost [J]."""
+        """``beta_knob`` times the cheapest converged cost [J]; ``cost_budget`` before there is one."""
         spec, knowledge = job.spec_of(trial), job.knowledge_of(trial)
-        reference = reference_of(knowledge, spec, frozenset())
-        if trial.is_unbounded or not spec.early_stopping or spec.beta_knob is None or knowledge.needs_attention:
+        if not spec.early_stopping:
             return None
-        return spec.cost_budget if reference is None else spec.beta_knob * reference
+        reference = reference_of(knowledge, spec, frozenset())
+        if reference is None:
+            return spec.cost_budget
+        return None if spec.beta_knob is None else spec.beta_knob * reference
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """The end itself with its cost, and whether another batch size leads now."""
@@ -134,7 +130,7 @@ class Greedy(Policy):
             for key, means in known.items()
         }
         sizes = frozenset[int]().union(*(means.prior for means in priors.values()))
-        return Inherited(memory=None, on_hardware=priors, batch_sizes=sizes) if sizes else None
+        return Inherited(on_hardware=priors, batch_sizes=sizes) if sizes else None
 
     def outlook(self, version: JobVersion, knowledge: Knowledge) -> Outlook:
         """The mean cost of each batch size, and its standard error."""

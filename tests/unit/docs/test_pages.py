@@ -2,6 +2,7 @@
 
 import ast
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -117,6 +118,18 @@ def test_every_python_block_is_python() -> None:
             parsed = ast.parse(body, page.name)
             assert parsed.body, f"{page}: an empty block"
             compile(parsed, page.name, "exec")
+
+
+def test_the_modules_that_the_pages_name_exist() -> None:
+    dotted = re.compile(r"`(bso\.(?:domain|policies|replay|schema|service|simulator|storage)(?:\.\w+)*)")
+    for page in PAGES:
+        for named in dotted.findall(page.read_text(encoding="utf-8")):
+            assert pkgutil.resolve_name(named), page.name
+    behind_a_point = re.compile(r"^- \*\*[^*]+\*\* \(([^)]*)\)", re.MULTILINE)
+    points = behind_a_point.findall((ROOT / "docs/researcher.md").read_text(encoding="utf-8"))
+    assert points
+    for named in re.findall(r"`(\w+)`", " ".join(points)):
+        assert pkgutil.resolve_name(f"bso.policies.curve.{named}")
 
 
 HOPELESS = "target_metric=5, max_epochs=1, max_attempts=1"

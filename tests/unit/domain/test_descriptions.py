@@ -1,10 +1,15 @@
 """What people are told of a job: where each batch size stands, and why it is not offered."""
 
+from pathlib import Path
+
 from bso.domain import commands as do
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import ArmDescription, JobDescription
 from bso.domain.trial import Outcome
+from tests.fakes.policies import installed
 from tests.unit.domain.builders import JobLife, expect
+from tests.unit.policies import broken_policies
+from tests.unit.policies.curve.invented_trainings import Trainings
 
 
 def arms(life: JobLife) -> dict[int, ArmDescription]:
@@ -67,6 +72,33 @@ def test_failures_to_converge_are_counted() -> None:
     for number in range(3):
         life.give_up(life.begin(f"a{number}", batch_size=64))
     assert told(life)[64] == ("excluded", "did not converge in 3 trials in a row")
+
+
+def test_a_batch_size_that_is_stopped_again_and_again_is_excluded_under_curve() -> None:
+    trainings = Trainings().register()
+    trainings.chosen(range(15))
+    assert told(trainings.life)[128] == ("arm", "")
+    trainings.epochs = {**trainings.epochs, 128: None}
+    trials = [trainings.life.begin(f"longer-{number}", batch_size=128) for number in range(3)]
+    assert {trainings.end(trial).outcome for trial in trials} == {Outcome.COST_EXCEEDED}
+    assert told(trainings.life)[128] == ("excluded", "did not converge in 2 trials in a row")
+
+
+def test_where_each_batch_size_has_failed_all_are_offered_under_curve() -> None:
+    life = JobLife()
+    life.register(batch_sizes=[16, 32], default_batch_size=32)
+    for number in range(4):
+        life.give_up(life.begin(f"a{number}", batch_size=(16, 32)[number % 2]))
+    assert told(life) == {16: ("arm", ""), 32: ("arm", "")}
+
+
+def test_a_policy_that_says_nothing_of_batch_sizes_offers_all(tmp_path: Path) -> None:
+    life = JobLife()
+    with installed(tmp_path / "site", sound=f"{broken_policies.__name__}:INSTALLED.sound"):
+        life.register(policy="sound", batch_sizes=[16, 32], default_batch_size=32)
+        for number in range(3):
+            life.give_up(life.begin(f"a{number}", batch_size=16))
+        assert told(life) == {16: ("arm", ""), 32: ("arm", "")}
 
 
 def test_pruned_and_removed_batch_sizes_say_so() -> None:

@@ -191,11 +191,12 @@ def test_a_sibling_that_gives_nothing_is_no_error(like: str, policy: str, why: s
     assert life.happened(JobRegistered)[0].inherited is None
 
 
-def test_a_sibling_without_a_run_gives_nothing() -> None:
-    fresh = Trainings().register()
+@pytest.mark.parametrize("policy", ["curve", "pruning_thompson"])
+def test_a_sibling_without_a_run_gives_nothing(policy: str) -> None:
+    fresh = Trainings().register(policy=policy)
     assert fresh.life.job is not None
     life = JobLife(job_id="new", siblings={"job": fresh.life.job})
-    assert life.register(like="job", policy="curve").warnings == (
+    assert life.register(like="job", policy=policy).warnings == (
         "nothing is inherited from job job: it has no run yet",
     )
 

@@ -48,7 +48,8 @@ def begun(life: JobLife, recurrence_id: str) -> Any:
     if before is not None and trial.batch_size in before.failed:
         usable = feasible(known, life.spec)
         arms = usable.intersection(candidates(state, life.spec, usable))
-        left = [size for size in arms if not before.excludes(size, A100.key) and known.arm(size).still_converges]
+        fresh = [size for size in arms - before.failed if before.may_fit(size, A100.key)]
+        left = [size for size in fresh if known.arm(size).still_converges]
         assert not left, f"{trial.batch_size} failed in the recurrence, {left} are left"
     return trial
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from bso.domain.decide import Rules
 from bso.domain.events import JobRegistered, JobRespecified, PowerProfiled
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import InvalidSpec, JobSpec, resolve_spec
+from bso.domain.policies import PolicyMissing
 from bso.domain.replies import AllowedAgain, JobDescription, PowerProfileRecorded, Registered
 from bso.domain.trial import Outcome
+from tests.fakes.policies import installed
 from tests.unit.domain.builders import A100, V100, JobLife, expect, problem_of
+from tests.unit.policies import broken_policies
 
 GOOD = {"batch_sizes": [32, 64], "default_batch_size": 64}
 
@@ -102,6 +106,27 @@ def test_going_back_resumes_the_old_version_with_its_knowledge() -> None:
     reply = life.register(version="")
     assert (reply.version_number, reply.is_new, life.known().arm(64).costs.count) == (1, False, 1)
     assert "resumed" in reply.warnings[0]
+
+
+def test_a_version_is_resumed_only_where_its_policy_is_installed(tmp_path: Path) -> None:
+    with installed(tmp_path / "site", sound=f"{broken_policies.__name__}:INSTALLED.sound"):
+        life = registered(policy="sound")
+        life.register(version="v2", policy="curve")
+    with pytest.raises(PolicyMissing, match="sound"):
+        life.register(version="")
+    assert life.register(version="", policy="curve").version_number == 1
+
+
+def test_a_version_with_more_batch_sizes_than_are_allowed_is_resumed_with_them() -> None:
+    many: dict[str, Any] = {"batch_sizes": list(range(1, 66)), "default_batch_size": 64}
+    life = JobLife(rules=Rules(max_batch_sizes=1000))
+    life.register(**many)
+    life.register(version="v2", batch_sizes=[32, 64])
+    life.rules = Rules()
+    assert life.register(version="", **many).version_number == 1
+    life.register(version="v2")
+    more = {"version": "", "batch_sizes": list(range(1, 67))}
+    assert set(problem_of(life.send(do.RegisterJob(spec=more))).fields) == {"batch_sizes"}
 
 
 def test_trials_of_the_old_version_end_in_the_old_version() -> None:

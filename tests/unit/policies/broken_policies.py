@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
+from bso.domain.availability import available
 from bso.domain.events import Event, LateResult, PolicyData, TrialEnded
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
-from bso.domain.knowledge import Knowledge, feasible, nearest
+from bso.domain.knowledge import Knowledge, nearest
 from bso.domain.policy import Choice, Outlook, Policy
 from bso.domain.progress import Verdict, judge_progress
 from bso.domain.trial import Outcome, Trial
@@ -25,15 +26,12 @@ class Sound(Policy):
     @override
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         offered = self.offered(job, recurrence, hardware)
-        is_last = recurrence.aborts + 1 >= job.version.spec.max_attempts
         size = nearest(job.version.spec.default_batch_size, offered)
-        return Choice(batch_size=size, reason="it is near the default", is_unbounded=is_last)
+        return Choice(batch_size=size, reason="it is near the default")
 
     def offered(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> frozenset[int]:
         """What fits, and has not failed in the recurrence while something else is left."""
-        usable = feasible(job.version.knowledge_on(hardware), job.version.spec)
-        fitting = {size for size in usable if recurrence.may_fit(size, hardware.key)} or {min(usable)}
-        return frozenset({size for size in fitting if not recurrence.excludes(size, hardware.key)} or fitting)
+        return available(job.version.knowledge_on(hardware), job.version.spec, recurrence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -232,5 +232,5 @@ async def test_from_a_job_under_a_policy_that_takes_nothing_over_nothing_is_inhe
     assert isinstance(other, Answer)
     assert isinstance(other.reply, Registered)
     assert other.reply.warnings == (
-        "nothing is inherited from job theirs: it is under policy sound, which takes nothing over from other jobs",
+        "nothing is inherited from job theirs: it is under policy sound, which takes nothing over from it",
     )
