@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Insert, Select, Table, bindparam, func, literal_column
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.dialects import mysql
 
 from bso.storage.rows import Moment
 
@@ -62,6 +62,8 @@ def _mysql_upsert(table: Table, updates: Updates) -> Insert:
 
 @cache
 def _postgresql_upsert(table: Table, updates: Updates) -> Insert:
+    from sqlalchemy.dialects import postgresql  # 0.1 s, and loaded already where such a database is used
+
     statement = postgresql.insert(table)
     assignments = _assignments(table, statement.excluded, updates)
     return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=assignments)
@@ -69,6 +71,8 @@ def _postgresql_upsert(table: Table, updates: Updates) -> Insert:
 
 @cache
 def _sqlite_upsert(table: Table, updates: Updates) -> Insert:
+    from sqlalchemy.dialects import sqlite
+
     statement = sqlite.insert(table)
     assignments = _assignments(table, statement.excluded, updates)
     return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=assignments)
