@@ -6,7 +6,8 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import unquote
@@ -261,9 +262,20 @@ def explain(error: BaseException | None) -> BsoError:
 def is_lost(error: BaseException) -> bool:
     """Whether this error of aio-pika or aiormq means that the connection or channel is gone.
 
-    A CancelledError counts when nobody cancelled the current task: aiormq ends what waits on a dead connection so.
+    A CancelledError counts when nobody cancelled the current task: aiormq ends what waits on a dead connection so, or
+    with a bare Exception.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or not task.cancelling()
-    return isinstance(error, (aiormq.AMQPError, RuntimeError, OSError))
+    return type(error) is Exception or isinstance(error, (aiormq.AMQPError, RuntimeError, OSError))
+
+
+@contextmanager
+def whether_lost_or_not() -> Iterator[None]:
+    """Go on where the connection or channel is gone."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_lost(error):
+            raise

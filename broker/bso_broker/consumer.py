@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 
-import aiormq
-
-from bso_broker.connection import BrokerAddress, is_lost
+from bso_broker.connection import BrokerAddress, is_lost, whether_lost_or_not
 from bso_broker.consumer_session import ConsumerSession
 from bso_broker.dead_letters import set_aside
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
@@ -156,7 +153,7 @@ class CommandConsumer:
         self._observe()
         async with self._turn:
             if (session := self._link.current) is not None:
-                with suppress(aiormq.AMQPError, RuntimeError, OSError):
+                with whether_lost_or_not():
                     async with asyncio.timeout(_SETTLE_TIMEOUT_S):
                         await session.hand_back()
             await self._link.stop()
@@ -179,7 +176,7 @@ class CommandConsumer:
         if (session := self._link.current) is not None:
             try:
                 async with asyncio.timeout(timeout_s):
-                    with suppress(aiormq.AMQPError, RuntimeError, ConnectionError):
+                    with whether_lost_or_not():
                         await session.stop_consuming()
                     await session.settled.wait()
             except TimeoutError:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from bso.domain.errors import BsoError
 from bso.schema.envelope import MAX_MESSAGE_BYTES
-from bso_broker.connection import BrokerAddress, Connection
+from bso_broker.connection import BrokerAddress, Connection, is_lost
 from bso_broker.declaration import declare_if_allowed, depth_of
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
 from bso_broker.messages import Delivery
@@ -110,7 +110,9 @@ class ConsumerSession(BrokerSession):
                     await self.discard(old)
             except TimeoutError:
                 self.fail(ConnectionLost(f"the broker at {self.address} stopped answering"))
-            except (aiormq.AMQPError, RuntimeError, OSError) as error:
+            except Exception as error:
+                if not is_lost(error):
+                    raise
                 self.fail(error)
 
     async def _found(self, obstacle: BsoError | None) -> None:

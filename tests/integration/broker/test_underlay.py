@@ -19,6 +19,7 @@ from pamqp.header import ContentHeader
 from typing_extensions import override
 from yarl import URL
 
+from bso_broker.connection import is_lost
 from bso_broker.underlay import (
     FrameReader,
     RobustConnection,
@@ -94,6 +95,17 @@ async def test_the_channel_below_is_aiormqs(connection: RobustConnection) -> Non
     assert isinstance(await underlay_channel_of(await open_channel(connection, confirms=True)), aiormq.Channel), (
         "get_underlay_channel returns something else: a session does not notice that its channel is gone"
     )
+
+
+async def test_what_waits_on_a_connection_that_ends_without_a_cause_is_lost(
+    connection: RobustConnection, channel: aiormq.Channel
+) -> None:
+    confirmation = channel.create_future()
+    await underlay_of(connection).close(None)
+    await asyncio.wait([confirmation])
+    error = confirmation.exception()
+    assert error is not None
+    assert is_lost(error), "aiormq ends what waits with another error: callers get it instead of ConnectionLost"
 
 
 @pytest.mark.parametrize(
