@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import unquote
 
-import aio_pika
 import aiormq
-from aio_pika.abc import AbstractExchange
 from aiormq.exceptions import (
     AuthenticationError,
     ChannelAccessRefused,
@@ -42,7 +40,7 @@ from bso_broker.errors import (
 )
 from bso_broker.messages import check_size
 from bso_broker.pauses import FIRST_BACKOFF_S, Pauses
-from bso_broker.underlay import RobustConnection, underlay_of
+from bso_broker.underlay import Outgoing, RobustConnection, underlay_of
 
 # Python prints a library's warnings on stderr where logging is not set up: a training script should not see each retry.
 for _library in ("aio_pika", "aiormq"):
@@ -178,7 +176,7 @@ def _closed_here() -> ConnectionLost:
     return ConnectionLost("closed by this side")  # aiormq's default would look like a cancellation
 
 
-async def publish(exchange: AbstractExchange, message: aio_pika.Message, *, routing_key: str, timeout_s: float) -> None:
+async def publish(channel: aiormq.Channel, message: Outgoing, *, exchange: str, timeout_s: float) -> None:
     """Publish on a channel with confirms, and wait until the broker has put the message into a queue.
 
     TopologyMissing: there is none. PublishFailed: the broker refuses it. ConnectionLost: it may have taken it, or not;
@@ -187,11 +185,18 @@ async def publish(exchange: AbstractExchange, message: aio_pika.Message, *, rout
     check_size(message.body)
     try:
         async with asyncio.timeout(timeout_s):
-            await exchange.publish(message, routing_key, mandatory=True)
+            await channel.basic_publish(
+                message.body,
+                exchange=exchange,
+                routing_key=message.routing_key,
+                properties=message.properties,
+                mandatory=True,
+                wait=False,
+            )
     except TimeoutError as error:
         raise ConnectionLost(f"no confirmation within {timeout_s:g} s") from error
     except PublishError as error:
-        raise TopologyMissing(f"no queue takes messages from exchange {exchange.name!r}") from error
+        raise TopologyMissing(f"no queue takes messages from exchange {exchange!r}") from error
     except BaseException as error:
         if not is_lost(error):
             raise

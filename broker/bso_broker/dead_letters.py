@@ -8,19 +8,18 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Self
 
-import aio_pika
-from aio_pika import DeliveryMode
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 from pamqp import encode
+from pamqp.commands import Basic
 
 from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_broker.connection import BrokerAddress, Connection, connect, explain, is_lost, publish
 from bso_broker.declaration import depth_of
 from bso_broker.errors import BrokerClosed, BrokerUnreachable
 from bso_broker.messages import DeadLetter, Delivery, Headers, QueueCounts
-from bso_broker.publisher import PublishingLink, field_table
+from bso_broker.publisher import PERSISTENT, PublishingLink, field_table
 from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EXPIRED
-from bso_broker.underlay import discarded_bytes, open_channel
+from bso_broker.underlay import Outgoing, discarded_bytes, open_channel, underlay_channel_of
 
 REASON_HEADER = "bso-reason"
 SENDER_HEADER = "bso-original-user"
@@ -52,12 +51,11 @@ async def set_aside(
     link: PublishingLink, delivery: Delivery, *, reason: str, sender: str | None, timeout_s: float
 ) -> None:
     """Publish a command to the dead letters, with the reason and whose command it was. It is not acknowledged."""
-    message = aio_pika.Message(
-        delivery.body,
+    properties = Basic.Properties(
         message_id=delivery.message_id,
         correlation_id=delivery.correlation_id,
         reply_to=delivery.reply_to,
-        delivery_mode=DeliveryMode.PERSISTENT,
+        delivery_mode=PERSISTENT,
         timestamp=datetime.now(UTC),
         headers=field_table(
             own_headers(delivery.headers)
@@ -66,7 +64,8 @@ async def set_aside(
             | ({DISCARDED_HEADER: delivery.discarded_bytes} if delivery.discarded_bytes else {})
         ),
     )
-    await link.publish_command(message, exchange=DEAD_LETTER_EXCHANGE, routing_key="", timeout_s=timeout_s)
+    message = Outgoing(routing_key="", body=delivery.body, properties=properties)
+    await link.publish_command(message, exchange=DEAD_LETTER_EXCHANGE, timeout_s=timeout_s)
 
 
 def own_headers(headers: Headers) -> dict[str, object]:
@@ -175,18 +174,18 @@ class DeadLetters:
 
     async def _send_again(self, old: AbstractIncomingMessage) -> None:
         letter = _dead_letter(old, self._operators)
-        message = aio_pika.Message(
-            old.body,
+        properties = Basic.Properties(
             message_id=old.message_id,
             correlation_id=old.correlation_id,
             reply_to=old.reply_to,
             user_id=self._address.login,
-            delivery_mode=DeliveryMode.PERSISTENT,
+            delivery_mode=PERSISTENT,
             headers=field_table(own_headers(letter.headers) | sender_header(letter.user_id)),
         )
         async with self._deadline():
-            commands = await self._channel.get_exchange(COMMANDS, ensure=False)
-            await publish(commands, message, routing_key=COMMAND_KEY, timeout_s=self._address.confirm_timeout_s)
+            channel, timeout_s = await underlay_channel_of(self._channel), self._address.confirm_timeout_s
+            message = Outgoing(routing_key=COMMAND_KEY, body=old.body, properties=properties)
+            await publish(channel, message, exchange=COMMANDS, timeout_s=timeout_s)
             await old.ack()
 
     @asynccontextmanager

@@ -6,13 +6,13 @@ back at once; and kept unsettled they would use up what the broker hands to a wo
 
 from __future__ import annotations
 
-import aio_pika
-from aio_pika import DeliveryMode
+from pamqp.commands import Basic
 
 from bso_broker.dead_letters import PARKED_HEADER, own_headers, sender_header
 from bso_broker.messages import Delivery, Headers
-from bso_broker.publisher import PublishingLink, field_table
+from bso_broker.publisher import PERSISTENT, PublishingLink, field_table
 from bso_broker.topology import PARKED, PARKED_FOR_S
+from bso_broker.underlay import Outgoing
 
 _TIMEOUT_S = 10.0
 
@@ -32,16 +32,16 @@ async def park(link: PublishingLink, delivery: Delivery, *, sender: str | None, 
     Raises PublishFailed, and what else keeps the broker from taking it: it may come back all the same.
     """
     parked_s = round(delivery.parked_s) + PARKED_FOR_S[queue]
-    message = aio_pika.Message(
-        delivery.body,
+    properties = Basic.Properties(
         message_id=delivery.message_id,
         correlation_id=delivery.correlation_id,
         reply_to=delivery.reply_to,
         user_id=login,
-        delivery_mode=DeliveryMode.PERSISTENT,
+        delivery_mode=PERSISTENT,
         headers=field_table(own_headers(delivery.headers) | {PARKED_HEADER: parked_s} | sender_header(sender)),
     )
-    await link.publish_command(message, exchange=PARKED, routing_key=queue, timeout_s=_TIMEOUT_S)
+    message = Outgoing(routing_key=queue, body=delivery.body, properties=properties)
+    await link.publish_command(message, exchange=PARKED, timeout_s=_TIMEOUT_S)
 
 
 def parked_for_s(user_id: str | None, headers: Headers, *, login: str) -> float:

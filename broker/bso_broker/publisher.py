@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import aio_pika
 import aiormq
 from pamqp.commands import Basic
 from pamqp.common import FieldTable
@@ -21,21 +20,21 @@ from bso_broker.topology import EVENTS
 from bso_broker.underlay import Outgoing, publish_burst
 
 _TRANSIENT = 1
-_PERSISTENT = 2
+PERSISTENT = 2
 
 
 class PublishingSession(BrokerSession):
     """Channels with publisher confirms; exchanges and queues are declared first, in case one was deleted."""
 
     for_events: aiormq.Channel
-    for_commands: aio_pika.Channel
+    for_commands: aiormq.Channel
 
     @override
     async def open(self) -> None:
         """Connect."""
         connection = await self.connect("bso worker: publishing")
         await declare_if_allowed(connection)
-        self.for_commands = await self.channel(connection, confirms=True)
+        self.for_commands = await self.fast_channel(connection, confirms=True)
         self.for_events = await self.fast_channel(connection, confirms=True)
 
 
@@ -45,9 +44,7 @@ class PublishingLink(Link[PublishingSession]):
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(lambda: PublishingSession(address), name="publisher")
 
-    async def publish_command(
-        self, message: aio_pika.Message, *, exchange: str, routing_key: str, timeout_s: float
-    ) -> None:
+    async def publish_command(self, message: Outgoing, *, exchange: str, timeout_s: float) -> None:
         """Publish a command that nobody decides now, and wait until the broker has it. It is not acknowledged.
 
         Raises PublishFailed, and what else keeps the broker from taking it: it may have it all the same.
@@ -55,14 +52,13 @@ class PublishingLink(Link[PublishingSession]):
         try:
             async with asyncio.timeout(timeout_s):
                 session = await self.session()
-                place = await session.for_commands.get_exchange(exchange, ensure=False)
-                await session.publish(place, message, routing_key=routing_key)
+                await session.publish(session.for_commands, message, exchange=exchange)
         except TopologyMissing as error:
             if (living := self.current) is not None:
                 living.fail(error)  # the next session declares what was deleted
             raise
         except (TimeoutError, ConnectionLost) as error:
-            raise PublishFailed(f"command {message.message_id} did not reach {exchange}: {error}") from error
+            raise PublishFailed(f"command {message.properties.message_id} did not reach {exchange}: {error}") from error
 
 
 class ReplyingSession(BrokerSession):
@@ -117,7 +113,7 @@ class EventPublisher:
 
 def _outgoing(event: Event) -> Outgoing:
     properties = Basic.Properties(
-        message_id=event.message_id, delivery_mode=_PERSISTENT, headers=field_table(event.headers) or None
+        message_id=event.message_id, delivery_mode=PERSISTENT, headers=field_table(event.headers) or None
     )
     return Outgoing(routing_key=event.routing_key, body=event.body, properties=properties)
 

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-import aio_pika
-from aio_pika import DeliveryMode
-from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
+import aiormq
+from aio_pika.abc import AbstractIncomingMessage
+from pamqp.commands import Basic
 from typing_extensions import override
 
 from bso.domain.errors import Misconfigured
@@ -23,9 +23,10 @@ from bso_broker.errors import (
     PublishFailed,
     TopologyMissing,
 )
+from bso_broker.publisher import PERSISTENT
 from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import COMMAND_KEY, COMMANDS
-from bso_broker.underlay import discarded_bytes
+from bso_broker.underlay import Outgoing, discarded_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class _Command:
 class _RpcSession(BrokerSession):
     """Two connections: commands go out on one, replies come in on the other, which a full broker never blocks."""
 
-    _commands: AbstractExchange
+    _commands: aiormq.Channel
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
@@ -54,8 +55,7 @@ class _RpcSession(BrokerSession):
         consuming = await self.channel(await self.connect("bso client: replies"), confirms=False)
         replies = await consuming.declare_queue(self._reply_queue, exclusive=True, auto_delete=True)
         await replies.consume(self._on_reply, no_ack=True)
-        publishing = await self.channel(await self.connect("bso client: commands"), confirms=True)
-        self._commands = await publishing.get_exchange(COMMANDS, ensure=False)
+        self._commands = await self.fast_channel(await self.connect("bso client: commands"), confirms=True)
 
     async def ask(self, command: _Command) -> bytes:
         """Publish and wait for the reply; ConnectionLost if this session ends before.
@@ -79,16 +79,16 @@ class _RpcSession(BrokerSession):
         return body
 
     async def _publish(self, command: _Command) -> None:
-        message = aio_pika.Message(
-            command.body,
+        properties = Basic.Properties(
             message_id=command.message_id,
             correlation_id=command.message_id,
             reply_to=self._reply_queue,
             user_id=self.address.login,
-            delivery_mode=DeliveryMode.PERSISTENT,
-            expiration=_remaining_s(command.expires_at_s),
+            delivery_mode=PERSISTENT,
+            expiration=_remaining_ms(command.expires_at_s),
         )
-        await self.publish(self._commands, message, routing_key=COMMAND_KEY)
+        message = Outgoing(routing_key=COMMAND_KEY, body=command.body, properties=properties)
+        await self.publish(self._commands, message, exchange=COMMANDS)
 
     async def _on_reply(self, message: AbstractIncomingMessage) -> None:
         reply = self._replies.get(message.correlation_id or "")
@@ -189,6 +189,8 @@ class RpcClient:
         return f"no reply within {timeout_s:.3g} s, though the broker answers: is a worker running (bso worker)?"
 
 
-def _remaining_s(expires_at_s: float | None) -> float | None:
+def _remaining_ms(expires_at_s: float | None) -> str | None:
     """Until a command expires, at least the millisecond that AMQP can say."""
-    return None if expires_at_s is None else max(0.001, expires_at_s - asyncio.get_running_loop().time())
+    if expires_at_s is None:
+        return None
+    return str(max(1, round(1e3 * (expires_at_s - asyncio.get_running_loop().time()))))

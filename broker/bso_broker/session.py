@@ -15,7 +15,6 @@ from typing import Generic, TypeVar
 
 import aio_pika
 import aiormq
-from aio_pika.abc import AbstractExchange
 
 from bso.domain.errors import BsoError, Misconfigured
 from bso.schema.envelope import MAX_ANSWER_BYTES
@@ -23,6 +22,7 @@ from bso_broker.connection import BrokerAddress, Connection, explain, is_lost, p
 from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost
 from bso_broker.pauses import YOUNG_S
 from bso_broker.underlay import (
+    Outgoing,
     open_channel,
     open_fast_channel,
     underlay_channel_of,
@@ -98,10 +98,10 @@ class BrokerSession(ABC):
             self.cause = explain(cause)
             self.lost.set()
 
-    async def publish(self, exchange: AbstractExchange, message: aio_pika.Message, *, routing_key: str) -> None:
+    async def publish(self, channel: aiormq.Channel, message: Outgoing, *, exchange: str) -> None:
         """Publish and wait until the broker has taken the message over; a broker that is lost ends this session."""
         try:
-            await publish(exchange, message, routing_key=routing_key, timeout_s=self.address.confirm_timeout_s)
+            await publish(channel, message, exchange=exchange, timeout_s=self.address.confirm_timeout_s)
         except ConnectionLost as lost:
             self.fail(lost)
             raise

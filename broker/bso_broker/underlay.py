@@ -282,7 +282,7 @@ def _delivery_mode_at(flags: int, payload: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """A message that nobody has to take: it is never returned."""
+    """A message to publish."""
 
     routing_key: str
     body: bytes
@@ -294,6 +294,7 @@ async def publish_burst(
 ) -> list[asyncio.Future[object]]:
     """Write many small messages as one: per message a third of the cost of aiormq's own publishing.
 
+    Nobody has to take them: what no queue is bound for is confirmed, and not returned.
     Returns their confirmations, which fail when the channel ends; [] on a channel without them.
     """
     async with channel.lock:
