@@ -37,21 +37,32 @@ class JournalFile:
 
         ``about`` is written beside the folder, unless that was done before.
         """
-        from filelock import FileLock
-
         folder.parent.parent.mkdir(parents=True, exist_ok=True)
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, exist_ok=True)
         described = folder.parent / "destination.json"
         if not described.exists():
             described.write_text(json.dumps(about), encoding="utf-8")
-        with FileLock(folder / "number.lock"):
-            numbers = [int(path.stem) for path in files_in(folder)]
-            path = folder / f"{max(numbers, default=0) + 1:08d}.jsonl"
-            lock = FileLock(lock_of(path))
+        number = max((int(path.stem) for path in files_in(folder)), default=0) + 1
+        while (file := cls._create(folder / f"{number:08d}.jsonl")) is None:
+            number += 1
+        _sync_folder(folder)
+        return file
+
+    @classmethod
+    def _create(cls, path: Path) -> JournalFile | None:
+        """An empty file; None: another process has taken its name. It is locked before it is there for others."""
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(lock_of(path))
+        try:
             lock.acquire(timeout=0)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            _sync_folder(folder)
+        except OSError as error:
+            lock.release()
+            if isinstance(error, Timeout | FileExistsError):
+                return None
+            raise
         return cls(path, lock)
 
     def append(self, record: Mapping[str, Any]) -> None:

@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,6 +101,31 @@ def test_files_of_several_processes_are_delivered_in_the_order_they_were_begun(t
     for one in reversed(journals):
         one.close()
     assert left_in(journals[0].folder) == [1.0, 2.0, 3.0]
+
+
+def test_a_frozen_process_that_is_about_to_begin_a_file_holds_up_nobody(journal: Journal) -> None:
+    journal.folder.mkdir(parents=True)
+    with FileLock(journal.folder / "number.lock"), FileLock(journal.folder / "00000001.lock"):
+        journal.keep(report(1.0))
+    journal.close()
+    assert [path.name for path in journal.folder.glob("*.jsonl")] == ["00000002.jsonl"]
+    assert left_in(journal.folder) == [1.0]
+
+
+def test_journals_that_begin_at_once_have_files_of_their_own(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, HERE, "job")
+    start = threading.Barrier(8)
+
+    def keep(epoch: float) -> None:
+        journal = Journal(tmp_path, HERE, "job")
+        start.wait(PATIENCE_S)
+        journal.keep(report(epoch))
+        journal.close()
+
+    epochs = [float(epoch) for epoch in range(8)]
+    with ThreadPoolExecutor(len(epochs)) as pool:
+        list(pool.map(keep, epochs))
+    assert sorted(left_in(folder)) == epochs
 
 
 def test_address_login_and_job_have_folders_of_their_own(tmp_path: Path) -> None:
