@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bso_client.atomic import replace_file
+
 if TYPE_CHECKING:  # where it is used it is imported: most processes keep nothing, and need not wait for it
     from filelock import FileLock
 
@@ -35,14 +37,14 @@ class JournalFile:
     def new(cls, folder: Path, *, about: Mapping[str, str]) -> JournalFile:
         """A file of this process' own, after all that are there. Raises OSError.
 
-        ``about`` is written beside the folder, unless that was done before.
+        ``about`` is written beside the folder, unless it is there.
         """
         folder.parent.parent.mkdir(parents=True, exist_ok=True)
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, exist_ok=True)
-        described = folder.parent / "destination.json"
-        if not described.exists():
-            described.write_text(json.dumps(about), encoding="utf-8")
+        description, words = folder.parent / "destination.json", json.dumps(about)
+        if not description.exists() or description.read_bytes() != words.encode():
+            replace_file(description, words)
         number = max((int(path.stem) for path in files_in(folder)), default=0) + 1
         while (file := cls._create(folder / f"{number:08d}.jsonl")) is None:
             number += 1

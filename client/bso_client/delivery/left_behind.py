@@ -87,11 +87,13 @@ class Contents:
 
 
 def contents(state_dir: Path) -> Sequence[Contents]:
-    """Everything that the journal of a state directory holds."""
+    """Everything that the journal of a state directory holds. Where an address cannot be read, an error says so."""
     found: list[Contents] = []
-    for described in sorted((state_dir / "journal").glob("*/destination.json")):
-        destination = Destination(**json.loads(described.read_text(encoding="utf-8")))
-        for folder in sorted(path for path in described.parent.iterdir() if path.is_dir()):
+    for description in sorted((state_dir / "journal").glob("*/destination.json")):
+        destination = _destination(description)
+        if destination is None:
+            continue
+        for folder in sorted(path for path in description.parent.iterdir() if path.is_dir()):
             letters = [kept for path in files_in(folder) for kept in _read(path)[0]]
             aside = list(records(folder / SET_ASIDE))
             if letters or aside:
@@ -107,6 +109,18 @@ def contents(state_dir: Path) -> Sequence[Contents]:
                     )
                 )
     return found
+
+
+def _destination(description: Path) -> Destination | None:
+    try:
+        return Destination(**json.loads(description.read_bytes()))
+    except (ValueError, TypeError) as error:
+        logger.error(
+            "%s is damaged (%r): what is kept beside it is not shown; the next trainings of its jobs deliver it",
+            *(description, error),
+            extra={"action": "journal_damaged"},
+        )
+        return None
 
 
 def drop(folder: Path) -> int:

@@ -242,6 +242,41 @@ def test_a_full_disk_leaves_what_is_there_as_it_is(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
+@pytest.mark.parametrize("damage", ["", "{", '"a word"', '{"address": "a"}'])
+def test_a_damaged_address_hides_no_other_and_is_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    journals = [Journal(tmp_path, place, "job") for place in (HERE, replace(HERE, login="other"))]
+    for journal in journals:
+        journal.keep(report(1.0))
+        journal.close()
+    description = journals[0].folder.parent / "destination.json"
+    description.write_text(damage)
+    assert [found.destination.login for found in contents(tmp_path)] == ["other"]
+    assert f"{description} is damaged" in caplog.text
+
+    journals[0].keep(report(2.0))
+    journals[0].close()
+    assert len(contents(tmp_path)) == 2
+
+
+def test_a_disk_that_is_full_at_first_leaves_no_half_written_address(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import resource, signal, sys
+        from pathlib import Path
+        from bso_client.delivery.journal import Journal
+        from tests.unit.client.test_journal import HERE, report
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        Journal(Path(sys.argv[1]), HERE, "job").keep(report(1.0))
+    """)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path.cwd())
+    assert "OSError" in done.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert contents(tmp_path) == []
+
+
 def test_dropping_deletes_what_ended_processes_have_left(tmp_path: Path, journal: Journal) -> None:
     journal.keep(report(1.0))
     journal.close()
