@@ -128,7 +128,8 @@ def is_sound(line: bytes) -> bool:
 
 def set_aside(folder: Path, record: Mapping[str, Any]) -> None:
     with (folder / SET_ASIDE).open("ab") as file:
-        file.write(_line({**record, "set_aside_at": timestamp()}))
+        # An empty line is no record, and one that a kill or a full disk has torn ends here.
+        file.write(b"\n" + _line({**record, "set_aside_at": timestamp()}))
         file.flush()
         os.fsync(file.fileno())
 

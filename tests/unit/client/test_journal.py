@@ -169,6 +169,19 @@ def test_a_damaged_line_is_set_aside_and_the_others_are_delivered(tmp_path: Path
     assert not path.exists()
 
 
+def test_a_torn_line_of_what_was_set_aside_hides_no_other(tmp_path: Path, journal: Journal) -> None:
+    letters = [report(epoch) for epoch in (1.0, 2.0, 3.0)]
+    for letter in letters:
+        journal.keep(letter)
+    for letter, reason in zip(letters, ("first", "torn", "last"), strict=True):
+        journal.set_aside(letter, reason)
+        aside = journal.folder / "set-aside.jsonl"
+        if reason == "torn":
+            aside.write_bytes(aside.read_bytes()[:-30])
+    [found] = contents(tmp_path)
+    assert [record["reason"] for record in found.set_aside] == ["first", "last"]
+
+
 def test_a_file_of_a_newer_format_is_left_alone(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
     import json
     import zlib
