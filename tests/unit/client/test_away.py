@@ -308,6 +308,23 @@ def test_a_misconfigured_way_is_an_error_at_first_and_no_reason_to_stop_later(
     assert make_bso(transport=Broken()).get_batch_size() == 64
 
 
+def test_a_login_that_is_refused_after_an_outage_is_a_warning_of_its_own(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def actions() -> list[str]:
+        return [getattr(record, "action", "") for record in caplog.records]
+
+    bso.get_batch_size()
+    bso.on_train_begin()
+    optimizer.failure = Unreachable("nobody answers")
+    bso.on_evaluate(0.1)
+    eventually(lambda: "optimizer_away" in actions())
+    optimizer.failure = Misconfigured("the broker refuses this login")
+    eventually(lambda: "optimizer_refuses" in actions())
+    optimizer.failure = Unreachable("nobody answers")
+    eventually(lambda: actions().count("optimizer_away") == 2)
+
+
 def test_what_could_not_be_delivered_at_the_end_is_kept_and_a_warning_says_where(
     bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
 ) -> None:
