@@ -268,8 +268,8 @@ class Outbox:
                 self._journal.delivered(letter.command_id)
             else:
                 self._journal.set_aside(letter.kept(identity), refusal)
-        except OSError as error:  # it is delivered once more, under the same command_id
-            logger.debug("the journal was not written: %s", error, extra={"action": "journal_failed"})
+        except Exception as error:  # noqa: BLE001  # it is delivered once more, under the same command_id
+            logger.debug("the journal was not written: %r", error, extra={"action": "journal_failed"})
 
     def _say_what_is_left(self) -> None:
         lost = sum(not letter.is_kept for letter in self._letters)
