@@ -36,7 +36,7 @@ async def flush(
     """Deliver what ended processes have left in a folder of the journal. Two processes do it one after the other.
 
     It stops where nobody answers, or the login is refused: what is left stays, in its order. A command that the
-    optimizer refuses is set aside, with the reason; with a beginning, all that its training sent.
+    optimizer or the transport refuses is set aside, with the reason; with a beginning, all that its training sent.
     """
     flushed = Flushed()
     loop = asyncio.get_running_loop()
@@ -85,6 +85,8 @@ async def _deliver(
         except (Retryable, Misconfigured) as error:
             flushed.obstacle = error
             return
+        except BsoError as error:
+            reason = str(error)
         if reason is None:
             left.delivered(kept)
             flushed.delivered += 1
@@ -97,7 +99,7 @@ async def _deliver(
 
 
 async def _sent(kept: Kept, request: Request, left: LeftBehind, transport: Transport, deadline: float) -> str | None:
-    """Why the optimizer refuses the command; None: it has taken it. Raises Retryable, Misconfigured."""
+    """Why the optimizer refuses the command; None: it has taken it. Raises BsoError."""
     remaining_s = max(0.0, deadline - asyncio.get_running_loop().time())
     reply = await transport.call(request, timeout_s=min(_ATTEMPT_S, remaining_s))
     if isinstance(reply, TrialBegun):

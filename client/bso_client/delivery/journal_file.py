@@ -111,7 +111,12 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
     """The sound records of a file, in their order."""
     for line in lines(path):
         if is_sound(line):
-            yield json.loads(line.partition(b" ")[2])
+            yield record_of(line)
+
+
+def record_of(line: bytes) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(line.partition(b" ")[2])
+    return record
 
 
 def lines(path: Path) -> Sequence[bytes]:

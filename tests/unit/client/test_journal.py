@@ -1,11 +1,13 @@
 """The journal on disk: what is in it after kills, torn writes and a full disk, and how it is delivered."""
 
+import json
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,7 +17,7 @@ import pytest
 from filelock import FileLock
 
 from bso.domain.commands import BeginTrial, DeleteJob, FinishTrial, RegisterJob, ReportEpoch, Request
-from bso.domain.errors import Misconfigured
+from bso.domain.errors import Misconfigured, Rejected
 from bso.domain.replies import KEPT, Problem, Reply
 from bso.domain.trial import Outcome
 from bso_client.command_ids import beginning_id, new_command_id
@@ -183,9 +185,6 @@ def test_a_torn_line_of_what_was_set_aside_hides_no_other(tmp_path: Path, journa
 
 
 def test_a_file_of_a_newer_format_is_left_alone(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
-    import json
-    import zlib
-
     journal.keep(report(1.0))
     journal.close()
     [path] = journal.folder.glob("*.jsonl")
@@ -415,6 +414,44 @@ async def test_where_nobody_answers_or_the_login_is_refused_everything_stays(
     assert "nobody answers" in str(away.obstacle)
     assert isinstance(refused.obstacle, Misconfigured)
     assert len(contents(tmp_path)[0].letters) == 4
+
+
+async def test_what_the_transport_refuses_is_set_aside_and_the_rest_is_delivered(tmp_path: Path) -> None:
+    class RefusesTheFirst(ReachableOptimizer):
+        async def call(self, request: Request, *, timeout_s: float) -> Reply:
+            if isinstance(request.command, ReportEpoch) and request.command.epoch == 1.0:
+                raise Rejected("a message may have at most 64 bytes")
+            return await super().call(request, timeout_s=timeout_s)
+
+    optimizer = RefusesTheFirst()
+    optimizer.problem = Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
+    for epoch in (1.0, 2.0):
+        journal = Journal(tmp_path, HERE, "job")
+        journal.keep(report(epoch))
+        journal.close()
+    done = await flushed(journal, optimizer)
+    assert (done.delivered, done.set_aside, done.obstacle) == (1, 1, None)
+    [found] = contents(tmp_path)
+    assert [record["reason"] for record in found.set_aside] == ["a message may have at most 64 bytes"]
+
+
+async def test_what_this_release_cannot_read_is_set_aside_and_the_rest_is_delivered(
+    tmp_path: Path, journal: Journal, optimizer: ReachableOptimizer
+) -> None:
+    letters = [report(epoch) for epoch in (1.0, 2.0)]
+    for letter in letters:
+        journal.keep(letter)
+    [path] = journal.folder.glob("*.jsonl")
+    unreadable, readable = path.read_bytes().splitlines()
+    body = unreadable.partition(b" ")[2].replace(b'"epoch":1.0', b'"epoch":"one"')
+    path.write_bytes(b"%08x %s\n%s\n" % (zlib.crc32(body), body, readable))
+    optimizer.problem = Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
+    done = await flushed(journal, optimizer)
+    assert (done.delivered, done.obstacle) == (1, None)
+    assert not path.exists()
+    [found] = contents(tmp_path)
+    assert "line 1 of 00000001.jsonl cannot be read by this release" in found.set_aside[0]["reason"]
+    assert drop(journal.folder) == 1
 
 
 async def test_what_the_optimizer_keeps_itself_is_delivered(journal: Journal, optimizer: ReachableOptimizer) -> None:
