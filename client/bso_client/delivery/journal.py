@@ -82,6 +82,8 @@ class Journal:
 
     def keep(self, kept: Kept) -> None:
         """Write a command down, to disk. Raises OSError, and leaves what was kept before as it was."""
+        if self._file is not None and not self._file.path.exists():  # somebody has deleted it
+            self.close()
         if self._file is None:
             self._file = JournalFile.new(self.folder, about=asdict(self._destination))
             self._identified.clear()

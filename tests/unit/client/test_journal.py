@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,6 +88,14 @@ def test_a_file_with_nothing_left_is_deleted(journal: Journal) -> None:
     assert [path.name for path in journal.folder.glob("*.jsonl")] == []
     journal.keep(report(2.0))
     assert len(list(journal.folder.glob("*.jsonl"))) == 1
+
+
+def test_after_somebody_has_deleted_its_file_a_journal_makes_a_new_one(tmp_path: Path, journal: Journal) -> None:
+    journal.keep(report(1.0))
+    shutil.rmtree(tmp_path / "journal")
+    journal.keep(report(2.0))
+    journal.close()
+    assert left_in(journal.folder) == [2.0]
 
 
 def test_what_a_living_process_keeps_is_left_to_it(tmp_path: Path, journal: Journal) -> None:
