@@ -1,5 +1,6 @@
 """The journal on disk: what is in it after kills, torn writes and a full disk, and how it is delivered."""
 
+import asyncio
 import json
 import resource
 import shutil
@@ -469,13 +470,43 @@ async def test_what_the_optimizer_keeps_itself_is_delivered(journal: Journal, op
     assert (await flushed(journal, optimizer)).delivered == 1
 
 
-async def test_two_deliveries_at_once_do_it_one_after_the_other(
-    journal: Journal, optimizer: ReachableOptimizer
-) -> None:
+async def test_a_delivery_waits_for_another_one(journal: Journal, optimizer: ReachableOptimizer) -> None:
+    optimizer.problem = Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
     journal.keep(report(1.0))
     journal.close()
-    with FileLock(journal.folder / "flush.lock"):
-        done = await flush(journal.folder, optimizer, timeout_s=0.3)
-    assert "another process delivers" in str(done.obstacle)
-    assert optimizer.requests == []
-    assert left_in(journal.folder) == [1.0]
+    lock = FileLock(journal.folder / "flush.lock")
+    with lock:
+        asyncio.get_running_loop().call_later(0.2, lock.release)
+        done = await flush(journal.folder, optimizer, timeout_s=PATIENCE_S)
+    assert done.delivered == 1
+
+
+async def test_where_another_process_is_frozen_all_but_the_file_in_its_hands_is_delivered(
+    tmp_path: Path, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimizer.problem = Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
+    journals = [Journal(tmp_path, HERE, "job") for _ in range(2)]
+    for epoch, journal in enumerate(journals, start=1):
+        journal.keep(report(float(epoch)))
+    for journal in journals:
+        journal.close()
+    folder = journals[0].folder
+    with FileLock(folder / "flush.lock"), FileLock(folder / "00000001.lock"):
+        done = await flush(folder, optimizer, timeout_s=0.3)
+        assert (done.delivered, done.obstacle) == (1, None)
+        assert [request.command.epoch for request in optimizer.requests] == [2.0]  # type: ignore[union-attr]
+    assert str(folder / "flush.lock") in caplog.text
+    assert left_in(folder) == [1.0]
+
+
+async def test_a_bug_in_one_kept_command_does_not_keep_the_others(journal: Journal) -> None:
+    class Broken(ReachableOptimizer):
+        async def call(self, request: Request, *, timeout_s: float) -> Reply:
+            if isinstance(request.command, ReportEpoch) and request.command.epoch == 1.0:
+                raise ZeroDivisionError
+            return Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
+
+    for epoch in (1.0, 2.0):
+        journal.keep(report(epoch))
+    done = await flushed(journal, Broken())
+    assert (done.delivered, done.set_aside) == (1, 1)
