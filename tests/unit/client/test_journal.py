@@ -153,6 +153,16 @@ def test_a_place_never_shows_the_password() -> None:
     assert "s3cret" not in repr(destination_of("amqp://trainer:s3cret@broker"))
 
 
+@pytest.mark.parametrize("url", ["amqp://u:p@h", "amqp://u:p@h/", "amqp://u@h:5672/", "amqp://u:p@H/%2F"])
+def test_a_virtual_host_is_one_destination_however_its_url_is_written(url: str) -> None:
+    assert destination_of(url) == Destination(address="amqp://h:5672/%2F", login="u")
+
+
+def test_a_relative_path_is_the_file_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert destination_of("sqlite:///bso.db") == destination_of(f"sqlite:///{tmp_path / 'bso.db'}")
+
+
 @pytest.mark.parametrize("cut", [1, 5, 40])
 def test_a_torn_line_is_left_out_and_the_next_one_is_sound(journal: Journal, cut: int) -> None:
     journal.keep(report(1.0))
