@@ -223,7 +223,7 @@ class Contact:
         timeout_s = self._waiting.unreachable_timeout_s if deadline is None else max(0.0, deadline - now)
         try:
             flushed = await flush(folder, self._transport, timeout_s=timeout_s)
-        except Exception as error:  # noqa: BLE001  # whatever a disk has, no training ends of it
+        except OSError as error:  # whatever a disk has, no training ends of it
             words = "what earlier trainings have kept in %s cannot be delivered (%s: %s)"
             logger.warning(words, folder, type(error).__name__, error, extra={"action": "journal_failed"})
             return

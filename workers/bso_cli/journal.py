@@ -131,9 +131,10 @@ def _chosen(state_dir: Path, jobs: Sequence[str] | None, destination: Destinatio
 
 async def _flushed(url: str, chosen: Sequence[Contents], *, timeout_s: float) -> Sequence[Flushed]:
     from bso_client.delivery.flush import flush as deliver
+    from bso_client.delivery.journal_file import files_in
     from bso_client.transports import open_transport
 
-    if not any(one.letters for one in chosen):
+    if not any(files_in(one.folder) for one in chosen):
         return []
     transport = open_transport(url)
     await transport.start()

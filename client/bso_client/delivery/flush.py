@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +17,11 @@ from bso_client.delivery.journal import Kept, addressed
 from bso_client.delivery.left_behind import LeftBehind, take_over
 from bso_client.transports.transport import Transport
 
+logger = logging.getLogger("bso")
+
 _ATTEMPT_S = 30.0
 _PAUSE_S = 0.1
+_LOCK_PATIENCE_S = 2.0  # for another process that delivers, which may be frozen
 _UNREGISTERED = "its trial was not registered: "
 
 
@@ -33,20 +37,19 @@ class Flushed:
 async def flush(
     folder: Path, transport: Transport, *, timeout_s: float, progress: Callable[[], None] = lambda: None
 ) -> Flushed:
-    """Deliver what ended processes have left in a folder of the journal. Two processes do it one after the other.
+    """Deliver what ended processes have left in a folder of the journal.
+
+    Two processes do it one after the other. Where one takes long, or is frozen, the other delivers the files that it
+    does not hold.
 
     It stops where nobody answers, or the login is refused: what is left stays, in its order. A command that the
-    optimizer refuses is set aside, with the reason; with a beginning, all that its training sent.
+    optimizer or the transport refuses is set aside, with the reason; with a beginning, all that its training sent.
+    Raises OSError.
     """
     flushed = Flushed()
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
+    deadline = asyncio.get_running_loop().time() + timeout_s
     lock = FileLock(folder / "flush.lock")
-    try:
-        await _acquire(lock, deadline)
-    except Timeout:
-        flushed.obstacle = Retryable(f"another process delivers what is in {folder}")
-        return flushed
+    await _acquire(lock, patience_s=min(_LOCK_PATIENCE_S, timeout_s / 2))
     try:
         for left in take_over(folder):
             await _deliver(left, transport, flushed, deadline, progress)
@@ -57,13 +60,22 @@ async def flush(
     return flushed
 
 
-async def _acquire(lock: FileLock, deadline: float) -> None:
+async def _acquire(lock: FileLock, *, patience_s: float) -> None:
+    """Take the lock, or give notice that another process has it for longer than that."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
     while True:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            if asyncio.get_running_loop().time() + _PAUSE_S >= deadline:
-                raise
+            if loop.time() >= deadline:
+                logger.warning(
+                    "another process holds %s and delivers slowly, or is frozen (`fuser` names it): only the reports "
+                    "that it has taken over wait for it",
+                    lock.lock_file,
+                    extra={"action": "journal_in_use"},
+                )
+                return
             await asyncio.sleep(_PAUSE_S)
         else:
             return
@@ -85,6 +97,13 @@ async def _deliver(
         except (Retryable, Misconfigured) as error:
             flushed.obstacle = error
             return
+        except BsoError as error:
+            reason = str(error)
+        except OSError:  # the disk's
+            raise
+        except Exception as error:  # a bug in one command must not keep the others
+            logger.exception("an earlier report was given up", extra={"action": "report_failed"})
+            reason = f"{type(error).__name__}: {error}"
         if reason is None:
             left.delivered(kept)
             flushed.delivered += 1
@@ -97,7 +116,7 @@ async def _deliver(
 
 
 async def _sent(kept: Kept, request: Request, left: LeftBehind, transport: Transport, deadline: float) -> str | None:
-    """Why the optimizer refuses the command; None: it has taken it. Raises Retryable, Misconfigured."""
+    """Why the optimizer refuses the command; None: it has taken it. Raises BsoError."""
     remaining_s = max(0.0, deadline - asyncio.get_running_loop().time())
     reply = await transport.call(request, timeout_s=min(_ATTEMPT_S, remaining_s))
     if isinstance(reply, TrialBegun):

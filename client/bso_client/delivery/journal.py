@@ -18,11 +18,12 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from bso.domain.commands import Command, FinishTrial, ReportEpoch, Request
 from bso_client.delivery.journal_file import IDENTIFIED, LETTER, JournalFile, set_aside, timestamp
 
+_PORTS = {"amqp": 5672, "amqps": 5671}  # where the URL names none
 FORMAT = 1
 """Of the records of commands: a release reads its own, and leaves others alone."""
 
@@ -41,12 +42,15 @@ class Destination:
 
 
 def destination_of(url: str) -> Destination:
-    """The destination of an optimizer's URL, without the password."""
+    """The destination of an optimizer's URL, without the password: the same for every way to write it."""
     if url.startswith("sqlite"):
-        return Destination(address=url, login="")
+        path = Path(url.removeprefix("sqlite:///")).expanduser().absolute()
+        return Destination(address=f"sqlite:///{path}", login="")
     parts = urlsplit(url)
-    host = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
-    return Destination(address=f"{parts.scheme}://{host}{parts.path}", login=parts.username or "guest")
+    port = parts.port or _PORTS.get(parts.scheme)
+    virtual_host = quote(unquote(parts.path[1:]) or "/", safe="")
+    address = f"{parts.scheme}://{parts.hostname}:{port}/{virtual_host}"
+    return Destination(address=address, login=unquote(parts.username or "guest"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,8 @@ class Journal:
 
     def keep(self, kept: Kept) -> None:
         """Write a command down, to disk. Raises OSError, and leaves what was kept before as it was."""
+        if self._file is not None and not self._file.path.exists():  # somebody has deleted it
+            self.close()
         if self._file is None:
             self._file = JournalFile.new(self.folder, about=asdict(self._destination))
             self._identified.clear()

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bso_client.atomic import replace_file
+
 if TYPE_CHECKING:  # where it is used it is imported: most processes keep nothing, and need not wait for it
     from filelock import FileLock
 
@@ -35,23 +37,34 @@ class JournalFile:
     def new(cls, folder: Path, *, about: Mapping[str, str]) -> JournalFile:
         """A file of this process' own, after all that are there. Raises OSError.
 
-        ``about`` is written beside the folder, unless that was done before.
+        ``about`` is written beside the folder, unless it is there.
         """
-        from filelock import FileLock
-
         folder.parent.parent.mkdir(parents=True, exist_ok=True)
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, exist_ok=True)
-        described = folder.parent / "destination.json"
-        if not described.exists():
-            described.write_text(json.dumps(about), encoding="utf-8")
-        with FileLock(folder / "number.lock"):
-            numbers = [int(path.stem) for path in files_in(folder)]
-            path = folder / f"{max(numbers, default=0) + 1:08d}.jsonl"
-            lock = FileLock(lock_of(path))
+        description, words = folder.parent / "destination.json", json.dumps(about)
+        if not description.exists() or description.read_bytes() != words.encode():
+            replace_file(description, words)
+        number = max((int(path.stem) for path in files_in(folder)), default=0) + 1
+        while (file := cls._create(folder / f"{number:08d}.jsonl")) is None:
+            number += 1
+        _sync_folder(folder)
+        return file
+
+    @classmethod
+    def _create(cls, path: Path) -> JournalFile | None:
+        """An empty file; None: another process has taken its name. It is locked before it is there for others."""
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(lock_of(path))
+        try:
             lock.acquire(timeout=0)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            _sync_folder(folder)
+        except OSError as error:
+            lock.release()
+            if isinstance(error, Timeout | FileExistsError):
+                return None
+            raise
         return cls(path, lock)
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -98,7 +111,12 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
     """The sound records of a file, in their order."""
     for line in lines(path):
         if is_sound(line):
-            yield json.loads(line.partition(b" ")[2])
+            yield record_of(line)
+
+
+def record_of(line: bytes) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(line.partition(b" ")[2])
+    return record
 
 
 def lines(path: Path) -> Sequence[bytes]:
@@ -115,7 +133,8 @@ def is_sound(line: bytes) -> bool:
 
 def set_aside(folder: Path, record: Mapping[str, Any]) -> None:
     with (folder / SET_ASIDE).open("ab") as file:
-        file.write(_line({**record, "set_aside_at": timestamp()}))
+        # An empty line is no record, and one that a kill or a full disk has torn ends here.
+        file.write(b"\n" + _line({**record, "set_aside_at": timestamp()}))
         file.flush()
         os.fsync(file.fileno())
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from bso.domain.errors import Rejected
 from bso.schema.codec import decode_command
 from bso_client.delivery.journal import FORMAT, Destination, Identity, Kept, identity_record, letter_record
 from bso_client.delivery.journal_file import (
@@ -23,6 +25,7 @@ from bso_client.delivery.journal_file import (
     is_sound,
     lines,
     lock_of,
+    record_of,
     records,
     set_aside,
 )
@@ -68,7 +71,7 @@ def take_over(folder: Path) -> Iterator[LeftBehind]:
                 file.open_ids = {kept.request.command_id for kept in letters}
                 yield LeftBehind(file=file, letters=letters, identities=identities)
                 if not file.open_ids:
-                    _set_aside_damaged(path)
+                    _set_aside_unreadable(path)
                     file.delete()
         finally:
             file.close()
@@ -87,15 +90,17 @@ class Contents:
 
 
 def contents(state_dir: Path) -> Sequence[Contents]:
-    """Everything that the journal of a state directory holds."""
+    """Everything that the journal of a state directory holds. Where an address cannot be read, an error says so."""
     found: list[Contents] = []
-    for described in sorted((state_dir / "journal").glob("*/destination.json")):
-        destination = Destination(**json.loads(described.read_text(encoding="utf-8")))
-        for folder in sorted(path for path in described.parent.iterdir() if path.is_dir()):
-            letters = [kept for path in files_in(folder) for kept in _read(path)[0]]
-            aside = list(records(folder / SET_ASIDE))
-            if letters or aside:
-                held = any(_is_held(path) for path in files_in(folder))
+    for description in sorted((state_dir / "journal").glob("*/destination.json")):
+        destination = _destination(description)
+        if destination is None:
+            continue
+        for folder in sorted(path for path in description.parent.iterdir() if path.is_dir()):
+            files, aside = files_in(folder), list(records(folder / SET_ASIDE))
+            letters = [kept for path in files for kept in _read(path)[0]]
+            if files or aside:
+                held = any(_is_held(path) for path in files)
                 found.append(
                     Contents(
                         destination=destination,
@@ -109,13 +114,26 @@ def contents(state_dir: Path) -> Sequence[Contents]:
     return found
 
 
+def _destination(description: Path) -> Destination | None:
+    try:
+        return Destination(**json.loads(description.read_bytes()))
+    except (ValueError, TypeError) as error:
+        logger.error(
+            "%s is damaged (%r): what is kept beside it is not shown; the next trainings of its jobs deliver it",
+            *(description, error),
+            extra={"action": "journal_damaged"},
+        )
+        return None
+
+
 def drop(folder: Path) -> int:
     """Delete what ended processes have kept in a folder, and what was set aside; the number of commands."""
-    dropped = len(list(records(folder / SET_ASIDE)))
-    (folder / SET_ASIDE).unlink(missing_ok=True)
+    dropped = 0
     for left in take_over(folder):
         dropped += len(left.letters)
         left.file.open_ids.clear()  # so that it is deleted
+    dropped += len(list(records(folder / SET_ASIDE)))  # with what could not be read
+    (folder / SET_ASIDE).unlink(missing_ok=True)
     return dropped
 
 
@@ -133,13 +151,20 @@ def _read(path: Path) -> tuple[Sequence[Kept], dict[str, Identity]]:
     identities: dict[str, Identity] = {}
     for record in records(path):
         if record["kind"] == LETTER:
-            request = decode_command(json.dumps(record["message"]).encode())
-            letters[request.command_id] = Kept(training=record["training"], request=request, kept_at=record["kept_at"])
+            with suppress(Rejected, KeyError):  # it is left, or set aside when the others are delivered
+                kept = _decoded(record)
+                letters[kept.request.command_id] = kept
         elif record["kind"] == DELIVERED:
             letters.pop(record["command_id"], None)
         elif record["kind"] == IDENTIFIED:
             identities[record["training"]] = (record["trial_number"], record["trial_id"])
     return list(letters.values()), identities
+
+
+def _decoded(record: Mapping[str, Any]) -> Kept:
+    """The command of a record. Raises Rejected where this release cannot read it."""
+    request = decode_command(json.dumps(record["message"]).encode())
+    return Kept(training=record["training"], request=request, kept_at=record["kept_at"])
 
 
 def _is_of_this_format(path: Path) -> bool:
@@ -154,10 +179,23 @@ def _is_of_this_format(path: Path) -> bool:
     return False
 
 
-def _set_aside_damaged(path: Path) -> None:
+def _set_aside_unreadable(path: Path) -> None:
     for number, line in enumerate(lines(path), start=1):
-        if not is_sound(line):
-            reason = f"line {number} of {path.name} is damaged"
+        fault = _fault(line)
+        if fault is not None:
+            reason = f"line {number} of {path.name} {fault}"
             logger.warning("%s: it is set aside", reason, extra={"action": "journal_damaged"})
             text = line.decode("utf-8", "backslashreplace")
             set_aside(path.parent, {"kind": "damaged", "text": text, "reason": reason})
+
+
+def _fault(line: bytes) -> str | None:
+    if not is_sound(line):
+        return "is damaged"
+    record = record_of(line)
+    try:
+        if record["kind"] == LETTER:
+            _decoded(record)
+    except (Rejected, KeyError) as error:
+        return f"cannot be read by this release ({error})"
+    return None

@@ -25,6 +25,14 @@ logger = logging.getLogger("bso")
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 15.0
 _PATIENCE_S = 30.0  # for the reply to a letter that nobody waits for
+_OBSTACLES = {
+    "optimizer_away": (
+        "the optimizer is out of reach (%s): the training goes on, its reports are kept and delivered later"
+    ),
+    "optimizer_refuses": (
+        "the optimizer refuses this process (%s): the training goes on, its reports are kept until that is put right"
+    ),
+}
 
 
 class Sender(Protocol):
@@ -106,6 +114,7 @@ class Outbox:
         self._drained = asyncio.Event()
         self._drained.set()
         self._failures = 0
+        self._obstacle = ""  # to deliveries, a key of _OBSTACLES; empty: none since the last answer
         self._is_silent = False
 
     @property
@@ -224,19 +233,10 @@ class Outbox:
         self._failures += 1
         for letter in self._letters:
             self._keep(letter)
-        if self._failures == 1 and isinstance(error, Misconfigured):
-            logger.warning(
-                "the optimizer refuses this process (%s): the training goes on, its reports are kept until that is put "
-                "right",
-                error,
-                extra={"action": "optimizer_refuses"},
-            )
-        elif self._failures == 1:
-            logger.warning(
-                "the optimizer is out of reach (%s): the training goes on, its reports are kept and delivered later",
-                error,
-                extra={"action": "optimizer_away"},
-            )
+        obstacle = "optimizer_refuses" if isinstance(error, Misconfigured) else "optimizer_away"
+        if obstacle != self._obstacle:
+            logger.warning(_OBSTACLES[obstacle], error, extra={"action": obstacle})
+        self._obstacle = obstacle
         await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)))
 
     def _keep(self, letter: Letter) -> None:
@@ -268,8 +268,8 @@ class Outbox:
                 self._journal.delivered(letter.command_id)
             else:
                 self._journal.set_aside(letter.kept(identity), refusal)
-        except OSError as error:  # it is delivered once more, under the same command_id
-            logger.debug("the journal was not written: %s", error, extra={"action": "journal_failed"})
+        except Exception as error:  # noqa: BLE001  # it is delivered once more, under the same command_id
+            logger.debug("the journal was not written: %r", error, extra={"action": "journal_failed"})
 
     def _say_what_is_left(self) -> None:
         lost = sum(not letter.is_kept for letter in self._letters)
@@ -288,4 +288,4 @@ class Outbox:
     def _came_through(self) -> None:
         if self._failures:
             logger.info("the optimizer is back", extra={"action": "optimizer_back"})
-        self._failures, self._is_silent = 0, False
+        self._failures, self._obstacle, self._is_silent = 0, "", False

@@ -28,6 +28,7 @@ class ReachableOptimizer:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.store = InMemoryStore(lambda: self.now)
         self.is_away = False
+        self.failure: Exception | None = None  # what everything fails with, if set
         self.loses_answers_to: tuple[type, ...] = ()
         self.problem: Problem | None = None  # what everything is answered with, if set
         self.requests: list[Request] = []
@@ -40,6 +41,8 @@ class ReachableOptimizer:
     async def call(self, request: Request, *, timeout_s: float) -> Reply:
         if self.is_away:
             raise Unreachable("nobody answers")
+        if self.failure is not None:
+            raise self.failure
         self.requests.append(request)
         if self.problem is not None:
             return self.problem

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch, Request
 from bso.domain.replies import KEPT, Problem, Reply
@@ -308,6 +309,23 @@ def test_a_misconfigured_way_is_an_error_at_first_and_no_reason_to_stop_later(
     assert make_bso(transport=Broken()).get_batch_size() == 64
 
 
+def test_a_login_that_is_refused_after_an_outage_is_a_warning_of_its_own(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def actions() -> list[str]:
+        return [getattr(record, "action", "") for record in caplog.records]
+
+    bso.get_batch_size()
+    bso.on_train_begin()
+    optimizer.failure = Unreachable("nobody answers")
+    bso.on_evaluate(0.1)
+    eventually(lambda: "optimizer_away" in actions())
+    optimizer.failure = Misconfigured("the broker refuses this login")
+    eventually(lambda: "optimizer_refuses" in actions())
+    optimizer.failure = Unreachable("nobody answers")
+    eventually(lambda: actions().count("optimizer_away") == 2)
+
+
 def test_what_could_not_be_delivered_at_the_end_is_kept_and_a_warning_says_where(
     bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -370,6 +388,26 @@ def test_a_journal_that_cannot_be_read_holds_up_no_training(
     assert "journal_failed" in [getattr(record, "action", "") for record in caplog.records]
     assert file.exists()
     assert len(optimizer.trials()) == 2
+
+
+def test_a_training_beside_a_frozen_one_begins_and_is_judged(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make_bso()
+    one_converged_recurrence(first)
+    first.close()
+    optimizer.is_away = True
+    earlier = make_bso()
+    one_converged_recurrence(earlier)
+    earlier.close(timeout=0.0)
+    optimizer.is_away = False
+    [file] = tmp_path.rglob("00000001.jsonl")
+    with FileLock(file.with_suffix(".lock")), FileLock(file.with_name("flush.lock")):
+        one_converged_recurrence(make_bso())
+    actions = [getattr(record, "action", "") for record in caplog.records]
+    assert actions[-1] == "journal_in_use"
+    assert [report.is_journalled for report in optimizer.commands(ReportEpoch)] == [False, False]
+    assert file.exists()
 
 
 def test_a_known_job_registers_again_when_the_way_is_back(

@@ -1,11 +1,17 @@
 """The journal on disk: what is in it after kills, torn writes and a full disk, and how it is delivered."""
 
+import asyncio
+import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +19,7 @@ import pytest
 from filelock import FileLock
 
 from bso.domain.commands import BeginTrial, DeleteJob, FinishTrial, RegisterJob, ReportEpoch, Request
-from bso.domain.errors import Misconfigured
+from bso.domain.errors import Misconfigured, Rejected
 from bso.domain.replies import KEPT, Problem, Reply
 from bso.domain.trial import Outcome
 from bso_client.command_ids import beginning_id, new_command_id
@@ -85,6 +91,14 @@ def test_a_file_with_nothing_left_is_deleted(journal: Journal) -> None:
     assert len(list(journal.folder.glob("*.jsonl"))) == 1
 
 
+def test_after_somebody_has_deleted_its_file_a_journal_makes_a_new_one(tmp_path: Path, journal: Journal) -> None:
+    journal.keep(report(1.0))
+    shutil.rmtree(tmp_path / "journal")
+    journal.keep(report(2.0))
+    journal.close()
+    assert left_in(journal.folder) == [2.0]
+
+
 def test_what_a_living_process_keeps_is_left_to_it(tmp_path: Path, journal: Journal) -> None:
     journal.keep(report(1.0))
     assert left_in(journal.folder) == []
@@ -101,6 +115,31 @@ def test_files_of_several_processes_are_delivered_in_the_order_they_were_begun(t
     assert left_in(journals[0].folder) == [1.0, 2.0, 3.0]
 
 
+def test_a_frozen_process_that_is_about_to_begin_a_file_holds_up_nobody(journal: Journal) -> None:
+    journal.folder.mkdir(parents=True)
+    with FileLock(journal.folder / "number.lock"), FileLock(journal.folder / "00000001.lock"):
+        journal.keep(report(1.0))
+    journal.close()
+    assert [path.name for path in journal.folder.glob("*.jsonl")] == ["00000002.jsonl"]
+    assert left_in(journal.folder) == [1.0]
+
+
+def test_journals_that_begin_at_once_have_files_of_their_own(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, HERE, "job")
+    start = threading.Barrier(8)
+
+    def keep(epoch: float) -> None:
+        journal = Journal(tmp_path, HERE, "job")
+        start.wait(PATIENCE_S)
+        journal.keep(report(epoch))
+        journal.close()
+
+    epochs = [float(epoch) for epoch in range(8)]
+    with ThreadPoolExecutor(len(epochs)) as pool:
+        list(pool.map(keep, epochs))
+    assert sorted(left_in(folder)) == epochs
+
+
 def test_address_login_and_job_have_folders_of_their_own(tmp_path: Path) -> None:
     places = [HERE, replace(HERE, login="other"), replace(HERE, address="amqp://elsewhere/jobs")]
     folders = {folder_of(tmp_path, place, job) for place in places for job in ("job", "job-2")}
@@ -112,6 +151,16 @@ def test_a_place_never_shows_the_password() -> None:
         address="amqps://broker:5671/jobs", login="trainer"
     )
     assert "s3cret" not in repr(destination_of("amqp://trainer:s3cret@broker"))
+
+
+@pytest.mark.parametrize("url", ["amqp://u:p@h", "amqp://u:p@h/", "amqp://u@h:5672/", "amqp://u:p@H/%2F"])
+def test_a_virtual_host_is_one_destination_however_its_url_is_written(url: str) -> None:
+    assert destination_of(url) == Destination(address="amqp://h:5672/%2F", login="u")
+
+
+def test_a_relative_path_is_the_file_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert destination_of("sqlite:///bso.db") == destination_of(f"sqlite:///{tmp_path / 'bso.db'}")
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
@@ -142,10 +191,20 @@ def test_a_damaged_line_is_set_aside_and_the_others_are_delivered(tmp_path: Path
     assert not path.exists()
 
 
-def test_a_file_of_a_newer_format_is_left_alone(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
-    import json
-    import zlib
+def test_a_torn_line_of_what_was_set_aside_hides_no_other(tmp_path: Path, journal: Journal) -> None:
+    letters = [report(epoch) for epoch in (1.0, 2.0, 3.0)]
+    for letter in letters:
+        journal.keep(letter)
+    for letter, reason in zip(letters, ("first", "torn", "last"), strict=True):
+        journal.set_aside(letter, reason)
+        aside = journal.folder / "set-aside.jsonl"
+        if reason == "torn":
+            aside.write_bytes(aside.read_bytes()[:-30])
+    [found] = contents(tmp_path)
+    assert [record["reason"] for record in found.set_aside] == ["first", "last"]
 
+
+def test_a_file_of_a_newer_format_is_left_alone(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
     journal.keep(report(1.0))
     journal.close()
     [path] = journal.folder.glob("*.jsonl")
@@ -213,6 +272,41 @@ def test_a_full_disk_leaves_what_is_there_as_it_is(tmp_path: Path) -> None:
     assert kept_before
     assert left_in(folder_of(tmp_path, HERE, "job")) == [*kept_before, 100.0]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize("damage", ["", "{", '"a word"', '{"address": "a"}'])
+def test_a_damaged_address_hides_no_other_and_is_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    journals = [Journal(tmp_path, place, "job") for place in (HERE, replace(HERE, login="other"))]
+    for journal in journals:
+        journal.keep(report(1.0))
+        journal.close()
+    description = journals[0].folder.parent / "destination.json"
+    description.write_text(damage)
+    assert [found.destination.login for found in contents(tmp_path)] == ["other"]
+    assert f"{description} is damaged" in caplog.text
+
+    journals[0].keep(report(2.0))
+    journals[0].close()
+    assert len(contents(tmp_path)) == 2
+
+
+def test_a_disk_that_is_full_at_first_leaves_no_half_written_address(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import resource, signal, sys
+        from pathlib import Path
+        from bso_client.delivery.journal import Journal
+        from tests.unit.client.test_journal import HERE, report
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        Journal(Path(sys.argv[1]), HERE, "job").keep(report(1.0))
+    """)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path.cwd())
+    assert "OSError" in done.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert contents(tmp_path) == []
 
 
 def test_dropping_deletes_what_ended_processes_have_left(tmp_path: Path, journal: Journal) -> None:
@@ -342,19 +436,87 @@ async def test_where_nobody_answers_or_the_login_is_refused_everything_stays(
     assert len(contents(tmp_path)[0].letters) == 4
 
 
+async def test_what_the_transport_refuses_is_set_aside_and_the_rest_is_delivered(tmp_path: Path) -> None:
+    class RefusesTheFirst(ReachableOptimizer):
+        async def call(self, request: Request, *, timeout_s: float) -> Reply:
+            if isinstance(request.command, ReportEpoch) and request.command.epoch == 1.0:
+                raise Rejected("a message may have at most 64 bytes")
+            return await super().call(request, timeout_s=timeout_s)
+
+    optimizer = RefusesTheFirst()
+    optimizer.problem = Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
+    for epoch in (1.0, 2.0):
+        journal = Journal(tmp_path, HERE, "job")
+        journal.keep(report(epoch))
+        journal.close()
+    done = await flushed(journal, optimizer)
+    assert (done.delivered, done.set_aside, done.obstacle) == (1, 1, None)
+    [found] = contents(tmp_path)
+    assert [record["reason"] for record in found.set_aside] == ["a message may have at most 64 bytes"]
+
+
+async def test_what_this_release_cannot_read_is_set_aside_and_the_rest_is_delivered(
+    tmp_path: Path, journal: Journal, optimizer: ReachableOptimizer
+) -> None:
+    letters = [report(epoch) for epoch in (1.0, 2.0)]
+    for letter in letters:
+        journal.keep(letter)
+    [path] = journal.folder.glob("*.jsonl")
+    unreadable, readable = path.read_bytes().splitlines()
+    body = unreadable.partition(b" ")[2].replace(b'"epoch":1.0', b'"epoch":"one"')
+    path.write_bytes(b"%08x %s\n%s\n" % (zlib.crc32(body), body, readable))
+    optimizer.problem = Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
+    done = await flushed(journal, optimizer)
+    assert (done.delivered, done.obstacle) == (1, None)
+    assert not path.exists()
+    [found] = contents(tmp_path)
+    assert "line 1 of 00000001.jsonl cannot be read by this release" in found.set_aside[0]["reason"]
+    assert drop(journal.folder) == 1
+
+
 async def test_what_the_optimizer_keeps_itself_is_delivered(journal: Journal, optimizer: ReachableOptimizer) -> None:
     optimizer.problem = Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
     journal.keep(report(1.0))
     assert (await flushed(journal, optimizer)).delivered == 1
 
 
-async def test_two_deliveries_at_once_do_it_one_after_the_other(
-    journal: Journal, optimizer: ReachableOptimizer
-) -> None:
+async def test_a_delivery_waits_for_another_one(journal: Journal, optimizer: ReachableOptimizer) -> None:
+    optimizer.problem = Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
     journal.keep(report(1.0))
     journal.close()
-    with FileLock(journal.folder / "flush.lock"):
-        done = await flush(journal.folder, optimizer, timeout_s=0.3)
-    assert "another process delivers" in str(done.obstacle)
-    assert optimizer.requests == []
-    assert left_in(journal.folder) == [1.0]
+    lock = FileLock(journal.folder / "flush.lock")
+    with lock:
+        asyncio.get_running_loop().call_later(0.2, lock.release)
+        done = await flush(journal.folder, optimizer, timeout_s=PATIENCE_S)
+    assert done.delivered == 1
+
+
+async def test_where_another_process_is_frozen_all_but_the_file_in_its_hands_is_delivered(
+    tmp_path: Path, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimizer.problem = Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
+    journals = [Journal(tmp_path, HERE, "job") for _ in range(2)]
+    for epoch, journal in enumerate(journals, start=1):
+        journal.keep(report(float(epoch)))
+    for journal in journals:
+        journal.close()
+    folder = journals[0].folder
+    with FileLock(folder / "flush.lock"), FileLock(folder / "00000001.lock"):
+        done = await flush(folder, optimizer, timeout_s=0.3)
+        assert (done.delivered, done.obstacle) == (1, None)
+        assert [request.command.epoch for request in optimizer.requests] == [2.0]  # type: ignore[union-attr]
+    assert str(folder / "flush.lock") in caplog.text
+    assert left_in(folder) == [1.0]
+
+
+async def test_a_bug_in_one_kept_command_does_not_keep_the_others(journal: Journal) -> None:
+    class Broken(ReachableOptimizer):
+        async def call(self, request: Request, *, timeout_s: float) -> Reply:
+            if isinstance(request.command, ReportEpoch) and request.command.epoch == 1.0:
+                raise ZeroDivisionError
+            return Problem(type=KEPT, title="Kept", detail="later", is_retryable=True)
+
+    for epoch in (1.0, 2.0):
+        journal.keep(report(epoch))
+    done = await flushed(journal, Broken())
+    assert (done.delivered, done.set_aside) == (1, 1)

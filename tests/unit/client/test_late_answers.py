@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from bso.domain.commands import BeginTrial, Command, FinishTrial, ReportEpoch, Request
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialFinished
 from bso_client import Outcome, TrainFailed
-from bso_client.delivery.journal import Journal
+from bso_client.delivery.journal import Destination, Journal
 from bso_client.delivery.outbox import Outbox
 from bso_client.distributed.exchange import RankExchange
 from bso_client.driver import Driver, Place
@@ -225,6 +226,30 @@ async def test_a_bug_in_a_letter_does_not_stop_the_others(caplog: pytest.LogCapt
 
     assert len(transport.came) == 1
     assert [getattr(record, "action", "") for record in caplog.records] == ["report_failed"]
+
+
+async def test_a_bug_in_the_journal_does_not_stop_the_letters_after_it(
+    transport: SlowTransport, tmp_path: Path
+) -> None:
+    class Broken(Journal):
+        def delivered(self, command_id: str) -> None:
+            raise ZeroDivisionError
+
+    class Sender:
+        state = state()
+
+        def received(self, command: Command, reply: Reply) -> None: ...
+
+    destination = Destination(address="amqp://broker", login="trainer")
+    outbox = Outbox(transport, lambda job_id: Broken(tmp_path, destination, job_id), deliver_earlier=nothing_earlier)
+    outbox.expect_nobody()  # so that they are kept
+    command = ReportEpoch(trial_number=1, trial_id="secret", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.1)
+    for _ in range(2):
+        outbox.post(Message(command=command, late=command), Sender())
+        await transport.answers.put(GO_ON)
+    assert await outbox.drained(timeout_s=PATIENCE_S)
+    assert len(transport.came) == 2
+    await outbox.close()
 
 
 async def test_a_training_that_began_alone_is_not_held_up_by_a_silent_optimizer(transport: SlowTransport) -> None:
