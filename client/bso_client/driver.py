@@ -180,7 +180,7 @@ class Driver:
     def checkpoint(self, consumed: Consumption) -> TrainingState:
         """The state for a checkpoint; from now on an interruption leaves the trial to be resumed."""
         if not self.state.is_resumable:
-            self._exchange.leave_note(f"{_CHECKPOINT_NOTE}-{self.state.key}", "saved")
+            self._exchange.leave_note(f"{_CHECKPOINT_NOTE}-{self.state.key}")
         self.state = checkpointed(self.state, consumed)
         return replace(self.state, is_profiling=self.state.is_profiling or self._is_profiling)
 
@@ -229,7 +229,7 @@ class Driver:
             self.acknowledge()
             return
         consumed = self._meter.stop()
-        if self._notes(_END_NOTE):
+        if await self._has_note(_END_NOTE):
             outcome, reason = Outcome.INFEASIBLE, OUT_OF_MEMORY_REASON
         step = ended(self.state, outcome, reason, consumed=consumed)
         if self._outbox is None:
@@ -320,7 +320,7 @@ class Driver:
             raise
 
     async def _leave_out_of_memory(self, reason: str, error: BaseException) -> bool:
-        self._exchange.leave_note(f"{_END_NOTE}-{self.state.key}", reason)
+        self._exchange.leave_note(f"{_END_NOTE}-{self.state.key}")
         mine = self._left(Outcome.INFEASIBLE, reason, is_error=True)
         try:
             ending = await self._end_with(await self._gathered(mine, about=END), about=END)
@@ -374,12 +374,11 @@ class Driver:
         """Let the optimizer know how the trial ended, if the process of rank 0 has died."""
         if self._on_orphaned is None:
             return
-        saved = self._notes(_CHECKPOINT_NOTE)
-        may_resume = saved is None or bool(saved) or state.is_resumable
+        may_resume = state.is_resumable or await self._has_note(_CHECKPOINT_NOTE) is not False
         await self._on_orphaned(replace(state, is_resumable=may_resume), self._meter.consumed)
 
-    def _notes(self, key: str) -> dict[int, str] | None:
-        return self._exchange.notes(f"{key}-{self.state.key}")
+    async def _has_note(self, key: str) -> bool | None:
+        return await self._exchange.has_note(f"{key}-{self.state.key}")
 
     # ------------------------------------------------------------------ what an evaluation says
 

@@ -110,14 +110,15 @@ class RankExchange:
         """Whether an exchange has failed, so that there will be no other."""
         return self._several is not None and self._several.is_lost
 
-    def leave_note(self, key: str, words: str) -> None:
-        """Leave words for the other ranks that they find without meeting this one."""
+    def leave_note(self, key: str) -> None:
+        """Leave a note for the other ranks that they find without meeting this one."""
         if self._several is not None:
-            self._several.leave_note(key, words)
+            self._several.leave_note(key)
 
-    def notes(self, key: str) -> dict[int, str] | None:
-        """The words that ranks left under this key, by rank; None if the process that keeps them is gone."""
-        return {} if self._several is None else self._several.notes(key)
+    async def has_note(self, key: str) -> bool | None:
+        """Whether any rank left this note; None if the process that keeps notes is gone, or does not answer."""
+        several = self._several
+        return False if several is None else await self._in_thread(lambda: several.has_note(key))
 
     def close(self) -> None:
         """Let go of the group."""
