@@ -88,7 +88,7 @@ class Driver:
         self._outbox = outbox
         self._on_end = on_end
         self._on_orphaned = on_orphaned
-        self._inbox: list[Received] = []  # what rank 0 has received since the ranks met last
+        self._inbox: list[Received] = []  # what rank 0 has received, and not handed on to all ranks yet
         self._is_profiling = False
         self._pauses = 0
         self._is_end_announced = False
@@ -225,6 +225,7 @@ class Driver:
 
     async def finish(self, outcome: Outcome, reason: str, *, timeout_s: float | None = None) -> None:
         """End the trial without meeting the other ranks, which may be gone; without effect if it has ended before."""
+        self._absorb(tuple(self._inbox))
         if self.state.has_ended:
             self.acknowledge()
             return
@@ -238,7 +239,7 @@ class Driver:
         else:
             letters = self._apply(step)
             await self._outbox.answer(letters[-1], timeout_s=timeout_s or self.place.report_timeout_s)
-            self._absorb(self._handed_on())
+            self._absorb(tuple(self._inbox))
         self._settle()
 
     # ------------------------------------------------------------------ what the optimizer does
@@ -247,7 +248,7 @@ class Driver:
         """Take a reply, awaited or late. Where several ranks train, it takes effect when they meet the next time."""
         self._inbox.append(Received(command=command, reply=reply))
         if self._exchange.is_alone:
-            self._absorb(self._handed_on())
+            self._absorb(tuple(self._inbox))
 
     # ------------------------------------------------------------------ how the state changes
 
@@ -273,16 +274,13 @@ class Driver:
     async def _answer(self, letters: Sequence[Letter]) -> _Answer:
         assert self._outbox is not None
         reply = await self._outbox.answer(letters[-1], timeout_s=self.place.report_timeout_s)
-        return _Answer(received=self._handed_on(), is_judged=isinstance(reply, EpochJudged))
+        return _Answer(received=tuple(self._inbox), is_judged=isinstance(reply, EpochJudged))
 
     def _absorb(self, replies: Sequence[Received]) -> None:
+        """Let replies take effect. On rank 0 they come first in its inbox, and stay there until all ranks have them."""
+        del self._inbox[: len(replies)]
         for each in replies:
             self._apply(received(self.state, each.command, each.reply))
-
-    def _handed_on(self) -> tuple[Received, ...]:
-        """What rank 0 has received since the ranks met last, for all of them."""
-        found, self._inbox = tuple(self._inbox), []
-        return found
 
     def _say(self, notices: Sequence[Notice]) -> None:
         if self.ranks.rank == 0:
@@ -301,7 +299,7 @@ class Driver:
     async def _gathered(self, mine: Said, *, about: str) -> Sequence[Said]:
         """What all ranks report; what rank 0 has received comes with it, and takes effect first."""
         if not isinstance(mine, CarriedError) and not self._exchange.is_alone:
-            mine = replace(mine, received=self._handed_on())
+            mine = replace(mine, received=tuple(self._inbox))
         said = await self._exchange.gather(mine, about=about)
         if not self._exchange.is_alone and not isinstance(said[0], CarriedError):
             self._absorb(said[0].received)
