@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pickle
 import threading
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bso_client.distributed.ranks import Alone, Ranks
-from bso_client.errors import RankLost
+from bso_client.errors import BsoError, RankLost
 
 if TYPE_CHECKING:
     from bso_client.distributed.torch_ranks import TorchRanks
 
+T = TypeVar("T")
 
-import pickle
-from collections.abc import Sequence
-from dataclasses import field
-
-from bso_client.errors import BsoError
+_PATIENCE_S = 5.0  # for what rank 0 has begun when the others are gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +60,6 @@ def raise_first(values: Sequence[object], *, rank: int) -> None:
             if origin != rank:
                 error.add_note(f"raised on rank {origin}")
             raise error
-
-
-T = TypeVar("T")
-
-_PATIENCE_S = 5.0  # for what rank 0 has begun when the others are gone
 
 
 @dataclass(frozen=True, slots=True)
