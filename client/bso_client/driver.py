@@ -23,10 +23,10 @@ from bso_client.distributed.ranks import Ranks
 from bso_client.errors import BsoError, RankLost, RanksOutOfStep, TrainFailed
 from bso_client.failures import OUT_OF_MEMORY_REASON, described, ending_of
 from bso_client.meter import PooledMeter
-from bso_client.training.evaluation import checked
 from bso_client.training.state import Consumption, Notice, Step, TrainingState
 from bso_client.training.transitions import (
     acknowledged,
+    checked_evaluation,
     checkpointed,
     end_notices,
     ended,
@@ -112,7 +112,7 @@ class Driver:
         A training of one process raises it at once: WrongOrder, InvalidReport.
         """
         try:
-            number, reached = checked(
+            number, reached = checked_evaluation(
                 self.state,
                 metric,
                 epoch=epoch,
