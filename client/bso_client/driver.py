@@ -225,12 +225,13 @@ class Driver:
 
     async def finish(self, outcome: Outcome, reason: str, *, timeout_s: float | None = None) -> None:
         """End the trial without meeting the other ranks, which may be gone; without effect if it has ended before."""
+        is_out_of_memory = not self.state.has_ended and await self._has_note(_END_NOTE)
         self._absorb(tuple(self._inbox))
         if self.state.has_ended:
             self.acknowledge()
             return
         consumed = self._meter.stop()
-        if await self._has_note(_END_NOTE):
+        if is_out_of_memory:
             outcome, reason = Outcome.INFEASIBLE, OUT_OF_MEMORY_REASON
         step = ended(self.state, outcome, reason, consumed=consumed)
         if self._outbox is None:

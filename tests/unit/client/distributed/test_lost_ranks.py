@@ -1,5 +1,6 @@
 """Rank 0, whose optimizer replies while it loses the other ranks."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -40,8 +41,7 @@ class LostRanks(TorchRanks):
         return False
 
 
-@pytest.mark.parametrize("reply", [STOP, CONVERGED], ids=["stopped", "converged"])
-async def test_a_verdict_that_cannot_be_handed_on_is_how_the_trial_ends(reply: EpochJudged) -> None:
+def rank_0() -> tuple[Driver, SlowTransport, Outbox]:
     transport = SlowTransport()
     outbox = Outbox(transport, journal_of, deliver_earlier=nothing_earlier)
     driver = Driver(
@@ -52,6 +52,12 @@ async def test_a_verdict_that_cannot_be_handed_on_is_how_the_trial_ends(reply: E
         outbox=outbox,
         on_end=lambda _state: None,
     )
+    return driver, transport, outbox
+
+
+@pytest.mark.parametrize("reply", [STOP, CONVERGED], ids=["stopped", "converged"])
+async def test_a_verdict_that_cannot_be_handed_on_is_how_the_trial_ends(reply: EpochJudged) -> None:
+    driver, transport, outbox = rank_0()
     replies: list[Reply] = [reply, FINISHED]
     for each in replies:
         await transport.answers.put(each)
@@ -64,3 +70,11 @@ async def test_a_verdict_that_cannot_be_handed_on_is_how_the_trial_ends(reply: E
     ends = [each.command.outcome for each in transport.came if isinstance(each.command, FinishTrial)]
     assert ends == ([reply.outcome] if reply is STOP else [])
     assert sum(isinstance(each.command, ReportEpoch) for each in transport.came) == 1
+
+
+async def test_a_process_that_ends_while_its_trial_does_ends_it_once() -> None:
+    driver, transport, outbox = rank_0()
+    await transport.answers.put(FINISHED)
+    await asyncio.gather(*(driver.finish(Outcome.INTERRUPTED, reason) for reason in ("left", "SIGTERM")))
+    assert await outbox.drained(timeout_s=PATIENCE_S)
+    assert [type(each.command) for each in transport.came] == [FinishTrial]
