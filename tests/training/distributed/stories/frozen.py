@@ -28,7 +28,7 @@ def freeze() -> None:
 join()
 pids = [os.getpid()]
 dist.broadcast_object_list(pids, src=0)
-bso = make_bso(rank_timeout=3.0)
+bso = make_bso(rank_timeout=15.0)
 if RANK == 0 and sys.argv[1] == "begin":
     freeze()
 try:
