@@ -18,7 +18,6 @@ class EnergyMethod(Enum):
     """How the energy of a trial was obtained."""
 
     NVML_COUNTER = "nvml_counter"  # the GPU's own energy counter
-    NVML_POWER = "nvml_power"  # sampled GPU power, integrated
     RAPL = "rapl"  # the CPU's running average power limit counters
     MONITOR = "monitor"  # a monitor object that the user passed in
     ASSUMED = "assumed"  # no meter: constant power times time

@@ -23,10 +23,10 @@ from bso_client.distributed.ranks import Ranks
 from bso_client.errors import BsoError, RankLost, RanksOutOfStep, TrainFailed
 from bso_client.failures import OUT_OF_MEMORY_REASON, described, ending_of
 from bso_client.meter import PooledMeter
-from bso_client.training.evaluation import checked
 from bso_client.training.state import Consumption, Notice, Step, TrainingState
 from bso_client.training.transitions import (
     acknowledged,
+    checked_evaluation,
     checkpointed,
     end_notices,
     ended,
@@ -88,7 +88,7 @@ class Driver:
         self._outbox = outbox
         self._on_end = on_end
         self._on_orphaned = on_orphaned
-        self._inbox: list[Received] = []  # what rank 0 has received since the ranks met last
+        self._inbox: list[Received] = []  # what rank 0 has received, and not handed on to all ranks yet
         self._is_profiling = False
         self._pauses = 0
         self._is_end_announced = False
@@ -112,7 +112,7 @@ class Driver:
         A training of one process raises it at once: WrongOrder, InvalidReport.
         """
         try:
-            number, reached = checked(
+            number, reached = checked_evaluation(
                 self.state,
                 metric,
                 epoch=epoch,
@@ -180,7 +180,7 @@ class Driver:
     def checkpoint(self, consumed: Consumption) -> TrainingState:
         """The state for a checkpoint; from now on an interruption leaves the trial to be resumed."""
         if not self.state.is_resumable:
-            self._exchange.leave_note(f"{_CHECKPOINT_NOTE}-{self.state.key}", "saved")
+            self._exchange.leave_note(f"{_CHECKPOINT_NOTE}-{self.state.key}")
         self.state = checkpointed(self.state, consumed)
         return replace(self.state, is_profiling=self.state.is_profiling or self._is_profiling)
 
@@ -225,11 +225,13 @@ class Driver:
 
     async def finish(self, outcome: Outcome, reason: str, *, timeout_s: float | None = None) -> None:
         """End the trial without meeting the other ranks, which may be gone; without effect if it has ended before."""
+        is_out_of_memory = not self.state.has_ended and await self._has_note(_END_NOTE)
+        self._absorb(tuple(self._inbox))
         if self.state.has_ended:
             self.acknowledge()
             return
         consumed = self._meter.stop()
-        if self._notes(_END_NOTE):
+        if is_out_of_memory:
             outcome, reason = Outcome.INFEASIBLE, OUT_OF_MEMORY_REASON
         step = ended(self.state, outcome, reason, consumed=consumed)
         if self._outbox is None:
@@ -238,7 +240,7 @@ class Driver:
         else:
             letters = self._apply(step)
             await self._outbox.answer(letters[-1], timeout_s=timeout_s or self.place.report_timeout_s)
-            self._absorb(self._handed_on())
+            self._absorb(tuple(self._inbox))
         self._settle()
 
     # ------------------------------------------------------------------ what the optimizer does
@@ -247,7 +249,7 @@ class Driver:
         """Take a reply, awaited or late. Where several ranks train, it takes effect when they meet the next time."""
         self._inbox.append(Received(command=command, reply=reply))
         if self._exchange.is_alone:
-            self._absorb(self._handed_on())
+            self._absorb(tuple(self._inbox))
 
     # ------------------------------------------------------------------ how the state changes
 
@@ -273,16 +275,13 @@ class Driver:
     async def _answer(self, letters: Sequence[Letter]) -> _Answer:
         assert self._outbox is not None
         reply = await self._outbox.answer(letters[-1], timeout_s=self.place.report_timeout_s)
-        return _Answer(received=self._handed_on(), is_judged=isinstance(reply, EpochJudged))
+        return _Answer(received=tuple(self._inbox), is_judged=isinstance(reply, EpochJudged))
 
     def _absorb(self, replies: Sequence[Received]) -> None:
+        """Let replies take effect. On rank 0 they come first in its inbox, and stay there until all ranks have them."""
+        del self._inbox[: len(replies)]
         for each in replies:
             self._apply(received(self.state, each.command, each.reply))
-
-    def _handed_on(self) -> tuple[Received, ...]:
-        """What rank 0 has received since the ranks met last, for all of them."""
-        found, self._inbox = tuple(self._inbox), []
-        return found
 
     def _say(self, notices: Sequence[Notice]) -> None:
         if self.ranks.rank == 0:
@@ -301,7 +300,7 @@ class Driver:
     async def _gathered(self, mine: Said, *, about: str) -> Sequence[Said]:
         """What all ranks report; what rank 0 has received comes with it, and takes effect first."""
         if not isinstance(mine, CarriedError) and not self._exchange.is_alone:
-            mine = replace(mine, received=self._handed_on())
+            mine = replace(mine, received=tuple(self._inbox))
         said = await self._exchange.gather(mine, about=about)
         if not self._exchange.is_alone and not isinstance(said[0], CarriedError):
             self._absorb(said[0].received)
@@ -320,7 +319,7 @@ class Driver:
             raise
 
     async def _leave_out_of_memory(self, reason: str, error: BaseException) -> bool:
-        self._exchange.leave_note(f"{_END_NOTE}-{self.state.key}", reason)
+        self._exchange.leave_note(f"{_END_NOTE}-{self.state.key}")
         mine = self._left(Outcome.INFEASIBLE, reason, is_error=True)
         try:
             ending = await self._end_with(await self._gathered(mine, about=END), about=END)
@@ -374,12 +373,11 @@ class Driver:
         """Let the optimizer know how the trial ended, if the process of rank 0 has died."""
         if self._on_orphaned is None:
             return
-        saved = self._notes(_CHECKPOINT_NOTE)
-        may_resume = saved is None or bool(saved) or state.is_resumable
+        may_resume = state.is_resumable or await self._has_note(_CHECKPOINT_NOTE) is not False
         await self._on_orphaned(replace(state, is_resumable=may_resume), self._meter.consumed)
 
-    def _notes(self, key: str) -> dict[int, str] | None:
-        return self._exchange.notes(f"{key}-{self.state.key}")
+    async def _has_note(self, key: str) -> bool | None:
+        return await self._exchange.has_note(f"{key}-{self.state.key}")
 
     # ------------------------------------------------------------------ what an evaluation says
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bso_client.energy.energy_monitor import EnergyMonitor
-from bso_client.energy.monitor import Measured, Monitor, total_energy_j
+from bso_client.energy.monitor import Measured, Measurement, Monitor
 from bso_client.training.state import Consumption
 
 logger = logging.getLogger("bso")
@@ -113,6 +113,20 @@ class Meter:
                 "" if isinstance(self._monitor, EnergyMonitor) else _WAY_OUT,
                 extra={"action": "unmeasured"},
             )
+
+
+def total_energy_j(measured: Measured) -> float:
+    """The total energy [J] of whatever monitor. NaN where it knows GPUs, measured none, and nothing else either.
+
+    A ZeusMonitor on a machine without a GPU sums up no GPUs to 0 J, and holds processors and memory beside them. An
+    EnergyMonitor that measures no device has nothing to count: other ranks count its GPUs.
+    """
+    if isinstance(measured, Measurement) or getattr(measured, "gpu_energy", None) != {}:
+        return float(measured.total_energy)
+    processors, memory = getattr(measured, "cpu_energy", None), getattr(measured, "dram_energy", None)
+    if processors is None:
+        return math.nan
+    return float(sum(processors.values()) + sum((memory or {}).values()))
 
 
 def _time_of(measured: Measured) -> float:

@@ -18,6 +18,7 @@ from bso.domain.trial import Outcome
 from bso_client.contact import Contact, Journals, Waiting
 from bso_client.delivery.journal import destination_of
 from bso_client.distributed import Ranks
+from bso_client.distributed.devices import devices_of, is_counted_elsewhere, machine_name
 from bso_client.distributed.exchange import RankExchange
 from bso_client.distributed.group import Group, Party
 from bso_client.distributed.leader import Leader, this_process
@@ -236,20 +237,23 @@ class Session:
         self._check_free()
         if self._instruments is None:
             self._instruments = instruments_for(self._options, self._metering, speaks=group.ranks.rank == 0)
-        own = self._instruments
+        own, options = self._instruments, self._options
         if group.exchange.is_alone:
             member = Member(hardware=own.hardware, share_size=1)
             return Equipment(member=member, share=Share(), monitor=own.monitor, assumed=own.assumed)
-        from bso_client.distributed.equipment import equipment_for
+        from bso_client.distributed.torch_ranks import share_of  # a training of one process does not need it
 
-        return equipment_for(
-            own,
-            group.ranks,
-            spec=self.spec.resolve(),
-            options=self._options,
-            environ=self._metering.devices,
-            saved=saved,
+        share = share_of(options.get("data_parallel_group"), group.ranks, is_uneven=options.get("uneven", False))
+        share.check(self.spec.resolve().batch_sizes)
+        member = Member(
+            hardware=own.hardware,
+            is_given=own.is_hardware_given,
+            devices=devices_of(own.monitor, self._metering.devices, machine=machine_name()),
+            is_counted_elsewhere=is_counted_elsewhere(own.monitor),
+            share_size=share.size,
+            resumes=None if saved is None else f"trial {saved.trial_number} of job {saved.job_id}",
         )
+        return Equipment(member=member, share=share, monitor=own.monitor, assumed=own.assumed)
 
     def _check_free(self) -> None:
         if self.driver is None or self.driver.state.has_ended:

@@ -40,7 +40,7 @@ A100S = HardwareKind(
     memory_mib=81920,
 )
 H100S = HardwareKind(
-    gpu_model="NVIDIA H100 80GB HBM3", max_power_w=2800.0, energy_method=EnergyMethod.NVML_POWER, number_of_gpus=4
+    gpu_model="NVIDIA H100 80GB HBM3", max_power_w=2800.0, energy_method=EnergyMethod.MONITOR, number_of_gpus=4
 )
 _TARGET = 0.9
 

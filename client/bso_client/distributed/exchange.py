@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pickle
 import threading
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bso_client.distributed.ranks import Alone, Ranks
-from bso_client.errors import RankLost
+from bso_client.errors import BsoError, RankLost
 
 if TYPE_CHECKING:
     from bso_client.distributed.torch_ranks import TorchRanks
 
+T = TypeVar("T")
 
-import pickle
-from collections.abc import Sequence
-from dataclasses import field
-
-from bso_client.errors import BsoError
+_PATIENCE_S = 5.0  # for what rank 0 has begun when the others are gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +60,6 @@ def raise_first(values: Sequence[object], *, rank: int) -> None:
             if origin != rank:
                 error.add_note(f"raised on rank {origin}")
             raise error
-
-
-T = TypeVar("T")
-
-_PATIENCE_S = 5.0  # for what rank 0 has begun when the others are gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +103,15 @@ class RankExchange:
         """Whether an exchange has failed, so that there will be no other."""
         return self._several is not None and self._several.is_lost
 
-    def leave_note(self, key: str, words: str) -> None:
-        """Leave words for the other ranks that they find without meeting this one."""
+    def leave_note(self, key: str) -> None:
+        """Leave a note for the other ranks that they find without meeting this one."""
         if self._several is not None:
-            self._several.leave_note(key, words)
+            self._several.leave_note(key)
 
-    def notes(self, key: str) -> dict[int, str] | None:
-        """The words that ranks left under this key, by rank; None if the process that keeps them is gone."""
-        return {} if self._several is None else self._several.notes(key)
+    async def has_note(self, key: str) -> bool | None:
+        """Whether any rank left this note; None if the process that keeps notes is gone, or does not answer."""
+        several = self._several
+        return False if several is None else await self._in_thread(lambda: several.has_note(key))
 
     def close(self) -> None:
         """Let go of the group."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import select
@@ -18,6 +19,7 @@ from bso.domain.replies import KEPT, Problem
 from bso.domain.trial import Outcome
 from bso_client.delivery.journal import Journal, Kept
 from bso_client.distributed.devices import machine_name
+from bso_client.errors import Unreachable
 from bso_client.training.state import Consumption, TrainingState
 from bso_client.transports.transport import Transport
 
@@ -112,33 +114,44 @@ def make_ready(open_transport: Callable[[], Transport]) -> None:
 async def say_for(
     leader: Leader, words: LastWords, open_transport: Callable[[], Transport], journal_of: Callable[[str], Journal]
 ) -> None:
-    """Report how a trial ended whose rank 0 cannot. Where the optimizer is out of reach, the journal keeps that."""
+    """Report how a trial ended whose rank 0 cannot. It is in the journal until it is delivered: SIGTERM may be next."""
     if words.state.trial_id is None or words.state.is_refused:
         return
     request = words.request(leader)
+    journal = journal_of(request.job_id)
+    obstacle = _keep(request, words.state, journal)
     transport = open_transport()
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             await transport.start()
             reply = await transport.call(request, timeout_s=_TIMEOUT_S)
         if isinstance(reply, Problem) and reply.is_retryable and reply.type != KEPT:
-            _keep(request, words.state, journal_of, f"{reply.title}: {reply.detail}")
+            raise Unreachable(f"{reply.title}: {reply.detail}")
     except (BsoError, TimeoutError) as error:
-        _keep(request, words.state, journal_of, str(error) or "no reply")
+        _warn(journal, str(error) or "no reply", obstacle)
+    else:
+        with contextlib.suppress(OSError):  # it is delivered once more, under the same command_id
+            journal.delivered(request.command_id)
     finally:
+        journal.close()
         await transport.close()
 
 
-def _keep(request: Request, state: TrainingState, journal_of: Callable[[str], Journal], why: str) -> None:
+def _keep(request: Request, state: TrainingState, journal: Journal) -> Exception | None:
+    """Keep it in the journal; what prevents that, if anything does."""
     assert isinstance(request.command, FinishTrial)
     late = replace(request, command=replace(request.command, is_journalled=True))
     try:
-        journal = journal_of(request.job_id)
         journal.keep(Kept(training=state.key, request=late))
-        journal.close()
     except Exception as error:  # noqa: BLE001  # whatever a disk has
-        words = "rank 0 has died, and how its trial ended is lost (%s; %s)"
-        logger.warning(words, why, error, extra={"action": "last_words_lost"})
-    else:
+        return error
+    return None
+
+
+def _warn(journal: Journal, why: str, obstacle: Exception | None) -> None:
+    if obstacle is None:
         words = "rank 0 has died; how its trial ended is kept in %s, and delivered later (%s)"
         logger.warning(words, journal.folder, why, extra={"action": "reports_kept"})
+    else:
+        words = "rank 0 has died, and how its trial ended is lost (%s; %s)"
+        logger.warning(words, why, obstacle, extra={"action": "last_words_lost"})

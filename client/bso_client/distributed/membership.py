@@ -74,7 +74,7 @@ def hardware_of_all(ranks: Sequence[Member]) -> HardwareKind:
     summed, each device once; the smallest memory; assumed energy if any rank assumes it.
     """
     first = ranks[0].hardware
-    method = EnergyMethod.ASSUMED if is_energy_assumed(ranks) else _least_exact(ranks)
+    method = EnergyMethod.ASSUMED if is_energy_assumed(ranks) else first.energy_method
     if ranks[0].is_given:
         return replace(first, energy_method=method)
     parts = [_part(ranks, rank) for rank in range(len(ranks))]
@@ -96,8 +96,3 @@ def _part(ranks: Sequence[Member], rank: int) -> float:
     if ranks[rank].is_counted_elsewhere:
         return 0.0
     return len(counted_devices(ranks, rank)) / len(devices) if devices else 1.0
-
-
-def _least_exact(ranks: Sequence[Member]) -> EnergyMethod:
-    methods = [each.hardware.energy_method for each in ranks]
-    return EnergyMethod.NVML_POWER if EnergyMethod.NVML_POWER in methods else methods[0]

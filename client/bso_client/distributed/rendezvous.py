@@ -7,14 +7,42 @@ of processes that are gone (seen with PyTorch 2.13). Here every launch meets und
 from __future__ import annotations
 
 import json
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from bso_client.errors import RankLost
 
+T = TypeVar("T")
+
 _PAUSE_S = 0.01
+
+
+def in_time(use: Callable[[], T], *, timeout_s: float) -> T:
+    """What a use of the store returns. Raises RankLost after ``timeout_s``.
+
+    A store whose process is frozen lets its callers wait without a deadline, so the use has a thread of its own, which
+    is left behind then.
+    """
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(use())
+        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="bso store", daemon=True).start()
+    try:
+        return future.result(timeout_s)
+    except TimeoutError:
+        raise RankLost(
+            f"the process that keeps the store of torch.distributed did not answer within {timeout_s:g} s: see whether "
+            "it is stopped (rank 0, or the agent of torchrun), and begin anew"
+        ) from None
 
 
 def meet(store: Any, *, rank: int, size: int, timeout_s: float, about: str) -> str:

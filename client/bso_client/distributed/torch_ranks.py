@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from bso_client.distributed.ranks import Ranks
-from bso_client.distributed.rendezvous import meet
+from bso_client.distributed.rendezvous import in_time, meet
 from bso_client.distributed.shares import Share
 from bso_client.errors import BsoError, DistributedNotReady, InvalidSetting, RankLost, RanksOutOfStep
 
@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 _DISCONNECT_S = 0.2
 """What takes longer waits for an exchange."""
+
+_NOTE_S = 1.0
+"""For a note; a process that received SIGTERM has little time."""
 
 _HEADER = struct.Struct("<QQ112s")  # step, bytes of the value, what it is about
 
@@ -96,22 +99,17 @@ class TorchRanks:
             thread.start()
             thread.join(_DISCONNECT_S)
 
-    def leave_note(self, key: str, words: str) -> None:
-        """Leave words for the other ranks, which find them without meeting this one. Nothing is raised."""
-        with contextlib.suppress(Exception):  # the process that keeps them may be gone
-            _store().set(f"bso/{key}/{self.rank}", words)
+    def leave_note(self, key: str) -> None:
+        """Leave a note for the other ranks, which find it without meeting this one. Nothing is raised."""
+        with contextlib.suppress(Exception):  # the process that keeps notes may be gone
+            in_time(lambda: _store().set(f"bso/{key}", "noted"), timeout_s=_NOTE_S)
 
-    def notes(self, key: str) -> dict[int, str] | None:
-        """The words that ranks left under this key, by rank; None if the process that keeps them is gone."""
-        found: dict[int, str] = {}
+    def has_note(self, key: str) -> bool | None:
+        """Whether any rank left this note; None if the process that keeps notes is gone, or does not answer."""
         try:
-            for rank in range(self.size):
-                name = f"bso/{key}/{rank}"
-                if _store().check([name]):
-                    found[rank] = _store().get(name).decode()
+            return in_time(lambda: bool(_store().check([f"bso/{key}"])), timeout_s=_NOTE_S)
         except Exception:  # noqa: BLE001  # whatever a connection ends with
             return None
-        return found
 
     @property
     def is_lost(self) -> bool:
@@ -130,7 +128,8 @@ class TorchRanks:
                 )
             try:
                 if self._group is None:
-                    self._group = self._new_group(_named(about))
+                    made = in_time(lambda: self._new_group(_named(about)), timeout_s=2 * self.timeout_s)
+                    self._group = made
                 yield
             except RanksOutOfStep:
                 raise

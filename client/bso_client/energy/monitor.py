@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,20 +66,6 @@ class Measurement:
         if self.gpu_energy:
             return float(sum(self.gpu_energy.values()))
         return float(sum((self.cpu_energy or {}).values()) + sum((self.dram_energy or {}).values()))
-
-
-def total_energy_j(measured: Measured) -> float:
-    """The total energy [J] of whatever monitor. NaN where it knows GPUs, measured none, and nothing else either.
-
-    A ZeusMonitor on a machine without a GPU sums up no GPUs to 0 J, and holds processors and memory beside them. An
-    EnergyMonitor that measures no device has nothing to count: other ranks count its GPUs.
-    """
-    if isinstance(measured, Measurement) or getattr(measured, "gpu_energy", None) != {}:
-        return float(measured.total_energy)
-    processors, memory = getattr(measured, "cpu_energy", None), getattr(measured, "dram_energy", None)
-    if processors is None:
-        return math.nan
-    return float(sum(processors.values()) + sum((memory or {}).values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,10 @@ or writes: the driver does.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import SupportsFloat
 
 from bso.domain.commands import (
     BeginTrial,
@@ -22,7 +24,7 @@ from bso.domain.commands import (
 from bso.domain.progress import epochs, judge_progress, progressed, reported_cost
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, EpochReport, Outcome, reason_code
-from bso_client.errors import WrongOrder
+from bso_client.errors import InvalidReport, WrongOrder
 from bso_client.training.start import registered
 from bso_client.training.state import Consumption, Message, Notice, Phase, Step, TrainingState
 
@@ -35,6 +37,23 @@ def started(state: TrainingState) -> TrainingState:
     if state.has_started:
         raise WrongOrder(f"{state.name} was begun already: each trial trains once")
     return replace(state, has_started=True, phase=Phase.ENDED if state.has_ended else Phase.TRAINING)
+
+
+def checked_evaluation(
+    state: TrainingState,
+    metric: SupportsFloat,
+    *,
+    epoch: float | None,
+    samples: float | None,
+    samples_per_epoch: float | None,
+) -> tuple[float, float]:
+    """The metric as a number, and the progress in epochs. Raises WrongOrder, InvalidReport."""
+    if not state.has_started:
+        raise WrongOrder(
+            f"on_evaluate came before the training of {state.name} began: put the training inside "
+            "`with trial:`, or call on_train_begin() first"
+        )
+    return _metric_of(metric), _epoch_of(state.epoch, epoch, samples, samples_per_epoch)
 
 
 def reported(state: TrainingState, report: EpochReport) -> Step:
@@ -131,6 +150,39 @@ def end_notices(state: TrainingState) -> tuple[Notice, ...]:
     outcome = "" if state.outcome is None else state.outcome.value
     words = f"{state.name} ended: {outcome}: {state.outcome_reason}"
     return (*found, Notice(level=logging.INFO, action="trial_ended", words=words, facts=facts))
+
+
+def _epoch_of(before: float, epoch: float | None, samples: float | None, samples_per_epoch: float | None) -> float:
+    if epoch is not None and samples is not None:
+        raise InvalidReport("on_evaluate takes epoch or samples, not both")
+    if samples is not None:
+        if not samples_per_epoch:
+            raise InvalidReport("on_evaluate(samples=...) needs BatchSizeOptimizer(..., samples_per_epoch=...)")
+        epoch = _number_of("samples", samples) / samples_per_epoch
+    reached = before + 1.0 if epoch is None else _number_of("epoch", epoch)
+    if not (math.isfinite(reached) and reached > before):
+        raise InvalidReport(
+            f"progress must grow from one evaluation to the next: {before:g} epochs were reported, now come "
+            f"{reached:g}; epoch and samples count from the beginning of the training"
+        )
+    return reached
+
+
+def _metric_of(metric: SupportsFloat) -> float:
+    """A metric as a float, from whatever holds one number, which text does not. Raises InvalidReport."""
+    if isinstance(metric, (str, bytes, bytearray)):
+        raise InvalidReport(f"a metric is one number, got the text {metric[:80]!r}: convert it with float()")
+    try:
+        return float(metric)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidReport(f"a metric is one number, got {type(metric).__name__}: {str(metric)[:80]}") from error
+
+
+def _number_of(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]  # whatever the user gave
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidReport(f"{name} must be one number, got {type(value).__name__}: {value!r}") from None
 
 
 def _reported(state: TrainingState, report: EpochReport, *, is_overruling: bool) -> Step:

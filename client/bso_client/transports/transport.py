@@ -1,8 +1,7 @@
-"""What the client needs of a way to the optimizer, and which one an address stands for."""
+"""What the client needs of a way to the optimizer."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Protocol
 
 from bso.domain.commands import Request
@@ -27,23 +26,3 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Let go of everything; pending calls raise Unreachable."""
         ...
-
-
-def open_transport(url: str, *, trial_log: Path | None = None) -> Transport:
-    """The transport of an address, not started yet; it logs replies about trials to ``trial_log``."""
-    transport = _transport_of(url)
-    if trial_log is None:
-        return transport
-    from bso_client.transports.logged import LoggedTransport
-
-    return LoggedTransport(transport, trial_log)
-
-
-def _transport_of(url: str) -> Transport:
-    if url.startswith("sqlite"):
-        from bso_client.transports.embedded import EmbeddedTransport
-
-        return EmbeddedTransport(url)
-    from bso_client.transports.broker import BrokerTransport
-
-    return BrokerTransport(url)

@@ -30,7 +30,7 @@ from bso.schema.envelope import dump
 T = TypeVar("T")
 
 A100 = HardwareKind(gpu_model="A100", max_power_w=400.0, energy_method=EnergyMethod.NVML_COUNTER, memory_mib=81920)
-V100 = HardwareKind(gpu_model="V100", max_power_w=250.0, energy_method=EnergyMethod.NVML_POWER, memory_mib=16384)
+V100 = HardwareKind(gpu_model="V100", max_power_w=250.0, energy_method=EnergyMethod.MONITOR, memory_mib=16384)
 NOT_HERE = {hypothesis.Phase.explain}
 THE_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 SIZES = (16, 32, 64, 128, 256)

@@ -1,5 +1,6 @@
 """What a survivor reports of a trial whose rank 0 has died: at once, or later from the journal."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,26 @@ async def test_a_reachable_optimizer_learns_of_it_at_once(
     [trial] = await optimizer.store.trials("job")
     assert (trial.outcome, trial.time_s) == (Outcome.INTERRUPTED, 3.0)
     assert contents(tmp_path) == []
+
+
+async def test_it_is_kept_before_anybody_replies(journal_of: Callable[[str], Journal], tmp_path: Path) -> None:
+    asked_for = asyncio.Event()
+
+    class Silent(ReachableOptimizer):
+        async def call(self, request: Request, *, timeout_s: float) -> Reply:
+            asked_for.set()
+            return await asyncio.Future()
+
+    words = await words_of(ReachableOptimizer())
+    speaking = asyncio.create_task(say_for(RANK_0, words, Silent, journal_of))
+    await asked_for.wait()
+    [kept] = contents(tmp_path)
+    assert len(kept.letters) == 1
+    speaking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await speaking
+    [kept] = contents(tmp_path)
+    assert len(kept.letters) == 1
 
 
 async def test_what_several_survivors_kept_during_an_outage_is_recorded_once(

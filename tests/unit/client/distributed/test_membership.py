@@ -40,9 +40,9 @@ def test_ranks_that_do_not_say_what_they_measure_are_summed() -> None:
 
 def test_a_rank_whose_gpus_others_count_adds_nothing() -> None:
     processor = replace(A100, gpu_model="EPYC", max_power_w=1.0, memory_mib=None)
-    sampled = rank("GPU-a", hardware=replace(A100, energy_method=EnergyMethod.NVML_POWER))
-    ranks = [sampled, rank(hardware=processor, is_counted_elsewhere=True)]
-    assert hardware_of_all(ranks) == sampled.hardware
+    measured = rank("GPU-a", hardware=replace(A100, energy_method=EnergyMethod.MONITOR))
+    ranks = [measured, rank(hardware=processor, is_counted_elsewhere=True)]
+    assert hardware_of_all(ranks) == measured.hardware
 
 
 def test_what_the_user_says_of_the_whole_training_counts_as_it_is() -> None:
@@ -57,8 +57,6 @@ def test_measured_and_assumed_energy_are_never_mixed() -> None:
     ranks = [rank("GPU-a"), rank(hardware=replace(A100, energy_method=EnergyMethod.ASSUMED))]
     assert is_energy_assumed(ranks)
     assert hardware_of_all(ranks).energy_method is EnergyMethod.ASSUMED
-    sampled = [rank("GPU-a"), rank("GPU-b", hardware=replace(A100, energy_method=EnergyMethod.NVML_POWER))]
-    assert hardware_of_all(sampled).energy_method is EnergyMethod.NVML_POWER
 
 
 def test_ranks_of_different_opinions_cannot_join() -> None:

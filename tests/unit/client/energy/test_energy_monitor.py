@@ -12,7 +12,7 @@ import pytest
 
 from bso_client import EnergyMethod, EnergyMonitor, InvalidSetting, NoMeter, NotInThisProcess, WrongOrder
 from bso_client.distributed.devices import devices_of, is_counted_elsewhere
-from bso_client.energy.monitor import total_energy_j
+from bso_client.meter import total_energy_j
 from tests.fakes.gpus import FakeGpus
 from tests.fakes.powercap import FakePowercap
 from tests.unit.client.energy.conftest import Clock, MakeMonitor

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from bso_client.energy.monitor import total_energy_j
-from bso_client.meter import Meter
+from bso_client.meter import Meter, total_energy_j
 from bso_client.training.state import Consumption
 from tests.unit.client.doubles import Measured, ScriptedMonitor
 
