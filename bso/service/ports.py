@@ -138,7 +138,8 @@ class LogEpochs(Protocol):
     async def look(self, problem: Callable[[LogEpoch | None], str | None]) -> LogEpoch | None:
         """Read the epoch, and record that somebody looked, or, where ``problem`` finds one, that it is outdated.
 
-        Returns what is recorded now. No other look comes in between.
+        Returns what is recorded now. No other look comes in between. Where another transaction holds the epoch, it is
+        only read.
         """
         ...
 
