@@ -124,7 +124,10 @@ class ParkedJobs(Protocol):
         ...
 
     async def try_writing(self) -> None:
-        """Write a row, take it back, and find every table. Raises Retryable, Misconfigured: nothing can be recorded."""
+        """Write what decisions write, take it back, and find every table.
+
+        Raises Retryable, Misconfigured: nothing can be recorded.
+        """
         ...
 
 
