@@ -162,7 +162,7 @@ def _lease(row: Row, found: Row | None, now: datetime, rules: Rules) -> Any:
     if row["state"] == TrialState.ENDED.value:
         return None
     known = None if found is None or found["state"] != row["state"] else found["lease_expires_at"]
-    if known is not None:
+    if isinstance(known, datetime):
         return known
     is_running = row["state"] == TrialState.RUNNING.value
     return now + timedelta(seconds=rules.lease_s if is_running else rules.resume_window_s)

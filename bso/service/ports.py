@@ -124,7 +124,10 @@ class ParkedJobs(Protocol):
         ...
 
     async def try_writing(self) -> None:
-        """Write a row, take it back, and find every table. Raises Retryable, Misconfigured: nothing can be recorded."""
+        """Write what decisions write, take it back, and find every table.
+
+        Raises Retryable, Misconfigured: nothing can be recorded.
+        """
         ...
 
 
@@ -138,7 +141,8 @@ class LogEpochs(Protocol):
     async def look(self, problem: Callable[[LogEpoch | None], str | None]) -> LogEpoch | None:
         """Read the epoch, and record that somebody looked, or, where ``problem`` finds one, that it is outdated.
 
-        Returns what is recorded now. No other look comes in between.
+        Returns what is recorded now. No other look comes in between. Where another transaction holds the epoch, it is
+        only read.
         """
         ...
 

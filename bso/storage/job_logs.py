@@ -78,6 +78,7 @@ class LockedJob:
         self._dialect = dialect
         self._job_id = job_id
         self._deadlined = deadlined
+        self._newest_epoch: int | None = None  # of what was appended
         self.now = now
 
     async def log_page(self, job_id: str, *, after_seq: int, limit: int) -> Sequence[LoggedEvent]:
@@ -93,16 +94,14 @@ class LockedJob:
     async def append(self, events: Sequence[LoggedEvent]) -> int:
         """Append what the log lacks, as published; returns how many. Raises LogConflict.
 
-        Events that come from elsewhere may lack the last ones of their epoch. What is recorded here from now on belongs
+        Events that come from elsewhere may lack the last ones of their epoch. What is recorded after the commit belongs
         to a later epoch, so that it does not share (log_epoch, seq) with those.
         """
         async with self._deadlined():
             appended = await append_missing(self._connection, events, published_at=self.now)
-            if appended:
-                newest = max(logged.new.log_epoch for logged in events)
-                with translated():
-                    await begin_epoch_after(self._connection, self._dialect, newest=newest)
-            return appended
+        if appended:
+            self._newest_epoch = max(self._newest_epoch or 0, *(logged.new.log_epoch for logged in events))
+        return appended
 
     async def write(self, changes: RowChanges) -> None:
         """Write and delete rows of the job."""
@@ -117,9 +116,11 @@ class LockedJob:
         await self._delete(power_profile, keys, changes.gone_power_profiles)
 
     async def commit(self) -> None:
-        """Make it durable."""
+        """Make it durable. The log's epoch, which all jobs share, is locked here only."""
         async with self._deadlined():
             with translated():
+                if self._newest_epoch is not None:
+                    await begin_epoch_after(self._connection, self._dialect, newest=self._newest_epoch)
                 await self._connection.commit()
 
     async def _delete(self, table: Table, key: ColumnElement[Any], gone: Sequence[Any]) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Executable, delete, func, insert, select, update
+from sqlalchemy import CursorResult, Executable, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bso.domain.log import FIRST_EPOCH
@@ -44,8 +45,9 @@ class SqlLogEpochs:
     async def look(self, problem: Callable[[LogEpoch | None], str | None]) -> LogEpoch | None:
         """Record that somebody looked, or, where ``problem`` finds one, that the database is outdated.
 
-        The row is locked meanwhile, so this is never what a replica holds that lags behind. A second look, where a
-        connection turns out to have been lost since it was used.
+        The row is locked meanwhile, so this is never what a replica holds that lags behind. Where another transaction
+        holds it, nobody waits: the row is only read. A second look, where a connection turns out to have been lost
+        since it was used.
         """
         try:
             return await self._look(problem)
@@ -59,9 +61,9 @@ class SqlLogEpochs:
 
     async def _look(self, problem: Callable[[LogEpoch | None], str | None]) -> LogEpoch | None:
         async with self._writing() as connection:
-            found = await _locked(connection)
+            found = _epoch_in(await connection.execute(_EPOCH.with_for_update(skip_locked=True)))
             if found is None:
-                return None
+                return _epoch_in(await connection.execute(_EPOCH))
             now = await _now(connection, self._dialect)
             after = looked_at(found, problem=problem(found), now=now)
             await connection.execute(update(log_epoch).values(**asdict(after)))
@@ -103,7 +105,11 @@ async def _raise_event_ids(connection: AsyncConnection, dialect: Dialect, number
 
 
 async def _locked(connection: AsyncConnection) -> LogEpoch | None:
-    row = (await connection.execute(_EPOCH.with_for_update())).mappings().one_or_none()
+    return _epoch_in(await connection.execute(_EPOCH.with_for_update()))
+
+
+def _epoch_in(result: CursorResult[Any]) -> LogEpoch | None:
+    row = result.mappings().one_or_none()
     return None if row is None else LogEpoch(**row)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -53,6 +54,8 @@ _AS_THEY_ARE = (
     "ended_at",
 )
 _MYSQL = ("mysql", "mariadb")
+_UNREADABLE = (ValueError, TypeError, AttributeError, KeyError, MalformedMessage)
+"""What reading a row raises where a value is damaged, or of a newer release."""
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -77,8 +80,8 @@ class Moment(TypeDecorator[datetime]):
         return value.astimezone(UTC).replace(tzinfo=None)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """From UTC."""
-        return None if value is None else value.replace(tzinfo=UTC)
+        """From UTC. What is no moment, such as MySQL's zero date, comes as it is: who reads the row names its job."""
+        return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
 
 
 def ascii_text(length: int = MAX_LENGTH) -> TypeEngine[str]:
@@ -130,8 +133,10 @@ def trial_row(job_id: str, trial: Trial) -> dict[str, Any]:
 
 
 def trial_from(row: Row) -> Trial:
-    """A trial from its row. Raises StateTooNew where a newer release has written what this one does not know."""
+    """A trial from its row. Raises StateTooNew where a value is damaged, or of a newer release."""
     try:
+        uuid.UUID(row["trial_id"])  # ids of its commands are derived from it
+        _check_moments(row, "started_at", "lease_expires_at", "ended_at")
         return Trial(
             **{name: row[name] for name in _AS_THEY_ARE},
             hardware=_hardware(row),
@@ -147,7 +152,7 @@ def trial_from(row: Row) -> Trial:
             late_outcome=Outcome(row["late_outcome"]) if row["late_outcome"] else None,
             metric=_NONFINITE[row["nonfinite_metric"]] if row["nonfinite_metric"] else row["metric"],
         )
-    except (ValueError, KeyError, MalformedMessage) as error:
+    except _UNREADABLE as error:
         place = f"trial {row['trial_number']} of job {row['job_id']}"
         raise StateTooNew(f"{place} has a value that this program does not know ({error}): upgrade it") from error
 
@@ -171,7 +176,7 @@ def profile_from(row: Row) -> PowerProfile:
             hardware=_hardware(row),
             measurements=validated(tuple[PowerMeasurement, ...], from_json(row["measurements"]), "power profile"),
         )
-    except (ValueError, MalformedMessage) as error:
+    except _UNREADABLE as error:
         place = f"the power profile of batch size {row['batch_size']} of job {row['job_id']}"
         raise StateTooNew(f"{place} has a value that this program does not know ({error}): upgrade it") from error
 
@@ -191,6 +196,11 @@ def readable_event(row: Row) -> StoredEvent | None:
 
 def stored_event(row: Row) -> StoredEvent:
     """An event as it stands in its table. Raises StateTooNew."""
+    try:
+        _check_moments(row, "recorded_at")
+    except ValueError as error:
+        place = f"event {row['seq']} of job {row['job_id']}"
+        raise StateTooNew(f"{place} has a value that this program does not know ({error}): upgrade it") from error
     return StoredEvent(event_id=row["event_id"], recorded=recorded_from(logged_from(row)))
 
 
@@ -202,6 +212,12 @@ def logged_from(row: Row) -> LoggedEvent:
 def nonfinite_name(number: float | None) -> str:
     """How a number that JSON and SQL lack is written."""
     return next(name for name, value in _NONFINITE.items() if repr(value) == repr(number))
+
+
+def _check_moments(row: Row, *names: str) -> None:
+    for name in names:
+        if not isinstance(row[name], datetime | None):
+            raise ValueError(f"{name} is {row[name]!r}")
 
 
 def _learning_rate(text: str | None) -> LearningRate | None:

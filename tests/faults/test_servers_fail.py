@@ -10,6 +10,8 @@ import pytest
 from bso.service.errors import StoreUnavailable
 from bso.storage import SqlStore, open_store
 from bso.storage.connections import ConnectionLimits
+from bso.storage.schema import VERSION_TABLE
+from bso.storage.tables import metadata
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, EVENT_LOG, EVENTS, PARKED
 from bso_migrations import upgrade
@@ -198,6 +200,29 @@ async def test_the_database_is_read_only_for_a_while(
     store = open_store(database_url)
     assert await audit(store, job) == 1
     await store.close()
+
+
+async def test_the_right_to_write_events_alone_is_taken_away_for_a_while(
+    breakable_rabbitmq: RabbitMQ, breakable_mariadb: MariaDB, start_worker: StartWorker
+) -> None:
+    """No job is to blame."""
+    amqp_url, database_url = breakable_rabbitmq.create_vhost(), breakable_mariadb.create_database()
+    await upgrade(database_url)
+    plain_url, name = breakable_mariadb.create_login(database_url), database_url.rpartition("/")[2]
+    login = plain_url.partition("//")[2].partition(":")[0]
+    grants = "; ".join(f"GRANT ALL ON {name}.{table} TO {login}" for table in (*metadata.tables, VERSION_TABLE))
+    breakable_mariadb.execute(f"REVOKE ALL ON {name}.* FROM {login}; {grants}")
+    worker = start_worker(amqp_url=amqp_url, database_url=plain_url).ready()
+    job = new_job()
+    async with RabbitBroker(amqp_url) as broker, Queue(broker=broker) as ask:
+        await register(ask, job)
+        breakable_mariadb.execute(f"REVOKE INSERT ON {name}.event FROM {login}")
+        pending = asyncio.create_task(begin(ask, job))
+        await asyncio.to_thread(worker.until, lambda: "INSERT" in worker.reasons().get("database", ""))
+        breakable_mariadb.execute(f"GRANT INSERT ON {name}.event TO {login}")
+        await pending
+    assert worker.metric("bso_job_parks_total") == 0
+    assert worker.metric("bso_dead_letters_total") == 0
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -34,6 +35,7 @@ from bso_workers.relay import Relay
 from bso_workers.settings import WorkerSettings
 from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import TroubledJobs
+from bso_workers.unforeseen import UnforeseenErrors
 from bso_workers.worker import CommandWorker
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
@@ -108,19 +110,21 @@ class WorkerParts:
     reaper: Reaper
     readiness: WorkerReadiness
     metrics: Metrics
+    unforeseen: UnforeseenErrors
     drain_timeout_s: float
 
     @property
     def loops(self) -> Mapping[str, Loop]:
         """Everything that runs side by side, by name."""
-        return {
-            "worker": self.worker.run,
+        kept_up = {
             "intake": self.intake.run,
             "outbox": self.outbox.run,
             "relay": self.relay.run,
             "reaper": self.reaper.run,
             "readiness": self.readiness.watch,
         }
+        loops = {part: partial(self.unforeseen.keep_up, part, loop) for part, loop in kept_up.items()}
+        return {"worker": self.worker.run, **loops}
 
     async def drain(self, tasks: Tasks) -> None:
         """Take no more commands, finish those taken, publish what they led to; what is late stays with the broker."""
@@ -176,6 +180,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
         outbox=EventOutbox(sink=events, marks=store, metrics=metrics, mark_after_s=mark_after_s),
         readiness=WorkerReadiness(broker=lambda: consumer.readiness, clock=clock, others=obstacles),
         metrics=metrics,
+        unforeseen=UnforeseenErrors(metrics),
     )
     intake = _intake(shared, parking)
     return WorkerParts(
@@ -184,9 +189,10 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
         intake=intake,
         outbox=shared.outbox,
         relay=relay,
-        reaper=_reaper(shared),
+        reaper=_reaper(shared, parking),
         readiness=shared.readiness,
         metrics=metrics,
+        unforeseen=shared.unforeseen,
         drain_timeout_s=settings.drain_timeout_s,
     )
 
@@ -203,6 +209,7 @@ class _Shared:
     outbox: EventOutbox
     readiness: WorkerReadiness
     metrics: Metrics
+    unforeseen: UnforeseenErrors
 
 
 def _engine(settings: WorkerSettings, store: Store, metrics: Metrics, log_watch: LogWatch) -> Engine:
@@ -218,6 +225,7 @@ def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:
         parking=parking,
         readiness=shared.readiness,
         metrics=shared.metrics,
+        unforeseen=shared.unforeseen,
         check_interval_s=shared.settings.check_interval_s,
     )
 
@@ -238,12 +246,14 @@ def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, sett
     )
 
 
-def _reaper(shared: _Shared) -> Reaper:
+def _reaper(shared: _Shared, parking: TroubledJobs) -> Reaper:
     return Reaper(
         store=shared.store,
         decider=shared.engine,
         outbox=shared.outbox,
         metrics=shared.metrics,
+        unforeseen=shared.unforeseen,
+        parking=parking,
         ready_for_s=shared.readiness.ready_for_s,
         waiting_commands=shared.consumer.ready_messages,
         lease_s=shared.settings.lease_s,

@@ -17,6 +17,7 @@ from bso_broker.ports import CommandSource
 from bso_workers.metrics import Metrics
 from bso_workers.readiness import WorkerReadiness
 from bso_workers.troubled_jobs import TroubledJobs
+from bso_workers.unforeseen import UnforeseenErrors
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -37,6 +38,7 @@ class Intake:
         parking: TroubledJobs,
         readiness: WorkerReadiness,
         metrics: Metrics,
+        unforeseen: UnforeseenErrors,
         check_interval_s: float,
     ) -> None:
         self._consumer = consumer
@@ -45,6 +47,7 @@ class Intake:
         self._parking = parking
         self._readiness = readiness
         self._metrics = metrics
+        self._unforeseen = unforeseen
         self._check_interval_s = check_interval_s
         self._is_shut = asyncio.Event()
         self.on_shut: Callable[[], None] = lambda: None
@@ -119,6 +122,9 @@ class Intake:
             return StoreUnavailable(f"the database did not answer within {_CHECK_TIMEOUT_S:g} s")
         except (Retryable, Misconfigured) as error:
             return error
+        except Exception as error:  # noqa: BLE001  noted; it must not end the worker
+            self._unforeseen.note(error, part="intake")
+            return StoreUnavailable(f"the database cannot be checked: {type(error).__name__}: {error}")
         return None
 
 

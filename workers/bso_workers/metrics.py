@@ -17,6 +17,8 @@ REASONS = (
     "park_limit",
 )
 """Why commands are set aside."""
+PARTS = ("intake", "outbox", "relay", "reaper", "readiness")
+"""The loops that go on after an unforeseen error."""
 RESULTS = ("decided", "repeated", "problem", "poison")
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -92,4 +94,12 @@ class Metrics:
             "Commands handed to the broker's parking queues, also the same one again.",
             registry=self.registry,
         )
+        self.unforeseen_errors = Counter(
+            "bso_unforeseen_errors",
+            f"Errors that nobody foresaw, by the part that goes on after them: {', '.join(PARTS)}.",
+            ["part"],
+            registry=self.registry,
+        )
+        for part in PARTS:
+            self.unforeseen_errors.labels(part)
         self.ready = Gauge("bso_ready", "1 while commands are taken and can be decided.", registry=self.registry)

@@ -9,13 +9,17 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from bso.domain.errors import BsoError
+from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer
+from bso.service.errors import JobDamaged
 from bso.service.leases import expiry_of
 from bso.service.ports import Store
 from bso.service.records import LapsedLease
 from bso_workers.decider import Decider
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import EventOutbox
+from bso_workers.troubled_jobs import TroubledJobs
+from bso_workers.unforeseen import UnforeseenErrors
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -37,6 +41,8 @@ class Reaper:
         decider: Decider,
         outbox: EventOutbox,
         metrics: Metrics,
+        unforeseen: UnforeseenErrors,
+        parking: TroubledJobs,
         ready_for_s: Callable[[], float],
         waiting_commands: Callable[[], Awaitable[int]],
         lease_s: float,
@@ -46,6 +52,8 @@ class Reaper:
         self._decider = decider
         self._outbox = outbox
         self._metrics = metrics
+        self._unforeseen = unforeseen
+        self._parking = parking
         self._ready_for_s = ready_for_s
         self._waiting_commands = waiting_commands
         self._lease_s = lease_s
@@ -82,9 +90,18 @@ class Reaper:
     async def _reap_of(self, job_id: str, lapsed: Sequence[LapsedLease]) -> int:
         """Expire leases of one job, whose trouble is not that of others; returns how many this worker expired."""
         try:
-            answers = await self._decider.execute([expiry_of(lease) for lease in lapsed])
+            return await self._expire(job_id, lapsed)
         except BsoError as error:
             _log.info("leases of a job could not be expired", action="reaper_failed", job_id=job_id, reason=str(error))
+        except Exception as error:  # noqa: BLE001  noted; others have leases, too
+            self._unforeseen.note(error, part="reaper")
+        return 0
+
+    async def _expire(self, job_id: str, lapsed: Sequence[LapsedLease]) -> int:
+        try:
+            answers = await self._decider.execute([expiry_of(lease) for lease in lapsed])
+        except (JobDamaged, StateTooNew) as error:
+            await self._parking.park(job_id, error)
             return 0
         return sum(self._settle(answer) for answer in answers)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import select
 
 from bso.domain.log import FIRST_EPOCH
 from bso.service.engine import Engine
@@ -14,6 +15,7 @@ from bso.service.log_epochs import LogWatch
 from bso.service.ports import Store
 from bso.service.records import StoredEvent
 from bso.storage import SqlStore
+from bso.storage.tables import log_epoch
 from tests.contract.storage.conftest import OpenStore
 from tests.contract.storage.doubles import SteppedStore
 from tests.contract.storage.job_requests import (
@@ -25,6 +27,7 @@ from tests.contract.storage.job_requests import (
     registration,
     report,
 )
+from tests.servers.fixtures import DATABASES
 
 
 class GivenUp(Exception):
@@ -212,3 +215,39 @@ async def test_what_is_deleted_from_a_log_alarms_nobody(store: Store) -> None:
     assert not await watch.look()
     assert watch.highest_event_id == await store.last_event_id() > highest
     await assert_log_equals_tables(store)
+
+
+@pytest.mark.parametrize("database_url", [kind for kind in DATABASES if kind != "sqlite"], indirect=True)
+async def test_a_look_does_not_wait_for_another_transaction_that_holds_the_epoch(open_another: OpenStore) -> None:
+    store, rival = open_another(), open_another()
+    assert isinstance(rival, SqlStore)
+    watch = LogWatch(store.log_epochs)
+    await watch.look()
+    async with rival.engine.begin() as connection:
+        await connection.execute(select(log_epoch).with_for_update())
+        async with asyncio.timeout(5.0):  # less than any lock is waited for
+            assert not await watch.look()
+            assert await store.log_epochs.look(lambda _: "outdated") == watch.seen
+    before = watch.seen
+    await watch.look()
+    assert before is not None
+    assert watch.seen is not None
+    assert watch.seen.looked_at > before.looked_at
+
+
+@pytest.mark.parametrize("database_url", [kind for kind in DATABASES if kind != "sqlite"], indirect=True)
+async def test_an_import_holds_the_epoch_only_while_it_commits(open_another: OpenStore) -> None:
+    store = open_another()
+    assert isinstance(store, SqlStore)
+    await ask(Engine(store), registration(), beginning())
+    page = await store.log_page(JOB)
+    copies = [replace(one, new=replace(one.new, job_id="copy", command_id=f"c-{one.new.seq}")) for one in page]
+    before = await store.log_epochs.current()
+    assert before is not None
+    async with store.locked_job("copy") as locked:
+        assert await locked.append(copies) == len(page)
+        assert await store.log_epochs.look(lambda _: None) != before, "recorded, so nobody holds the row"
+        await locked.commit()
+    after = await store.log_epochs.current()
+    assert after is not None
+    assert after.number > before.number

@@ -1,18 +1,23 @@
 """Jobs whose commands cannot be decided for now: what is recorded of them, and which of them others wait for."""
 
 import pytest
+from sqlalchemy import select
 
 from bso.domain.decide import Rules
+from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.replies import TrialBegun
 from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine, Patience
 from bso.service.errors import Conflict, JobDamaged
 from bso.service.ports import Store
 from bso.service.records import ChangeSet, JobChange
-from bso.storage import SqlStore
+from bso.storage import SqlStore, open_store
+from bso.storage.connections import ConnectionLimits
+from bso.storage.tables import event, job, trial
 from tests.contract.storage.conftest import OpenStore
 from tests.contract.storage.job_requests import JOB, ask, assert_log_equals_tables, begin, beginning, registration
 from tests.servers.fixtures import DATABASES
+from tests.servers.sql import execute
 
 LAPSES_AT_ONCE = Rules(lease_s=1e-6)
 
@@ -51,6 +56,33 @@ async def test_a_store_that_can_be_written_says_so_and_keeps_nothing(store: Stor
     await store.parked_jobs.try_writing()
     assert await store.parked_jobs.all() == []
     assert await store.jobs() == []
+    assert await store.history() == []
+
+
+@pytest.mark.parametrize("column", ["event.payload", "job.last_seq", "trial.reason", "parked_job.reason"])
+@pytest.mark.parametrize("database_url", DATABASES, indirect=True)
+async def test_a_store_that_refuses_rows_of_one_table_cannot_be_written(store: Store, column: str) -> None:
+    assert isinstance(store, SqlStore)
+    table, name = column.split(".")
+    await execute(store, f"ALTER TABLE {table} RENAME COLUMN {name} TO lost")
+    with pytest.raises((Retryable, Misconfigured)):
+        await store.parked_jobs.try_writing()
+
+
+@pytest.mark.parametrize("database_url", [kind for kind in DATABASES if kind != "sqlite"], indirect=True)
+async def test_a_store_can_be_written_where_others_hold_the_rows_of_a_job(
+    open_another: OpenStore, database_url: str
+) -> None:
+    """On MySQL and MariaDB their locks cover the gaps on both sides, in which the trial of no job would stand, too."""
+    store, rival = open_store(database_url, limits=ConnectionLimits(lock_wait_s=1.0)), open_another()
+    assert isinstance(rival, SqlStore)
+    await ask(Engine(store), registration(), beginning())
+    async with rival.engine.connect() as connection:
+        await connection.execution_options(isolation_level="REPEATABLE READ")
+        for table in (trial, event, job):
+            await connection.execute(select(table).where(table.c.job_id >= "").with_for_update())
+        await store.parked_jobs.try_writing()
+    await store.close()
 
 
 @pytest.mark.parametrize("database_url", [kind for kind in DATABASES if kind != "sqlite"], indirect=True)

@@ -403,3 +403,35 @@ async def test_a_job_whose_decisions_take_long_is_waited_for_by_no_other(
         await asyncio.gather(*lanes)
     assert await audit(memory_store, costly) == 101
     assert await audit(memory_store, other) == 3
+
+
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        ("intake", "schema_state"),
+        ("outbox", "mark_published"),
+        ("relay", "unpublished"),
+        ("reaper", "lapsed_leases"),
+    ],
+)
+async def test_an_unforeseen_error_in_a_loop_does_not_end_the_worker(
+    memory_broker: MemoryBroker, failing_store: FailingStore, ask: Queue, part: str, method: str
+) -> None:
+    works = getattr(failing_store, method)
+    calls: list[str] = []
+
+    async def fails_at_first(*given: object, **options: object) -> object:
+        calls.append(method)
+        if len(calls) <= 2:
+            raise TypeError("nobody foresaw this")
+        return await works(*given, **options)
+
+    async with running_worker(memory_broker, failing_store, lease_s=0.01) as parts:
+        setattr(failing_store, method, fails_at_first)
+        job = new_job()
+        await register(ask, job)
+        while len(calls) <= 2:
+            await ask(job, BeginTrial(hardware=HARDWARE))
+        await eventually_async(lambda: parts.readiness.is_ready)
+        assert parts.metrics.registry.get_sample_value("bso_unforeseen_errors_total", {"part": part})
+        await register(ask, new_job())

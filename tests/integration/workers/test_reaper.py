@@ -1,21 +1,27 @@
 """Lapsed leases: who may expire them, when, and how often."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from bso.domain.commands import RenewLease
+from bso.domain.commands import RenewLease, Request
 from bso.domain.decide import Rules
 from bso.domain.events import TrialEnded, TrialResumed, TrialSuspended
 from bso.domain.replies import LeaseRenewed
 from bso.domain.trial import Outcome, TrialState
+from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
 from bso.storage import SqlStore
 from bso_broker.memory import MemoryBroker
+from bso_workers.decider import Decider
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import EventOutbox
 from bso_workers.reaper import Reaper
+from bso_workers.settlement import Settlement
+from bso_workers.troubled_jobs import TroubledJobs
+from bso_workers.unforeseen import UnforeseenErrors
 from tests.integration.workers.fixtures import Clock, RunWorker, StartWorker
 from tests.integration.workers.recurrences import Direct, Queue, audit, begin, history, new_job, register, report, train
 from tests.servers import eventually_async
@@ -25,18 +31,30 @@ LEASE_S = 600.0
 
 
 def reaper_over(
-    store: InMemoryStore | SqlStore, *, ready_for_s: float = LEASE_S, waiting: int = 0, metrics: Metrics | None = None
+    store: InMemoryStore | SqlStore,
+    *,
+    ready_for_s: float = LEASE_S,
+    waiting: int = 0,
+    metrics: Metrics | None = None,
+    decider: Decider | None = None,
 ) -> Reaper:
     async def waiting_commands() -> int:
         return waiting
 
     metrics = metrics or Metrics()
-    outbox = EventOutbox(sink=MemoryBroker().event_publisher(), marks=store, metrics=metrics)
+    broker = MemoryBroker()
+    consumer = broker.command_consumer(batch_limit=1, prefetch=1)
+    settlement = Settlement(consumer=consumer, replies=broker.reply_publisher(), metrics=metrics)
+    clock = asyncio.get_running_loop().time
     return Reaper(
         store=store,
-        decider=Engine(store),
-        outbox=outbox,
+        decider=decider or Engine(store),
+        outbox=EventOutbox(sink=broker.event_publisher(), marks=store, metrics=metrics),
         metrics=metrics,
+        unforeseen=UnforeseenErrors(metrics),
+        parking=TroubledJobs(
+            jobs=store.parked_jobs, settlement=settlement, metrics=metrics, clock=clock, limit_s=3600.0
+        ),
         ready_for_s=lambda: ready_for_s,
         waiting_commands=waiting_commands,
         lease_s=LEASE_S,
@@ -110,7 +128,63 @@ async def test_the_many_leases_of_a_damaged_job_keep_no_others_from_being_expire
     await execute(store, f"UPDATE job SET state = '[' WHERE job_id = '{damaged}'")
     assert await reaper_over(store).reap() == 1
     assert [trial.state for trial in await store.trials(healthy)] == [TrialState.SUSPENDED]
-    assert {lease.job_id for lease in await store.lapsed_leases(limit=1000)} == {damaged}
+    assert [parked.job_id for parked in await store.parked_jobs.all()] == [damaged]
+
+
+class Defective:
+    """An engine with a defect that shows for one job."""
+
+    def __init__(self, engine: Engine, job_id: str) -> None:
+        self.attempt = engine.attempt
+        self._engine = engine
+        self._job_id = job_id
+
+    async def execute(self, requests: Sequence[Request]) -> list[Answer]:
+        if requests[0].job_id == self._job_id:
+            raise TypeError("a defect")
+        return await self._engine.execute(requests)
+
+
+async def test_an_unforeseen_error_over_one_job_keeps_no_others_from_being_expired(
+    store_by_clock: InMemoryStore, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, jobs, metrics = Engine(store_by_clock), (new_job(), new_job()), Metrics()
+    for job in jobs:
+        await register(Direct(engine=engine), job)
+        await begin(Direct(engine=engine), job)
+    clock.forward(LEASE_S + 1)
+    reaper = reaper_over(store_by_clock, decider=Defective(engine, jobs[0]), metrics=metrics)
+    assert [await reaper.reap() for _ in range(2)] == [1, 0]
+    assert metrics.registry.get_sample_value("bso_unforeseen_errors_total", {"part": "reaper"}) == 2
+    [record] = [record for record in caplog.records if getattr(record, "action", "") == "unforeseen_error"]
+    assert record.exc_info, "the traceback, once"
+
+
+async def test_a_damaged_trial_id_is_the_trouble_of_its_job(
+    store: SqlStore, ask: Queue, start_worker: StartWorker
+) -> None:
+    workers = [start_worker(lease_s=1.5).ready() for _ in range(2)]
+    damaged, healthy = new_job(), new_job()
+    for job in (damaged, healthy):
+        await register(ask, job)
+    await begin(Direct(engine=Engine(store, Rules(lease_s=LEASE_S))), damaged)  # the damage comes before the lapse
+    await execute(
+        store, f"UPDATE trial SET trial_id = 'nonsense', lease_expires_at = '2000-01-01' WHERE job_id = '{damaged}'"
+    )
+    await begin(ask, healthy)
+
+    async def is_suspended() -> bool:
+        return (await store.trials(healthy))[0].state is TrialState.SUSPENDED
+
+    async def is_parked() -> bool:
+        return [parked.job_id for parked in await store.parked_jobs.all()] == [damaged]
+
+    await eventually_async(is_parked)
+    await eventually_async(is_suspended)
+    lines = [line for worker in workers for line in worker.lines("job_parked")]
+    assert all(f"bso replay rebuild {damaged}" in line["remedy"] for line in lines)
+    assert all(worker.process.poll() is None for worker in workers)
+    assert not any(worker.lines("unforeseen_error") for worker in workers)
 
 
 async def test_three_workers_expire_each_lapsed_lease_exactly_once(

@@ -20,7 +20,7 @@ from tests.contract.storage.job_requests import HARDWARE, JOB
 
 TRIAL = Trial(
     trial_number=3,
-    trial_id="a-b",
+    trial_id="5b0f3f0e-5a0b-5f5e-9c51-6c6f0a7a4c11",
     version_number=1,
     recurrence_id="monday",
     attempt=2,
@@ -66,6 +66,13 @@ def test_no_number_but_the_metric_may_be_infinite(name: str, number: float) -> N
 def test_a_value_of_a_newer_release_is_not_guessed_at(column: str) -> None:
     with pytest.raises(Retryable, match="does not know"):
         trial_from({**trial_row(JOB, TRIAL), column: "from_the_future"})
+
+
+@pytest.mark.parametrize("column", ["trial_id", "lease_expires_at", "started_at"])
+@pytest.mark.parametrize("value", ["0000-00-00 00:00:00", 0])
+def test_a_trial_that_is_damaged_names_its_job(column: str, value: object) -> None:
+    with pytest.raises(Retryable, match=f"trial 3 of job {JOB}"):
+        trial_from({**trial_row(JOB, TRIAL), column: value})
 
 
 def test_a_moment_without_a_zone_is_a_bug() -> None:
