@@ -77,6 +77,7 @@ class CommandWorker:
             shut=intake.shut,
             hand_back=consumer.requeue,
             batch_limit=batch_limit,
+            most_held=most_of_a_job,
         )
         intake.on_shut = self._lanes.abandon
         self._batches: dict[asyncio.Task[None], float] = {}  # under way, each with when it began
