@@ -149,7 +149,7 @@ class WorkerParts:
 def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> WorkerParts:
     """Wire a worker to a broker and a store; call it inside the event loop that it will run in."""
     metrics = Metrics()
-    consumer = broker.command_consumer(batch_limit=settings.batch_limit, prefetch=settings.prefetch)
+    consumer = broker.command_consumer(batch_limit=settings.prefetch, prefetch=settings.prefetch)
     events = broker.event_publisher()
     mark_after_s = min(MARK_AFTER_S, settings.relay_age_s / 10)
     clock = asyncio.get_running_loop().time
@@ -234,7 +234,7 @@ def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, sett
         outbox=shared.outbox,
         metrics=shared.metrics,
         batch_limit=settings.batch_limit,
-        most_of_a_job=max(settings.batch_limit, settings.prefetch // 2),
+        most_of_a_job=max(1, settings.prefetch // 2),
     )
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from bso.domain.commands import BeginTrial, RegisterJob, Request
+from bso.domain.commands import BeginTrial, DescribeJob, RegisterJob, Request
 from bso.domain.errors import BsoError
 from bso.domain.replies import Problem
 from bso.service.answers import Answer, Undecided
@@ -321,8 +321,15 @@ async def test_the_same_command_again_gets_the_same_answer_and_no_new_events(
     assert await audit(memory_store, job) == 1
 
 
+@pytest.mark.parametrize(("batch_limit", "prefetch"), [(4, 16), (8, 8)])
 async def test_while_a_batch_waits_for_the_database_others_are_decided(
-    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+    memory_broker: MemoryBroker,
+    memory_store: InMemoryStore,
+    ask: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    batch_limit: int,
+    prefetch: int,
 ) -> None:
     gate = asyncio.Event()
 
@@ -333,7 +340,7 @@ async def test_while_a_batch_waits_for_the_database_others_are_decided(
             return await super().attempt(requests)
 
     monkeypatch.setattr(bootstrap, "Engine", Waiting)
-    async with running_worker(memory_broker, memory_store, batch_limit=4, prefetch=16):
+    async with running_worker(memory_broker, memory_store, batch_limit=batch_limit, prefetch=prefetch):
         waiting = [asyncio.create_task(register(ask, "far")) for _ in range(20)]
         await asyncio.sleep(0)  # noqa: TID251  all are sent first
         await register(ask, "near")
@@ -342,8 +349,35 @@ async def test_while_a_batch_waits_for_the_database_others_are_decided(
         ends = await asyncio.gather(*waiting, return_exceptions=True)
     busy = [end for end in ends if isinstance(end, AssertionError)]
     assert all("job_busy" in str(end) for end in busy)
-    assert len(declined) == len(busy) >= 20 - 4 - 8, "but for a batch, and half of what is prefetched"
+    assert len(declined) == len(busy) == 20 - prefetch // 2, "but for half of what is prefetched"
     assert await audit(memory_store, "far") == 0
+
+
+async def test_batches_are_filled_round_robin_over_the_jobs_and_keep_the_order_within_a_job(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[list[str]] = []
+
+    class Noting(Engine):
+        async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+            batches.append([request.command_id for request in requests])
+            return await super().attempt(requests)
+
+    monkeypatch.setattr(bootstrap, "Engine", Noting)
+    await memory_broker.declare()
+    names = [*(f"hot-{number}" for number in range(6)), "one-1", "two-1", "two-2"]
+    asked = [
+        asyncio.create_task(ask(name.partition("-")[0], DescribeJob(), command_id=command_id(name))) for name in names
+    ]
+    await eventually_async(lambda: len(memory_broker.wire.waiting) == len(names), what="commands that wait")
+    async with running_worker(memory_broker, memory_store, batch_limit=5, prefetch=32):
+        await asyncio.gather(*asked)
+    assert batches[0] == [command_id(name) for name in ("hot-0", "one-1", "two-1", "hot-1", "two-2")]
+    assert [one for batch in batches[1:] for one in batch] == [command_id(f"hot-{number}") for number in range(2, 6)]
+
+
+def command_id(name: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, name))
 
 
 async def test_facts_are_never_declined_and_a_worker_is_idle_when_its_batches_have_ended(
