@@ -22,6 +22,7 @@ from bso_broker.connection import BrokerAddress
 from bso_broker.ports import Broker, CommandSource
 from bso_broker.rabbit import RabbitBroker
 from bso_workers.admission import Admission
+from bso_workers.batch_limit import BatchLimit
 from bso_workers.health import HealthPages, serve_health
 from bso_workers.intake import Intake
 from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_together
@@ -161,11 +162,13 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
     relay = Relay(
         store=store, sink=events, metrics=metrics, age_s=settings.relay_age_s, interval_s=settings.relay_interval_s
     )
+    batch_limit = BatchLimit(settings.batch_limit)
     obstacles: dict[str, Callable[[], str | None]] = {
         "publishing": broker.publishing_obstacle,
         "replies": lambda: settlement.obstacle,
         "events": lambda: relay.obstacle,
         JOBS: lambda: parking.obstacle,
+        "transactions": lambda: batch_limit.obstacle,
     }
     shared = _Shared(
         settings=settings,
@@ -180,7 +183,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
     intake = _intake(shared, parking)
     return WorkerParts(
         consumer=consumer,
-        worker=_command_worker(shared, intake, parking, settlement),
+        worker=_command_worker(shared, intake, parking, settlement, batch_limit),
         intake=intake,
         outbox=shared.outbox,
         relay=relay,
@@ -222,7 +225,9 @@ def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:
     )
 
 
-def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, settlement: Settlement) -> CommandWorker:
+def _command_worker(
+    shared: _Shared, intake: Intake, parking: TroubledJobs, settlement: Settlement, batch_limit: BatchLimit
+) -> CommandWorker:
     settings = shared.settings
     return CommandWorker(
         consumer=shared.consumer,
@@ -233,7 +238,7 @@ def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, sett
         intake=intake,
         outbox=shared.outbox,
         metrics=shared.metrics,
-        batch_limit=settings.batch_limit,
+        batch_limit=batch_limit,
         most_of_a_job=max(1, settings.prefetch // 2),
     )
 

@@ -16,6 +16,7 @@ from bso.service.answers import Answer, Undecided, poisoned
 from bso.service.errors import Conflict, JobDamaged, OutOfTime
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted
+from bso_workers.batch_limit import BatchLimit
 from bso_workers.decider import Decider
 from bso_workers.troubled_jobs import TroubledJobs
 
@@ -49,7 +50,7 @@ class Lanes:
         blame: Callable[[], Awaitable[BsoError | None]],
         shut: Callable[[BsoError], Awaitable[None]],
         hand_back: Callable[[Sequence[Delivery]], Awaitable[None]],
-        batch_limit: int,
+        batch_limit: BatchLimit,
         most_held: int,
     ) -> None:
         self._decider = decider
@@ -112,7 +113,7 @@ class Lanes:
                 if self._parking.pause_s(job_id):
                     await self._keep(items)
                     return
-                some = items[: self._batch_limit]
+                some = items[: self._batch_limit.now]
                 answers = await self._decided(job_id, some)
                 if answers is None:
                     return  # what is left was kept, or is back with the broker
@@ -160,8 +161,11 @@ class Lanes:
         while True:
             waits = may_wait and not line.locked()
             try:
-                return await self._tried(some, line=line if waits else None)
+                found = await self._tried(some[: self._batch_limit.now], line=line if waits else None)
+                self._batch_limit.succeeded()
+                return found
             except BsoError as error:
+                self._batch_limit.failed(error)
                 is_held, took_s = isinstance(error, Conflict), clock() - began_s
                 if is_parked or (is_held and (waits or took_s > _LONGEST_TRY_S)):
                     raise
@@ -228,6 +232,6 @@ class Lanes:
 
     async def _keep(self, items: list[Admitted]) -> None:
         while items:  # more may arrive meanwhile
-            some = items[: self._batch_limit]
+            some = items[: self._batch_limit.most]
             await self._parking.keep(some)
             del items[: len(some)]

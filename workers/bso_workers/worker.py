@@ -18,6 +18,7 @@ from bso.service.errors import Conflict, JobDamaged
 from bso_broker.messages import Delivery
 from bso_broker.ports import CommandSource
 from bso_workers.admission import Admission, Admitted, Undecidable
+from bso_workers.batch_limit import BatchLimit
 from bso_workers.decider import Decider
 from bso_workers.intake import Intake
 from bso_workers.lanes import Lanes
@@ -69,7 +70,7 @@ class CommandWorker:
         intake: Intake,
         outbox: EventOutbox,
         metrics: Metrics,
-        batch_limit: int,
+        batch_limit: BatchLimit,
         most_of_a_job: int,
     ) -> None:
         self._consumer = consumer
@@ -156,7 +157,7 @@ class CommandWorker:
                 self._under_way[job_id].since.append(one)
             elif self._goes_alone(job_id):
                 self._lanes.add({job_id: [one]})
-            elif len(together) < self._batch_limit:
+            elif len(together) < self._batch_limit.now:
                 together.append(one)
                 new.setdefault(job_id, _UnderWay()).deciding += 1
             else:
@@ -222,7 +223,7 @@ class CommandWorker:
                 self._lanes.add({job_id: job.since})
                 job.since = []
         found = _in_turn([one for job in still.values() for one in job.since])
-        del found[max(self._batch_limit, sum(bool(job.since) for job in still.values())) :]
+        del found[max(self._batch_limit.now, sum(bool(job.since) for job in still.values())) :]
         for job_id, taken in by_job(found).items():
             still[job_id].deciding = len(taken)
             del still[job_id].since[: len(taken)]
@@ -241,6 +242,7 @@ class CommandWorker:
                 answers = await self._decider.attempt(requests)
         except Exception as error:  # noqa: BLE001  one job must not stop all others
             return await self._apart(admitted, error)
+        self._batch_limit.succeeded()
         self._took_s = asyncio.get_running_loop().time() - began_s
         decided = [(one, answer) for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Answer)]
         undecided = [one for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Undecided)]
@@ -252,6 +254,7 @@ class CommandWorker:
     async def _apart(self, admitted: Sequence[Admitted], error: Exception) -> bool:
         """Let each job go alone, unless nothing can be recorded at all: whose fault it is shows there."""
         self._metrics.database_retries.inc()
+        self._batch_limit.failed(error)
         if not isinstance(error, Conflict):
             _log.warning(
                 "a batch failed: its jobs go one by one",

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,11 @@ from bso.service.engine import Engine
 from bso.service.errors import SchemaMissing, StoreNotReady, StoreRefused, StoreUnavailable
 from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
 from bso.service.parked_jobs import InMemoryParkedJobs
+from bso.service.ports import Store
 from bso.service.records import SchemaState, SchemaStatus, StoredEvent
 from bso_broker.memory import MemoryBroker
 from bso_workers import bootstrap
-from tests.contract.storage.doubles import rule_that_takes
+from tests.contract.storage.doubles import HeldCommit, SteppedStore, rule_that_takes
 from tests.integration.workers.fixtures import Clock, RunWorker, running_worker
 from tests.integration.workers.recurrences import (
     HARDWARE,
@@ -374,6 +376,34 @@ async def test_batches_are_filled_round_robin_over_the_jobs_and_keep_the_order_w
         await asyncio.gather(*asked)
     assert batches[0] == [command_id(name) for name in ("hot-0", "one-1", "two-1", "hot-1", "two-2")]
     assert [one for batch in batches[1:] for one in batch] == [command_id(f"hot-{number}") for number in range(2, 6)]
+
+
+@pytest.mark.parametrize("costly", [True, False])
+async def test_too_much_cpu_and_a_slow_store_are_told_apart_in_readiness_and_logs(
+    memory_broker: MemoryBroker,
+    memory_store: InMemoryStore,
+    ask: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    costly: bool,
+) -> None:
+    used = memory_store if costly else SteppedStore(memory_store, HeldCommit())
+    words = "too much CPU" if costly else "the store did not answer within 0.2 s"
+    rule = rule_that_takes(0.15 if costly else 0.0, job_id="slow")
+
+    class Slow(Engine):
+        def __init__(self, store: Store, *args: Any, **options: Any) -> None:
+            super().__init__(used, *args, rule=rule, **options)
+
+    monkeypatch.setattr(bootstrap, "Engine", Slow)
+    async with running_worker(memory_broker, memory_store, database_timeout_s=0.2) as parts:
+        asking = [asyncio.create_task(ask("slow", DescribeJob())) for _ in range(2)]
+        await eventually_async(lambda: words in parts.readiness.reasons().get("transactions", ""), what="the reason")
+        (line,) = [record for record in caplog.records if getattr(record, "action", "") == "batch_failed"]
+        assert words in vars(line)["reason"]
+        for one in asking:
+            one.cancel()
 
 
 def command_id(name: str) -> str:

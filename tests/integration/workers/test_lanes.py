@@ -13,10 +13,11 @@ from bso.domain.commands import BeginTrial, FinishTrial, Request
 from bso.domain.errors import BsoError
 from bso.domain.trial import Outcome
 from bso.service.answers import Answer, Undecided
-from bso.service.errors import Conflict, JobDamaged, StoreUnavailable
+from bso.service.errors import Conflict, DecidingTimedOut, JobDamaged, StoreTimedOut, StoreUnavailable
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted, Origin
+from bso_workers.batch_limit import BatchLimit
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.troubled_jobs import TroubledJobs
@@ -46,11 +47,12 @@ class Keeping:
 
 
 class Failing:
-    """A decider that raises the given errors, one a call, and answers after that."""
+    """A decider that raises the given errors, one a call, and answers after that; ``sizes`` are those of all calls."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.waited: list[bool] = []
+        self.sizes: list[int] = []
 
     async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         return list(self._answers(requests, waits=False))
@@ -60,6 +62,7 @@ class Failing:
 
     def _answers(self, requests: Sequence[Request], *, waits: bool) -> list[Answer]:
         self.waited.append(waits)
+        self.sizes.append(len(requests))
         if self.errors:
             raise self.errors.pop(0)
         return [Answer(request=request, reply=None) for request in requests]  # type: ignore[arg-type]
@@ -113,6 +116,7 @@ class Scene:
         self.handed_back: list[str | None] = []
         self.shut: list[BsoError] = []
         self.obstacle: BsoError | None = None
+        self.batch_limit = BatchLimit(10)
         self.settling = settling
         self.lanes = Lanes(
             decider=decider,
@@ -121,7 +125,7 @@ class Scene:
             blame=self.blame,
             shut=self.note_shut,
             hand_back=self.hand_back,
-            batch_limit=10,
+            batch_limit=self.batch_limit,
             most_held=30,
         )
 
@@ -233,6 +237,24 @@ async def test_what_was_over_in_the_meantime_parks_nobody() -> None:
     assert decider.waited == [False, True, True]
     assert scene.settled == [one.request.command_id]
     assert await scene.jobs.all() == []
+
+
+async def test_batches_shrink_after_each_timeout_and_grow_again_with_success() -> None:
+    timeouts = StoreTimedOut("did not answer"), DecidingTimedOut("too much CPU")
+    scene, items = Scene(decider := Failing(*timeouts)), [command() for _ in range(30)]
+    await scene.go(*items)
+    assert decider.sizes == [10, 5, 2, 3, 4, 5, 6, 7, 3]
+    assert scene.settled == [one.request.command_id for one in items]
+    assert scene.batch_limit.now == 9
+    assert scene.batch_limit.obstacle == "too much CPU"
+
+
+async def test_a_store_that_is_slow_is_an_obstacle_until_it_answers_again() -> None:
+    limit = BatchLimit(10)
+    limit.failed(StoreTimedOut("did not answer"))
+    assert limit.obstacle == "did not answer"
+    limit.succeeded()
+    assert limit.obstacle is None
 
 
 async def test_where_nothing_can_be_recorded_the_intake_is_shut_and_nobody_is_parked() -> None:
