@@ -68,11 +68,12 @@ class _Decided:
     events: tuple[RecordedEvent, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Batches:
     """Decides batches by a rule. Commands of one job build on one another, in the order they came.
 
-    After ``budget_s`` of deciding the rest of a batch is left undecided: the jobs are locked meanwhile.
+    After ``budget_s`` of deciding the rest of a batch is left undecided: the jobs are locked meanwhile. ``deciding_s``
+    is how long all decisions took so far.
     """
 
     rules: Rules
@@ -80,6 +81,7 @@ class Batches:
     budget_s: float = math.inf
     watch: LogWatch | None = None
     snapshots: SnapshotReader = field(default_factory=SnapshotReader)
+    deciding_s: float = field(default=0.0, init=False)
 
     async def run(self, uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> list[Answer | Undecided]:
         """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded, LogOutdated.
@@ -141,6 +143,8 @@ class Batches:
             raise
         except Exception as error:  # noqa: BLE001 - a bug in a rule must not take the rest of the batch with it
             return _Decided(answer=poisoned(request, f"{type(error).__name__}: {error}"))
+        finally:
+            self.deciding_s += clock() - began_s
         answer = Answer(request=request, reply=decision.reply, took_s=clock() - began_s)
         written.add(answer, decision, rows)
         return _Decided(answer=answer, events=events)

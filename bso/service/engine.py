@@ -19,17 +19,19 @@ from tenacity import (
 
 from bso.domain.commands import Request
 from bso.domain.decide import Rules, decide
+from bso.domain.errors import Retryable
 from bso.domain.identifiers import address_problems
 from bso.service.answers import Answer, Undecided, misaddressed, poisoned
 from bso.service.batch import Batches
 from bso.service.errors import (
     Conflict,
+    DecidingTimedOut,
     JobDamaged,
     OutOfTime,
     SequenceTaken,
     StoreLost,
     StoreRefused,
-    StoreUnavailable,
+    StoreTimedOut,
     Unstorable,
 )
 from bso.service.log_epochs import LogWatch
@@ -139,6 +141,7 @@ class Engine:
         return [_decided(one) for one in takewhile(lambda one: not _is_late(one), answers)]
 
     async def _once(self, requests: Sequence[Request], *, waits: bool = True) -> list[Answer | Undecided]:
+        decided_before_s = self._batches.deciding_s
         try:
             async with asyncio.timeout(self._patience.attempt_s), self._store.unit_of_work() as uow:
                 answers = await self._batches.run(uow, requests, waits=waits)
@@ -147,7 +150,16 @@ class Engine:
                     self._watch.recorded(_event_ids(answers))
                 return answers
         except TimeoutError as error:
-            raise StoreUnavailable(f"the store did not answer within {self._patience.attempt_s:g} s") from error
+            raise _timed_out(self._patience.attempt_s, self._batches.deciding_s - decided_before_s) from error
+
+
+def _timed_out(limit_s: float, deciding_s: float) -> Retryable:
+    """What used up the time of a transaction; ``deciding_s`` counts all that were under way, which delay each other."""
+    if deciding_s > limit_s / 2:
+        return DecidingTimedOut(
+            f"a transaction did not end within {limit_s:g} s, as decisions took {deciding_s:.1f} s: too much CPU"
+        )
+    return StoreTimedOut(f"the store did not answer within {limit_s:g} s, of which decisions took {deciding_s:.1f} s")
 
 
 async def _answered(

@@ -29,6 +29,14 @@ class StoreUnavailable(Retryable):
     """The store cannot be reached, does not answer in time, or cannot write: nothing can be decided for now."""
 
 
+class StoreTimedOut(StoreUnavailable):
+    """The store did not answer within the time of a transaction: the outcome is unknown until asked by command_id."""
+
+
+class DecidingTimedOut(Retryable):
+    """Decisions took most of the time of a transaction: more CPU would help, another store would not."""
+
+
 class StoreNotReady(Retryable):
     """The store's schema is newer than this program: upgrade the program and go on."""
 

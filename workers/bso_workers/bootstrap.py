@@ -23,6 +23,7 @@ from bso_broker.connection import BrokerAddress
 from bso_broker.ports import Broker, CommandSource
 from bso_broker.rabbit import RabbitBroker
 from bso_workers.admission import Admission
+from bso_workers.batch_limit import BatchLimit
 from bso_workers.health import HealthPages, serve_health
 from bso_workers.intake import Intake
 from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_together
@@ -153,7 +154,7 @@ class WorkerParts:
 def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> WorkerParts:
     """Wire a worker to a broker and a store; call it inside the event loop that it will run in."""
     metrics = Metrics()
-    consumer = broker.command_consumer(batch_limit=settings.batch_limit, prefetch=settings.prefetch)
+    consumer = broker.command_consumer(batch_limit=settings.prefetch, prefetch=settings.prefetch)
     events = broker.event_publisher()
     mark_after_s = min(MARK_AFTER_S, settings.relay_age_s / 10)
     clock = asyncio.get_running_loop().time
@@ -165,11 +166,13 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
     relay = Relay(
         store=store, sink=events, metrics=metrics, age_s=settings.relay_age_s, interval_s=settings.relay_interval_s
     )
+    batch_limit = BatchLimit(settings.batch_limit)
     obstacles: dict[str, Callable[[], str | None]] = {
         "publishing": broker.publishing_obstacle,
         "replies": lambda: settlement.obstacle,
         "events": lambda: relay.obstacle,
         JOBS: lambda: parking.obstacle,
+        "transactions": lambda: batch_limit.obstacle,
     }
     shared = _Shared(
         settings=settings,
@@ -185,7 +188,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
     intake = _intake(shared, parking)
     return WorkerParts(
         consumer=consumer,
-        worker=_command_worker(shared, intake, parking, settlement),
+        worker=_command_worker(shared, intake, parking, settlement, batch_limit),
         intake=intake,
         outbox=shared.outbox,
         relay=relay,
@@ -230,7 +233,9 @@ def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:
     )
 
 
-def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, settlement: Settlement) -> CommandWorker:
+def _command_worker(
+    shared: _Shared, intake: Intake, parking: TroubledJobs, settlement: Settlement, batch_limit: BatchLimit
+) -> CommandWorker:
     settings = shared.settings
     return CommandWorker(
         consumer=shared.consumer,
@@ -241,8 +246,8 @@ def _command_worker(shared: _Shared, intake: Intake, parking: TroubledJobs, sett
         intake=intake,
         outbox=shared.outbox,
         metrics=shared.metrics,
-        batch_limit=settings.batch_limit,
-        most_of_a_job=max(settings.batch_limit, settings.prefetch // 2),
+        batch_limit=batch_limit,
+        most_of_a_job=max(1, settings.prefetch // 2),
     )
 
 

@@ -16,13 +16,15 @@ from bso.service.answers import Answer, Undecided, poisoned
 from bso.service.errors import Conflict, JobDamaged, OutOfTime
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted
+from bso_workers.batch_limit import BatchLimit
 from bso_workers.decider import Decider
 from bso_workers.troubled_jobs import TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _AT_ONCE_S = 0.1  # so long a job that others hold is tried without waiting for its lock
-_PAUSES_S = (0.002, 0.005, 0.01, 0.02)
+_LONGEST_TRY_S = 5.0  # then such a job is parked
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.5  # between tries; in between, a quarter of the time that they took so far
 _WAITING, _PROBING, _RUNNING = 2, 1, 2  # lanes that wait for a lock, try a parked job, run: each with a connection
 _OF_THE_JOB = (Conflict, JobDamaged, PolicyMissing, StateTooNew)
 
@@ -31,6 +33,9 @@ Settle = Callable[[Sequence[Admitted], Sequence[Answer]], Awaitable[None]]
 
 class Lanes:
     """At most one lane a job; while there is one, all commands of the job go through it, in their order.
+
+    Lanes of jobs that others hold have at most ``most_held`` commands together, so that others find room in the
+    prefetch: beyond that, the jobs that have been held longest are parked at once.
 
     ``settle`` answers what was decided; ``blame`` says what keeps the database from being written, None: nothing, so
     that the job is to blame; ``shut`` stops the intake then. ``hand_back`` lets deliveries come again.
@@ -45,7 +50,8 @@ class Lanes:
         blame: Callable[[], Awaitable[BsoError | None]],
         shut: Callable[[BsoError], Awaitable[None]],
         hand_back: Callable[[Sequence[Delivery]], Awaitable[None]],
-        batch_limit: int,
+        batch_limit: BatchLimit,
+        most_held: int,
     ) -> None:
         self._decider = decider
         self._parking = parking
@@ -54,10 +60,12 @@ class Lanes:
         self._shut = shut
         self._hand_back = hand_back
         self._batch_limit = batch_limit
+        self._most_held = most_held
         self._waiting = asyncio.Semaphore(_WAITING)
         self._probing = asyncio.Semaphore(_PROBING)
         self._running = asyncio.Semaphore(_RUNNING)
         self._items: dict[str, list[Admitted]] = {}
+        self._held: dict[str, asyncio.Timeout] = {}  # jobs that others hold, the longest first, and their deadlines
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __contains__(self, job_id: str) -> bool:
@@ -78,6 +86,7 @@ class Lanes:
             task = asyncio.create_task(self._run(job_id), name=f"lane of {job_id}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        self._make_room()
 
     async def finished(self) -> None:
         """Wait until everything in the lanes is settled."""
@@ -104,7 +113,7 @@ class Lanes:
                 if self._parking.pause_s(job_id):
                     await self._keep(items)
                     return
-                some = items[: self._batch_limit]
+                some = items[: self._batch_limit.now]
                 answers = await self._decided(job_id, some)
                 if answers is None:
                     return  # what is left was kept, or is back with the broker
@@ -119,27 +128,69 @@ class Lanes:
 
     async def _decided(self, job_id: str, some: Sequence[Admitted]) -> Sequence[Answer] | None:
         """Answers to the first commands, one at least, however often that has to be tried; None: it was given up."""
-        loop = asyncio.get_running_loop()
-        began_s, tries = loop.time(), 0
-        is_parked = waits = self._parking.knows(job_id)  # then there is one try, which may take its time
+        deadline = asyncio.timeout(None)
+        try:
+            async with deadline:
+                return await self._tried_often(job_id, some, deadline)
+        except BsoError as error:
+            await self._give_up(job_id, error)
+            return None
+        except Exception as error:  # noqa: BLE001  unforeseen: it may lie in one of them
+            if deadline.expired():
+                await self._give_up(job_id, Conflict("another transaction holds the job"))
+                return None
+            if len(some) > 1:
+                return await self._one_by_one(job_id, some)
+            return [poisoned(some[0].request, f"{type(error).__name__}: {error}")]
+        finally:
+            if self._held.get(job_id) is deadline:
+                del self._held[job_id]
+
+    async def _tried_often(
+        self, job_id: str, some: Sequence[Admitted], deadline: asyncio.Timeout
+    ) -> Sequence[Answer] | None:
+        """The same. Raises what the job is to be given up for, TimeoutError when others need its room."""
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        is_parked = self._parking.knows(job_id)  # then there is one try, which may take its time if no other does
+        line = self._probing if is_parked else self._waiting
+        may_wait = is_parked
         is_blameless = False  # nothing keeps others from being recorded: what failed may have been over just now
+        if is_parked:
+            self._hold(job_id, deadline)
         while True:
+            waits = may_wait and not line.locked()
             try:
-                return await self._tried(some, waits=waits, is_parked=is_parked)
+                found = await self._tried(some[: self._batch_limit.now], line=line if waits else None)
+                self._batch_limit.succeeded()
+                return found
             except BsoError as error:
-                is_held = isinstance(error, Conflict)
-                if waits and not is_held and not is_parked and not is_blameless and await self._may_be_over(error):
+                self._batch_limit.failed(error)
+                is_held, took_s = isinstance(error, Conflict), clock() - began_s
+                if is_parked or (is_held and (waits or took_s > _LONGEST_TRY_S)):
+                    raise
+                if may_wait and not is_held:
+                    if is_blameless or not await self._may_be_over(error):
+                        raise
                     is_blameless = True
-                elif is_parked or waits:
-                    await self._give_up(job_id, error)
-                    return None
-                waits = not is_held or loop.time() - began_s > _AT_ONCE_S
-            except Exception as error:  # noqa: BLE001  unforeseen: it may lie in one of them
-                if len(some) > 1:
-                    return await self._one_by_one(job_id, some)
-                return [poisoned(some[0].request, f"{type(error).__name__}: {error}")]
-            await asyncio.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
-            tries += 1
+                may_wait = not is_held or took_s > _AT_ONCE_S
+                if may_wait and is_held:
+                    self._hold(job_id, deadline)
+            await asyncio.sleep(min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, took_s / 4)))
+
+    def _hold(self, job_id: str, deadline: asyncio.Timeout) -> None:
+        """Count the lane of a job among those that hold commands, unless it has just been ended for that."""
+        if deadline.when() is None:
+            self._held.setdefault(job_id, deadline)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        held = sum(map(self.waiting, self._held))
+        while held > self._most_held:
+            job_id, deadline = next(iter(self._held.items()))
+            held -= self.waiting(job_id)
+            del self._held[job_id]
+            deadline.reschedule(asyncio.get_running_loop().time())
 
     async def _one_by_one(self, job_id: str, some: Sequence[Admitted]) -> Sequence[Answer] | None:
         found: list[Answer] = []
@@ -153,10 +204,11 @@ class Lanes:
     async def _may_be_over(self, error: BsoError) -> bool:
         return not isinstance(error, _OF_THE_JOB) and await self._blame() is None
 
-    async def _tried(self, some: Sequence[Admitted], *, waits: bool, is_parked: bool) -> list[Answer]:
+    async def _tried(self, some: Sequence[Admitted], *, line: asyncio.Semaphore | None) -> list[Answer]:
+        """Answers to the first commands; ``line``: of those that wait for a lock, None: it does not wait."""
         requests = [one.request for one in some]
-        if waits:
-            async with self._probing if is_parked else self._waiting:
+        if line is not None:
+            async with line:
                 return await self._decider.execute(requests)
         async with self._running:
             found = await self._decider.attempt(requests)
@@ -180,6 +232,6 @@ class Lanes:
 
     async def _keep(self, items: list[Admitted]) -> None:
         while items:  # more may arrive meanwhile
-            some = items[: self._batch_limit]
+            some = items[: self._batch_limit.most]
             await self._parking.keep(some)
             del items[: len(some)]

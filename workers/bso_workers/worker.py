@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -16,6 +18,7 @@ from bso.service.errors import Conflict, JobDamaged
 from bso_broker.messages import Delivery
 from bso_broker.ports import CommandSource
 from bso_workers.admission import Admission, Admitted, Undecidable
+from bso_workers.batch_limit import BatchLimit
 from bso_workers.decider import Decider
 from bso_workers.intake import Intake
 from bso_workers.lanes import Lanes
@@ -34,12 +37,23 @@ _MOST_BATCHES = 8
 _MOST_COSTS = 10_000
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _UnderWay:
+    """A job in a batch: how many of its commands are being decided, and those that have come for it since."""
+
+    deciding: int = 0
+    since: list[Admitted] = field(default_factory=list)
+
+
 class CommandWorker:
     """Batches of disjoint jobs: decide, answer, acknowledge; the events are published beside it.
 
     One batch at a time, as long as the database is quick: what arrives meanwhile makes the next one larger. While one
     waits for the database, others begin. A job that cannot go with the others goes through a lane of its own, and none
     of the others waits for it.
+
+    Batches are filled round robin over the jobs. Of one job ``most_of_a_job`` commands at most are under way; others
+    are declined, but for facts: their senders could not wait.
 
     A delivery is acknowledged only after its decision is recorded and its answer is on its way, so whatever breaks in
     between, it comes again, and gets the answer that is recorded.
@@ -56,7 +70,7 @@ class CommandWorker:
         intake: Intake,
         outbox: EventOutbox,
         metrics: Metrics,
-        batch_limit: int,
+        batch_limit: BatchLimit,
         most_of_a_job: int,
     ) -> None:
         self._consumer = consumer
@@ -77,12 +91,14 @@ class CommandWorker:
             shut=intake.shut,
             hand_back=consumer.requeue,
             batch_limit=batch_limit,
+            most_held=most_of_a_job,
         )
-        intake.on_shut = self._lanes.abandon
+        intake.on_shut = self._abandon
+        self._backlog: list[Admitted] = []  # taken from the consumer, and in no batch yet
         self._batches: dict[asyncio.Task[None], float] = {}  # under way, each with when it began
         self._took_s = 0.0  # what deciding a batch took last
         self._tasks: asyncio.TaskGroup
-        self._queues: dict[str, list[Admitted]] = {}  # by job under way: what has come for it since
+        self._under_way: dict[str, _UnderWay] = {}
         self._costs_s: OrderedDict[str, float] = OrderedDict()  # what deciding for a job takes
 
     def busy_for_s(self) -> float:
@@ -94,9 +110,11 @@ class CommandWorker:
         """Work until the consumer is drained or closed."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                while batch := await self._consumer.next_batch():
-                    self._begin(batch)
-                    await self._until_another_may_begin()
+                while arrived := await self._consumer.next_batch():
+                    self._backlog = self._admit(arrived)
+                    while self._backlog:
+                        self._begin()
+                        await self._until_another_may_begin()
             await self._lanes.finished()
         finally:
             await self._lanes.close()
@@ -111,39 +129,62 @@ class CommandWorker:
             timeout_s = None if is_full else max(_QUICK_S, self._took_s / _MOST_BATCHES)
             await asyncio.wait([*self._batches], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
-    def _begin(self, batch: Sequence[Delivery]) -> None:
-        """Sort what has arrived, without a pause in between: the commands of a job stay in their order."""
-        verdicts = [self._admission.admit(delivery) for delivery in batch]
+    def _abandon(self) -> None:
+        """Forget what is in no batch yet: it is back with the broker."""
+        self._backlog = []
+        self._lanes.abandon()
+
+    def _admit(self, arrived: Sequence[Delivery]) -> list[Admitted]:
+        """The commands in what has arrived, one of each job in turn; the others are refused."""
+        verdicts = [self._admission.admit(delivery) for delivery in arrived]
+        refused = [verdict for verdict in verdicts if isinstance(verdict, Undecidable)]
+        if refused:
+            self._tasks.create_task(self._refuse(refused), name="refusals")
+        return _in_turn([verdict for verdict in verdicts if isinstance(verdict, Admitted)])
+
+    def _begin(self) -> None:
+        """Sort the backlog, without a pause in between, and begin a batch: a job's commands stay in their order."""
         together: list[Admitted] = []
+        new: dict[str, _UnderWay] = {}
         busy: list[Admitted] = []
-        for one in (verdict for verdict in verdicts if isinstance(verdict, Admitted)):
+        left: list[Admitted] = []
+        for one in self._backlog:
             job_id = one.request.job_id
-            held = len(self._queues.get(job_id, ())) + self._lanes.waiting(job_id)
-            if held >= self._most_of_a_job and not isinstance(one.request.command, KEPT_HERE):
+            under_way = self._under_way.get(job_id) or new.get(job_id)
+            if self._has_its_share(job_id, under_way) and not isinstance(one.request.command, KEPT_HERE):
                 busy.append(one)
-            elif job_id in self._queues:
-                self._queues[job_id].append(one)
+            elif job_id in self._under_way:
+                self._under_way[job_id].since.append(one)
             elif self._goes_alone(job_id):
                 self._lanes.add({job_id: [one]})
-            else:
+            elif len(together) < self._batch_limit.now:
                 together.append(one)
-        refused = [verdict for verdict in verdicts if isinstance(verdict, Undecidable)]
-        if refused or busy:
-            self._tasks.create_task(self._turn_away(refused, busy), name="refusals")
+                new.setdefault(job_id, _UnderWay()).deciding += 1
+            else:
+                left.append(one)
+        self._backlog = left
+        self._under_way |= new
+        if busy:
+            self._tasks.create_task(self._decline(busy), name="refusals")
         for part in _parts(together):
-            self._queues |= {job_id: [] for job_id in by_job(part)}
             task = self._tasks.create_task(self._handle(part), name="batch")
             self._batches[task] = asyncio.get_running_loop().time()
             task.add_done_callback(lambda done: self._batches.pop(done, None))
 
-    async def _turn_away(self, refused: Sequence[Undecidable], busy: Sequence[Admitted]) -> None:
+    def _has_its_share(self, job_id: str, under_way: _UnderWay | None) -> bool:
+        here = 0 if under_way is None else under_way.deciding + len(under_way.since)
+        return here + self._lanes.waiting(job_id) >= self._most_of_a_job
+
+    async def _decline(self, busy: Sequence[Admitted]) -> None:
         for one in busy:
             await self._settlement.decline_busy(one)
+
+    async def _refuse(self, refused: Sequence[Undecidable]) -> None:
         for verdict in refused:
             await self._settlement.refuse(verdict)
 
     async def _handle(self, admitted: Sequence[Admitted]) -> None:
-        own = {job_id: self._queues[job_id] for job_id in by_job(admitted)}
+        own = {job_id: self._under_way[job_id] for job_id in by_job(admitted)}
         is_handed_back = False
         try:
             while admitted and not is_handed_back:
@@ -155,11 +196,11 @@ class CommandWorker:
                     admitted = self._what_has_come(own)
                     self._begin_again()
         finally:
-            for job_id, queue in own.items():
-                if self._queues.get(job_id) is queue:
-                    del self._queues[job_id]
-                    if queue and not is_handed_back:
-                        self._lanes.add({job_id: queue})
+            for job_id, job in own.items():
+                if self._under_way.get(job_id) is job:
+                    del self._under_way[job_id]
+                    if job.since and not is_handed_back:
+                        self._lanes.add({job_id: job.since})
 
     def _begin_again(self) -> None:
         """Note that a batch goes on with other commands: it hangs on nothing."""
@@ -170,21 +211,22 @@ class CommandWorker:
     def _release(self, admitted: Sequence[Admitted]) -> None:
         """Let another batch have these jobs, unless commands have come for them: their decisions are recorded."""
         for job_id in by_job(admitted):
-            if not self._queues.get(job_id):
-                self._queues.pop(job_id, None)
+            if job_id in self._under_way and not self._under_way[job_id].since:
+                del self._under_way[job_id]
 
-    def _what_has_come(self, own: Mapping[str, list[Admitted]]) -> list[Admitted]:
+    def _what_has_come(self, own: Mapping[str, _UnderWay]) -> list[Admitted]:
         """Commands that have come for these jobs since their batch began, but for those that go alone now."""
-        found: list[Admitted] = []
-        for job_id, queue in own.items():
-            if self._queues.get(job_id) is not queue:
-                continue  # another batch has the job
-            if queue and self._goes_alone(job_id):
-                self._lanes.add({job_id: queue[:]})
-                queue.clear()
-            share = max(1, self._batch_limit - len(found))
-            found += queue[:share]
-            del queue[:share]
+        still = {job_id: job for job_id, job in own.items() if self._under_way.get(job_id) is job}
+        for job_id, job in still.items():
+            job.deciding = 0
+            if job.since and self._goes_alone(job_id):
+                self._lanes.add({job_id: job.since})
+                job.since = []
+        found = _in_turn([one for job in still.values() for one in job.since])
+        del found[max(self._batch_limit.now, sum(bool(job.since) for job in still.values())) :]
+        for job_id, taken in by_job(found).items():
+            still[job_id].deciding = len(taken)
+            del still[job_id].since[: len(taken)]
         return found
 
     def _goes_alone(self, job_id: str) -> bool:
@@ -200,6 +242,7 @@ class CommandWorker:
                 answers = await self._decider.attempt(requests)
         except Exception as error:  # noqa: BLE001  one job must not stop all others
             return await self._apart(admitted, error)
+        self._batch_limit.succeeded()
         self._took_s = asyncio.get_running_loop().time() - began_s
         decided = [(one, answer) for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Answer)]
         undecided = [one for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Undecided)]
@@ -211,6 +254,7 @@ class CommandWorker:
     async def _apart(self, admitted: Sequence[Admitted], error: Exception) -> bool:
         """Let each job go alone, unless nothing can be recorded at all: whose fault it is shows there."""
         self._metrics.database_retries.inc()
+        self._batch_limit.failed(error)
         if not isinstance(error, Conflict):
             _log.warning(
                 "a batch failed: its jobs go one by one",
@@ -256,6 +300,12 @@ def by_job(admitted: Sequence[Admitted]) -> dict[str, list[Admitted]]:
     for one in admitted:
         found.setdefault(one.request.job_id, []).append(one)
     return found
+
+
+def _in_turn(admitted: Sequence[Admitted]) -> list[Admitted]:
+    """Commands of one job after another, one each, again and again; those of a job in their order."""
+    turns = zip_longest(*by_job(admitted).values())
+    return [one for turn in turns for one in turn if one is not None]
 
 
 def _parts(admitted: Sequence[Admitted]) -> Sequence[Sequence[Admitted]]:

@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import pytest
 
-from bso.domain.commands import BeginTrial, RegisterJob, Request
+from bso.domain.commands import BeginTrial, DescribeJob, RegisterJob, Request
 from bso.domain.errors import BsoError
 from bso.domain.replies import Problem
 from bso.service.answers import Answer, Undecided
@@ -18,10 +19,11 @@ from bso.service.engine import Engine
 from bso.service.errors import SchemaMissing, StoreNotReady, StoreRefused, StoreUnavailable
 from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
 from bso.service.parked_jobs import InMemoryParkedJobs
+from bso.service.ports import Store
 from bso.service.records import SchemaState, SchemaStatus, StoredEvent
 from bso_broker.memory import MemoryBroker
 from bso_workers import bootstrap
-from tests.contract.storage.doubles import rule_that_takes
+from tests.contract.storage.doubles import HeldCommit, SteppedStore, rule_that_takes
 from tests.integration.workers.fixtures import Clock, RunWorker, running_worker
 from tests.integration.workers.recurrences import (
     HARDWARE,
@@ -321,8 +323,15 @@ async def test_the_same_command_again_gets_the_same_answer_and_no_new_events(
     assert await audit(memory_store, job) == 1
 
 
+@pytest.mark.parametrize(("batch_limit", "prefetch"), [(4, 16), (8, 8)])
 async def test_while_a_batch_waits_for_the_database_others_are_decided(
-    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+    memory_broker: MemoryBroker,
+    memory_store: InMemoryStore,
+    ask: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    batch_limit: int,
+    prefetch: int,
 ) -> None:
     gate = asyncio.Event()
 
@@ -333,7 +342,7 @@ async def test_while_a_batch_waits_for_the_database_others_are_decided(
             return await super().attempt(requests)
 
     monkeypatch.setattr(bootstrap, "Engine", Waiting)
-    async with running_worker(memory_broker, memory_store, batch_limit=4, prefetch=16):
+    async with running_worker(memory_broker, memory_store, batch_limit=batch_limit, prefetch=prefetch):
         waiting = [asyncio.create_task(register(ask, "far")) for _ in range(20)]
         await asyncio.sleep(0)  # noqa: TID251  all are sent first
         await register(ask, "near")
@@ -342,8 +351,63 @@ async def test_while_a_batch_waits_for_the_database_others_are_decided(
         ends = await asyncio.gather(*waiting, return_exceptions=True)
     busy = [end for end in ends if isinstance(end, AssertionError)]
     assert all("job_busy" in str(end) for end in busy)
-    assert len(declined) == len(busy) >= 20 - 4 - 8, "but for a batch, and half of what is prefetched"
+    assert len(declined) == len(busy) == 20 - prefetch // 2, "but for half of what is prefetched"
     assert await audit(memory_store, "far") == 0
+
+
+async def test_batches_are_filled_round_robin_over_the_jobs_and_keep_the_order_within_a_job(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[list[str]] = []
+
+    class Noting(Engine):
+        async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+            batches.append([request.command_id for request in requests])
+            return await super().attempt(requests)
+
+    monkeypatch.setattr(bootstrap, "Engine", Noting)
+    await memory_broker.declare()
+    names = [*(f"hot-{number}" for number in range(6)), "one-1", "two-1", "two-2"]
+    asked = [
+        asyncio.create_task(ask(name.partition("-")[0], DescribeJob(), command_id=command_id(name))) for name in names
+    ]
+    await eventually_async(lambda: len(memory_broker.wire.waiting) == len(names), what="commands that wait")
+    async with running_worker(memory_broker, memory_store, batch_limit=5, prefetch=32):
+        await asyncio.gather(*asked)
+    assert batches[0] == [command_id(name) for name in ("hot-0", "one-1", "two-1", "hot-1", "two-2")]
+    assert [one for batch in batches[1:] for one in batch] == [command_id(f"hot-{number}") for number in range(2, 6)]
+
+
+@pytest.mark.parametrize("costly", [True, False])
+async def test_too_much_cpu_and_a_slow_store_are_told_apart_in_readiness_and_logs(
+    memory_broker: MemoryBroker,
+    memory_store: InMemoryStore,
+    ask: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    costly: bool,
+) -> None:
+    used = memory_store if costly else SteppedStore(memory_store, HeldCommit())
+    words = "too much CPU" if costly else "the store did not answer within 0.2 s"
+    rule = rule_that_takes(0.15 if costly else 0.0, job_id="slow")
+
+    class Slow(Engine):
+        def __init__(self, store: Store, *args: Any, **options: Any) -> None:
+            super().__init__(used, *args, rule=rule, **options)
+
+    monkeypatch.setattr(bootstrap, "Engine", Slow)
+    async with running_worker(memory_broker, memory_store, database_timeout_s=0.2) as parts:
+        asking = [asyncio.create_task(ask("slow", DescribeJob())) for _ in range(2)]
+        await eventually_async(lambda: words in parts.readiness.reasons().get("transactions", ""), what="the reason")
+        (line,) = [record for record in caplog.records if getattr(record, "action", "") == "batch_failed"]
+        assert words in vars(line)["reason"]
+        for one in asking:
+            one.cancel()
+
+
+def command_id(name: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, name))
 
 
 async def test_facts_are_never_declined_and_a_worker_is_idle_when_its_batches_have_ended(

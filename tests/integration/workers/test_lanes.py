@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -12,10 +13,11 @@ from bso.domain.commands import BeginTrial, FinishTrial, Request
 from bso.domain.errors import BsoError
 from bso.domain.trial import Outcome
 from bso.service.answers import Answer, Undecided
-from bso.service.errors import Conflict, JobDamaged, StoreUnavailable
+from bso.service.errors import Conflict, DecidingTimedOut, JobDamaged, StoreTimedOut, StoreUnavailable
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted, Origin
+from bso_workers.batch_limit import BatchLimit
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.troubled_jobs import TroubledJobs
@@ -45,11 +47,12 @@ class Keeping:
 
 
 class Failing:
-    """A decider that raises the given errors, one a call, and answers after that."""
+    """A decider that raises the given errors, one a call, and answers after that; ``sizes`` are those of all calls."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.waited: list[bool] = []
+        self.sizes: list[int] = []
 
     async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         return list(self._answers(requests, waits=False))
@@ -59,9 +62,26 @@ class Failing:
 
     def _answers(self, requests: Sequence[Request], *, waits: bool) -> list[Answer]:
         self.waited.append(waits)
+        self.sizes.append(len(requests))
         if self.errors:
             raise self.errors.pop(0)
         return [Answer(request=request, reply=None) for request in requests]  # type: ignore[arg-type]
+
+
+class Locked(Failing):
+    """A decider of jobs whose locks others never release: those that wait for them wait for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[str] = []
+
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        raise Conflict("held")
+
+    async def execute(self, requests: Sequence[Request]) -> list[Answer]:
+        self.waiting.append(requests[0].job_id)
+        await asyncio.Event().wait()
+        return []
 
 
 def finish() -> Admitted:
@@ -69,8 +89,8 @@ def finish() -> Admitted:
     return admitted(Request(command_id=str(uuid.uuid4()), job_id="job", command=command))
 
 
-def command() -> Admitted:
-    return admitted(Request(command_id=str(uuid.uuid4()), job_id="job", command=BeginTrial(hardware=HARDWARE)))
+def command(job_id: str = "job") -> Admitted:
+    return admitted(Request(command_id=str(uuid.uuid4()), job_id=job_id, command=BeginTrial(hardware=HARDWARE)))
 
 
 def admitted(request: Request) -> Admitted:
@@ -82,15 +102,21 @@ class Scene:
     """Lanes over doubles; ``obstacle`` is what keeps everything from being recorded."""
 
     def __init__(
-        self, decider: Failing, *, settling: Exception | None = None, settlement: Keeping | None = None
+        self,
+        decider: Failing,
+        *,
+        settling: Exception | None = None,
+        settlement: Keeping | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.jobs = InMemoryParkedJobs(lambda: datetime.now(UTC))
         self.settlement = settlement or Keeping()
-        self.parking = self.worker()
+        self.parking = self.worker(clock)
         self.settled: list[str] = []
         self.handed_back: list[str | None] = []
         self.shut: list[BsoError] = []
         self.obstacle: BsoError | None = None
+        self.batch_limit = BatchLimit(10)
         self.settling = settling
         self.lanes = Lanes(
             decider=decider,
@@ -99,7 +125,8 @@ class Scene:
             blame=self.blame,
             shut=self.note_shut,
             hand_back=self.hand_back,
-            batch_limit=10,
+            batch_limit=self.batch_limit,
+            most_held=30,
         )
 
     def worker(self, clock: Callable[[], float] | None = None) -> TroubledJobs:
@@ -144,6 +171,65 @@ async def test_commands_of_a_job_come_out_in_their_order() -> None:
     assert scene.settled == [one.request.command_id for one in items]
 
 
+async def test_jobs_that_others_hold_are_parked_the_longest_held_first_when_their_commands_are_too_many() -> None:
+    decider = Locked()
+    scene = Scene(decider)
+    jobs = [f"job-{number}" for number in range(4)]
+    for job_id in jobs[:2]:
+        scene.lanes.add({job_id: [command(job_id) for _ in range(15)]})
+        await eventually_async(partial(_is_last, job_id, decider.waiting), what="a lane that waits")
+    assert await scene.jobs.all() == [], "both have room: all that they may"
+    scene.lanes.add({jobs[2]: [command(jobs[2]) for _ in range(15)]})
+    await eventually_async(lambda: jobs[0] not in scene.lanes, what="the end of the lane that waited longest")
+    scene.lanes.add({jobs[2]: [command(jobs[2])]})
+    await eventually_async(lambda: jobs[1] not in scene.lanes, what="the end of the next")
+    assert [job.job_id for job in await scene.jobs.all()] == jobs[:2]
+    assert jobs[2] in scene.lanes
+    assert len(scene.settlement.declined) == 30
+    await scene.lanes.close()
+
+
+def _is_last(job_id: str, jobs: Sequence[str]) -> bool:
+    return list(jobs[-1:]) == [job_id]
+
+
+async def test_what_waits_for_parked_jobs_is_one_lane_and_all_others_are_tried_once() -> None:
+    decider, now_s = Locked(), 0.0
+    scene = Scene(decider, clock=lambda: now_s)
+    jobs = [f"job-{number}" for number in range(6)]
+    for job_id in jobs:
+        await scene.parking.park(job_id, Conflict("held"))
+    now_s = 10.0
+    for job_id in jobs:
+        scene.lanes.add({job_id: [command(job_id)]})
+    await eventually_async(lambda: not any(job_id in scene.lanes for job_id in jobs[1:]), what="the end of the others")
+    assert decider.waiting == jobs[:1]
+    assert len(scene.settlement.declined) == 5
+    await scene.lanes.close()
+
+
+async def test_a_job_that_others_hold_again_and_again_is_not_parked_for_want_of_a_place_to_wait() -> None:
+    decider = Locked()
+    scene = Scene(decider)
+    for job_id in ("held-1", "held-2"):
+        scene.lanes.add({job_id: [command(job_id)]})
+    await eventually_async(lambda: len(decider.waiting) == 2, what="all places to wait taken")
+    tries = 0
+
+    async def attempt(requests: Sequence[Request]) -> list[Answer | Undecided]:
+        nonlocal tries
+        tries += 1
+        if tries < 12:
+            raise Conflict("held")
+        return [Answer(request=request, reply=None) for request in requests]  # type: ignore[arg-type]
+
+    decider.attempt = attempt  # type: ignore[method-assign]
+    await scene.go(one := command())
+    assert scene.settled == [one.request.command_id]
+    assert await scene.jobs.all() == []
+    await scene.lanes.close()
+
+
 async def test_what_was_over_in_the_meantime_parks_nobody() -> None:
     decider = Failing(*[StoreUnavailable("did not answer")] * 2)
     scene, one = Scene(decider), command()
@@ -151,6 +237,24 @@ async def test_what_was_over_in_the_meantime_parks_nobody() -> None:
     assert decider.waited == [False, True, True]
     assert scene.settled == [one.request.command_id]
     assert await scene.jobs.all() == []
+
+
+async def test_batches_shrink_after_each_timeout_and_grow_again_with_success() -> None:
+    timeouts = StoreTimedOut("did not answer"), DecidingTimedOut("too much CPU")
+    scene, items = Scene(decider := Failing(*timeouts)), [command() for _ in range(30)]
+    await scene.go(*items)
+    assert decider.sizes == [10, 5, 2, 3, 4, 5, 6, 7, 3]
+    assert scene.settled == [one.request.command_id for one in items]
+    assert scene.batch_limit.now == 9
+    assert scene.batch_limit.obstacle == "too much CPU"
+
+
+async def test_a_store_that_is_slow_is_an_obstacle_until_it_answers_again() -> None:
+    limit = BatchLimit(10)
+    limit.failed(StoreTimedOut("did not answer"))
+    assert limit.obstacle == "did not answer"
+    limit.succeeded()
+    assert limit.obstacle is None
 
 
 async def test_where_nothing_can_be_recorded_the_intake_is_shut_and_nobody_is_parked() -> None:

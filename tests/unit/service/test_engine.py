@@ -16,6 +16,7 @@ from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine, Patience
 from bso.service.errors import (
     Conflict,
+    DecidingTimedOut,
     JobDamaged,
     OutOfTime,
     SchemaMissing,
@@ -84,6 +85,13 @@ async def test_a_store_that_never_answers_is_given_up(store: InMemoryStore) -> N
     with pytest.raises(StoreUnavailable, match=r"did not answer within 0.2 s"):
         await frozen.execute([registration()])
     await ask(Engine(store), registration())
+
+
+async def test_a_transaction_whose_decisions_take_too_long_does_not_blame_the_store(store: InMemoryStore) -> None:
+    await ask(Engine(store), registration())
+    busy = Engine(store, rule=rule_that_takes(0.15, job_id=JOB), patience=replace(IMPATIENT, attempt_s=0.2))
+    with pytest.raises(DecidingTimedOut, match=r"did not end within 0.2 s, as decisions took 0.\d s: too much CPU"):
+        await busy.execute([beginning(), beginning()])
 
 
 async def test_a_command_that_cannot_be_stored_is_found_among_its_batch(store: InMemoryStore) -> None:
