@@ -77,7 +77,7 @@ class BrokerAddress:
     @property
     def login(self) -> str:
         """The user name; RabbitMQ checks it against the user_id of every message."""
-        return URL(self.url).user or "guest"
+        return login_of(self.url)
 
     @override
     def __str__(self) -> str:
@@ -89,6 +89,11 @@ class BrokerAddress:
         """The URL with heartbeat and a name for the management page, unless it already sets them."""
         url = URL(self.url)
         return url.update_query({"heartbeat": str(self.heartbeat_s), "name": name} | dict(url.query))
+
+
+def login_of(url: str) -> str:
+    """The user name in the address of a broker."""
+    return URL(url).user or "guest"
 
 
 class Connection(RobustConnection):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from bso_broker.connection import BrokerAddress, is_lost, whether_lost_or_not
 from bso_broker.consumer_session import ConsumerSession
@@ -32,6 +32,7 @@ class CommandConsumer:
         address: BrokerAddress,
         publishing: PublishingLink,
         *,
+        operators: Collection[str] = (),
         batch_limit: int = 32,
         prefetch: int = 128,
     ) -> None:
@@ -50,6 +51,7 @@ class CommandConsumer:
             return ConsumerSession(
                 address,
                 number=self._sessions,
+                believed=frozenset({address.login, *operators}),
                 prefetch=prefetch,
                 wake=self._arrived.set,
                 announce=self._link.announce,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
 import aiormq
 from aiormq.abc import DeliveredMessage
@@ -31,7 +31,8 @@ class ConsumerSession(BrokerSession):
     """A consuming channel; deliveries can be settled on it only while it lives.
 
     While it does, exchanges, queues and bindings are declared again and again: nothing else shows that a binding is
-    gone. ``obstacle`` is what keeps them from being as they must be; None: nothing.
+    gone. ``obstacle`` is what keeps them from being as they must be; None: nothing. ``believed`` are the logins that
+    are believed when they name a parked command's sender.
     """
 
     _channel: aiormq.Channel
@@ -42,12 +43,14 @@ class ConsumerSession(BrokerSession):
         address: BrokerAddress,
         *,
         number: int,
+        believed: Container[str],
         prefetch: int,
         wake: Callable[[], None],
         announce: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(address)
         self.number = number
+        self._believed = believed
         self.obstacle: BsoError | None = None
         self._announce = announce
         self._declaring: asyncio.Task[None] | None = None
@@ -124,7 +127,7 @@ class ConsumerSession(BrokerSession):
             await self._announce()
 
     async def _on_message(self, message: DeliveredMessage) -> None:
-        delivery = _delivery(message, session=self.number, login=self.address.login)
+        delivery = _delivery(message, session=self.number, believed=self._believed)
         self._has_come = True
         self._unsettled[delivery.tag] = None
         self._arrived.append(delivery)
@@ -204,7 +207,7 @@ class ConsumerSession(BrokerSession):
         self._wake()
 
 
-def _delivery(message: DeliveredMessage, *, session: int, login: str) -> Delivery:
+def _delivery(message: DeliveredMessage, *, session: int, believed: Container[str]) -> Delivery:
     properties = message.header.properties
     headers = properties.headers or {}
     count = headers.get("x-delivery-count")
@@ -216,7 +219,7 @@ def _delivery(message: DeliveredMessage, *, session: int, login: str) -> Deliver
         correlation_id=properties.correlation_id,
         user_id=properties.user_id,
         headers=headers,
-        parked_s=parked_for_s(properties.user_id, headers, login=login),
+        parked_s=parked_for_s(properties.user_id, headers, believed=believed),
         exchange=getattr(message.delivery, "exchange", None) or "",
         is_damaged=is_mended(message.header),
         discarded_bytes=discarded,

@@ -24,8 +24,9 @@ from bso_broker.underlay import Outgoing, discarded_bytes, open_channel, underla
 REASON_HEADER = "bso-reason"
 SENDER_HEADER = "bso-original-user"
 PARKED_HEADER = "bso-parked-s"
+CLAIMED_HEADER = "bso-claimed-user"
 DISCARDED_HEADER = "bso-discarded-bytes"
-_ADDED = (REASON_HEADER, SENDER_HEADER, PARKED_HEADER, DISCARDED_HEADER)
+_ADDED = (REASON_HEADER, SENDER_HEADER, PARKED_HEADER, CLAIMED_HEADER, DISCARDED_HEADER)
 _DEATH_HEADER = "x-first-death-reason"
 _ANSWER_TIMEOUT_S = 30.0
 
@@ -33,18 +34,28 @@ _ANSWER_TIMEOUT_S = 30.0
 def sender_of(delivery: Delivery, *, operators: Container[str] = ()) -> str | None:
     """Whose command this is: the login that published it, or, when it was requeued or parked, whose it was before.
 
-    Only operators, and workers that have parked it, are believed when they name somebody else.
+    Only operators, and workers that have parked it, are believed when they name somebody else. A requeued command may
+    have two such names: the login that parked it, and whose it was according to that login.
     """
     if delivery.parked_s:
         named = delivery.headers.get(SENDER_HEADER)
         return named if isinstance(named, str) else None
-    return named_sender(delivery.user_id, delivery.headers, operators)
+    sender = named_sender(delivery.user_id, delivery.headers, operators)
+    claimed = delivery.headers.get(CLAIMED_HEADER)
+    return (claimed or None) if sender in operators and isinstance(claimed, str) else sender
 
 
 def named_sender(user_id: str | None, headers: Headers, operators: Container[str]) -> str | None:
     """The user that a message's headers name, if an operator sent it, else the user that sent it."""
     named = headers.get(SENDER_HEADER)
     return named if user_id is not None and user_id in operators and isinstance(named, str) else user_id
+
+
+def claimed_sender(headers: Headers, *, sender: str | None) -> str | None:
+    """Whose a command is according to a login that has parked it; "": nobody's; None: it names none but ``sender``."""
+    parked = headers.get(PARKED_HEADER)
+    claimed = headers.get(SENDER_HEADER, "") if isinstance(parked, int) and parked > 0 else headers.get(CLAIMED_HEADER)
+    return claimed if isinstance(claimed, str) and claimed != (sender or "") else None
 
 
 async def set_aside(
@@ -61,6 +72,7 @@ async def set_aside(
             own_headers(delivery.headers)
             | {REASON_HEADER: reason}
             | sender_header(sender)
+            | _claimed_header(delivery.headers, sender)
             | ({DISCARDED_HEADER: delivery.discarded_bytes} if delivery.discarded_bytes else {})
         ),
     )
@@ -86,6 +98,11 @@ def _can_be_sent(name: str, value: object) -> bool:
 def sender_header(sender: str | None) -> dict[str, object]:
     """Whose command it is, as a header; none where that is unknown."""
     return {} if sender is None else {SENDER_HEADER: sender}
+
+
+def _claimed_header(headers: Headers, sender: str | None) -> dict[str, object]:
+    claimed = claimed_sender(headers, sender=sender)
+    return {} if claimed is None else {CLAIMED_HEADER: claimed}
 
 
 class DeadLetters:
@@ -180,7 +197,11 @@ class DeadLetters:
             reply_to=old.reply_to,
             user_id=self._address.login,
             delivery_mode=PERSISTENT,
-            headers=field_table(own_headers(letter.headers) | sender_header(letter.user_id)),
+            headers=field_table(
+                own_headers(letter.headers)
+                | sender_header(letter.user_id)
+                | _claimed_header(letter.headers, letter.user_id)
+            ),
         )
         async with self._deadline():
             channel, timeout_s = await underlay_channel_of(self._channel), self._address.confirm_timeout_s

@@ -6,6 +6,8 @@ back at once; and kept unsettled they would use up what the broker hands to a wo
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from pamqp.commands import Basic
 
 from bso_broker.dead_letters import PARKED_HEADER, own_headers, sender_header
@@ -44,7 +46,7 @@ async def park(link: PublishingLink, delivery: Delivery, *, sender: str | None, 
     await link.publish_command(message, exchange=PARKED, timeout_s=_TIMEOUT_S)
 
 
-def parked_for_s(user_id: str | None, headers: Headers, *, login: str) -> float:
-    """How long a message has been parked; 0 if never. Only the workers' own login is believed."""
+def parked_for_s(user_id: str | None, headers: Headers, *, believed: Container[str]) -> float:
+    """How long a message has been parked; 0 if never, or by a login that is not believed."""
     said = headers.get(PARKED_HEADER)
-    return float(said) if user_id == login and isinstance(said, int) and said > 0 else 0.0
+    return float(said) if user_id is not None and user_id in believed and isinstance(said, int) and said > 0 else 0.0

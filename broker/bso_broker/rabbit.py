@@ -49,7 +49,9 @@ class RabbitBroker:
 
     def command_consumer(self, *, batch_limit: int = 32, prefetch: int = 128) -> CommandConsumer:
         """For workers; it declares exchanges and queues itself whenever it connects."""
-        return CommandConsumer(self.address, self._publishing(), batch_limit=batch_limit, prefetch=prefetch)
+        return CommandConsumer(
+            self.address, self._publishing(), operators=self._operators, batch_limit=batch_limit, prefetch=prefetch
+        )
 
     def event_publisher(self) -> EventPublisher:
         """For workers."""

@@ -14,6 +14,7 @@ from bso.domain.replies import EpochJudged, Problem, TrialBegun
 from bso.replay.rebuild import rebuild
 from bso.storage import SqlStore, open_store
 from bso.storage.connections import PATIENT
+from bso_broker.rabbit import RabbitBroker
 from tests.faults.test_worker_killed import CRASHING
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
@@ -137,6 +138,32 @@ async def test_a_job_whose_row_is_damaged(scene: Scene, store: SqlStore, ask: Qu
     assert scene.dead_letters() == 0
 
 
+async def test_a_report_parked_for_longer_than_the_limit_is_a_dead_letter_and_is_recorded_when_requeued(
+    amqp_url: str, store: SqlStore, ask: Queue, start_worker: StartWorker
+) -> None:
+    worker = start_worker(park_limit_s=4.0).ready()  # it comes back after 5 s
+    job = new_job()
+    await register(ask, job)
+    trial = await begin(ask, job)
+    await execute(store, f"UPDATE job SET state = '[' WHERE job_id = '{job}'")
+    kept = await ask(job, report(trial, 1))
+    assert isinstance(kept, Problem)
+    assert kept.type == "kept"
+    await eventually_async(
+        lambda: worker.metric("bso_dead_letters_total", reason="park_limit") == 1, what="a dead letter"
+    )
+    await rebuild(store, job, rules=Rules())
+    await eventually_async(lambda: _begun(ask, job), what="a trial of the job that was mended")
+    assert (await store.trials(job))[0].reports == 0
+    async with RabbitBroker(amqp_url).dead_letters() as box:
+        (letter,) = await box.peek()
+        assert letter.reason == "park_limit: its job was in trouble for 4 s"
+        assert letter.user_id == "guest"
+        assert await box.requeue() == 1
+    await eventually_async(lambda: _has_report(store, job), what="the report that was requeued")
+    assert await audit(store, job) == 2
+
+
 async def test_events_that_cannot_be_read_keep_no_others_from_being_relayed(
     scene: Scene, store: SqlStore, ask: Queue
 ) -> None:
@@ -162,7 +189,11 @@ async def test_a_hot_job_under_three_workers_starves_nobody(
 
 
 async def _reports(store: SqlStore, scene: Scene) -> bool:
-    return (await store.trials(scene.harmed))[0].reports == 1
+    return await _has_report(store, scene.harmed)
+
+
+async def _has_report(store: SqlStore, job: str) -> bool:
+    return (await store.trials(job))[0].reports == 1
 
 
 async def _nothing_parked(store: SqlStore) -> bool:

@@ -12,7 +12,7 @@ from bso.schema.codec import decode_command
 from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso.schema.errors import UnsupportedSchema
 from bso_broker.addresses import is_reply_address
-from bso_broker.dead_letters import sender_of
+from bso_broker.dead_letters import claimed_sender, sender_of
 from bso_broker.messages import Delivery
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS
 
@@ -63,6 +63,8 @@ class Admission:
             return _too_large(delivery, sender)
         if delivery.exchange not in (COMMANDS, ""):
             return _astray(delivery, sender)
+        if not delivery.parked_s and claimed_sender(delivery.headers, sender=user) is not None:
+            return _parked_by_unknown_login(delivery, sender)
         if self.requires_user_id and user is None:
             return _anonymous(delivery, sender)
         if delivery.reply_to and not is_answerable:
@@ -122,6 +124,18 @@ def _forged(delivery: Delivery, sender: Origin) -> Undecidable:
     problem = Problem(type="forged_reply_address", title="The reply address is not the sender's own", detail=detail)
     reason = f"forged_reply_address: {detail}"
     return Undecidable(delivery=delivery, sender=sender, kind="forged_reply_address", reason=reason, problem=problem)
+
+
+def _parked_by_unknown_login(delivery: Delivery, sender: Origin) -> Undecidable:
+    login = sender.user
+    detail = (
+        f"expected a command parked by the workers' login or by an operator, got one that login {login!r} has parked "
+        f"for another; if it is a login of workers, add it to their operators (BSO_OPERATORS), restart them, and run "
+        "`bso dead-letters requeue`"
+    )
+    problem = Problem(type="parked_by_unknown_login", title="The command's sender is not certain", detail=detail)
+    reason = f"parked_by_unknown_login: {detail}"
+    return Undecidable(delivery=delivery, sender=sender, kind="parked_by_unknown_login", reason=reason, problem=problem)
 
 
 def _unreadable(delivery: Delivery, sender: Origin, error: Rejected) -> Undecidable:

@@ -19,7 +19,7 @@ from bso.service.log_epochs import LogWatch
 from bso.service.ports import Store
 from bso.storage import open_store
 from bso.storage.connections import ConnectionLimits
-from bso_broker.connection import BrokerAddress
+from bso_broker.connection import BrokerAddress, login_of
 from bso_broker.ports import Broker, CommandSource
 from bso_broker.rabbit import RabbitBroker
 from bso_workers.admission import Admission
@@ -233,6 +233,12 @@ def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:
     )
 
 
+def _admission(settings: WorkerSettings) -> Admission:
+    """Operators are believed, and so is the workers' own login: an operator may requeue what it had parked."""
+    believed = settings.operators | {login_of(settings.amqp_url)}
+    return Admission(operators=believed, requires_user_id=settings.require_user_id)
+
+
 def _command_worker(
     shared: _Shared, intake: Intake, parking: TroubledJobs, settlement: Settlement, batch_limit: BatchLimit
 ) -> CommandWorker:
@@ -240,7 +246,7 @@ def _command_worker(
     return CommandWorker(
         consumer=shared.consumer,
         decider=shared.engine,
-        admission=Admission(operators=settings.operators, requires_user_id=settings.require_user_id),
+        admission=_admission(settings),
         settlement=settlement,
         parking=parking,
         intake=intake,

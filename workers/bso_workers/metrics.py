@@ -11,6 +11,7 @@ REASONS = (
     "unsupported_schema",
     "no_user_id",
     "forged_reply_address",
+    "parked_by_unknown_login",
     "foreign_binding",
     "too_large",
     "poison",

@@ -51,7 +51,8 @@ class WorkerSettings(BaseModel):
         description="The most batch sizes that a job may have: with more, choices take longer.",
     )
     operators: frozenset[str] = Field(
-        default=frozenset(), description="Logins, separated by commas, that may change jobs they do not own."
+        default=frozenset(),
+        description="Logins, separated by commas, that may change jobs they do not own, and former logins of workers.",
     )
     require_user_id: bool = Field(
         default=False, description="Refuse commands that do not name their login: right where logins are separate."

@@ -7,7 +7,7 @@ import pytest
 
 from bso.domain.commands import RegisterJob, ReportEpoch, Request
 from bso.schema.codec import encode_command
-from bso_broker.dead_letters import SENDER_HEADER
+from bso_broker.dead_letters import CLAIMED_HEADER, PARKED_HEADER, SENDER_HEADER
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admission, Admitted, Undecidable
 from tests.integration.workers.recurrences import SPEC
@@ -78,6 +78,26 @@ def test_a_report_that_was_parked_is_recorded_and_not_judged() -> None:
     parked = replace(report, user_id="worker", headers={SENDER_HEADER: "alice"}, parked_s=5.0)
     verdict = admitted(SEPARATE, parked)
     assert (verdict.request.user, verdict.request.command) == ("alice", replace(command, is_journalled=True))
+
+
+PARKED = replace(COMMAND, user_id="former", headers={PARKED_HEADER: 5, SENDER_HEADER: "alice"})
+REQUEUED = replace(COMMAND, user_id="operator", headers={SENDER_HEADER: "former", CLAIMED_HEADER: "alice"})
+
+
+@pytest.mark.parametrize("delivery", [PARKED, REQUEUED, replace(PARKED, headers={PARKED_HEADER: 5})])
+def test_what_an_unknown_login_has_parked_is_refused_with_the_login_and_the_remedy(delivery: Delivery) -> None:
+    verdict = refused(SEPARATE, delivery)
+    assert (verdict.kind, verdict.sender.user, verdict.sender.reply_to) == ("parked_by_unknown_login", "former", None)
+    for word in ("'former'", "BSO_OPERATORS", "bso dead-letters requeue"):
+        assert word in verdict.reason
+
+
+def test_what_a_login_has_parked_is_its_senders_once_the_login_is_an_operator() -> None:
+    knowing = Admission(operators=frozenset({"operator", "former"}), requires_user_id=True)
+    verdict = admitted(knowing, REQUEUED)
+    assert (verdict.request.user, verdict.sender.reply_to) == ("alice", COMMAND.reply_to)
+    nobodys = replace(REQUEUED, headers={SENDER_HEADER: "former", CLAIMED_HEADER: ""})
+    assert admitted(replace(knowing, requires_user_id=False), nobodys).request.user is None
 
 
 def test_an_operator_sends_a_command_again_in_its_senders_name() -> None:

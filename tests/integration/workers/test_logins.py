@@ -2,7 +2,9 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from bso.schema.codec import encode_command
 from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
 from bso_broker.dead_letters import SENDER_HEADER
+from bso_broker.messages import DeadLetter
 from bso_broker.rabbit import RabbitBroker
 from tests.integration.broker.test_permissions import Logins, permitted
 from tests.integration.workers.fixtures import StartWorker, running_worker
@@ -96,6 +99,80 @@ async def test_a_dead_letter_that_an_operator_sends_again_is_still_its_senders(
             assert await box.requeue() == 1
         await sender.receive_reply()
     assert await owner_of(store, job) == "alice"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotation:
+    """The URLs of a training, of workers with a former login, and of workers with their login of today."""
+
+    alice: str
+    former: str
+    new: str
+    store: SqlStore
+
+    @asynccontextmanager
+    async def workers(self, *, operators: Sequence[str]) -> AsyncIterator[None]:
+        settings: dict[str, Any] = {"amqp_url": self.new, "require_user_id": True, "operators": operators}
+        async with (
+            RabbitBroker(self.new, operators=operators) as broker,
+            running_worker(broker, self.store, **settings),
+        ):
+            yield
+
+    async def park(self, sender: RawSender, job: str) -> None:
+        """Let workers with the former login park a registration."""
+        await sender.send(registration(job), user_id="alice")
+        async with RabbitBroker(self.former) as broker:
+            consumer = broker.command_consumer()
+            await consumer.start()
+            (delivery,) = await consumer.next_batch()
+            await consumer.park(delivery, sender="alice", pause_s=1.0)
+            await consumer.close()
+
+
+@pytest.fixture
+async def rotation(amqp_url: str, rabbitmq_management: Management, store: SqlStore) -> Rotation:
+    await RabbitBroker(amqp_url).declare()
+
+    def url_of(name: str) -> str:
+        return rabbitmq_management.add_user(amqp_url, name, "secret", configure=".*", write=".*", read=".*")
+
+    urls = {name: await asyncio.to_thread(url_of, name) for name in ("alice", "former", "new")}
+    return Rotation(**urls, store=store)
+
+
+async def test_what_workers_parked_under_a_former_login_is_decided_where_that_is_an_operator(
+    rotation: Rotation,
+) -> None:
+    job = new_job()
+    async with RawSender(rotation.alice, user="alice") as sender:
+        await rotation.park(sender, job)
+        async with rotation.workers(operators=["former"]):
+            await sender.receive_reply()
+    assert await owner_of(rotation.store, job) == "alice"
+
+
+async def test_what_workers_parked_under_an_unknown_login_is_a_dead_letter_until_the_login_is_an_operator(
+    amqp_url: str, rotation: Rotation
+) -> None:
+    job = new_job()
+    async with RawSender(rotation.alice, user="alice") as sender, RabbitBroker(amqp_url).dead_letters() as box:
+
+        async def letters() -> Sequence[DeadLetter]:
+            return await box.peek()
+
+        await rotation.park(sender, job)
+        for requeued in (0, 1):
+            async with rotation.workers(operators=[OPERATOR]):
+                assert await box.requeue() == requeued
+                await eventually_async(letters, what="a dead letter")
+            (letter,) = await letters()
+            assert (letter.user_id, letter.reason.partition(":")[0]) == ("former", "parked_by_unknown_login")
+        assert await rotation.store.job(job) is None
+        async with rotation.workers(operators=["former", OPERATOR]):
+            assert await box.requeue() == 1
+            await sender.receive_reply()
+    assert await owner_of(rotation.store, job) == "alice"
 
 
 async def test_a_queue_that_is_deleted_under_the_worker_is_made_again(
