@@ -16,6 +16,7 @@ from bso.replay.differences import precedes_log, profile_precedes_log, row_diffe
 from bso.replay.expected_rows import ExpectedRows, expected_rows
 from bso.replay.fold import Folding, LogBroken, LogPages, pages_of
 from bso.service.errors import Conflict, StoreLost
+from bso.service.ports import ParkedJobs
 from bso.service.serialization import recorded_from
 from bso.storage.job_logs import JobRows, LockedJob, RowChanges
 from bso.storage.rows import Row
@@ -25,6 +26,11 @@ _ATTEMPTS = 5
 
 class Rebuildable(LogPages, Protocol):
     """A store whose jobs can be locked and written."""
+
+    @property
+    def parked_jobs(self) -> ParkedJobs:
+        """The jobs whose commands cannot be decided for now."""
+        ...
 
     def locked_job(self, job_id: str) -> AbstractAsyncContextManager[LockedJob]:
         """Lock a job until the end of the block; what was not committed is undone."""
@@ -50,14 +56,16 @@ async def rebuild(store: Rebuildable, job_id: str, *, rules: Rules) -> Rebuilt:
     """Write what differs between a job's tables and its log, in one transaction that holds the job's lock.
 
     Rows that the log should have, and does not have, are deleted. Active trials keep their leases; one without gets
-    a new one by ``rules``. Raises LogBroken, and changes nothing then.
+    a new one by ``rules``. A parked job is parked no more. Raises LogBroken, and changes nothing then.
     """
     async for attempt in _retrying():
         with attempt:
             folding = Folding(job_id)
             await _fold(folding, store)  # most of the log, before others have to wait
             async with store.locked_job(job_id) as locked:
-                return await _rebuilt(locked, folding, rules, added=0)
+                rebuilt = await _rebuilt(locked, folding, rules, added=0)
+            await store.parked_jobs.recover([job_id])
+            return rebuilt
     raise AssertionError("tenacity returns or raises")
 
 
@@ -73,7 +81,9 @@ async def bring(log: LogPages, store: Rebuildable, job_id: str, *, rules: Rules)
                 added = 0
                 async for page in pages_of(log, job_id):
                     added += await locked.append(page)
-                return await _rebuilt(locked, Folding(job_id), rules, added=added)
+                rebuilt = await _rebuilt(locked, Folding(job_id), rules, added=added)
+            await store.parked_jobs.recover([job_id])
+            return rebuilt
     raise AssertionError("tenacity returns or raises")
 
 

@@ -65,19 +65,32 @@ async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, oth
         await foreign.lock([scene.harmed], creating=())
         kept = await ask(scene.harmed, report(scene.trial, 1), command_id=command_id)
         declined = await ask(scene.harmed, BeginTrial(hardware=HARDWARE))
+        assert [parked.job_id for parked in await store.parked_jobs.all()] == [scene.harmed]
         await load.progress(10)
     assert isinstance(kept, Problem)
     assert isinstance(declined, Problem)
     assert (kept.type, declined.type) == ("kept", "job_in_trouble")
     assert kept.is_retryable
     assert declined.is_retryable
-    assert (await store.parked_jobs.all())[0].job_id == scene.harmed
     await eventually_async(lambda: _reports(store, scene), what="the report that was kept")
     await eventually_async(lambda: _begun(ask, scene.harmed), what="a trial of the job that has recovered")
     await eventually_async(lambda: _nothing_parked(store), what="the job's recovery")
     assert await audit(store, scene.harmed) == 2
     assert await audit(store, scene.healthy) == load.trials
     assert scene.dead_letters() == 0
+
+
+async def test_a_job_recovers_although_no_command_comes_for_it(
+    scene: Scene, store: SqlStore, others: SqlStore, ask: Queue
+) -> None:
+    async with others.unit_of_work() as foreign:
+        await foreign.lock([scene.harmed], creating=())
+        declined = await ask(scene.harmed, BeginTrial(hardware=HARDWARE))
+        assert [parked.job_id for parked in await store.parked_jobs.all()] == [scene.harmed]
+    assert isinstance(declined, Problem)
+    await eventually_async(lambda: _nothing_parked(store), what="the job's recovery")
+    await eventually_async(lambda: scene.parked() == 0, what="that every worker knows of it")
+    assert not any(worker.lines("unforeseen_error") for worker in scene.workers)
 
 
 @pytest.mark.slow
@@ -131,6 +144,7 @@ async def test_a_job_whose_row_is_damaged(scene: Scene, store: SqlStore, ask: Qu
     lines = [line for worker in scene.workers for line in worker.lines("job_parked")]
     assert f"bso replay rebuild {scene.harmed}" in lines[0]["remedy"] or "upgrade" in lines[0]["reason"]
     await rebuild(store, scene.harmed, rules=Rules())
+    assert await _nothing_parked(store)
     await eventually_async(lambda: _begun(ask, scene.harmed), what="a trial of the job that was mended")
     await eventually_async(lambda: _nothing_parked(store), what="the job's recovery")
     assert await audit(store, scene.healthy) == load.trials

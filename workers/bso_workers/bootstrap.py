@@ -32,6 +32,7 @@ from bso_workers.metrics import Metrics
 from bso_workers.outbox import MARK_AFTER_S, EventOutbox
 from bso_workers.readiness import JOBS, WorkerReadiness
 from bso_workers.reaper import Reaper
+from bso_workers.recovery import Recovery
 from bso_workers.relay import Relay
 from bso_workers.settings import WorkerSettings
 from bso_workers.settlement import Settlement
@@ -45,6 +46,7 @@ STUCK_AFTER_S = 600.0
 """A batch under way for so long hangs on something that should have had a deadline: the process is not alive."""
 _CONNECTIONS = ConnectionLimits(pool_size=16, lock_wait_s=1.0)
 _ALONE_S = 5.0  # how long a job that goes alone is tried before it is parked
+_RECOVERY_S = 1.0  # between two looks for jobs in trouble whose pauses are over
 _HEARTBEAT_S = 4
 """RabbitMQ takes back what a frozen worker was handed after two to three times as long."""
 _CLOSE_TIMEOUT_S = 3.0
@@ -109,6 +111,7 @@ class WorkerParts:
     outbox: EventOutbox
     relay: Relay
     reaper: Reaper
+    recovery: Recovery
     readiness: WorkerReadiness
     metrics: Metrics
     unforeseen: UnforeseenErrors
@@ -122,6 +125,7 @@ class WorkerParts:
             "outbox": self.outbox.run,
             "relay": self.relay.run,
             "reaper": self.reaper.run,
+            "recovery": self.recovery.run,
             "readiness": self.readiness.watch,
         }
         loops = {part: partial(self.unforeseen.keep_up, part, loop) for part, loop in kept_up.items()}
@@ -130,7 +134,7 @@ class WorkerParts:
     async def drain(self, tasks: Tasks) -> None:
         """Take no more commands, finish those taken, publish what they led to; what is late stays with the broker."""
         self.readiness.report("worker", "draining")
-        for name in ("intake", "relay", "reaper"):
+        for name in ("intake", "relay", "reaper", "recovery"):
             tasks[name].cancel()
         try:
             async with asyncio.timeout(self.drain_timeout_s):
@@ -186,13 +190,15 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
         unforeseen=UnforeseenErrors(metrics),
     )
     intake = _intake(shared, parking)
+    worker = _command_worker(shared, intake, parking, settlement, batch_limit)
     return WorkerParts(
         consumer=consumer,
-        worker=_command_worker(shared, intake, parking, settlement, batch_limit),
+        worker=worker,
         intake=intake,
         outbox=shared.outbox,
         relay=relay,
         reaper=_reaper(shared, parking),
+        recovery=_recovery(shared, parking, worker),
         readiness=shared.readiness,
         metrics=metrics,
         unforeseen=shared.unforeseen,
@@ -269,6 +275,18 @@ def _reaper(shared: _Shared, parking: TroubledJobs) -> Reaper:
         waiting_commands=shared.consumer.ready_messages,
         lease_s=shared.settings.lease_s,
         interval_s=shared.settings.reaper_interval_s,
+    )
+
+
+def _recovery(shared: _Shared, parking: TroubledJobs, worker: CommandWorker) -> Recovery:
+    return Recovery(
+        store=shared.store,
+        decider=shared.engine,
+        parking=parking,
+        unforeseen=shared.unforeseen,
+        ready_for_s=shared.readiness.ready_for_s,
+        has_lane=worker.has_lane,
+        interval_s=min(_RECOVERY_S, shared.settings.check_interval_s),
     )
 
 

@@ -18,7 +18,7 @@ REASONS = (
     "park_limit",
 )
 """Why commands are set aside."""
-PARTS = ("intake", "outbox", "relay", "reaper", "readiness")
+PARTS = ("intake", "outbox", "relay", "reaper", "recovery", "readiness")
 """The loops that go on after an unforeseen error."""
 RESULTS = ("decided", "repeated", "problem", "poison")
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -82,6 +82,15 @@ class TroubledJobs:
         parked = self._parked.get(job_id)
         return 0.0 if parked is None else max(0.0, parked.retry_at_s - self._clock())
 
+    def due(self) -> Sequence[str]:
+        """The jobs in trouble whose pauses are over."""
+        return [job_id for job_id in self._parked if not self.pause_s(job_id)]
+
+    def begin_pause(self, job_id: str) -> None:
+        """Leave a job in trouble alone for as long as before, while it is tried."""
+        parked = self._parked[job_id]
+        parked.retry_at_s = self._clock() + parked.pause_s
+
     @property
     def obstacle(self) -> str | None:
         """That so many jobs are in trouble that it can hardly be their own; None: few are."""
@@ -127,9 +136,13 @@ class TroubledJobs:
 
     async def works(self, job_ids: Sequence[str]) -> None:
         """Commands of these jobs have been decided: what was parked is not any more. Raises BsoError."""
-        recovered = sorted(set(job_ids) & self._parked.keys())
         for job_id in job_ids:
             self._harmed.pop(job_id, None)
+        await self.recovered(job_ids)
+
+    async def recovered(self, job_ids: Sequence[str]) -> None:
+        """Commands of these jobs can be decided; whether rules fail over them is not known yet. Raises BsoError."""
+        recovered = sorted(set(job_ids) & self._parked.keys())
         if not recovered:
             return
         await self._jobs.recover(recovered)

@@ -106,6 +106,10 @@ class CommandWorker:
         began_s = min(self._batches.values(), default=None)
         return 0.0 if began_s is None else asyncio.get_running_loop().time() - began_s
 
+    def has_lane(self, job_id: str) -> bool:
+        """Whether commands of a job go alone just now."""
+        return job_id in self._lanes
+
     async def run(self) -> None:
         """Work until the consumer is drained or closed."""
         try:

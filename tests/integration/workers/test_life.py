@@ -179,26 +179,43 @@ async def test_a_taken_port_is_a_clear_error(store: SqlStore, start_worker: Star
     assert "BSO_HEALTH_PORT" in worker.lines("misconfigured")[0]["reason"]
 
 
-async def test_a_crashed_part_takes_the_process_down_and_says_why(
+async def test_a_command_loop_that_fails_takes_the_process_down_and_says_why(
     store: SqlStore, start_worker: StartWorker, tmp_path: Path
 ) -> None:
-    broken = tmp_path / "broken.py"
-    broken.write_text(
-        "import sys\n"
-        "from bso_workers import relay\n"
-        "from bso_workers.__main__ import main\n"
-        "class Broken(relay.Relay):\n"
-        "    async def relay(self):\n"
-        "        raise ZeroDivisionError('a bug')\n"
-        "import bso_workers.bootstrap as bootstrap\n"
-        "bootstrap.Relay = Broken\n"
-        "sys.exit(main())\n",
-        encoding="utf-8",
-    )
-    worker = start_worker(program=(str(broken),))
+    worker = start_worker(program=(str(_broken(tmp_path, "worker", "CommandWorker", "run")),))
     assert worker.wait() == 1
     (line,) = worker.lines("crashed")
     assert "ZeroDivisionError: a bug" in line["exception"]
+
+
+async def test_any_other_loop_that_fails_is_begun_again_and_counted_and_logged_once(
+    store: SqlStore, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    worker = start_worker(program=(str(_broken(tmp_path, "relay", "Relay", "relay")),))
+    await eventually_async(
+        lambda: worker.metric("bso_unforeseen_errors_total", part="relay") > 1, what="a loop that goes on"
+    )
+    (line,) = worker.lines("unforeseen_error")
+    assert "ZeroDivisionError: a bug" in line["exception"]
+    assert worker.process.poll() is None
+
+
+def _broken(folder: Path, module: str, class_name: str, method: str) -> Path:
+    """A worker program with a bug in one method."""
+    program = folder / "broken.py"
+    program.write_text(
+        "import sys\n"
+        f"from bso_workers import {module}\n"
+        "from bso_workers.__main__ import main\n"
+        f"class Broken({module}.{class_name}):\n"
+        f"    async def {method}(self):\n"
+        "        raise ZeroDivisionError('a bug')\n"
+        "import bso_workers.bootstrap as bootstrap\n"
+        f"bootstrap.{class_name} = Broken\n"
+        "sys.exit(main())\n",
+        encoding="utf-8",
+    )
+    return program
 
 
 def test_importing_every_module_needs_no_environment_and_no_network() -> None:
