@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import takewhile
 
 import structlog
@@ -130,7 +131,7 @@ class Lanes:
         """Answers to the first commands, one at least, however often that has to be tried; None: it was given up."""
         deadline = asyncio.timeout(None)
         try:
-            async with deadline:
+            async with deadline, self._counted(job_id, deadline):
                 return await self._tried_often(job_id, some, deadline)
         except BsoError as error:
             await self._give_up(job_id, error)
@@ -142,9 +143,6 @@ class Lanes:
             if len(some) > 1:
                 return await self._one_by_one(job_id, some)
             return [poisoned(some[0].request, f"{type(error).__name__}: {error}")]
-        finally:
-            if self._held.get(job_id) is deadline:
-                del self._held[job_id]
 
     async def _tried_often(
         self, job_id: str, some: Sequence[Admitted], deadline: asyncio.Timeout
@@ -177,6 +175,15 @@ class Lanes:
                 if may_wait and is_held:
                     self._hold(job_id, deadline)
             await asyncio.sleep(min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, took_s / 4)))
+
+    @asynccontextmanager
+    async def _counted(self, job_id: str, deadline: asyncio.Timeout) -> AsyncIterator[None]:
+        """Forget the deadline of a lane before it ends: none that is over can be moved."""
+        try:
+            yield
+        finally:
+            if self._held.get(job_id) is deadline:
+                del self._held[job_id]
 
     def _hold(self, job_id: str, deadline: asyncio.Timeout) -> None:
         """Count the lane of a job among those that hold commands, unless it has just been ended for that."""

@@ -22,7 +22,7 @@ from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.troubled_jobs import TroubledJobs
 from tests.integration.workers.recurrences import HARDWARE
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 
 
 class Keeping:
@@ -187,6 +187,27 @@ async def test_jobs_that_others_hold_are_parked_the_longest_held_first_when_thei
     assert jobs[2] in scene.lanes
     assert len(scene.settlement.declined) == 30
     await scene.lanes.close()
+
+
+async def test_there_is_room_to_make_while_the_job_of_another_lane_is_being_parked() -> None:
+    scene = Scene(Failing(*[Conflict("held")] * 1000))
+    is_parking, may_go_on = asyncio.Event(), asyncio.Event()
+    park = scene.jobs.park
+
+    async def slowly(job_id: str, *, reason: str, pause_s: float) -> None:
+        is_parking.set()
+        await may_go_on.wait()
+        await park(job_id, reason=reason, pause_s=pause_s)
+
+    scene.jobs.park = slowly  # type: ignore[method-assign]
+    scene.lanes.add({"one": [command("one") for _ in range(20)]})
+    async with asyncio.timeout(PATIENCE_S):
+        await is_parking.wait()
+    scene.lanes.add({"one": [command("one") for _ in range(20)], "two": [command("two")]})
+    may_go_on.set()
+    await eventually_async(lambda: not ("one" in scene.lanes or "two" in scene.lanes), what="the end of both lanes")
+    assert {job.job_id for job in await scene.jobs.all()} == {"one", "two"}
+    assert (len(scene.settlement.declined), scene.settled) == (41, [])
 
 
 def _is_last(job_id: str, jobs: Sequence[str]) -> bool:
