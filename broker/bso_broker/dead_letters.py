@@ -42,7 +42,8 @@ def sender_of(delivery: Delivery, *, operators: Container[str] = ()) -> str | No
         return named if isinstance(named, str) else None
     sender = named_sender(delivery.user_id, delivery.headers, operators)
     claimed = delivery.headers.get(CLAIMED_HEADER)
-    return (claimed or None) if sender in operators and isinstance(claimed, str) else sender
+    is_believed = sender is not None and sender in operators
+    return (claimed or None) if is_believed and isinstance(claimed, str) else sender
 
 
 def named_sender(user_id: str | None, headers: Headers, operators: Container[str]) -> str | None:

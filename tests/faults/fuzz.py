@@ -15,6 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ from tests.integration.workers.recurrences import HARDWARE, SPEC
 from tests.servers import eventually_async
 
 MOST_MEMORY_KB = 300_000
+LONGEST_STALL_S = 30.0
 _IN_FLIGHT = 500
+_MOST_WAITING = 1000
 _UUID_LENGTH = 36
 _NONSENSE: Sequence[Any] = (
     *(None, True, -1, 0, 1e308, -1e-308, 10**30, [], {}, [[[[]]]], {"a": {"b": {}}}, [1] * 500),
@@ -70,6 +73,9 @@ async def _fuzzed(pair: Pair, seed: int, messages: int) -> dict[str, Any]:
     unexpected = [*result.unexpected]
     if max(peaks_kb) > MOST_MEMORY_KB:
         unexpected.append(f"a worker took {max(peaks_kb)} kB of memory, at most {MOST_MEMORY_KB} were expected")
+    stall_s = stage.ledger.others_stall_s(since_s=stage.struck_s, until_s=stage.recovered_s)
+    if stall_s > LONGEST_STALL_S:
+        unexpected.append(f"others waited for {stall_s:.1f} s, at most {LONGEST_STALL_S:g} s were expected")
     if poison:
         unexpected.append(f"rules failed over {poison:g} messages")
     return {
@@ -77,13 +83,13 @@ async def _fuzzed(pair: Pair, seed: int, messages: int) -> dict[str, Any]:
         "messages": messages,
         "answers": dict(answers.most_common()),
         "peaks_kb": peaks_kb,
-        "others_stall_s": round(stage.ledger.others_stall_s(since_s=stage.struck_s, until_s=stage.recovered_s), 3),
+        "others_stall_s": round(stall_s, 3),
         "unexpected": unexpected,
     }
 
 
 async def _flood(stage: Stage, messages: int) -> Counter[str]:
-    """Send all messages, as fast as the broker confirms them; what was answered, by kind.
+    """Send all messages, while few wait in the queue of commands; what was answered, by kind.
 
     Whatever can be answered must be: what names our queue and a correlation of its own, and does not expire.
     """
@@ -102,9 +108,17 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
 
         await replies.consume(on_reply, no_ack=True)
         exchange = await channel.get_exchange(COMMANDS, ensure=False)
+        counter = await connection.channel()
+
+        async def waits_at_most(messages: int) -> bool:
+            queue = await counter.declare_queue(COMMAND_QUEUE, passive=True)
+            return (queue.declaration_result.message_count or 0) <= messages
+
         free = asyncio.Semaphore(_IN_FLIGHT)
         async with asyncio.TaskGroup() as group:
             for number in range(messages):
+                if number % _IN_FLIGHT == 0:
+                    await eventually_async(partial(waits_at_most, _MOST_WAITING), timeout_s=600.0, what="a short queue")
                 await free.acquire()
                 message = _message(rng, replies.name)
                 is_own = message.reply_to == replies.name and len(message.correlation_id or "") == _UUID_LENGTH
@@ -113,12 +127,7 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
                 group.create_task(_send(exchange, message, free))
                 if number % 20_000 == 0:
                     sys.stderr.write(f"{number} sent, {sum(answers.values())} answered\n")
-        counter = await connection.channel()
-
-        async def is_empty() -> bool:
-            return not (await counter.declare_queue(COMMAND_QUEUE, passive=True)).declaration_result.message_count
-
-        await eventually_async(is_empty, timeout_s=600.0, what="an empty queue of commands")
+        await eventually_async(partial(waits_at_most, 0), timeout_s=600.0, what="an empty queue of commands")
         try:
             await eventually_async(lambda: not unanswered, what="answers")
         except AssertionError:

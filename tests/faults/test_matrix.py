@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.matrix.__main__ import left_out
 from tests.faults.matrix.pair import Pair, running_pair
-from tests.faults.matrix.scenario import Scenario, all_scenarios, played
+from tests.faults.matrix.result import Result
+from tests.faults.matrix.scenario import RECOVERED_S, Scenario, all_scenarios, judge, played
 
 BROKEN = str(Path(__file__).with_name("broken_worker.py"))
 SMOKE = [one for one in all_scenarios().values() if one.is_smoke]
@@ -26,6 +28,36 @@ def test_a_scenario_loses_doubles_and_contradicts_nothing(pair: Pair, scenario: 
     assert result.not_run is None
     assert result.is_sound, result.unexpected
     assert result.acknowledged > 50
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), [("docs/guarantees.md", "the {} scenarios"), ("CHANGELOG.md", "of {} faults")]
+)
+def test_a_page_says_how_many_scenarios_there_are(page: str, words: str) -> None:
+    text = " ".join((Path(__file__).parents[2] / page).read_text(encoding="utf-8").split())
+    assert words.format(len(all_scenarios())) in text
+
+
+def test_what_takes_far_longer_than_promised_fails_also_where_slowness_does_not() -> None:
+    verdicts = []
+    for stall_s in (0.5, 1.5, 5.9, 6.1):
+        result = Result(scenario="any", seed=1, broker="", database="", promises={"others_stall_s": 1.0})
+        judge(result, {"others_stall_s": stall_s})
+        verdicts.append((result.is_sound, len(result.broken_promises)))
+    assert verdicts == [(True, 0), (True, 1), (True, 1), (False, 0)]
+
+
+def test_a_build_in_which_others_wait_for_a_minute_after_the_fault_is_noticed() -> None:
+    result = Result(scenario="any", seed=1, broker="", database="", promises={"recovery_s": RECOVERED_S})
+    judge(result, {"recovery_s": 61.0})
+    assert not result.is_sound
+
+
+def test_scenarios_that_are_not_chosen_are_named_in_the_file(pair: Pair) -> None:
+    everything = list(all_scenarios().values())
+    (left,) = left_out(everything[2:], pair, seed=1)
+    assert left.not_run == f"not chosen: {everything[0].name}, {everything[1].name}"
+    assert left_out(everything, pair, seed=1) == []
 
 
 def test_a_build_that_acknowledges_before_it_commits_is_noticed(pair: Pair) -> None:

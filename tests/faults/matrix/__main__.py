@@ -37,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = _played(chosen, pair, seed, options)
         first = [result for result in results if options.again and not result.is_sound]
         results += [_play(all_scenarios()[one.scenario], pair, seed + 1, MODULE) for one in first]
-    _write(options.out, results, is_added=options.add)
+    _write(options.out, [*results, *left_out(chosen, pair, seed)], is_added=options.add)
     failed = [result.scenario for result in results if not result.is_sound and result not in first]
     slow = [result.scenario for result in results if result.broken_promises]
-    left_out = [result.scenario for result in results if result.not_run]
+    not_run = [result.scenario for result in results if result.not_run]
     _say(
-        f"{len(results) - len(left_out)} scenarios, {len(failed)} failed {failed or ''}, {len(slow)} slower than "
-        f"promised {slow or ''}, {len(left_out)} not run {left_out or ''}; {options.out}"
+        f"{len(results) - len(not_run)} scenarios, {len(failed)} failed {failed or ''}, {len(slow)} slower than "
+        f"promised {slow or ''}, {len(not_run)} not run {not_run or ''}; {options.out}"
     )
     return 1 if failed or (slow and options.strict) else 0
 
@@ -89,6 +89,15 @@ def _chosen(options: argparse.Namespace) -> list[Scenario]:
     if options.scenario:
         return [all_scenarios()[name] for name in options.scenario]
     return [one for one in all_scenarios().values() if one.is_smoke or not options.smoke]
+
+
+def left_out(chosen: Sequence[Scenario], pair: Pair, seed: int) -> list[Result]:
+    """One entry for all scenarios that the options leave out; none where they leave none out."""
+    names = [name for name, one in all_scenarios().items() if one not in chosen]
+    if not names:
+        return []
+    why = f"not chosen: {', '.join(names)}"
+    return [Result(scenario="others", seed=seed, broker=pair.broker_name, database=pair.database_name, not_run=why)]
 
 
 def _write(path: Path, results: Sequence[Result], *, is_added: bool) -> None:

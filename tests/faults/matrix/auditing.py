@@ -66,7 +66,7 @@ async def audit(stage: Stage, result: Result, *, dead_letters: int = 0, forgets_
     _duplicates(log, result)
     _beliefs(stage, log, result)
     await _tables(stage, result)
-    await _outside(stage, log, result, dead_letters=dead_letters, forgets_events=forgets_events)
+    await _outside(stage, log, result, dead_letters=dead_letters + stage.dead_letters, forgets_events=forgets_events)
     _processes(stage, result)
     result.unexpected += stage.surprises + stage.ledger.surprises
 

@@ -22,9 +22,12 @@ from tests.faults.matrix.pair import of_three_nodes
 from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage
 from tests.integration.broker.test_broker_failures import settled_down
+from tests.integration.workers.recurrences import HARDWARE
+from tests.servers import eventually_async
 from tools.private_servers import RabbitMQ
 
 _SHORT_TRAININGS = 24
+_ASTRAY = 50
 
 
 @scenario("SIGKILL of the broker, which is away for 3 s", needs_private=True, strikes_for_s=2.0)
@@ -125,7 +128,7 @@ async def event_exchange_deleted(stage: Stage) -> None:
         await stage.progress(50)
 
 
-@scenario("the command exchange is deleted, then its binding", strikes_for_s=1.0)
+@scenario("the command exchange is deleted, then its binding", strikes_for_s=1.0, promises={"recovery_s": 35.0})
 async def command_exchange_deleted(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
@@ -135,6 +138,26 @@ async def command_exchange_deleted(stage: Stage) -> None:
         for binding in await management_request(stage, "GET", path):
             await management_request(stage, "DELETE", f"{path}/{binding['properties_key']}")
         await stage.progress(30)
+
+
+@scenario("somebody binds the command queue to another exchange, and 50 commands come by it")
+async def foreign_binding(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault(), await aio_pika.connect(stage.amqp_url) as connection:
+        channel = await connection.channel()
+        exchange = await channel.get_exchange("amq.fanout")
+        queue = await channel.get_queue(COMMAND_QUEUE, ensure=False)
+        await queue.bind(exchange)
+        for _ in range(_ASTRAY):
+            begin = Request(command_id=str(uuid.uuid4()), job_id=stage.harmed, command=BeginTrial(hardware=HARDWARE))
+            await exchange.publish(aio_pika.Message(encode_command(begin), message_id=begin.command_id), "")
+        stage.dead_letters = _ASTRAY
+        await eventually_async(lambda: _astray(stage) == _ASTRAY, what="50 dead letters")
+        await queue.unbind(exchange)
+
+
+def _astray(stage: Stage) -> float:
+    return sum(worker.metric("bso_dead_letters_total", reason="foreign_binding") for worker in stage.living)
 
 
 @scenario("a job is damaged while its commands cannot be parked: the exchange is deleted, then the queues are full")
@@ -197,6 +220,18 @@ async def broker_far(stage: Stage) -> None:
         proxy.delay(0.15)
         await stage.pause(20.0)
         proxy.restore()
+
+
+@scenario("300 ms to the broker and back, and to the database and back, for 20 s")
+async def both_servers_far(stage: Stage) -> None:
+    proxies = [await stage.proxied(url) for url in (stage.amqp_url, stage.database_url)]
+    await stage.begin(amqp_url=proxies[0].url, database_url=proxies[1].url)
+    async with stage.fault():
+        for proxy in proxies:
+            proxy.delay(0.15)
+        await stage.pause(20.0)
+        for proxy in proxies:
+            proxy.restore()
 
 
 def _server(stage: Stage) -> RabbitMQ:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlalchemy as sa
+
 from bso.domain.decide import Rules
 from bso.replay.rebuild import rebuild
 from tests.faults.matrix.scenario import scenario
@@ -19,6 +21,27 @@ async def row_locked(stage: Stage) -> None:
     async with stage.fault(), stage.store.unit_of_work() as foreign:
         await foreign.lock([stage.harmed], creating=())
         await stage.pause(20.0)
+
+
+@scenario(
+    "somebody else's session holds the rows of 24 jobs for 20 s, each with two lanes",
+    promises=_AT_ONCE,
+    strikes_for_s=19.0,
+)
+async def many_rows_locked(stage: Stage) -> None:
+    await stage.begin()
+    harmed = await stage.harm_more(24, lanes=2)
+    async with stage.fault(), stage.store.unit_of_work() as foreign:
+        await foreign.lock(harmed, creating=())
+        await stage.pause(20.0)
+
+
+@scenario("somebody else's session holds the epoch of the log for 15 s", promises=_AT_ONCE)
+async def log_epoch_locked(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault(), stage.store.engine.begin() as foreign:
+        await foreign.execute(sa.text("SELECT * FROM bso_log_epoch FOR UPDATE"))
+        await stage.pause(15.0)
 
 
 @scenario("the row of one job says less than its log", promises=_AT_ONCE, strikes_for_s=4.0)

@@ -27,7 +27,7 @@ async def calm(stage: Stage) -> None:
         await stage.progress(500)
 
 
-@scenario("twelve SIGKILLs among three workers; each is replaced", is_smoke=True)
+@scenario("twelve SIGKILLs among three workers; each is replaced", is_smoke=True, promises={"others_stall_s": 4.0})
 async def workers_killed(stage: Stage) -> None:
     await stage.begin(workers=3)
     async with stage.fault():
@@ -39,12 +39,19 @@ async def workers_killed(stage: Stage) -> None:
 
 @scenario("workers killed at a chosen line: before and after the commit, after the reply, after parking")
 async def workers_killed_at_a_line(stage: Stage) -> None:
-    await stage.begin()
+    await stage.begin(lanes=4)  # some of them are about to report, which is what is parked
     async with stage.fault():
         for moment in ("before_commit", "after_commit", "after_reply"):
-            doomed = stage.worker(program=(CRASHING, moment))
-            stage.ended_on_purpose.append(doomed)
-            await asyncio.to_thread(doomed.wait)
+            await _doom(stage, moment)
+        async with stage.store.unit_of_work() as foreign:
+            await foreign.lock([stage.harmed], creating=())
+            await _doom(stage, "after_parking")
+
+
+async def _doom(stage: Stage, moment: str) -> None:
+    doomed = stage.worker(program=(CRASHING, moment))
+    stage.ended_on_purpose.append(doomed)
+    await asyncio.to_thread(doomed.wait)
 
 
 @scenario("all workers away for 15 s", strikes_for_s=14.0)

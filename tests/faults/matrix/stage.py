@@ -36,7 +36,10 @@ _QUICK = {"relay_interval_s": 1.0, "relay_age_s": 2.0}
 
 @dataclass(kw_only=True)
 class Stage:
-    """What a scenario plays on. ``harmed`` is the job that it may harm; all others are others."""
+    """What a scenario plays on. ``harmed`` is the job that it may harm; all others are others.
+
+    ``dead_letters``: so many does the scenario lead to.
+    """
 
     pair: Pair
     rng: random.Random
@@ -57,6 +60,7 @@ class Stage:
     recovered_s: float = 0.0
     harmed_recovered_s: float = 0.0
     forgotten_until_s: float = 0.0
+    dead_letters: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     surprises: list[str] = field(default_factory=list)
     _cleaning: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -268,6 +272,16 @@ class Stage:
             lane.pause_s = 0.0
         self.run([*more])
         self.lanes += more
+
+    async def harm_more(self, jobs: int, *, lanes: int) -> Sequence[str]:
+        """Register so many more jobs that the scenario may harm, and start their lanes."""
+        more = new_jobs(self.rng, jobs)
+        for job_id in more:
+            own = list(lanes_of(job_id, self.sender, at_once=lanes, is_others=False))
+            await own[0].register()
+            self.lanes += own
+            self.run(own)
+        return more
 
     async def answered_within(self, seconds: float) -> int:
         """How many commands of lanes are answered in this time."""
