@@ -25,6 +25,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _AT_ONCE_S = 0.1  # so long a job that others hold is tried without waiting for its lock
 _LONGEST_TRY_S = 5.0  # then such a job is parked
+_GRACE_S = 0.5  # so long it is tried on when others need its room: other workers' batches hold a job for less
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.5  # between tries; in between, a quarter of the time that they took so far
 _WAITING, _PROBING, _RUNNING = 2, 1, 2  # lanes that wait for a lock, try a parked job, run: each with a connection
 _OF_THE_JOB = (Conflict, JobDamaged, PolicyMissing, StateTooNew)
@@ -36,7 +37,7 @@ class Lanes:
     """At most one lane a job; while there is one, all commands of the job go through it, in their order.
 
     Lanes of jobs that others hold have at most ``most_held`` commands together, so that others find room in the
-    prefetch: beyond that, the jobs that have been held longest are parked at once.
+    prefetch: beyond that, the jobs that have been held longest are parked within half a second.
 
     ``settle`` answers what was decided; ``blame`` says what keeps the database from being written, None: nothing, so
     that the job is to blame; ``shut`` stops the intake then. ``hand_back`` lets deliveries come again.
@@ -186,18 +187,18 @@ class Lanes:
                 del self._held[job_id]
 
     def _hold(self, job_id: str, deadline: asyncio.Timeout) -> None:
-        """Count the lane of a job among those that hold commands, unless it has just been ended for that."""
+        """Count the lane of a job among those that hold commands, unless its end for that is near."""
         if deadline.when() is None:
             self._held.setdefault(job_id, deadline)
             self._make_room()
 
     def _make_room(self) -> None:
         held = sum(map(self.waiting, self._held))
-        while held > self._most_held:
+        while held > self._most_held and len(self._held) > 1:  # a job alone may only be a busy one
             job_id, deadline = next(iter(self._held.items()))
             held -= self.waiting(job_id)
             del self._held[job_id]
-            deadline.reschedule(asyncio.get_running_loop().time())
+            deadline.reschedule(asyncio.get_running_loop().time() + _GRACE_S)
 
     async def _one_by_one(self, job_id: str, some: Sequence[Admitted]) -> Sequence[Answer] | None:
         found: list[Answer] = []

@@ -189,6 +189,24 @@ async def test_jobs_that_others_hold_are_parked_the_longest_held_first_when_thei
     await scene.lanes.close()
 
 
+async def test_a_job_with_many_commands_is_not_parked_for_their_number_alone() -> None:
+    decider, is_released = Locked(), asyncio.Event()
+
+    async def execute(requests: Sequence[Request]) -> list[Answer]:
+        decider.waiting.append(requests[0].job_id)
+        await is_released.wait()
+        return [Answer(request=request, reply=None) for request in requests]  # type: ignore[arg-type]
+
+    decider.execute = execute  # type: ignore[method-assign]
+    scene = Scene(decider)
+    scene.lanes.add({"job": [command() for _ in range(31)]})
+    await eventually_async(lambda: len(decider.waiting) > 0, what="a lane that waits")
+    assert scene.lanes._held["job"].when() is None, "no deadline"
+    is_released.set()
+    await eventually_async(lambda: "job" not in scene.lanes, what="the end of the lane")
+    assert (len(scene.settled), await scene.jobs.all()) == (31, [])
+
+
 async def test_there_is_room_to_make_while_the_job_of_another_lane_is_being_parked() -> None:
     scene = Scene(Failing(*[Conflict("held")] * 1000))
     is_parking, may_go_on = asyncio.Event(), asyncio.Event()
