@@ -53,7 +53,7 @@ class Recovery:
     async def try_again(self) -> None:
         """Try the jobs whose pauses are over, one after another."""
         for job_id in self._parking.due():
-            if self._ready_for_s() and not self._has_lane(job_id):
+            if self._parking.is_due(job_id) and self._ready_for_s() and not self._has_lane(job_id):
                 await self._try(job_id)
 
     async def _try(self, job_id: str) -> None:

@@ -84,7 +84,11 @@ class TroubledJobs:
 
     def due(self) -> Sequence[str]:
         """The jobs in trouble whose pauses are over."""
-        return [job_id for job_id in self._parked if not self.pause_s(job_id)]
+        return [job_id for job_id in self._parked if self.is_due(job_id)]
+
+    def is_due(self, job_id: str) -> bool:
+        """Whether a job is in trouble, and its pause over."""
+        return job_id in self._parked and not self.pause_s(job_id)
 
     def begin_pause(self, job_id: str) -> None:
         """Leave a job in trouble alone for as long as before, while it is tried."""

@@ -1,6 +1,6 @@
 """Jobs in trouble for which no command comes; in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -28,9 +28,12 @@ class Troubled:
         self._engine = engine
         self.error: Exception | None = None
         self.tries = 0
+        self.on_try: Callable[[], Awaitable[None]] | None = None
 
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
         self.tries += 1
+        if self.on_try is not None:
+            await self.on_try()
         if self.error is not None:
             raise self.error
         return await self._engine.execute(requests)
@@ -124,6 +127,15 @@ async def test_a_job_is_not_tried_beside_its_commands_nor_by_a_worker_that_is_no
     scene.lanes.clear()
     scene.ready_for_s = 0.0
     assert await scene.tries(for_s=60) == 0
+
+
+async def test_a_job_that_recovers_while_another_is_tried_is_left_alone(scene: Scene) -> None:
+    jobs = [await scene.new_job(), await scene.new_job()]
+    for job in jobs:
+        await scene.parking.park(job, JobDamaged("damaged"))
+    scene.decider.on_try = lambda: scene.parking.works(jobs)
+    assert await scene.tries(for_s=60) == 1
+    assert await scene.parked() == []
 
 
 async def test_a_store_that_is_away_is_no_trouble_of_a_job(scene: Scene) -> None:
