@@ -33,7 +33,10 @@ class Away:
 
 url, answers, nights = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 for night in range(nights):
-    spec = JobSpec(job_id="nightly", batch_sizes=[8, 16], default_batch_size=8, target_metric=0.9, max_epochs=3)
+    # Costs are real seconds: without a bound no slow night is stopped, and none waits for an answer to its next trial.
+    spec = JobSpec(
+        job_id="nightly", batch_sizes=[8, 16], default_batch_size=8, target_metric=0.9, max_epochs=3, beta_knob=None
+    )
     bso = BatchSizeOptimizer(spec, url=url, transport=Away(url, answers), unreachable_timeout=60.0 if answers else 0.1)
     for trial in bso.trials():
         with trial:

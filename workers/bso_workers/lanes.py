@@ -54,6 +54,7 @@ class Lanes:
         hand_back: Callable[[Sequence[Delivery]], Awaitable[None]],
         batch_limit: BatchLimit,
         most_held: int,
+        grace_s: float = _GRACE_S,
     ) -> None:
         self._decider = decider
         self._parking = parking
@@ -63,6 +64,7 @@ class Lanes:
         self._hand_back = hand_back
         self._batch_limit = batch_limit
         self._most_held = most_held
+        self._grace_s = grace_s
         self._waiting = asyncio.Semaphore(_WAITING)
         self._probing = asyncio.Semaphore(_PROBING)
         self._running = asyncio.Semaphore(_RUNNING)
@@ -198,7 +200,7 @@ class Lanes:
             job_id, deadline = next(iter(self._held.items()))
             held -= self.waiting(job_id)
             del self._held[job_id]
-            deadline.reschedule(asyncio.get_running_loop().time() + _GRACE_S)
+            deadline.reschedule(asyncio.get_running_loop().time() + self._grace_s)
 
     async def _one_by_one(self, job_id: str, some: Sequence[Admitted]) -> Sequence[Answer] | None:
         found: list[Answer] = []
