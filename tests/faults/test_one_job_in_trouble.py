@@ -115,6 +115,11 @@ async def test_a_worker_dies_between_parking_a_command_and_acknowledging_it(
     assert heir.metric("bso_dead_letters_total") == 0
 
 
+_ZERO_DATE = (
+    "SET sql_mode = ''; UPDATE trial SET lease_expires_at = '0000-00-00' WHERE job_id = '{job}'; SET sql_mode = DEFAULT"
+)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -122,8 +127,7 @@ async def test_a_worker_dies_between_parking_a_command_and_acknowledging_it(
         "DELETE FROM job WHERE job_id = '{job}'",
         "UPDATE job SET state = '[' WHERE job_id = '{job}'",
         "UPDATE trial SET energy_method = 'nonsense', lease_expires_at = '2000-01-01' WHERE job_id = '{job}'",
-        "SET sql_mode = ''; UPDATE trial SET lease_expires_at = '0000-00-00' WHERE job_id = '{job}'; "
-        "SET sql_mode = DEFAULT",
+        _ZERO_DATE,
     ],
     ids=["behind its log", "missing", "unreadable", "a lapsed trial unreadable", "a lease without a moment"],
 )
