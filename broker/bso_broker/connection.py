@@ -282,8 +282,8 @@ def is_lost(error: BaseException) -> bool:
 
 
 @contextmanager
-def whether_lost_or_not() -> Iterator[None]:
-    """Go on where the connection or channel is gone."""
+def suppress_loss() -> Iterator[None]:
+    """Suppress the error of a connection or channel that is gone; others are raised."""
     try:
         yield
     except BaseException as error:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from bso_broker.connection import BrokerAddress, is_lost, whether_lost_or_not
+from bso_broker.connection import BrokerAddress, is_lost, suppress_loss
 from bso_broker.consumer_session import ConsumerSession
 from bso_broker.dead_letters import set_aside
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
@@ -155,7 +155,7 @@ class CommandConsumer:
         self._observe()
         async with self._turn:
             if (session := self._link.current) is not None:
-                with whether_lost_or_not():
+                with suppress_loss():
                     async with asyncio.timeout(_SETTLE_TIMEOUT_S):
                         await session.hand_back()
             await self._link.stop()
@@ -178,7 +178,7 @@ class CommandConsumer:
         if (session := self._link.current) is not None:
             try:
                 async with asyncio.timeout(timeout_s):
-                    with whether_lost_or_not():
+                    with suppress_loss():
                         await session.stop_consuming()
                     await session.settled.wait()
             except TimeoutError:

@@ -153,8 +153,7 @@ def trial_from(row: Row) -> Trial:
             metric=_NONFINITE[row["nonfinite_metric"]] if row["nonfinite_metric"] else row["metric"],
         )
     except _UNREADABLE as error:
-        place = f"trial {row['trial_number']} of job {row['job_id']}"
-        raise StateTooNew(f"{place} has a value that this program does not know ({error}): upgrade it") from error
+        raise _unreadable(f"trial {row['trial_number']} of job {row['job_id']}", error) from error
 
 
 def profile_row(profile: PowerProfile) -> dict[str, Any]:
@@ -178,7 +177,7 @@ def profile_from(row: Row) -> PowerProfile:
         )
     except _UNREADABLE as error:
         place = f"the power profile of batch size {row['batch_size']} of job {row['job_id']}"
-        raise StateTooNew(f"{place} has a value that this program does not know ({error}): upgrade it") from error
+        raise _unreadable(place, error) from error
 
 
 def event_row(new: NewEvent) -> dict[str, Any]:
@@ -199,8 +198,7 @@ def stored_event(row: Row) -> StoredEvent:
     try:
         _check_moments(row, "recorded_at")
     except ValueError as error:
-        place = f"event {row['seq']} of job {row['job_id']}"
-        raise StateTooNew(f"{place} has a value that this program does not know ({error}): upgrade it") from error
+        raise _unreadable(f"event {row['seq']} of job {row['job_id']}", error) from error
     return StoredEvent(event_id=row["event_id"], recorded=recorded_from(logged_from(row)))
 
 
@@ -212,6 +210,10 @@ def logged_from(row: Row) -> LoggedEvent:
 def nonfinite_name(number: float | None) -> str:
     """How a number that JSON and SQL lack is written."""
     return next(name for name, value in _NONFINITE.items() if repr(value) == repr(number))
+
+
+def _unreadable(place: str, error: Exception) -> StateTooNew:
+    return StateTooNew(f"{place} has a value that this program does not know ({error}): upgrade it")
 
 
 def _check_moments(row: Row, *names: str) -> None:

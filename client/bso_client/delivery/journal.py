@@ -44,7 +44,7 @@ class Destination:
 def destination_of(url: str) -> Destination:
     """The destination of an optimizer's URL, without the password: the same for every way to write it."""
     if url.startswith("sqlite"):
-        path = Path(url.removeprefix("sqlite:///")).expanduser().absolute()
+        path = Path(url.partition(":///")[2]).expanduser().absolute()
         return Destination(address=f"sqlite:///{path}", login="")
     parts = urlsplit(url)
     port = parts.port or _PORTS.get(parts.scheme)

@@ -369,16 +369,7 @@ def test_what_earlier_trainings_have_left_goes_first_when_an_outage_ends_in_mid_
 def test_a_journal_that_cannot_be_read_holds_up_no_training(
     make_bso: MakeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    optimizer.is_away = False
-    first = make_bso()
-    one_converged_recurrence(first)
-    first.close()
-    optimizer.is_away = True
-    earlier = make_bso()
-    one_converged_recurrence(earlier)
-    earlier.close(timeout=0.0)
-    optimizer.is_away = False
-    [file] = tmp_path.rglob("00000001.jsonl")
+    file = _left_by_an_outage(make_bso, optimizer, tmp_path)
     file.with_name("flush.lock").unlink(missing_ok=True)
     file.with_name("flush.lock").mkdir()
 
@@ -393,15 +384,7 @@ def test_a_journal_that_cannot_be_read_holds_up_no_training(
 def test_a_training_beside_a_frozen_one_begins_and_is_judged(
     make_bso: MakeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = make_bso()
-    one_converged_recurrence(first)
-    first.close()
-    optimizer.is_away = True
-    earlier = make_bso()
-    one_converged_recurrence(earlier)
-    earlier.close(timeout=0.0)
-    optimizer.is_away = False
-    [file] = tmp_path.rglob("00000001.jsonl")
+    file = _left_by_an_outage(make_bso, optimizer, tmp_path)
     with FileLock(file.with_suffix(".lock")), FileLock(file.with_name("flush.lock")):
         one_converged_recurrence(make_bso())
     actions = [getattr(record, "action", "") for record in caplog.records]
@@ -505,3 +488,18 @@ def test_what_is_refused_after_an_outage_is_set_aside_with_the_reason(
     [found] = contents(tmp_path / "state")
     assert found.set_aside[0]["reason"] == "unknown_job: There is no such job: it was deleted"
     assert list(found.letters) == []
+
+
+def _left_by_an_outage(make_bso: MakeOptimizer, optimizer: ReachableOptimizer, state_dir: Path) -> Path:
+    """The journal of a training that converged in an outage; the optimizer, which knows one before, is back."""
+    optimizer.is_away = False
+    first = make_bso()
+    one_converged_recurrence(first)
+    first.close()
+    optimizer.is_away = True
+    earlier = make_bso()
+    one_converged_recurrence(earlier)
+    earlier.close(timeout=0.0)
+    optimizer.is_away = False
+    [file] = state_dir.rglob("00000001.jsonl")
+    return file

@@ -161,6 +161,7 @@ def test_a_virtual_host_is_one_destination_however_its_url_is_written(url: str) 
 def test_a_relative_path_is_the_file_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert destination_of("sqlite:///bso.db") == destination_of(f"sqlite:///{tmp_path / 'bso.db'}")
+    assert destination_of("sqlite+aiosqlite:///bso.db") == destination_of("sqlite:///bso.db")
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])

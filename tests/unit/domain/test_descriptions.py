@@ -18,7 +18,7 @@ def arms(life: JobLife) -> dict[int, ArmDescription]:
     return {arm.batch_size: arm for arm in kind.arms}
 
 
-def told(life: JobLife) -> dict[int, tuple[str, str]]:
+def standings(life: JobLife) -> dict[int, tuple[str, str]]:
     """Status and note of each batch size."""
     return {size: (arm.status, arm.note) for size, arm in arms(life).items()}
 
@@ -27,16 +27,16 @@ def test_what_is_offered_needs_no_note() -> None:
     life = JobLife()
     life.register(policy="pruning_thompson", batch_sizes=[8, 16], default_batch_size=8)
     life.converge(life.begin(), 10.0)
-    assert told(life) == {8: ("survives", ""), 16: ("next", "")}
+    assert standings(life) == {8: ("survives", ""), 16: ("next", "")}
 
 
 def test_a_batch_size_is_being_explored_only_while_a_trial_of_it_runs() -> None:
     life = JobLife()
     life.register(policy="pruning_thompson", batch_sizes=[8, 16], default_batch_size=16)
     begun = life.begin("a")
-    assert told(life) == {8: ("to explore", ""), 16: ("exploring", "")}
+    assert standings(life) == {8: ("to explore", ""), 16: ("exploring", "")}
     life.finish(begun, Outcome.INTERRUPTED)
-    assert told(life)[16] == ("next", "")
+    assert standings(life)[16] == ("next", "")
 
 
 def test_out_of_memory_names_the_size_from_which_nothing_fits() -> None:
@@ -44,8 +44,8 @@ def test_out_of_memory_names_the_size_from_which_nothing_fits() -> None:
     life.register()
     for number in range(2):
         life.run_out_of_memory(life.begin(f"a{number}", batch_size=128))
-    assert told(life)[64] == ("arm", "")
-    assert told(life)[128] == told(life)[256] == ("infeasible", "out of memory from batch size 128 on")
+    assert standings(life)[64] == ("arm", "")
+    assert standings(life)[128] == standings(life)[256] == ("infeasible", "out of memory from batch size 128 on")
 
 
 def test_a_limit_of_time_is_said_to_be_one() -> None:
@@ -54,7 +54,7 @@ def test_a_limit_of_time_is_said_to_be_one() -> None:
     for number in range(3):
         trial = life.begin(f"a{number}", batch_size=64)
         life.finish(trial, Outcome.INTERRUPTED, "killed", time_s=100.0, energy_j=100.0)
-    assert told(life)[64] == ("infeasible", "ended from outside at the same time again and again")
+    assert standings(life)[64] == ("infeasible", "ended from outside at the same time again and again")
 
 
 def test_a_batch_size_that_rests_says_until_when() -> None:
@@ -63,7 +63,7 @@ def test_a_batch_size_that_rests_says_until_when() -> None:
     for number in range(3):
         trial = life.begin(f"a{number}", batch_size=64)
         life.finish(trial, Outcome.INTERRUPTED, "killed", time_s=100.0 * (number + 1), energy_j=100.0)
-    assert told(life)[64] == ("resting", "interrupted 3 times in a row: until another trial has ended")
+    assert standings(life)[64] == ("resting", "interrupted 3 times in a row: until another trial has ended")
 
 
 def test_failures_to_converge_are_counted() -> None:
@@ -71,17 +71,17 @@ def test_failures_to_converge_are_counted() -> None:
     life.register()
     for number in range(3):
         life.give_up(life.begin(f"a{number}", batch_size=64))
-    assert told(life)[64] == ("excluded", "did not converge in 3 trials in a row")
+    assert standings(life)[64] == ("excluded", "did not converge in 3 trials in a row")
 
 
 def test_a_batch_size_that_is_stopped_again_and_again_is_excluded_under_curve() -> None:
     trainings = Trainings().register()
     trainings.chosen(range(15))
-    assert told(trainings.life)[128] == ("arm", "")
+    assert standings(trainings.life)[128] == ("arm", "")
     trainings.epochs = {**trainings.epochs, 128: None}
     trials = [trainings.life.begin(f"longer-{number}", batch_size=128) for number in range(3)]
     assert {trainings.end(trial).outcome for trial in trials} == {Outcome.COST_EXCEEDED}
-    assert told(trainings.life)[128] == ("excluded", "did not converge in 2 trials in a row")
+    assert standings(trainings.life)[128] == ("excluded", "did not converge in 2 trials in a row")
 
 
 def test_where_each_batch_size_has_failed_all_are_offered_under_curve() -> None:
@@ -89,7 +89,7 @@ def test_where_each_batch_size_has_failed_all_are_offered_under_curve() -> None:
     life.register(batch_sizes=[16, 32], default_batch_size=32)
     for number in range(4):
         life.give_up(life.begin(f"a{number}", batch_size=(16, 32)[number % 2]))
-    assert told(life) == {16: ("arm", ""), 32: ("arm", "")}
+    assert standings(life) == {16: ("arm", ""), 32: ("arm", "")}
 
 
 def test_a_policy_that_says_nothing_of_batch_sizes_offers_all(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_policy_that_says_nothing_of_batch_sizes_offers_all(tmp_path: Path) ->
         life.register(policy="sound", batch_sizes=[16, 32], default_batch_size=32)
         for number in range(3):
             life.give_up(life.begin(f"a{number}", batch_size=16))
-        assert told(life) == {16: ("arm", ""), 32: ("arm", "")}
+        assert standings(life) == {16: ("arm", ""), 32: ("arm", "")}
 
 
 def test_pruned_and_removed_batch_sizes_say_so() -> None:
@@ -108,8 +108,8 @@ def test_pruned_and_removed_batch_sizes_say_so() -> None:
     life.give_up(life.begin("b"))
     life.converge(life.begin("c"), 10.0)
     life.register(batch_sizes=[16, 64], default_batch_size=64)
-    assert told(life)[16] == ("pruned", "failed while exploring, or beyond one that failed")
-    assert told(life)[32] == ("removed", "no longer among the job's batch sizes")
+    assert standings(life)[16] == ("pruned", "failed while exploring, or beyond one that failed")
+    assert standings(life)[32] == ("removed", "no longer among the job's batch sizes")
 
 
 def test_the_learning_rate_is_that_of_the_last_trial_that_named_one() -> None:
