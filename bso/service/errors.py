@@ -9,6 +9,14 @@ class Conflict(Retryable):
     """Another transaction was in the way (deadlock, lock wait, serialization): nothing happened, try again now."""
 
 
+class JobHeld(Conflict):
+    """Another transaction holds a job. While the ``last_seq`` of its row rises, others decide on it: it is busy."""
+
+    def __init__(self, job_id: str, *, last_seq: int) -> None:
+        super().__init__(f"another transaction holds job {job_id}")
+        self.last_seq = last_seq
+
+
 class SequenceTaken(Conflict):
     """The log of a job has an event with this number: a rival was faster, or the job's row is behind its log."""
 

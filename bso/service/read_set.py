@@ -15,7 +15,7 @@ from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.trial import EpochReport, Trial
 from bso.schema.errors import StateTooNew
-from bso.service.errors import Conflict, JobDamaged
+from bso.service.errors import JobDamaged, JobHeld
 from bso.service.log_epochs import LogWatch
 from bso.service.ports import UnitOfWork
 from bso.service.records import Recollection, TrialKey, TriedLocks
@@ -50,7 +50,7 @@ async def read_set(
     since = None if watch is None else watch.seen
     locked = await _locked(uow, requests, waits=waits)
     jobs, unusable = _readable(locked, snapshots)
-    unusable |= await _orphans(uow, requests, found=locked.jobs.keys() | locked.busy)
+    unusable |= await _orphans(uow, requests, found=locked.jobs.keys() | locked.busy.keys())
     usable = [request for request in requests if request.job_id not in unusable]
     command_ids = {request.command_id for request in usable}
     memory = locked.memory or await uow.recollect(command_ids, active_of=jobs.keys())
@@ -79,7 +79,7 @@ def _readable(locked: TriedLocks, snapshots: SnapshotReader) -> tuple[dict[str, 
     """The jobs, still without trials, and why some cannot be used."""
     jobs: dict[str, Job] = {}
     unusable: dict[str, Retryable] = {
-        job_id: Conflict(f"another transaction holds job {job_id}") for job_id in locked.busy
+        job_id: JobHeld(job_id, last_seq=last_seq) for job_id, last_seq in locked.busy.items()
     }
     for job_id, stored in sorted(locked.jobs.items()):
         try:

@@ -30,13 +30,13 @@ class StoredJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedLocks:
-    """Jobs that were locked, by id, and ids of those that another transaction holds. Unknown jobs are in neither.
+    """Jobs that were locked, and the last seq of those that another transaction holds. Unknown jobs are in neither.
 
     ``memory``: what was recollected in the same round trip; None where that cannot be.
     """
 
     jobs: Mapping[str, StoredJob]
-    busy: frozenset[str] = frozenset()
+    busy: Mapping[str, int] = field(default_factory=dict)
     memory: Recollection | None = None
 
 

@@ -83,7 +83,8 @@ class SqlUnitOfWork:
         memory: Recollection | None = await self.recollect(command_ids, active_of=job_ids)
         found = {row[0]: StoredJob(job_id=row[0], last_seq=row[1], state=row[2]) for row in locked}
         missing = sorted(set(job_ids) - found.keys())
-        busy = frozenset(await self.jobs(missing)) if missing else frozenset()
+        held = await self.jobs(missing) if missing else {}
+        busy = {job_id: stored.last_seq for job_id, stored in held.items()}
         places = [job_id for job_id in missing if job_id in creating and job_id not in busy]
         if places:
             memory = None

@@ -14,7 +14,7 @@ from bso.domain.errors import BsoError
 from bso.domain.policies import PolicyMissing
 from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided, poisoned
-from bso.service.errors import Conflict, JobDamaged, OutOfTime
+from bso.service.errors import Conflict, JobDamaged, JobHeld, OutOfTime
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted
 from bso_workers.batch_limit import BatchLimit
@@ -26,7 +26,8 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 _AT_ONCE_S = 0.1  # so long a job that others hold is tried without waiting for its lock
 _LONGEST_TRY_S = 5.0  # then such a job is parked
 _GRACE_S = 0.5  # so long it is tried on when others need its room: other workers' batches hold a job for less
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.5  # between tries; in between, a quarter of the time that they took so far
+_FIRST_PAUSE_S = 0.002  # between tries, of all lanes together; of one, a quarter of the time that they took so far
+_LONGEST_PAUSE_S = 0.5
 _WAITING, _PROBING, _RUNNING = 2, 1, 2  # lanes that wait for a lock, try a parked job, run: each with a connection
 _OF_THE_JOB = (Conflict, JobDamaged, PolicyMissing, StateTooNew)
 
@@ -70,6 +71,7 @@ class Lanes:
         self._running = asyncio.Semaphore(_RUNNING)
         self._items: dict[str, list[Admitted]] = {}
         self._held: dict[str, asyncio.Timeout] = {}  # jobs that others hold, the longest first, and their deadlines
+        self._last_seqs: dict[str, int] = {}  # of jobs that others hold: while they rise, others decide on them
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __contains__(self, job_id: str) -> bool:
@@ -129,35 +131,41 @@ class Lanes:
         finally:
             if self._items.get(job_id) is items:
                 del self._items[job_id]
+                self._last_seqs.pop(job_id, None)
 
     async def _decided(self, job_id: str, some: Sequence[Admitted]) -> Sequence[Answer] | None:
         """Answers to the first commands, one at least, however often that has to be tried; None: it was given up."""
-        deadline = asyncio.timeout(None)
-        try:
-            async with deadline, self._counted(job_id, deadline):
-                return await self._tried_often(job_id, some, deadline)
-        except BsoError as error:
-            await self._give_up(job_id, error)
-            return None
-        except Exception as error:  # noqa: BLE001  unforeseen: it may lie in one of them
-            if deadline.expired():
-                await self._give_up(job_id, Conflict("another transaction holds the job"))
+        is_last = False
+        while True:
+            deadline = asyncio.timeout(None)
+            try:
+                async with deadline, self._counted(job_id, deadline):
+                    return await self._tried_often(job_id, some, deadline, is_last=is_last)
+            except BsoError as error:
+                await self._give_up(job_id, error)
                 return None
-            if len(some) > 1:
-                return await self._one_by_one(job_id, some)
-            return [poisoned(some[0].request, f"{type(error).__name__}: {error}")]
+            except Exception as error:  # noqa: BLE001  unforeseen: it may lie in one of them
+                if deadline.expired():
+                    is_last = True
+                elif len(some) > 1:
+                    return await self._one_by_one(job_id, some)
+                else:
+                    return [poisoned(some[0].request, f"{type(error).__name__}: {error}")]
 
     async def _tried_often(
-        self, job_id: str, some: Sequence[Admitted], deadline: asyncio.Timeout
+        self, job_id: str, some: Sequence[Admitted], deadline: asyncio.Timeout, *, is_last: bool
     ) -> Sequence[Answer] | None:
-        """The same. Raises what the job is to be given up for, TimeoutError when others need its room."""
+        """The same. Raises what the job is to be given up for, TimeoutError when others need its room.
+
+        ``is_last``: this is the last try, unless others have decided on the job meanwhile, which only is busy then.
+        """
         clock = asyncio.get_running_loop().time
-        began_s = clock()
+        began_s = since_s = clock()  # since then nobody has decided on the job
         is_parked = self._parking.knows(job_id)  # then there is one try, which may take its time if no other does
         line = self._probing if is_parked else self._waiting
-        may_wait = is_parked
+        may_wait = is_parked and not is_last
         is_blameless = False  # nothing keeps others from being recorded: what failed may have been over just now
-        if is_parked:
+        if may_wait:
             self._hold(job_id, deadline)
         while True:
             waits = may_wait and not line.locked()
@@ -167,17 +175,30 @@ class Lanes:
                 return found
             except BsoError as error:
                 self._batch_limit.failed(error)
-                is_held, took_s = isinstance(error, Conflict), clock() - began_s
-                if is_parked or (is_held and (waits or took_s > _LONGEST_TRY_S)):
+                is_held = isinstance(error, Conflict)
+                if self._is_busy(job_id, error):
+                    since_s, is_last = clock(), False
+                took_s = clock() - began_s
+                if is_parked or (is_held and (is_last or (not waits and clock() - since_s > _LONGEST_TRY_S))):
                     raise
                 if may_wait and not is_held:
                     if is_blameless or not await self._may_be_over(error):
                         raise
                     is_blameless = True
-                may_wait = not is_held or took_s > _AT_ONCE_S
+                is_last = is_held and waits  # it has waited in vain
+                may_wait = not is_last and (not is_held or took_s > _AT_ONCE_S)
                 if may_wait and is_held:
                     self._hold(job_id, deadline)
-            await asyncio.sleep(min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, took_s / 4)))
+            if not is_last:
+                shortest_s = _FIRST_PAUSE_S * len(self._items)
+                await asyncio.sleep(min(_LONGEST_PAUSE_S, max(shortest_s, took_s / 4)))
+
+    def _is_busy(self, job_id: str, error: BsoError) -> bool:
+        """Whether others have decided on a job since they were found to hold it."""
+        if not isinstance(error, JobHeld):
+            return False
+        before, self._last_seqs[job_id] = self._last_seqs.get(job_id), error.last_seq
+        return before is not None and error.last_seq > before
 
     @asynccontextmanager
     async def _counted(self, job_id: str, deadline: asyncio.Timeout) -> AsyncIterator[None]:

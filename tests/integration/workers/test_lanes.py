@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -13,7 +14,7 @@ from bso.domain.commands import BeginTrial, FinishTrial, Request
 from bso.domain.errors import BsoError
 from bso.domain.trial import Outcome
 from bso.service.answers import Answer, Undecided
-from bso.service.errors import Conflict, DecidingTimedOut, JobDamaged, StoreTimedOut, StoreUnavailable
+from bso.service.errors import Conflict, DecidingTimedOut, JobDamaged, JobHeld, StoreTimedOut, StoreUnavailable
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted, Origin
@@ -158,7 +159,7 @@ async def test_a_job_that_others_hold_is_tried_without_waiting_then_waited_for_t
     decider = Failing(*[Conflict("held")] * 1000)
     scene, one = Scene(decider), command()
     await scene.go(one)
-    assert decider.waited == sorted(decider.waited)
+    assert decider.waited[-2:] == [True, False], "when it has waited in vain, it looks whether others decide on it"
     assert sum(decider.waited) == 1, "the engine has a patience of its own"
     assert scene.settlement.declined == [one.request.command_id]
     assert [job.reason for job in await scene.jobs.all()] == ["held"]
@@ -267,6 +268,60 @@ async def test_a_job_that_others_hold_again_and_again_is_not_parked_for_want_of_
     decider.attempt = attempt  # type: ignore[method-assign]
     await scene.go(one := command())
     assert scene.settled == [one.request.command_id]
+    assert await scene.jobs.all() == []
+    await scene.lanes.close()
+
+
+class Busy(Locked):
+    """A decider of jobs that other workers always hold, and go on with, until each has been waited for in vain."""
+
+    def __init__(self, *, rises: bool = True) -> None:
+        super().__init__()
+        self.rises = rises
+        self.last_seq = 1
+        self.tries_after = 0
+
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        self.last_seq += self.rises
+        self.tries_after += bool(self.waiting)
+        if self.tries_after > 3:
+            return [Answer(request=request, reply=None) for request in requests]  # type: ignore[arg-type]
+        raise JobHeld(requests[0].job_id, last_seq=self.last_seq)
+
+    async def execute(self, requests: Sequence[Request]) -> list[Answer]:
+        self.waiting.append(requests[0].job_id)
+        raise Conflict("waited in vain")
+
+
+async def test_a_job_that_others_decide_on_is_busy_and_not_parked() -> None:
+    scene = Scene(decider := Busy())
+    await scene.go(one := command())
+    assert scene.settled == [one.request.command_id]
+    assert decider.waiting != []
+    assert await scene.jobs.all() == []
+
+
+async def test_a_job_that_others_hold_without_deciding_on_it_is_parked() -> None:
+    scene = Scene(Busy(rises=False))
+    await scene.go(command())
+    assert [job.reason for job in await scene.jobs.all()] == ["another transaction holds job job"]
+
+
+async def test_a_busy_job_is_not_parked_to_make_room_either() -> None:
+    decider = Busy()
+    wait_in_vain = decider.execute
+
+    async def execute(requests: Sequence[Request]) -> list[Answer]:
+        with suppress(Conflict):
+            await wait_in_vain(requests)
+        await asyncio.Event().wait()  # until others need its room
+        return []
+
+    decider.execute = execute  # type: ignore[method-assign]
+    scene = Scene(decider)
+    for job_id in ("busy-1", "busy-2"):
+        scene.lanes.add({job_id: [command(job_id) for _ in range(20)]})
+    await eventually_async(lambda: len(scene.settled) == 20, what="the end of the lane that had to make room")
     assert await scene.jobs.all() == []
     await scene.lanes.close()
 
