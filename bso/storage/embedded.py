@@ -24,7 +24,9 @@ from bso.storage.store import SqlStore, open_store
 from bso.storage.urls import database_url, shown, sqlite_path, sqlite_url
 
 _DEFAULT_RULES = Rules()
-_LIMITS = ConnectionLimits(pool_size=2)
+LOCK_WAIT_S = 0.5
+"""So long a statement waits for the lock of the file, in a thread that nothing can interrupt; then it is repeated."""
+_LIMITS = ConnectionLimits(pool_size=2, lock_wait_s=LOCK_WAIT_S)
 _REAPED_AT_ONCE = 100
 
 

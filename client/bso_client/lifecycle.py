@@ -22,7 +22,7 @@ CLOSE_TIMEOUT_S = 5.0
 """For the last words of a process; a scheduler that asked it to end kills it soon."""
 
 _SIGNAL_TIMEOUT_S = 3.0
-_MARGIN_S = 1.0  # for disconnecting
+_MARGIN_S = 2.0  # for disconnecting; a file that is locked takes up to 1.5 s
 
 _shells: list[Shell] = []
 _closings: weakref.WeakSet[Closing] = weakref.WeakSet()

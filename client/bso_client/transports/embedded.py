@@ -12,7 +12,7 @@ from bso.domain.errors import Retryable
 from bso.domain.identifiers import job_id_for
 from bso.domain.policies import PolicyMissing
 from bso.domain.replies import Problem, Reply
-from bso.storage.embedded import Embedded, open_embedded
+from bso.storage.embedded import LOCK_WAIT_S, Embedded, open_embedded
 from bso_client.errors import Unreachable
 
 _DEFAULT_RULES = Rules()
@@ -27,6 +27,7 @@ class EmbeddedTransport:
         self._rules = rules
         self._embedded: Embedded | None = None
         self._opening = asyncio.Lock()
+        self._quiet_at_s = 0.0  # until then a thread may wait for the file on behalf of a command that was given up
 
     async def start(self) -> None:
         """Open the file, making or upgrading it where needed."""
@@ -48,6 +49,7 @@ class EmbeddedTransport:
             except PolicyMissing as error:
                 return Problem(type="policy_missing", title="The policy of the job is not installed", detail=str(error))
             except TimeoutError as error:
+                self._quiet_at_s = loop.time() + 3.0 * LOCK_WAIT_S
                 raise Unreachable(f"the optimizer's file did not answer within {timeout_s:g} s") from error
             except Retryable as error:
                 if loop.time() + _PAUSE_S >= deadline:
@@ -55,7 +57,8 @@ class EmbeddedTransport:
             await asyncio.sleep(_PAUSE_S)
 
     async def close(self) -> None:
-        """Close the file."""
+        """Close the file. A thread that still waits for it ends first: it needs the event loop for that."""
+        await asyncio.sleep(self._quiet_at_s - asyncio.get_running_loop().time())
         embedded, self._embedded = self._embedded, None
         if embedded is not None:
             await embedded.close()
