@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -66,9 +65,12 @@ async def audit(stage: Stage, result: Result, *, dead_letters: int = 0, forgets_
     _duplicates(log, result)
     _beliefs(stage, log, result)
     await _tables(stage, result)
-    await _outside(stage, log, result, dead_letters=dead_letters + stage.dead_letters, forgets_events=forgets_events)
     _processes(stage, result)
     result.unexpected += stage.surprises + stage.ledger.surprises
+    if not stage.has_servers:
+        _trials(stage, log, result)
+        return
+    await _outside(stage, log, result, dead_letters=dead_letters + stage.dead_letters, forgets_events=forgets_events)
 
 
 async def _journals_delivered(stage: Stage, result: Result) -> None:
@@ -208,7 +210,7 @@ def _beliefs(stage: Stage, log: _Log, result: Result) -> None:
         result.duplicated += len(foreign)
         result.unexpected.append(f"{len(foreign)} trials that nobody asked for")
     for training in stage.trainings:
-        facts = _journal(training)
+        facts = training.facts
         for fact in facts:
             _compare(stage, training, fact, log, result)
     result.unreported += sum(_unreported(stage, job_id, log) for job_id in {one.job_id for one in stage.trainings})
@@ -222,7 +224,7 @@ def _unreported(stage: Stage, job_id: str, log: _Log) -> int:
     ended = [
         fact
         for training in stage.trainings
-        for fact in _journal(training)
+        for fact in training.facts
         if training.job_id == job_id and fact["did"] == "trial_ended" and not _is_forgotten(stage, training, fact)
     ]
     own = {number: trial for (of, number), trial in log.trials.items() if of == job_id}
@@ -235,6 +237,14 @@ def _unreported(stage: Stage, job_id: str, log: _Log) -> int:
     )
     named = sum(isinstance(number, int) and not _has_ended(own.get(number)) for number in noted)
     return named + (unnamed - others).total()
+
+
+def _trials(stage: Stage, log: _Log, result: Result) -> None:
+    """Count trials in the place of commands, where there are no lanes: none that has ended may be missing."""
+    ended = [fact for training in stage.trainings for fact in training.facts if fact["did"] == "trial_ended"]
+    result.attempted = result.acknowledged = len(ended)
+    result.applied = sum(trial.outcome is not None for trial in log.trials.values())
+    result.lost += result.unreported
 
 
 def _has_ended(trial: Trial | None) -> bool:
@@ -268,15 +278,8 @@ def _began_since(stage: Stage, training: Training, ended: dict[str, object]) -> 
         and fact["epoch"] == 1
         and isinstance(fact["at_s"], float)
         and fact["at_s"] > stage.forgotten_until_s
-        for fact in _journal(training)
+        for fact in training.facts
     )
-
-
-def _journal(training: Training) -> list[dict[str, object]]:
-    if not training.journal.exists():
-        return []
-    lines = training.journal.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.endswith("}")]  # the last one may be cut off
 
 
 async def _tables(stage: Stage, result: Result) -> None:
@@ -334,4 +337,4 @@ def _processes(stage: Stage, result: Result) -> None:
     for training in stage.trainings:
         log = training.journal.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
         if "Traceback" in log:
-            result.unexpected.append(f"a training has a traceback: {log[log.index('Traceback') :][:800]}")
+            result.unexpected.append(f"a training has a traceback: {log[log.index('Traceback') :][:2500]}")

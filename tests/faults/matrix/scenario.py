@@ -44,6 +44,7 @@ class Scenario:
     is_smoke: bool = False
     strikes_for_s: float = 0.0
     forgets_events: bool = False
+    stage: type[Stage] = Stage
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -51,7 +52,7 @@ SCENARIOS: dict[str, Scenario] = {}
 
 def all_scenarios() -> Mapping[str, Scenario]:
     """Every scenario by its name, in the order in which they are played."""
-    for room in ("of_workers", "of_jobs", "of_databases", "of_brokers", "of_clients", "mixed"):
+    for room in ("of_workers", "of_jobs", "of_databases", "of_brokers", "of_clients", "of_files", "mixed"):
         importlib.import_module(f"tests.faults.matrix.{room}")
     return SCENARIOS
 
@@ -75,7 +76,9 @@ async def played(scenario: Scenario, pair: Pair, seed: int, *, worker_program: S
     try:
         async with asyncio.timeout(_LONGEST_S), AsyncExitStack() as cleaning:
             own = await asyncio.to_thread(cleaning.enter_context, scenario.variant(pair))
-            stage = await cleaning.enter_async_context(new_stage(own, seed, worker_program=worker_program))
+            stage = await cleaning.enter_async_context(
+                new_stage(own, seed, kind=scenario.stage, worker_program=worker_program)
+            )
             await scenario.play(stage)
             await stage.all_go_on()
             await stage.progress(_MORE)

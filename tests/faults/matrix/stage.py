@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -14,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from bso.storage import open_store
 from bso.storage.connections import PATIENT
@@ -63,6 +64,7 @@ class Stage:
     dead_letters: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     surprises: list[str] = field(default_factory=list)
+    has_servers: ClassVar[bool] = True
     _cleaning: AsyncExitStack = field(default_factory=AsyncExitStack)
     _running: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -83,17 +85,21 @@ class Stage:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        self.end_processes()
+        await asyncio.to_thread(self.pair.mend)
+        await self._cleaning.aclose()
+        with suppress(Exception):  # what is left behind is no finding
+            await asyncio.to_thread(self.pair.management.delete_vhost, self.amqp_url)
+            await asyncio.to_thread(self.pair.drop_database, self.database_url)
+
+    def end_processes(self) -> None:
+        """SIGKILL workers and trainings that still run."""
         processes = [worker.process for worker in self.workers] + [training.process for training in self.trainings]
         for process in processes:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
             process.kill()
             process.wait()
-        await asyncio.to_thread(self.pair.mend)
-        await self._cleaning.aclose()
-        with suppress(Exception):  # what is left behind is no finding
-            await asyncio.to_thread(self.pair.management.delete_vhost, self.amqp_url)
-            await asyncio.to_thread(self.pair.drop_database, self.database_url)
 
     def worker(
         self,
@@ -258,6 +264,10 @@ class Stage:
                 await asyncio.to_thread(training.process.wait, 60)
             except subprocess.TimeoutExpired:
                 self.surprises.append(f"{training.job_id}: the training did not come to its end")
+        if self._running:
+            await self._end_lanes()
+
+    async def _end_lanes(self) -> None:
         self.sender.is_over.set()
         _, left = await asyncio.wait(self._running, timeout=60)
         broken = [repr(task.exception()) for task in self._running if task not in left and task.exception()]
@@ -325,12 +335,22 @@ class Training:
     state_dir: Path
     process: subprocess.Popen[bytes]
 
+    @property
+    def facts(self) -> list[dict[str, object]]:
+        """What it has noted so far, in order."""
+        if not self.journal.exists():
+            return []
+        lines = self.journal.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]  # the last one may be cut off
+
 
 @asynccontextmanager
-async def new_stage(pair: Pair, seed: int, *, worker_program: Sequence[str] = MODULE) -> AsyncIterator[Stage]:
+async def new_stage(
+    pair: Pair, seed: int, *, kind: type[Stage] = Stage, worker_program: Sequence[str] = MODULE
+) -> AsyncIterator[Stage]:
     """A stage with a folder for its logs, which is kept where something went wrong."""
     with tempfile.TemporaryDirectory(prefix="bso-faults-") as folder:
-        async with Stage(
+        async with kind(
             pair=pair, rng=random.Random(seed), folder=Path(folder), worker_program=worker_program
         ) as stage:
             yield stage
