@@ -22,8 +22,9 @@ class JobFigures:
     """One job under one policy; excesses are shares of the true cost of the best batch size.
 
     ``recent``: of the five trials that began last before recurrence 30. ``believed``: of the batch size taken for the
-    best one, after each recurrence. ``wasted``: trainings until recurrence 30, at true prices. ``over_default``: the
-    true cost of the batch size taken for the best one in the end, over that of the default, less 1.
+    best one, after each recurrence. ``wasted``: trainings until recurrence 30, at true prices. ``wasted_as_paid``: the
+    same above a job that always runs the best batch size with the same luck. ``over_default``: the true cost of the
+    batch size taken for the best one in the end, over that of the default, less 1.
     ``expected``: the expected cost of it after each recurrence over its true cost then (NaN: nothing expected).
     """
 
@@ -34,6 +35,7 @@ class JobFigures:
     recent: float
     believed: tuple[float, ...]
     wasted: float
+    wasted_as_paid: float
     over_default: float
     expected: tuple[float, ...]
     trials: int
@@ -57,14 +59,14 @@ def job_figures(made: MadeWorld, policy: str, seed: int) -> JobFigures:
     world = World(problem=problem, seed=seed, eta_knob=0.5, drift=drift, noise=noise)
     if policy == ROUND_ROBIN:
         sizes, known = round_robin(world, RECURRENCES)
-        recent, wasted = list(sizes), math.nan
+        recent, wasted, wasted_as_paid = list(sizes), math.nan, math.nan
         expected = (math.nan,) * RECURRENCES
         trials = change_points = 0
     else:
         run = simulate(problem, {"policy": policy}, recurrences=RECURRENCES, seed=seed, drift=drift, noise=noise)
         recent = _begun(run, problem)
         known = [each.batch_size for each in run.best_known]
-        wasted = _wasted(run, world)
+        wasted, wasted_as_paid = _wasted(run, world), run.regret(AT)
         expected = tuple(
             math.nan if each.expected_cost is None else each.expected_cost / _cost(world, each.batch_size, number)
             for number, each in enumerate(run.best_known, start=1)
@@ -78,6 +80,7 @@ def job_figures(made: MadeWorld, policy: str, seed: int) -> JobFigures:
         recent=sum(_excess(world, size, AT) for size in recent[-RECENT:]) / len(recent[-RECENT:]),
         believed=tuple(_excess(world, size, number) for number, size in enumerate(known, start=1)),
         wasted=wasted,
+        wasted_as_paid=wasted_as_paid,
         over_default=_cost(world, known[-1], RECURRENCES) / _cost(world, problem.default_batch_size, RECURRENCES) - 1.0,
         expected=expected,
         trials=trials,

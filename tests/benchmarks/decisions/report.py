@@ -44,9 +44,9 @@ def page_of(results: Results) -> str:
     preface = (
         f"Made by `make decisions`: {worlds} worlds (six families of truths, each with the cheapest, a middle and the "
         f"costliest batch size as default) of {len(first) // worlds} jobs for each noise, seeds {results.seeds[0]} to "
-        f"{results.seeds[-1]}, for {results.purpose}. All costs are true ones, without the noise. In brackets the 95 % "
-        "interval by a bootstrap over seeds, then the worst family of truths (its three defaults together) and the "
-        "worst world."
+        f"{results.seeds[-1]}, for {results.purpose}. All costs are true ones, without the noise, unless they are said "
+        "to be paid. In brackets the 95 % interval by a bootstrap over seeds, then the worst family of truths (its "
+        "three defaults together) and the worst world."
     )
     return "\n\n".join(
         [
@@ -64,7 +64,10 @@ def page_of(results: Results) -> str:
             ],
             "![Cost of what is believed best, by recurrence](believed.png)",
             "## Trainings wasted until recurrence 30, over those of the same jobs without noise",
-            _wasted(results),
+            "At true prices, the noise apart.",
+            _wasted(results, rows.WASTED),
+            "The same as it was paid: above a job that always runs the best batch size with the same luck.",
+            _wasted(results, rows.WASTED_AS_PAID),
             f"## Jobs [%] that end with a batch size truly over {100 * (COSTLIER - 1):.0f} % costlier than the default",
             _table(*_with_all(results.jobs, results.noises, but=SPIKES), rows.HARMED),
             "## Flat truths: cost of what is believed best in the end over that of the default [%]",
@@ -132,17 +135,13 @@ def _count(jobs: Jobs) -> int:
     return len(next(iter(jobs.values())))
 
 
-def _wasted(results: Results) -> str:
+def _wasted(results: Results, quantity: rows.Quantity) -> str:
     quiet, *noisy = results.noises
     compared = (CURVE, PRUNING_THOMPSON)
-    table = [
-        (
-            quiet,
-            *(f"{rows.cell(results.jobs[quiet, policy], lambda job: job.wasted).mean:.2f} runs" for policy in compared),
-        )
-    ]
+    means = (rows.cell(results.jobs[quiet, policy], quantity).mean for policy in compared)
+    table = [(quiet, *(f"{mean:.2f} runs" for mean in means))]
     for noise in noisy:
-        ratios = (rows.ratio_of_wasted(results.jobs[noise, one], results.jobs[quiet, one]) for one in compared)
+        ratios = (rows.ratio(results.jobs[noise, one], results.jobs[quiet, one], quantity) for one in compared)
         table.append((noise, *(f"x {cell_words(ratio, digits=2)}" for ratio in ratios)))
     return markdown(("noise", *compared), table)
 

@@ -51,6 +51,8 @@ class Paired:
 Quantity = Callable[[JobFigures], float]
 
 RECENT: Quantity = lambda job: 100 * job.recent  # noqa: E731
+WASTED: Quantity = lambda job: job.wasted  # noqa: E731
+WASTED_AS_PAID: Quantity = lambda job: job.wasted_as_paid  # noqa: E731
 HARMED: Quantity = lambda job: 100 * job.is_harmed  # noqa: E731
 OVER_DEFAULT: Quantity = lambda job: 100 * job.over_default  # noqa: E731
 
@@ -68,19 +70,19 @@ def cell(jobs: Sequence[JobFigures], quantity: Quantity) -> Cell:
     return Cell(mean=float(values.mean()), low=low, high=high, worst=worst)
 
 
-def ratio_of_wasted(noisy: Sequence[JobFigures], quiet: Sequence[JobFigures]) -> Cell:
-    """Trainings wasted until recurrence 30, over those of the same jobs without noise: a ratio of means."""
-    pairs = np.array([[mine.wasted, other.wasted] for mine, other in zip(noisy, quiet, strict=True)])
+def ratio(noisy: Sequence[JobFigures], quiet: Sequence[JobFigures], quantity: Quantity) -> Cell:
+    """The mean of a quantity over that of the same jobs without noise."""
+    pairs = np.array([[quantity(mine), quantity(other)] for mine, other in zip(noisy, quiet, strict=True)])
     of_seed = np.stack([_by_seed(noisy, column) for column in pairs.T], axis=-1)
     drawn = of_seed[_draws(len(of_seed))].mean(axis=1)
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
 
-    def ratio(chosen: NDArray[np.bool_]) -> float:
+    def of(chosen: NDArray[np.bool_]) -> float:
         mine, other = pairs[chosen].mean(axis=0)
         return float(mine / other) if other > 0 else math.inf
 
-    mean = ratio(np.full(len(pairs), fill_value=True))
-    return Cell(mean=mean, low=float(low), high=float(high), worst=_worst_parts(noisy, ratio))
+    mean = of(np.full(len(pairs), fill_value=True))
+    return Cell(mean=mean, low=float(low), high=float(high), worst=_worst_parts(noisy, of))
 
 
 def costlier_worlds(compared: Mapping[str, tuple[Sequence[JobFigures], Sequence[JobFigures]]]) -> tuple[Paired, ...]:

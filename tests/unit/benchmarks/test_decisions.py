@@ -8,7 +8,7 @@ import pytest
 from bso.policies.curve import hypotheses
 from bso.policies.curve.memory import NAME as CURVE
 from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
-from bso.simulator import parse_noise
+from bso.simulator import parse_noise, simulate
 from bso.simulator.truths import Family, Start, made_problem
 from bso.simulator.world import World
 from tests.benchmarks.decisions import rows
@@ -36,6 +36,7 @@ def figures(*, world: str = "a", **known: object) -> JobFigures:
         "recent": 0.1,
         "believed": (0.2,) * RECURRENCES,
         "wasted": 5.0,
+        "wasted_as_paid": 4.0,
         "over_default": 0.0,
         "expected": (1.0,) * RECURRENCES,
         "trials": 60,
@@ -78,6 +79,18 @@ def test_what_is_wasted_does_not_depend_on_the_noise_where_the_choices_do_not() 
     assert spiked.wasted == pytest.approx(quiet.wasted)
 
 
+def test_what_is_wasted_as_paid_is_above_the_best_batch_size_with_the_same_luck() -> None:
+    world = MadeWorld(family=Family.VALLEY, noise="run:0.3", start=Start.CHEAPEST)
+    found = job_figures(world, CURVE, 3)
+    run = simulate(world.problem(3), {"policy": CURVE}, recurrences=60, seed=3, noise=parse_noise("run:0.3"))
+    paid = sum(
+        (mine - best) / mean
+        for mine, best, mean in list(zip(run.costs, run.oracle.costs, run.oracle.mean_costs, strict=True))[:30]
+    )
+    assert found.wasted_as_paid == pytest.approx(paid)
+    assert found.wasted_as_paid != pytest.approx(found.wasted)
+
+
 def test_round_robin_takes_turns_and_then_stays_with_what_was_cheapest() -> None:
     problem = made_problem(Family.CLIFF, Start.MIDDLE, 2)
     world = World(problem=problem, seed=2, eta_knob=0.5, noise=parse_noise("run:0.3"))
@@ -109,7 +122,7 @@ def test_a_cell_has_the_mean_its_interval_and_the_worst_family_and_world() -> No
 
 def test_a_ratio_of_wasted_trainings_is_one_of_means() -> None:
     quiet, noisy = [figures(wasted=2.0), figures(wasted=4.0)], [figures(wasted=6.0), figures(wasted=3.0)]
-    found = rows.ratio_of_wasted(noisy, quiet)
+    found = rows.ratio(noisy, quiet, rows.WASTED)
     assert found.mean == pytest.approx(1.5)
     assert [worst.mean for worst in found.worst] == [pytest.approx(1.5)] * 2
 
