@@ -1,6 +1,6 @@
-"""Carry commands, replies and events over RabbitMQ, or over memory.
+"""Carry commands, replies and events over RabbitMQ.
 
-``RabbitBroker`` and ``MemoryBroker`` make everything else; ``bso_broker.ports`` says what the things made can do.
+``RabbitBroker`` makes everything else; ``bso_broker.ports`` says what a worker asks of it.
 """
 
 from bso_optimizer import require_own_package

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 REPLY_PREFIX = "bso.reply."
 _REPLY_ADDRESS = re.compile(r"bso\.reply\.(?P<user>[^.]+)\.[0-9a-f]{32}")
@@ -43,12 +43,6 @@ def routing_key(event_type: str, job_id: str) -> str:
     return f"{event_type}.{hashlib.sha256(job_id.encode()).hexdigest()}"
 
 
-def parse_routing_key(key: str) -> tuple[str, str]:
-    """Event type and job_id of a routing key."""
-    event_type, _, word = key.partition(".")
-    return event_type, unquote(word)
-
-
 def event_pattern(*, event_type: str | None = None, job_id: str | None = None) -> str:
     """The binding that catches the events of one type, of one job, both, or (without arguments) all of them."""
     if job_id is None:
@@ -59,10 +53,3 @@ def event_pattern(*, event_type: str | None = None, job_id: str | None = None) -
 def encode_word(text: str) -> str:
     """Percent-encode a text into one word of a topic: no dots, no wildcards."""
     return quote(text, safe="+:").replace(".", "%2E")
-
-
-def pattern_matches(pattern: str, key: str) -> bool:
-    """Whether a topic exchange sends a message with this key to a queue bound with this pattern."""
-    words = {"*": r"[^.]+", "#": r".*"}
-    translated = r"\.".join(words.get(word, re.escape(word)) for word in pattern.split("."))
-    return re.fullmatch(translated.replace(r"\..*", r"(\..*)?"), key) is not None

@@ -1,33 +1,11 @@
-"""What the rest of bso may ask of a broker; RabbitMQ and memory both pass one contract suite over these."""
+"""What a worker asks of a broker. RabbitMQ and the double of the tests pass one contract suite."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Container, Sequence
-from typing import Protocol, Self
+from collections.abc import Sequence
+from typing import Protocol
 
-from bso_broker.messages import DeadLetter, Delivery, Event, QueueCounts, Readiness, Reply
-
-
-class CommandCaller(Protocol):
-    """Sends commands and waits for their replies."""
-
-    @property
-    def connected(self) -> asyncio.Event:
-        """Set while the broker is reachable."""
-        ...
-
-    async def start(self) -> None:
-        """Begin connecting in the background."""
-        ...
-
-    async def call(self, body: bytes, *, message_id: str, timeout_s: float, expiration_s: float | None = None) -> bytes:
-        """Send a command, again after every reconnect, and return the reply; CallTimeout, NoCommandQueue."""
-        ...
-
-    async def close(self) -> None:
-        """Disconnect; pending calls raise BrokerClosed."""
-        ...
+from bso_broker.messages import Delivery, Event, Readiness, Reply
 
 
 class CommandSource(Protocol):
@@ -36,14 +14,6 @@ class CommandSource(Protocol):
     @property
     def readiness(self) -> Readiness:
         """Whether commands are being consumed and find what they need on the broker, and if not, why."""
-        ...
-
-    async def start(self) -> None:
-        """Begin connecting and consuming in the background."""
-        ...
-
-    async def wait_until_ready(self) -> None:
-        """Return once commands are being consumed."""
         ...
 
     async def next_batch(self) -> tuple[Delivery, ...]:
@@ -73,7 +43,7 @@ class CommandSource(Protocol):
         ...
 
     async def resume(self) -> None:
-        """Consume again after a pause."""
+        """Begin consuming in the background, also after a pause."""
         ...
 
     async def drain(self, *, timeout_s: float) -> bool:
@@ -105,110 +75,21 @@ class ReplySink(Protocol):
         ...
 
 
-class EventSource(Protocol):
-    """Events from the moment it is connected."""
-
-    @property
-    def gaps(self) -> int:
-        """How often the connection was lost and made again, and events may have been missed."""
-        ...
-
-    @property
-    def connected(self) -> asyncio.Event:
-        """Set while events are being received."""
-        ...
-
-    async def start(self) -> None:
-        """Begin connecting in the background."""
-        ...
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        """Events, for ever."""
-        ...
-
-    async def close(self) -> None:
-        """Disconnect; the iteration ends with BrokerClosed."""
-        ...
-
-
-class DeadLetterBox(Protocol):
-    """An operator's view of the commands that no worker could handle, inside ``async with``."""
-
-    async def __aenter__(self) -> Self:
-        """Connect."""
-        ...
-
-    async def __aexit__(self, *_: object) -> None:
-        """Disconnect."""
-        ...
-
-    async def counts(self) -> QueueCounts:
-        """Count the waiting commands, the dead letters, and what expired within a day."""
-        ...
-
-    async def peek(self, *, limit: int = 100) -> tuple[DeadLetter, ...]:
-        """Look at the oldest dead letters and leave them where they are."""
-        ...
-
-    async def requeue(self, message_ids: Container[str | None] | None = None) -> int:
-        """Send dead letters to the workers again, all or those with these ids; returns how many.
-
-        What was too large to be read has no body that could be sent: it stays.
-        """
-        ...
-
-    async def purge(self) -> int:
-        """Delete all dead letters; returns how many."""
-        ...
-
-
 class Broker(Protocol):
-    """Makes everything else; an async context manager."""
-
-    async def __aenter__(self) -> Self:
-        """Ready to make things; nothing is connected yet."""
-        ...
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close what is shared between the things made here; each of those is closed by its owner."""
-        ...
-
-    async def declare(self) -> None:
-        """Create exchanges and queues; TopologyMismatch if they exist with other properties."""
-        ...
-
-    def rpc_client(self) -> CommandCaller:
-        """For clients."""
-        ...
+    """Makes what a worker talks through; it is opened and closed by the worker's process."""
 
     def command_consumer(self, *, batch_limit: int = 32, prefetch: int = 128) -> CommandSource:
-        """For workers; it declares exchanges and queues itself whenever it connects."""
+        """Commands; it declares exchanges and queues itself whenever it connects."""
         ...
 
     def event_publisher(self) -> EventSink:
-        """For workers."""
-        ...
-
-    def replay_publisher(self) -> EventSink:
-        """For operators: recorded events again, for those who listen to replays and nobody else."""
+        """Events."""
         ...
 
     def reply_publisher(self) -> ReplySink:
-        """For workers."""
+        """Replies."""
         ...
 
     def publishing_obstacle(self) -> str | None:
         """What keeps events or replies from being sent right now; None: nothing."""
-        ...
-
-    def event_subscriber(self, *patterns: str) -> EventSource:
-        """For subscribers of events; without patterns, all of them."""
-        ...
-
-    def replay_subscriber(self, *patterns: str) -> EventSource:
-        """For subscribers of replays; without patterns, all of them."""
-        ...
-
-    def dead_letters(self) -> DeadLetterBox:
-        """For operators."""
         ...

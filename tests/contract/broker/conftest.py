@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from bso_broker.connection import BrokerAddress
-from bso_broker.memory import MemoryBroker
-from bso_broker.ports import Broker, CommandCaller, CommandSource
 from bso_broker.rabbit import RabbitBroker
 from tests.contract.broker.stories import DEADLINE_S, cancelled, started_caller, started_consumer
+from tests.fakes.memory_broker import Broker, CommandCaller, CommandSource, MemoryBroker
 from tests.servers import TcpProxy
 
 

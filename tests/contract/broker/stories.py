@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from bso_broker.messages import Delivery, Reply
-from bso_broker.ports import Broker, CommandCaller, CommandSource, DeadLetterBox, EventSource
+from tests.fakes.memory_broker import Broker, CommandCaller, CommandSource, DeadLetterBox, EventSource
 from tests.servers import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S

@@ -11,7 +11,6 @@ from bso_broker.addresses import is_reply_address, new_reply_queue
 from bso_broker.dead_letters import sender_of
 from bso_broker.errors import BrokerClosed, CallTimeout, ForgedReplyAddress, MessageTooLarge, NoCommandQueue
 from bso_broker.messages import Delivery, Reply
-from bso_broker.ports import Broker, CommandCaller, CommandSource, DeadLetterBox
 from tests.contract.broker.stories import (
     DEADLINE_S,
     answer,
@@ -22,6 +21,7 @@ from tests.contract.broker.stories import (
     several,
     started_consumer,
 )
+from tests.fakes.memory_broker import Broker, CommandCaller, CommandSource, DeadLetterBox
 from tests.servers import eventually_async
 
 Ask = Callable[..., asyncio.Task[bytes]]

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_broker.dead_letters import sender_of
-from bso_broker.ports import Broker, CommandSource, DeadLetterBox
 from bso_broker.topology import DELIVERY_LIMIT
 from tests.contract.broker.stories import answer, batch, dead_letter_count, one, started_consumer
+from tests.fakes.memory_broker import Broker, CommandSource, DeadLetterBox
 from tests.servers import eventually_async
 
 Ask = Callable[..., asyncio.Task[bytes]]

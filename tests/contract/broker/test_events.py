@@ -8,8 +8,8 @@ import pytest
 from bso_broker.addresses import event_pattern, routing_key
 from bso_broker.errors import BrokerClosed
 from bso_broker.messages import Event
-from bso_broker.ports import Broker, EventSource
 from tests.contract.broker.stories import DEADLINE_S, started_replay_subscriber, started_subscriber
+from tests.fakes.memory_broker import Broker, EventSource
 
 
 async def received(subscriber: EventSource, count: int) -> list[Event]:

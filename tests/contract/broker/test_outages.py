@@ -8,10 +8,10 @@ import pytest
 
 from bso_broker.errors import BrokerUnreachable, CallTimeout, PublishFailed
 from bso_broker.messages import Event, Reply
-from bso_broker.ports import Broker, CommandCaller, CommandSource
 from tests.contract.broker.conftest import Outage
 from tests.contract.broker.stories import DEADLINE_S, answer, batch, several, started_subscriber
 from tests.contract.broker.test_events import received
+from tests.fakes.memory_broker import Broker, CommandCaller, CommandSource
 from tests.servers import eventually_async
 
 Ask = Callable[..., asyncio.Task[bytes]]

@@ -26,7 +26,7 @@ from bso.domain.replies import KEPT, EpochJudged, Problem, Reply, TrialBegun
 from bso.domain.trial import Outcome
 from bso.schema.codec import decode_reply, encode_command
 from bso_broker.errors import BrokerClosed, CallTimeout, NoCommandQueue
-from bso_broker.ports import CommandCaller
+from bso_broker.rpc import RpcClient
 from tests.faults.matrix.ledger import Asked, Ledger
 from tests.integration.workers.recurrences import HARDWARE, SPEC, report
 
@@ -45,7 +45,7 @@ class Over(Exception):
 class Sender:
     """Sends commands until each is decided, under one command_id, and writes all of it down."""
 
-    caller: CommandCaller
+    caller: RpcClient
     ledger: Ledger
     rng: random.Random
     is_over: asyncio.Event = field(default_factory=asyncio.Event)

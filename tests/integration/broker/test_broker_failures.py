@@ -10,10 +10,10 @@ import pytest
 
 from bso_broker.connection import BrokerAddress
 from bso_broker.errors import BrokerClosed, CallTimeout, PublishFailed
-from bso_broker.ports import Broker, CommandSource
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS
 from tests.contract.broker.stories import answer, batch, started_caller, started_consumer
+from tests.fakes.memory_broker import CommandSource
 from tests.servers import PATIENCE_S, TcpProxy, eventually, eventually_async
 from tools.private_servers import RabbitMQ
 
@@ -21,7 +21,7 @@ Proxied = Callable[[str], TcpProxy]
 
 
 @asynccontextmanager
-async def working(broker: Broker, consumer: CommandSource) -> AsyncIterator[None]:
+async def working(broker: RabbitBroker, consumer: CommandSource) -> AsyncIterator[None]:
     """A worker that answers whatever comes, also after an outage."""
 
     async def work() -> None:

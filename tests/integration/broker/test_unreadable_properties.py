@@ -8,7 +8,7 @@ import aiormq
 import pytest
 from pamqp.commands import Basic
 
-from bso_broker.ports import DeadLetterBox
+from bso_broker.dead_letters import DeadLetters
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_KEY, COMMANDS, DEAD_LETTER_EXCHANGE
 from tests.contract.broker.stories import answer, dead_letter_count, several, started_caller, started_consumer
@@ -79,5 +79,5 @@ async def test_one_among_the_dead_letters_can_be_looked_at(
         assert [(letter.body, letter.user_id) for letter in await box.peek()] == [(b"odd", None)]
 
 
-async def holds_one(box: DeadLetterBox) -> bool:
+async def holds_one(box: DeadLetters) -> bool:
     return await dead_letter_count(box) == 1

@@ -13,13 +13,12 @@ import structlog
 from bso.service.memory import InMemoryStore
 from bso.service.ports import Store
 from bso.storage import SqlStore, open_store
-from bso_broker.memory import MemoryBroker
-from bso_broker.ports import Broker
 from bso_broker.rabbit import RabbitBroker
 from bso_migrations import upgrade
 from bso_workers.bootstrap import WorkerParts, assemble
 from bso_workers.lifecycle import ExitCode, run_together
 from bso_workers.settings import WorkerSettings
+from tests.fakes.memory_broker import Broker, MemoryBroker
 from tests.integration.workers.processes import WorkerProcess
 from tests.integration.workers.recurrences import Queue
 from tests.servers import PATIENCE_S, eventually_async

@@ -21,7 +21,7 @@ from bso.service.ports import Store
 from bso.service.records import StoredEvent
 from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
-from bso_broker.ports import Broker, CommandCaller
+from tests.fakes.memory_broker import Broker, CommandCaller
 from tests.servers import PATIENCE_S, eventually_async
 
 HARDWARE = HardwareKind(gpu_model="A40", max_power_w=300.0, energy_method=EnergyMethod.NVML_COUNTER)

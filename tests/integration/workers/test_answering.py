@@ -10,10 +10,10 @@ from bso.domain.commands import DescribeJob, RegisterJob
 from bso.domain.replies import Problem
 from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
 from bso_broker.errors import MessageTooLarge, PublishFailed
-from bso_broker.memory import MemoryBroker
-from bso_broker.memory.consumer import MemoryConsumer
-from bso_broker.memory.events import MemoryEventPublisher, MemoryReplyPublisher
 from bso_broker.messages import Delivery, Event, Reply
+from tests.fakes.memory_broker import MemoryBroker
+from tests.fakes.memory_broker.consumer import MemoryConsumer
+from tests.fakes.memory_broker.events import MemoryEventPublisher, MemoryReplyPublisher
 from tests.integration.workers.fixtures import Clock, running_worker
 from tests.integration.workers.recurrences import SPEC, Queue, audit, begin, new_job, recur, register
 from tests.servers import PATIENCE_S, eventually_async

@@ -21,9 +21,9 @@ from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.ports import Store
 from bso.service.records import SchemaState, SchemaStatus, StoredEvent
-from bso_broker.memory import MemoryBroker
 from bso_workers import bootstrap
 from tests.contract.storage.doubles import HeldCommit, SteppedStore, rule_that_takes
+from tests.fakes.memory_broker import MemoryBroker
 from tests.integration.workers.fixtures import Clock, RunWorker, running_worker
 from tests.integration.workers.recurrences import (
     HARDWARE,

@@ -3,7 +3,7 @@
 import uuid
 
 from bso.service.memory import InMemoryStore
-from bso_broker.memory import MemoryBroker
+from tests.fakes.memory_broker import MemoryBroker
 from tests.integration.workers.fixtures import RunWorker
 from tests.integration.workers.recurrences import Queue, audit, begin, new_job, recur, recur_at_once, register, report
 

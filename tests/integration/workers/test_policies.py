@@ -11,7 +11,7 @@ import pytest
 from bso.domain.commands import DescribeJob, RegisterJob
 from bso.domain.replies import JobDescription, Problem
 from bso.service.memory import InMemoryStore
-from bso_broker.memory import MemoryBroker
+from tests.fakes.memory_broker import MemoryBroker
 from tests.fakes.policies import installed
 from tests.integration.workers.fixtures import RunWorker
 from tests.integration.workers.recurrences import SPEC, Queue, history, recur, register

@@ -14,7 +14,6 @@ from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
 from bso.storage import SqlStore
-from bso_broker.memory import MemoryBroker
 from bso_workers.decider import Decider
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import EventOutbox
@@ -22,6 +21,7 @@ from bso_workers.reaper import Reaper
 from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import TroubledJobs
 from bso_workers.unforeseen import UnforeseenErrors
+from tests.fakes.memory_broker import MemoryBroker
 from tests.integration.workers.fixtures import Clock, RunWorker, StartWorker
 from tests.integration.workers.recurrences import Direct, Queue, audit, begin, history, new_job, register, report, train
 from tests.servers import eventually_async

@@ -12,12 +12,12 @@ from bso.service.engine import Engine
 from bso.service.errors import Conflict, JobDamaged, StoreUnavailable
 from bso.service.memory import InMemoryStore
 from bso.service.records import ChangeSet, JobChange
-from bso_broker.memory import MemoryBroker
 from bso_workers.metrics import Metrics
 from bso_workers.recovery import Recovery
 from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import TroubledJobs
 from bso_workers.unforeseen import UnforeseenErrors
+from tests.fakes.memory_broker import MemoryBroker
 from tests.integration.workers.recurrences import Direct, begin, new_job, register
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from bso.service.engine import Engine
 from bso.storage import SqlStore
-from bso_broker.memory import MemoryBroker
 from bso_workers.metrics import Metrics
 from bso_workers.relay import Relay
+from tests.fakes.memory_broker import MemoryBroker
 from tests.integration.workers.recurrences import Direct, history, new_job, register
 from tests.servers.sql import execute
 

@@ -15,8 +15,8 @@ from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
 from bso.storage import SqlStore
 from bso.storage.embedded import open_embedded
-from bso_broker.memory import MemoryBroker
 from bso_migrations import upgrade
+from tests.fakes.memory_broker import MemoryBroker
 from tests.integration.workers.fixtures import RunWorker, StartWorker
 from tests.integration.workers.recurrences import HARDWARE, Ask, Direct, Queue, register, report, scripted_ids
 

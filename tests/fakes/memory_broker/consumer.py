@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from bso_broker.dead_letters import SENDER_HEADER, own_headers
 from bso_broker.errors import BrokerUnreachable
-from bso_broker.memory.wire import Command, Wire
 from bso_broker.messages import Delivery, Readiness
+from tests.fakes.memory_broker.wire import Command, Wire
 
 _PARK_TIMEOUT_S = 10.0
 

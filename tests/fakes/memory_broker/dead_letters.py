@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Self
 
 from bso_broker.dead_letters import SENDER_HEADER, own_headers
-from bso_broker.memory.wire import Command, Dead, Wire
 from bso_broker.messages import DeadLetter, QueueCounts
+from tests.fakes.memory_broker.wire import Command, Dead, Wire
 
 
 class MemoryDeadLetters:

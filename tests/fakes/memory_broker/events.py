@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 
-from bso_broker.addresses import pattern_matches
 from bso_broker.errors import BrokerClosed
-from bso_broker.memory.wire import Hearer, Wire
 from bso_broker.messages import Event, Reply, check_size
 from bso_broker.publisher import check_reply_address
+from tests.fakes.memory_broker.wire import Hearer, Wire
 
 
 class MemoryEventPublisher:
@@ -90,3 +90,10 @@ class MemorySubscriber:
         """Hear again."""
         self.gaps += 1
         self.connected.set()
+
+
+def pattern_matches(pattern: str, key: str) -> bool:
+    """Whether a topic exchange sends a message with this key to a queue bound with this pattern."""
+    words = {"*": r"[^.]+", "#": r".*"}
+    translated = r"\.".join(words.get(word, re.escape(word)) for word in pattern.split("."))
+    return re.fullmatch(translated.replace(r"\..*", r"(\..*)?"), key) is not None

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from typing import Self
 
 from bso_broker.addresses import event_pattern
-from bso_broker.memory.caller import MemoryRpcClient
-from bso_broker.memory.consumer import MemoryConsumer
-from bso_broker.memory.dead_letters import MemoryDeadLetters
-from bso_broker.memory.events import MemoryEventPublisher, MemoryReplyPublisher, MemorySubscriber
-from bso_broker.memory.wire import Wire
+from tests.fakes.memory_broker.caller import MemoryRpcClient
+from tests.fakes.memory_broker.consumer import MemoryConsumer
+from tests.fakes.memory_broker.dead_letters import MemoryDeadLetters
+from tests.fakes.memory_broker.events import MemoryEventPublisher, MemoryReplyPublisher, MemorySubscriber
+from tests.fakes.memory_broker.wire import Wire
 
 
 class MemoryBroker:

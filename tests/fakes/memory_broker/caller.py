@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from bso_broker.addresses import new_reply_queue
 from bso_broker.errors import BrokerClosed, CallTimeout, NoCommandQueue
-from bso_broker.memory.wire import Command, Wire
 from bso_broker.messages import check_size
+from tests.fakes.memory_broker.wire import Command, Wire
 
 
 class MemoryRpcClient:
