@@ -29,7 +29,6 @@ class SimulatedTrial:
     trial_number: int
     attempt: int
     batch_size: int
-    reason: str
     epochs: int
     outcome: Outcome
     is_profiling: bool
@@ -39,6 +38,7 @@ class SimulatedTrial:
     energy_j: float
     began_s: float
     ended_s: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,59 +34,27 @@ WORKLOADS_FILE = "workloads.csv"
 WORKLOAD_COLUMNS = ("dataset", "network", "optimizer", "target_metric", "max_epochs", "default_batch_size")
 _IS_LOWER_BETTER = {"": False, "false": False, "true": True}
 
-_KNOWN = (
-    Workload(
-        dataset="cifar100",
-        network="shufflenetv2",
-        optimizer="adadelta",
-        target_metric=0.6,
-        max_epochs=100,
-        default_batch_size=1024,
-    ),
-    Workload(
-        dataset="squad",
-        network="bert_base_uncased",
-        optimizer="adamw",
-        target_metric=84.0,
-        max_epochs=6,
-        default_batch_size=32,
-    ),
-    Workload(
-        dataset="librispeech",
-        network="deepspeech2",
-        optimizer="adamw",
-        target_metric=40.0,
-        max_epochs=16,
-        default_batch_size=256,
-        higher_is_better_metric=False,
-    ),
-    Workload(
-        dataset="movielens-1m",
-        network="ncf",
-        optimizer="adam",
-        target_metric=0.41,
-        max_epochs=100,
-        default_batch_size=1024,
-    ),
-    Workload(
-        dataset="imagenet",
-        network="resnet50",
-        optimizer="adadelta",
-        target_metric=0.65,
-        max_epochs=100,
-        default_batch_size=256,
-    ),
-    Workload(
-        dataset="sentiment140",
-        network="bert_base_uncased",
-        optimizer="adamw",
-        target_metric=0.84,
-        max_epochs=10,
-        default_batch_size=128,
-    ),
-)
+_LOWER_IS_BETTER = ("librispeech",)
 
-KNOWN_WORKLOADS: Mapping[WorkloadKey, Workload] = {workload.key: workload for workload in _KNOWN}
+KNOWN_WORKLOADS: Mapping[WorkloadKey, Workload] = {
+    (dataset, network, optimizer): Workload(
+        dataset=dataset,
+        network=network,
+        optimizer=optimizer,
+        target_metric=target_metric,
+        max_epochs=max_epochs,
+        default_batch_size=default_batch_size,
+        higher_is_better_metric=dataset not in _LOWER_IS_BETTER,
+    )
+    for dataset, network, optimizer, target_metric, max_epochs, default_batch_size in (
+        ("cifar100", "shufflenetv2", "adadelta", 0.6, 100, 1024),
+        ("squad", "bert_base_uncased", "adamw", 84.0, 6, 32),
+        ("librispeech", "deepspeech2", "adamw", 40.0, 16, 256),
+        ("movielens-1m", "ncf", "adam", 0.41, 100, 1024),
+        ("imagenet", "resnet50", "adadelta", 0.65, 100, 256),
+        ("sentiment140", "bert_base_uncased", "adamw", 0.84, 10, 128),
+    )
+}
 """Workloads of the Zeus paper (NSDI '23) with the settings of its artifact."""
 
 

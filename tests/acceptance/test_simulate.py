@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import Command
-from tests.unit.simulator.problems import POWER, write_traces
+from tests.unit.simulator.problems import POWER, write_known_traces, write_traces
 
-JOB = ("--dataset", "shapes", "--target-metric", "0.9", "--max-epochs", "50", "--default-batch-size", "64")
+JOB = ("--dataset", "shapes")
 
 
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
-    return write_traces(tmp_path)
+    return write_known_traces(tmp_path)
 
 
 def test_a_job_is_simulated_and_told_as_json_csv_and_pictures(bso: Command, traces: Path, tmp_path: Path) -> None:

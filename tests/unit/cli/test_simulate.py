@@ -12,14 +12,14 @@ from bso.simulator.intervals import MeanEstimate
 from bso.simulator.summary import PairedDifference
 from bso_cli.main import app
 from bso_cli.simulating.printed import sentence_of
-from tests.unit.simulator.problems import POWER, write_traces
+from tests.unit.simulator.problems import POWER, write_known_traces
 
-JOB = ("--dataset", "shapes", "--target-metric", "0.9", "--max-epochs", "50", "--default-batch-size", "64")
+JOB = ("--dataset", "shapes")
 
 
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
-    return write_traces(tmp_path)
+    return write_known_traces(tmp_path)
 
 
 def run(*arguments: object) -> Any:
@@ -91,11 +91,12 @@ def test_what_cannot_be_simulated_is_said_in_a_sentence(traces: Path, arguments:
     assert said in " ".join(result.stderr.split())
 
 
-def test_a_dataset_that_was_trained_in_several_ways_is_refused(tmp_path: Path) -> None:
-    train = "dataset,network,batch_size,optimizer,run,target_metric,target_epoch\n"
-    train += "shapes,tiny,32,sgd,1,0.9,5\nshapes,tiny,32,adam,1,0.9,5\n"
-    result = run("single", write_traces(tmp_path, train=train), *JOB)
-    assert "that no option distinguishes: shapes tiny adam; shapes tiny sgd" in " ".join(result.stderr.split())
+def test_a_dataset_whose_target_is_not_known_is_refused(traces: Path) -> None:
+    (traces / "workloads.csv").unlink()
+    result = run("single", traces, *JOB)
+    assert result.exit_code == 1
+    said = "".join(result.stderr.split())
+    assert f"describeitin{traces / 'workloads.csv'}" in said
 
 
 def test_files_that_are_missing_or_malformed_are_named(traces: Path) -> None:
@@ -109,9 +110,6 @@ def test_files_that_are_missing_or_malformed_are_named(traces: Path) -> None:
 def test_workloads_that_a_file_describes_run_on_a_cluster_and_what_is_left_out_is_named(
     traces: Path, tmp_path: Path
 ) -> None:
-    (traces / "workloads.csv").write_text(
-        "dataset,network,optimizer,target_metric,max_epochs,default_batch_size\nshapes,tiny,sgd,0.9,50,64\n"
-    )
     with (traces / "summary_train.csv").open("a") as file:
         file.write("faces,tiny,32,sgd,0.1,1,0.9,5\n")
     cluster = tmp_path / "cluster.csv"
@@ -147,9 +145,6 @@ def test_a_move_and_a_new_version_change_what_is_simulated(two_gpus: Path) -> No
 
 
 def test_jobs_of_a_cluster_may_move(two_gpus: Path, tmp_path: Path) -> None:
-    (two_gpus / "workloads.csv").write_text(
-        "dataset,network,optimizer,target_metric,max_epochs,default_batch_size\nshapes,tiny,sgd,0.9,50,64\n"
-    )
     cluster = tmp_path / "cluster.csv"
     assert invoke("trace", two_gpus, "--groups", 2, "-n", 8, "--output", cluster).exit_code == 0
     moved = run("cluster", two_gpus, cluster, "--gpu", "g1", "--move-from", "g2@3", "--seeds", 1, "--json")
@@ -175,9 +170,6 @@ def test_epochs_that_no_calendar_holds_are_said_in_a_sentence(traces: Path) -> N
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--dataset", "shapes"),
-        ("--max-epochs", "5"),
-        ("--dataset", "squad", "--dataset", "cifar100", "--max-epochs", "5"),
         (*JOB, "--spec", "window_size"),
         (*JOB, "--eta", "2"),
         ("--new-version", "0.8@5"),

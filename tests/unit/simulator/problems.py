@@ -28,6 +28,9 @@ shapes,tiny,32,sgd,200,10,150
 shapes,tiny,64,sgd,100,12,95
 shapes,tiny,64,sgd,200,8,160
 """
+WORKLOADS = """dataset,network,optimizer,target_metric,max_epochs,default_batch_size
+shapes,tiny,sgd,0.9,50,64
+"""
 
 
 def write_traces(folder: Path, *, train: str = TRAIN, power: str = POWER) -> Path:
@@ -35,6 +38,12 @@ def write_traces(folder: Path, *, train: str = TRAIN, power: str = POWER) -> Pat
     (folder / "summary_train.csv").write_text(train)
     (folder / "summary_power_g1.csv").write_text(power)
     return folder
+
+
+def write_known_traces(folder: Path, *, train: str = TRAIN) -> Path:
+    """The same with the file that describes their workload."""
+    (folder / "workloads.csv").write_text(WORKLOADS)
+    return write_traces(folder, train=train)
 
 
 def make(

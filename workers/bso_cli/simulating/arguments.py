@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,63 +117,38 @@ PlotsOption = Annotated[
     Path | None,
     typer.Option("--plots", metavar="DIR", help="Draw regrets, choices and costs there.", show_default=False),
 ]
-TargetOption = Annotated[
-    float | None, typer.Option("--target-metric", help="Another target; needs one --dataset.", show_default=False)
-]
-EpochsOption = Annotated[
-    int | None, typer.Option("--max-epochs", min=1, help="Another limit; needs one --dataset.", show_default=False)
-]
-DefaultOption = Annotated[
-    int | None,
-    typer.Option(
-        "--default-batch-size", min=1, help="Another default batch size; needs one --dataset.", show_default=False
-    ),
-]
-LowerOption = Annotated[
-    bool, typer.Option("--lower-is-better", help="For a dataset that is not known: the metric falls as it improves.")
-]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadOptions:
-    """Job settings from the command line, None where nothing was said."""
-
-    datasets: Sequence[str] = ()
-    target_metric: float | None = None
-    max_epochs: int | None = None
-    default_batch_size: int | None = None
-    is_lower_better: bool = False
 
 
 def problems_of_single(
-    traces: Path | None, truths: int | None, gpus: Sequence[str], options: WorkloadOptions, changes: Changes
+    traces: Path | None, truths: int | None, gpus: Sequence[str], datasets: Sequence[str], changes: Changes
 ) -> tuple[Problem, ...]:
     """The problems of traces, or made ones. Raises as problems_from; BadParameter where neither is named."""
     if truths is None:
         if traces is None:
             raise typer.BadParameter("name a folder of traces, or draw problems with --truths SEED")
-        return problems_from(traces, gpus, options, changes)
+        return problems_from(traces, gpus, changes, datasets)
     from bso.simulator.truths import made_problems
 
     if traces is not None and str(traces) != os.environ.get("BSO_TRACES"):
         raise typer.BadParameter(f"generated problems need no traces, got {traces}", param_hint="--truths")
-    if gpus or _changes(options):
-        raise typer.BadParameter("generated problems have no GPU, and their own job settings", param_hint="--truths")
+    if gpus:
+        raise typer.BadParameter("generated problems have no GPU", param_hint="--truths")
     made = {problem.workload.dataset: problem for problem in made_problems(truths, changes=changes)}
-    unknown = [name for name in options.datasets if name not in made]
+    unknown = [name for name in datasets if name not in made]
     if unknown:
         raise typer.BadParameter(f"no generated problem is called {unknown[0]}; there are {', '.join(made)}")
-    return tuple(made[name] for name in options.datasets or made)
+    return tuple(made[name] for name in datasets or made)
 
 
-def problems_from(traces: Path, gpus: Sequence[str], options: WorkloadOptions, changes: Changes) -> tuple[Problem, ...]:
+def problems_from(
+    traces: Path, gpus: Sequence[str], changes: Changes, datasets: Sequence[str] = ()
+) -> tuple[Problem, ...]:
     """The problems that arguments name. Raises InvalidTrace, InvalidSimulation, and OSError for a missing file."""
     from bso.simulator.phases import in_phases_of_traces
     from bso.simulator.problem import problems_of
     from bso.simulator.traces import TRAIN_FILE, power_files, read_power_trace, read_train_trace
-    from bso.simulator.workloads import known_workloads
 
-    if changes.new_version is not None and len(options.datasets) != 1:
+    if changes.new_version is not None and len(datasets) != 1:
         raise typer.BadParameter(
             "a target metric belongs to one dataset: give one --dataset", param_hint="--new-version"
         )
@@ -183,10 +157,7 @@ def problems_from(traces: Path, gpus: Sequence[str], options: WorkloadOptions, c
     if not files:
         raise FileNotFoundError(2, os.strerror(2), str(traces / "summary_power_GPU.csv"))
     powers = [read_power_trace(path) for path in files]
-    known = known_workloads(traces)
-    problems = problems_of(train, powers, gpus=gpus, workloads=_workloads(train, known, options))
-    if not options.datasets:
-        _say_what_is_left_out(train, known)
+    problems = problems_of(train, powers, gpus=gpus, workloads=_workloads(train, datasets))
     return in_phases_of_traces(problems, changes, train, powers)
 
 
@@ -235,65 +206,21 @@ def _field(text: str) -> tuple[str, object]:
         return name, value
 
 
-def _say_what_is_left_out(train: TrainTrace, known: Sequence[Workload]) -> None:
-    from bso.simulator.workloads import WORKLOADS_FILE
+def _workloads(train: TrainTrace, datasets: Sequence[str]) -> Sequence[Workload]:
+    """Those that are named, else all whose targets are known; what is left out is said."""
+    from bso.simulator import InvalidSimulation
+    from bso.simulator.workloads import WORKLOADS_FILE, known_workloads
 
-    unknown = sorted({run.workload for run in train.runs} - {workload.key for workload in known})
-    if unknown:
-        names = "; ".join(map(" ".join, unknown))
-        path = train.path.with_name(WORKLOADS_FILE)
-        said = (
-            f"Left out, since their targets are not known: {names}. Describe them in {path}, or name one by --dataset."
-        )
-        print_notice(Text(said))
-
-
-def _workloads(train: TrainTrace, known: Sequence[Workload], options: WorkloadOptions) -> tuple[Workload, ...]:
-    if not options.datasets:
-        if _changes(options):
-            raise typer.BadParameter("job settings belong to one dataset: name it with --dataset")
-        return tuple(known)
-    if len(options.datasets) > 1 and _changes(options):
-        raise typer.BadParameter("job settings belong to one dataset: give one --dataset")
-    named = [workload for workload in known if workload.dataset in options.datasets]
-    unknown = sorted(set(options.datasets) - {workload.dataset for workload in named})
-    changed = [dataclasses.replace(workload, **_changes(options)) for workload in named]
-    return (*changed, *(_unknown(dataset, train, options) for dataset in unknown))
-
-
-def _changes(options: WorkloadOptions) -> dict[str, Any]:
-    said = {
-        "target_metric": options.target_metric,
-        "max_epochs": options.max_epochs,
-        "default_batch_size": options.default_batch_size,
-        "higher_is_better_metric": False if options.is_lower_better else None,
-    }
-    return {name: value for name, value in said.items() if value is not None}
-
-
-def _unknown(dataset: str, train: TrainTrace, options: WorkloadOptions) -> Workload:
-    from bso.simulator import InvalidSimulation, Workload
-    from bso.simulator.workloads import WORKLOADS_FILE
-
-    keys = sorted({run.workload for run in train.runs if run.workload[0] == dataset})
-    if not keys:
-        held = ", ".join(sorted({run.workload[0] for run in train.runs}))
-        raise InvalidSimulation(f"{train.path} holds no run of dataset {dataset}; it holds {held}")
-    if len(keys) > 1:
-        names = "; ".join(" ".join(key) for key in keys)
-        raise InvalidSimulation(f"dataset {dataset} was trained in ways that no option distinguishes: {names}")
-    if options.target_metric is None or options.max_epochs is None or options.default_batch_size is None:
-        raise typer.BadParameter(
-            f"dataset {dataset} is not known: give --target-metric, --max-epochs and --default-batch-size, or describe "
-            f"it in {train.path.with_name(WORKLOADS_FILE)}"
-        )
-    _, network, optimizer = keys[0]
-    return Workload(
-        dataset=dataset,
-        network=network,
-        optimizer=optimizer,
-        target_metric=options.target_metric,
-        max_epochs=options.max_epochs,
-        default_batch_size=options.default_batch_size,
-        higher_is_better_metric=not options.is_lower_better,
-    )
+    known = {workload.dataset: workload for workload in known_workloads(train.path.parent)}
+    described_in = train.path.with_name(WORKLOADS_FILE)
+    held = {run.workload for run in train.runs}
+    if absent := set(datasets) - {dataset for dataset, *_ in held}:
+        there = ", ".join(sorted({dataset for dataset, *_ in held}))
+        raise InvalidSimulation(f"{train.path} holds no run of dataset {min(absent)}; it holds {there}")
+    if unknown := set(datasets) - known.keys():
+        raise InvalidSimulation(f"the target of dataset {min(unknown)} is not known: describe it in {described_in}")
+    left_out = sorted(held - {workload.key for workload in known.values()})
+    if left_out and not datasets:
+        names = "; ".join(map(" ".join, left_out))
+        print_notice(Text(f"Left out, since their targets are not known: {names}. Describe them in {described_in}."))
+    return [known[dataset] for dataset in dict.fromkeys(datasets or known)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,35 +15,7 @@ import typer
 from bso.policies import DEFAULT as DEFAULT_POLICY
 from bso_cli.options import JsonOption
 from bso_cli.refusals import CommandGroup
-from bso_cli.simulating.arguments import (
-    AgainstOption,
-    BetaOption,
-    CsvOption,
-    DatasetOption,
-    DefaultOption,
-    DriftOption,
-    EpochsOption,
-    EtaOption,
-    FailureRateOption,
-    GpuOption,
-    LowerOption,
-    MoveOption,
-    NoiseOption,
-    PlotsOption,
-    PolicyOption,
-    ProcessesOption,
-    SeedsOption,
-    SpecOption,
-    TargetOption,
-    TracesArgument,
-    TracesOrTruthsArgument,
-    TruthsOption,
-    VersionOption,
-    WorkloadOptions,
-    problems_from,
-    problems_of_single,
-    settings_from,
-)
+from bso_cli.simulating import arguments as given
 from bso_cli.simulating.progress import progress
 from bso_cli.terminal import people, print_blocks, print_json, print_result
 
@@ -65,35 +38,31 @@ CLUSTER_SEEDS = 3
 
 @app.command()
 def single(
-    traces: TracesOrTruthsArgument = None,
-    truths: TruthsOption = None,
-    policy: PolicyOption = DEFAULT_POLICY,
-    against: AgainstOption = None,
-    seeds: SeedsOption = SEEDS,
+    traces: given.TracesOrTruthsArgument = None,
+    truths: given.TruthsOption = None,
+    policy: given.PolicyOption = DEFAULT_POLICY,
+    against: given.AgainstOption = None,
+    seeds: given.SeedsOption = SEEDS,
     recurrences: Annotated[
         int | None,
         typer.Option("--recurrences", "-n", min=1, help="[default: 2 x batch sizes x power limits]"),
     ] = None,
-    gpu: GpuOption = None,
-    dataset: DatasetOption = None,
-    eta: EtaOption = 0.5,
-    beta: BetaOption = 2.0,
-    drift: DriftOption = "",
+    gpu: given.GpuOption = None,
+    dataset: given.DatasetOption = None,
+    eta: given.EtaOption = 0.5,
+    beta: given.BetaOption = 2.0,
+    drift: given.DriftOption = "",
     overlap: Annotated[
         int, typer.Option("--overlap", min=0, help="How many other recurrences run beside each one.")
     ] = 0,
-    noise: NoiseOption = "",
-    failure_rate: FailureRateOption = 0.0,
-    move_from: MoveOption = "",
-    new_version: VersionOption = "",
-    spec: SpecOption = None,
-    target_metric: TargetOption = None,
-    max_epochs: EpochsOption = None,
-    default_batch_size: DefaultOption = None,
-    lower_is_better: LowerOption = False,
-    processes: ProcessesOption = None,
-    csv: CsvOption = None,
-    plots: PlotsOption = None,
+    noise: given.NoiseOption = "",
+    failure_rate: given.FailureRateOption = 0.0,
+    move_from: given.MoveOption = "",
+    new_version: given.VersionOption = "",
+    spec: given.SpecOption = None,
+    processes: given.ProcessesOption = None,
+    csv: given.CsvOption = None,
+    plots: given.PlotsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let one job after the other recur, each recurrence until it has a model.
@@ -114,7 +83,7 @@ def single(
     from bso.simulator import parse_changes
     from bso.simulator.study import Case
 
-    settings = settings_from(
+    settings = given.settings_from(
         policy=policy,
         eta=eta,
         beta=beta,
@@ -125,39 +94,31 @@ def single(
         recurrences=recurrences,
         overlap=overlap,
     )
-    workloads = WorkloadOptions(
-        datasets=dataset or (),
-        target_metric=target_metric,
-        max_epochs=max_epochs,
-        default_batch_size=default_batch_size,
-        is_lower_better=lower_is_better,
-    )
     changes = parse_changes(move_from=move_from, new_version=new_version)
-    problems = problems_of_single(traces, truths, gpu or (), workloads, changes)
+    problems = given.problems_of_single(traces, truths, gpu or (), dataset or (), changes)
     cases = [Case(name=problem.name, problem=problem) for problem in problems]
-    _make_room(csv, plots)
-    results = _simulated(cases, seeds, settings, processes, against)
-    _tell(results, csv=csv, plots=plots, as_json=as_json)
+    run = partial(_results, cases, range(seeds), settings, against, processes)
+    _tell(run, csv=csv, plots=plots, as_json=as_json)
 
 
 @app.command()
 def cluster(
-    traces: TracesArgument,
+    traces: given.TracesArgument,
     trace: Annotated[Path, typer.Argument(metavar="CLUSTER_TRACE", help="A CSV file, or .csv.xz.", show_default=False)],
-    policy: PolicyOption = DEFAULT_POLICY,
-    against: AgainstOption = None,
-    seeds: SeedsOption = CLUSTER_SEEDS,
-    gpu: GpuOption = None,
-    eta: EtaOption = 0.5,
-    beta: BetaOption = 2.0,
-    drift: DriftOption = "",
-    noise: NoiseOption = "",
-    failure_rate: FailureRateOption = 0.0,
-    move_from: MoveOption = "",
-    spec: SpecOption = None,
-    processes: ProcessesOption = None,
-    csv: CsvOption = None,
-    plots: PlotsOption = None,
+    policy: given.PolicyOption = DEFAULT_POLICY,
+    against: given.AgainstOption = None,
+    seeds: given.SeedsOption = CLUSTER_SEEDS,
+    gpu: given.GpuOption = None,
+    eta: given.EtaOption = 0.5,
+    beta: given.BetaOption = 2.0,
+    drift: given.DriftOption = "",
+    noise: given.NoiseOption = "",
+    failure_rate: given.FailureRateOption = 0.0,
+    move_from: given.MoveOption = "",
+    spec: given.SpecOption = None,
+    processes: given.ProcessesOption = None,
+    csv: given.CsvOption = None,
+    plots: given.PlotsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Simulate the groups of a cluster trace, whose recurrences overlap.
@@ -173,19 +134,18 @@ def cluster(
     from bso.simulator import parse_changes
     from bso.simulator.cluster import cluster_cases, read_cluster_trace
 
-    settings = settings_from(
+    settings = given.settings_from(
         policy=policy, eta=eta, beta=beta, drift=drift, noise=noise, failure_rate=failure_rate, spec=spec or []
     )
-    problems = problems_from(traces, gpu or (), WorkloadOptions(), parse_changes(move_from=move_from))
+    problems = given.problems_from(traces, gpu or (), parse_changes(move_from=move_from))
     cases = cluster_cases(read_cluster_trace(trace), problems)
-    _make_room(csv, plots)
-    results = _simulated(cases, seeds, settings, processes, against)
-    _tell(results, csv=csv, plots=plots, as_json=as_json)
+    run = partial(_results, cases, range(seeds), settings, against, processes)
+    _tell(run, csv=csv, plots=plots, as_json=as_json)
 
 
 @app.command("trace")
 def make_trace(
-    traces: TracesArgument,
+    traces: given.TracesArgument,
     groups: Annotated[int, typer.Option("--groups", min=1, help="How many jobs recur.")] = 20,
     recurrences: Annotated[
         int, typer.Option("--recurrences", "-n", min=1, help="Mean number of recurrences of a job.")
@@ -210,7 +170,7 @@ def make_trace(
     from bso.simulator.cluster import cluster_trace_text, make_cluster_trace, write_cluster_trace
     from bso.simulator.world import usual_runtime_s
 
-    problems = problems_from(traces, [gpu] if gpu else (), WorkloadOptions(), NO_CHANGES)
+    problems = given.problems_from(traces, [gpu] if gpu else (), NO_CHANGES)
     of_gpu = [problem for problem in problems if problem.gpu == problems[0].gpu]
     jobs = make_cluster_trace(
         {problem.workload.dataset: usual_runtime_s(problem) for problem in of_gpu},
@@ -225,16 +185,8 @@ def make_trace(
         write_cluster_trace(output, jobs)
 
 
-def _make_room(csv: Path | None, plots: Path | None) -> None:
-    """Raises OSError where results could not be written, before they are simulated."""
-    if csv is not None:
-        csv.touch()
-    if plots is not None:
-        plots.mkdir(parents=True, exist_ok=True)
-
-
-def _simulated(
-    cases: Sequence[Case], seeds: int, settings: StudySettings, processes: int | None, against: str | None
+def _results(
+    cases: Sequence[Case], seeds: Sequence[int], settings: StudySettings, against: str | None, processes: int | None
 ) -> list[Sequence[CaseRuns]]:
     """The results of the policy, and of the one it is compared with."""
     from bso.simulator.study import study
@@ -243,15 +195,23 @@ def _simulated(
     if against is not None:
         compared.append(replace(settings, spec_overrides={**settings.spec_overrides, "policy": against}))
     cores = processes or os.cpu_count() or 1
-    with progress(len(compared) * len(cases) * seeds) as advance:
-        return [study(cases, range(seeds), each, processes=cores, on_done=advance) for each in compared]
+    with progress(len(compared) * len(cases) * len(seeds)) as advance:
+        return [study(cases, seeds, each, processes=cores, on_done=advance) for each in compared]
 
 
-def _tell(studies: Sequence[Sequence[CaseRuns]], *, csv: Path | None, plots: Path | None, as_json: bool) -> None:
+def _tell(
+    run: Callable[[], Sequence[Sequence[CaseRuns]]], *, csv: Path | None, plots: Path | None, as_json: bool
+) -> None:
+    """Run studies, and write and print what came of them. Raises OSError, before they run, where that cannot be."""
     from bso.simulator.summary import compare, summarize
     from bso_cli.simulating import printed
 
     written: list[Path] = []
+    if csv is not None:
+        csv.touch()
+    if plots is not None:
+        plots.mkdir(parents=True, exist_ok=True)
+    studies = run()
     if csv is not None:
         printed.write_trials([result for results in studies for result in results], csv)
         written.append(csv)

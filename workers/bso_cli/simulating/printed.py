@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bso.simulator.intervals import MeanEstimate
+    from bso.simulator.run import Run, SimulatedTrial
     from bso.simulator.study import CaseRuns
     from bso.simulator.summary import CaseSummary, Measures, PairedDifference, Summary
 
@@ -28,28 +29,8 @@ _COSTS = (
     "Wrong: share of the last ten recurrences. Energy and time: last five, over the default's. "
     "Tries: trainings per recurrence."
 )
-COLUMNS = (
-    "problem",
-    "gpu",
-    "target_metric",
-    "policy",
-    "seed",
-    "recurrence",
-    "recurrence_id",
-    "trial_number",
-    "attempt",
-    "batch_size",
-    "epochs",
-    "outcome",
-    "is_profiling",
-    "cost_j",
-    "judged_cost_j",
-    "time_s",
-    "energy_j",
-    "began_s",
-    "ended_s",
-    "reason",
-)
+_OF_TRIAL = {"cost": "cost_j", "judged_cost": "judged_cost_j"}
+"""Columns of a CSV file that are not called like the field of a trial that they hold."""
 
 
 def as_json(summaries: Sequence[Summary], difference: PairedDifference | None) -> dict[str, Any]:
@@ -108,36 +89,25 @@ def _table(summary: Summary, title: str, columns: Sequence[str], horizons: Seque
 def write_trials(results: Sequence[CaseRuns], path: Path) -> None:
     """Write every trial of every run, one a line."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for result in results:
-            for run in result.runs:
-                for trial in run.trials:
-                    problem = run.problem.at(trial.recurrence)
-                    writer.writerow(
-                        (
-                            result.case.name,
-                            problem.gpu,
-                            problem.workload.target_metric,
-                            run.policy,
-                            run.seed,
-                            trial.recurrence,
-                            trial.recurrence_id,
-                            trial.trial_number,
-                            trial.attempt,
-                            trial.batch_size,
-                            trial.epochs,
-                            trial.outcome.value,
-                            str(trial.is_profiling).lower(),
-                            trial.cost,
-                            trial.judged_cost,
-                            trial.time_s,
-                            trial.energy_j,
-                            trial.began_s,
-                            trial.ended_s,
-                            trial.reason,
-                        )
-                    )
+        lines = (_line(result, run, trial) for result in results for run in result.runs for trial in run.trials)
+        first = next(lines)
+        writer = csv.DictWriter(file, list(first), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows([first])
+        writer.writerows(lines)
+
+
+def _line(result: CaseRuns, run: Run, trial: SimulatedTrial) -> dict[str, object]:
+    problem = run.problem.at(trial.recurrence)
+    fields = asdict(trial) | {"outcome": trial.outcome.value, "is_profiling": str(trial.is_profiling).lower()}
+    return {
+        "problem": result.case.name,
+        "gpu": problem.gpu,
+        "target_metric": problem.workload.target_metric,
+        "policy": run.policy,
+        "seed": run.seed,
+        **{_OF_TRIAL.get(name, name): value for name, value in fields.items()},
+    }
 
 
 def _problem(case: CaseSummary) -> dict[str, Any]:
