@@ -117,7 +117,7 @@ decisions: $(DEV) ## how well batch sizes are chosen in noisy worlds: a page of 
 	$(BIN)/python -m tests.benchmarks.decisions $(ARGS)
 
 asyncapi: $(DEV) ## write docs/asyncapi.yaml from the messages and the topology
-	$(BIN)/python docs/write_asyncapi.py
+	$(BIN)/python -m docs.write_asyncapi
 
 $(ASYNCAPI): | $(DEV)
 	@tools/fetch-asyncapi-schema $(BIN)/python $@

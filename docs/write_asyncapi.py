@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from bso.schema.asyncapi import asyncapi
 from bso_broker.topology import COMMAND_KEY, COMMANDS, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EVENTS, REPLAY, TOPOLOGY
+from docs.messages_described import asyncapi
 
 FILE = Path(__file__).parent / "asyncapi.yaml"
 _HEAD = "# Made by `make asyncapi` from bso.schema and bso_broker.topology; a test compares.\n"
