@@ -5,28 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import aiormq
 from aio_pika.abc import AbstractIncomingMessage
+from aiormq.exceptions import DeliveryError
 from pamqp.commands import Basic
 from typing_extensions import override
 
 from bso.domain.errors import Misconfigured
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.addresses import new_reply_queue
-from bso_broker.connection import BrokerAddress
+from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.errors import (
     CallTimeout,
     ConnectionLost,
     MessageTooLarge,
     NoCommandQueue,
+    NotPermitted,
     PublishFailed,
     TopologyMissing,
 )
+from bso_broker.messages import check_size
 from bso_broker.publisher import PERSISTENT
 from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import COMMAND_KEY, COMMANDS
-from bso_broker.underlay import Outgoing, discarded_bytes
+from bso_broker.underlay import Outgoing, discarded_bytes, publish_burst
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +63,9 @@ class _RpcSession(BrokerSession):
         self._commands = await self.fast_channel(await self.connect("bso client: commands"), confirms=True)
 
     async def ask(self, command: _Command) -> bytes:
-        """Publish and wait for the reply; ConnectionLost if this session ends before.
+        """Publish and wait for the reply, which may come before the broker's confirmation.
+
+        ConnectionLost: this session ended before. TopologyMissing, PublishFailed: the broker does not take the command.
 
         A reply is not confirmed and can be lost on its way, so the command goes out again after a while, then after
         twice that, and so on: rarely enough not to swell the queue of workers that are only slow.
@@ -68,17 +75,36 @@ class _RpcSession(BrokerSession):
         pause_s = self.address.resend_after_s
         try:
             while not reply.done():
-                await self._publish(command)
-                await asyncio.wait([reply], timeout=pause_s)
+                confirmation = await self._publish(command)
+                confirmation.add_done_callback(partial(_pass_on_refusal, reply))
+                await self._wait(reply, confirmation, timeout_s=pause_s)
                 pause_s *= 2
         finally:
             del self._replies[command.message_id]
         body = reply.result()
         if body is None:
+            if isinstance(self.cause, (TopologyMissing, NotPermitted)):
+                raise self.cause
             raise ConnectionLost("the connection broke before the reply came") from self.cause
         return body
 
-    async def _publish(self, command: _Command) -> None:
+    async def _wait(
+        self, reply: asyncio.Future[bytes | None], confirmation: asyncio.Future[object], *, timeout_s: float
+    ) -> None:
+        """Wait for a reply; a broker from which neither that nor a confirmation comes is taken for frozen."""
+        patience_s = self.address.confirm_timeout_s
+        first_s = min(timeout_s, patience_s)
+        await asyncio.wait([reply], timeout=first_s)
+        if not reply.done() and not confirmation.done():
+            both: list[asyncio.Future[Any]] = [reply, confirmation]
+            done, _ = await asyncio.wait(both, timeout=patience_s - first_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                self.fail(ConnectionLost(f"no confirmation within {patience_s:g} s"))
+        if not reply.done() and timeout_s > first_s:
+            await asyncio.wait([reply], timeout=timeout_s - first_s)
+
+    async def _publish(self, command: _Command) -> asyncio.Future[object]:
+        check_size(command.body)
         properties = Basic.Properties(
             message_id=command.message_id,
             correlation_id=command.message_id,
@@ -88,7 +114,14 @@ class _RpcSession(BrokerSession):
             expiration=_remaining_ms(command.expires_at_s),
         )
         message = Outgoing(routing_key=COMMAND_KEY, body=command.body, properties=properties)
-        await self.publish(self._commands, message, exchange=COMMANDS)
+        try:
+            async with asyncio.timeout(self.address.confirm_timeout_s):
+                [confirmation] = await publish_burst(self._commands, [message], exchange=COMMANDS, mandatory=True)
+        except BaseException as error:
+            if not is_lost(error):
+                raise
+            raise ConnectionLost("the connection broke before the command was sent") from explain(error)
+        return confirmation
 
     async def _on_reply(self, message: AbstractIncomingMessage) -> None:
         reply = self._replies.get(message.correlation_id or "")
@@ -106,6 +139,12 @@ class _RpcSession(BrokerSession):
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_result(None)
+
+
+def _pass_on_refusal(reply: asyncio.Future[bytes | None], confirmation: asyncio.Future[object]) -> None:
+    error = None if confirmation.cancelled() else confirmation.exception()
+    if isinstance(error, DeliveryError) and not reply.done():
+        reply.set_exception(explain(error))
 
 
 class RpcClient:

@@ -290,35 +290,42 @@ class Outgoing:
 
 
 async def publish_burst(
-    channel: aiormq.Channel, messages: Sequence[Outgoing], *, exchange: str
+    channel: aiormq.Channel, messages: Sequence[Outgoing], *, exchange: str, mandatory: bool = False
 ) -> list[asyncio.Future[object]]:
     """Write many small messages as one: per message a third of the cost of aiormq's own publishing.
 
-    Nobody has to take them: what no queue is bound for is confirmed, and not returned.
-    Returns their confirmations, which fail when the channel ends; [] on a channel without them.
+    Nobody has to take them, unless they are ``mandatory``: what no queue is bound for is confirmed, and not returned.
+    Returns their confirmations, which fail when the channel ends, the broker refuses a message or returns it (with
+    aiormq's errors); [] on a channel without them.
     """
     async with channel.lock:
         if channel.is_closed:
             raise ChannelInvalidStateError(f"{channel!r} closed")
-        frames = [frame for message in messages for frame in _frames(channel, message, exchange)]
+        frames = [frame for message in messages for frame in _frames(channel, message, exchange, mandatory=mandatory)]
         together = ChannelFrame.marshall(channel_number=channel.number, frames=frames)
         # A broker that does not read makes this wait. Nothing happens between it and the next line, though: the broker
         # counts what is written, and we count along.
         await channel.write_queue.put(together)
-        return [_expect(channel) for _ in messages] if channel.publisher_confirms else []
+        if not channel.publisher_confirms:
+            return []
+        return [_expect(channel, message if mandatory else None) for message in messages]
 
 
 def _frames(
-    channel: aiormq.Channel, message: Outgoing, exchange: str
+    channel: aiormq.Channel, message: Outgoing, exchange: str, *, mandatory: bool
 ) -> Iterator[Basic.Publish | ContentHeader | ContentBody]:
-    yield Basic.Publish(exchange=exchange, routing_key=message.routing_key)
+    yield Basic.Publish(exchange=exchange, routing_key=message.routing_key, mandatory=mandatory)
     yield ContentHeader(properties=message.properties, body_size=len(message.body))
     for start in range(0, len(message.body), channel.max_content_size):
         yield ContentBody(message.body[start : start + channel.max_content_size])
 
 
-def _expect(channel: aiormq.Channel) -> asyncio.Future[object]:
+def _expect(channel: aiormq.Channel, returnable: Outgoing | None) -> asyncio.Future[object]:
     channel.delivery_tag += 1
     confirmation: asyncio.Future[object] = channel.create_future()
     channel.confirmations[channel.delivery_tag] = confirmation
+    if returnable is not None:  # aiormq finds what is returned by its message_id
+        message_id = cast(str, returnable.properties.message_id)
+        channel.message_id_delivery_tag[message_id] = channel.delivery_tag
+        confirmation.add_done_callback(lambda _: channel.message_id_delivery_tag.pop(message_id, None))
     return confirmation
