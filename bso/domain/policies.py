@@ -32,6 +32,7 @@ def is_policy_name(name: object) -> bool:
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
+@cache  # every command asks for it
 def policy_named(name: str) -> Policy:
     """The policy of this name. Raises PolicyMissing, which names those that are installed."""
     found = find_policy(name)

@@ -1,7 +1,8 @@
-"""What the reports of a training add up to, and when they end it (NSDI '23, section 4.4).
+"""What the reports of a training add up to, what that costs, and when it ends the training (NSDI '23, section 4.4).
 
 It is the same for the trial that is recorded and for the training itself. Of how much an epoch costs varies within a
-run, a sum over its reports is kept, and no report.
+run, a sum over its reports is kept, and no report. Profiling power limits slows a training down and changes its energy:
+the cost leaves that out.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from bso.domain.cost import Profiled, Totals, cost_of, is_all_profiled, undistorted
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.quantities import joules
-from bso.domain.trial import DIVERGED, EpochReport, Outcome, Trial
+from bso.domain.trial import DIVERGED, EpochReport, Outcome, Profiled, Totals, Trial
 
 NONFINITE_METRICS_BEFORE_END = 2
+_NOTHING_LEFT = 1e-9  # of all progress: what remains of the difference of two equal sums of floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,34 @@ def progressed(before: P, report: EpochReport, *, cost: float) -> P:
         metric=report.metric,
         nonfinite_metrics_in_a_row=0 if math.isfinite(report.metric) else before.nonfinite_metrics_in_a_row + 1,
         cost=cost,
+    )
+
+
+def cost_of(*, energy_j: float, time_s: float, eta_knob: float, max_power_w: float) -> float:
+    """Energy and time as one cost [J], ``eta * energy + (1 - eta) * max_power * time`` (NSDI '23, eq. 2).
+
+    ``eta_knob`` 1 counts energy alone, 0 counts time alone. ``max_power_w`` is that of all devices together.
+    """
+    return eta_knob * energy_j + (1.0 - eta_knob) * max_power_w * time_s
+
+
+def is_all_profiled(epoch: float, profiled: Profiled) -> bool:
+    """Whether power limits were profiled in all of a training: its cost without is not known yet."""
+    return profiled.epochs > 0 and epoch - profiled.epochs <= _NOTHING_LEFT * epoch
+
+
+def undistorted(reached: Totals, profiled: Profiled) -> Totals:
+    """What the training would have taken without profiling: its profiled epochs count like the mean of the others.
+
+    While there are no others the totals stay as they are.
+    """
+    if not profiled.epochs or is_all_profiled(reached.epoch, profiled):
+        return reached
+    share = reached.epoch / (reached.epoch - profiled.epochs)
+    return Totals(
+        epoch=reached.epoch,
+        time_s=max(0.0, reached.time_s - profiled.time_s) * share,
+        energy_j=max(0.0, reached.energy_j - profiled.energy_j) * share,
     )
 
 

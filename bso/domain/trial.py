@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from bso.domain.cost import Profiled, Totals
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
@@ -80,6 +79,32 @@ class EpochReport:
     energy_j: float | None
     metric: float
     is_profiling: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """How far a training has come: ``epoch`` (a float), seconds and joules, all since its beginning."""
+
+    epoch: float
+    time_s: float
+    energy_j: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """The part of a training that passed while power limits were profiled: progress in epochs, seconds, joules."""
+
+    epochs: float = 0.0
+    time_s: float = 0.0
+    energy_j: float = 0.0
+
+    def plus(self, before: Totals, after: Totals) -> Profiled:
+        """This and what lies between two reports."""
+        return Profiled(
+            epochs=self.epochs + (after.epoch - before.epoch),
+            time_s=self.time_s + (after.time_s - before.time_s),
+            energy_j=self.energy_j + (after.energy_j - before.energy_j),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from bso.domain.learning_rate import LearningRate
 from bso.domain.trial import TrialState
 from bso.replay.expected_rows import ExpectedRows
 from bso.replay.fold import Folding, InnerSnapshot
-from bso.schema.codec import job_from_state, state_of
-from bso.schema.envelope import dump, validated
+from bso.schema.codec import dump, job_from_state, state_of
+from bso.schema.envelope import validated
 from bso.storage.job_logs import JobRows
 from bso.storage.rows import Row
 

@@ -18,8 +18,8 @@ from pydantic_core import from_json
 
 from bso.domain.identifiers import identifier_problem
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
-from bso.schema.codec import event_from, reply_from
-from bso.schema.envelope import adapter, dump, explain
+from bso.schema.codec import dump, event_from, reply_from
+from bso.schema.envelope import adapter, explain
 from bso.schema.errors import MalformedMessage
 from bso.service.records import LoggedEvent, NewEvent
 from bso.service.serialization import row_without_reply

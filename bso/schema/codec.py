@@ -14,6 +14,8 @@ from datetime import datetime
 from functools import cache
 from typing import Any, cast, get_args
 
+from pydantic_core import to_json
+
 from bso.domain.commands import Command, RegisterJob, Request
 from bso.domain.events import CommonEvent, Event, JobRegistered, JobRespecified, LateResult, TrialEnded
 from bso.domain.identifiers import identifier_problem, job_id_for
@@ -21,7 +23,7 @@ from bso.domain.job import Job, JobVersion, Recurrence, UnacknowledgedStop
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.policies import PolicyMissing, find_policy, own_policies, policy_names
 from bso.domain.replies import Reply
-from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, dump, seal, unseal, validated
+from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, unseal, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.schema.policy_values import read_end, read_inherited, read_stop, read_version
 
@@ -45,6 +47,11 @@ class JobState:
     recurrences: Mapping[str, Recurrence]
     unacknowledged_stops: Mapping[int, UnacknowledgedStop]
     has_power_profiles: bool
+
+
+def dump(value: object) -> bytes:
+    """A value of ours as JSON."""
+    return to_json(value, inf_nan_mode="strings")
 
 
 def wire_name(message_type: type) -> str:
@@ -84,7 +91,7 @@ def build_validators() -> None:
 
 def encode_command(request: Request, *, sent_at: datetime | None = None) -> bytes:
     """A command as a message. An empty job_id (a registration by prefix) is left out."""
-    return seal(
+    return dump(
         Envelope(
             type=wire_name(type(request.command)),
             command_id=request.command_id,
@@ -111,7 +118,7 @@ def decode_command(message: bytes, *, user: str | None = None) -> Request:
 
 def encode_reply(reply: Reply, *, command_id: str, job_id: str | None) -> bytes:
     """A reply as a message."""
-    return seal(Envelope(type=wire_name(type(reply)), command_id=command_id, job_id=job_id, body=reply))
+    return dump(Envelope(type=wire_name(type(reply)), command_id=command_id, job_id=job_id, body=reply))
 
 
 def decode_reply(message: bytes) -> Reply:
@@ -123,7 +130,7 @@ def decode_reply(message: bytes) -> Reply:
 
 def encode_event(recorded: RecordedEvent) -> bytes:
     """An event of the log as a message; consumers order by (job_id, log_epoch, seq)."""
-    return seal(
+    return dump(
         Envelope(
             type=wire_name(type(recorded.event)),
             command_id=recorded.command_id,

@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
 
 from bso.schema.errors import MalformedMessage, UnsupportedSchema
 
@@ -54,22 +53,12 @@ def adapter(message_type: Any) -> TypeAdapter[Any]:
     return TypeAdapter(message_type)
 
 
-def dump(value: object) -> bytes:
-    """A value of ours as JSON."""
-    return to_json(value, inf_nan_mode="strings")
-
-
 def validated(message_type: Any, data: Any, what: str) -> Any:
     """Data as a value of a message class. Raises MalformedMessage naming each offending field."""
     try:
         return adapter(message_type).validate_python(data)
     except ValidationError as error:
         raise MalformedMessage(f"{what}: {explain(error)}") from error
-
-
-def seal(envelope: Envelope) -> bytes:
-    """The bytes of an envelope."""
-    return dump(envelope)
 
 
 def unseal(body: bytes, *, most_bytes: int = MAX_MESSAGE_BYTES) -> Envelope:

@@ -14,8 +14,8 @@ from bso.domain.job import Job
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.replies import Reply
 from bso.domain.trial import EpochReport, Trial
-from bso.schema.codec import event_from, event_payload, job_from_state, reply_payload, state_of
-from bso.schema.envelope import dump, validated
+from bso.schema.codec import dump, event_from, event_payload, job_from_state, reply_payload, state_of
+from bso.schema.envelope import validated
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.records import (
     JobChange,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bso.domain.commands import PowerMeasurement
-from bso.domain.cost import cost_of
 from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.domain.progress import cost_of
 from bso.simulator.errors import InvalidSimulation
 from bso.simulator.traces import (
     TRAIN_FILE,

@@ -15,12 +15,12 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from bso.domain.commands import PowerMeasurement
-from bso.domain.cost import Profiled
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.identifiers import MAX_LENGTH
 from bso.domain.learning_rate import LearningRate
-from bso.domain.trial import Outcome, Trial, TrialState
-from bso.schema.envelope import dump, validated
+from bso.domain.trial import Outcome, Profiled, Trial, TrialState
+from bso.schema.codec import dump
+from bso.schema.envelope import validated
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.errors import Unstorable
 from bso.service.records import LoggedEvent, NewEvent, PowerProfile, StoredEvent

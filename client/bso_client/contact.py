@@ -17,10 +17,9 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec as WholeSpec
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import LeaseRenewed, Registered, TrialBegun
-from bso_client.command_ids import new_command_id
 from bso_client.delivery.journal import Destination, Journal, folder_of
 from bso_client.delivery.lease import keep_lease
-from bso_client.delivery.outbox import Outbox, Sender
+from bso_client.delivery.outbox import Outbox, Sender, new_command_id
 from bso_client.delivery.retries import ask
 from bso_client.errors import CannotResume, Refused, Unreachable
 from bso_client.notes import Note

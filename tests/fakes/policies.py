@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bso.domain.policies import find_policy
+from bso.domain.policies import find_policy, policy_named
 from bso.schema.codec import all_events
 
 
@@ -30,4 +30,5 @@ def installed(folder: Path, **policies: str) -> Iterator[None]:
 def _look_again() -> None:
     importlib.invalidate_caches()
     find_policy.cache_clear()
+    policy_named.cache_clear()
     all_events.cache_clear()

@@ -62,8 +62,8 @@ def naming_file(url: str) -> Iterator[None]:
     if not url.startswith("sqlite"):
         yield
         return
-    from bso.storage.embedded import named
     from bso.storage.urls import database_url, sqlite_path
+    from bso_client.transports.embedded import named
 
     with named(sqlite_path(database_url(url))):
         yield

@@ -13,8 +13,7 @@ from typing import IO, Any
 
 from bso.domain.hardware import HardwareKind
 from bso.domain.log import RecordedEvent
-from bso.schema.codec import event_payload
-from bso.schema.envelope import dump
+from bso.schema.codec import dump, event_payload
 from bso.service.ports import Store
 from bso.service.records import StoredEvent
 from bso_cli.access import whole_history

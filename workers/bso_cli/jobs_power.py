@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from bso.domain.commands import PowerMeasurement
-from bso.domain.cost import cost_of
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
+from bso.domain.progress import cost_of
 from bso.domain.quantities import figure, joules, watts
 from bso.service.records import PowerProfile
 from bso_cli.tables import Table, table

@@ -105,7 +105,7 @@ def _ends(text: str, width: int, hang: int) -> list[int]:
 
 def print_json(value: object) -> None:
     """One JSON object on one line; numbers that JSON lacks become the strings "NaN" and "Infinity"."""
-    from bso.schema.envelope import dump
+    from bso.schema.codec import dump
 
     sys.stdout.write(dump(value).decode() + "\n")
     sys.stdout.flush()

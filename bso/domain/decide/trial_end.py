@@ -10,7 +10,6 @@ from functools import partial
 
 from bso.domain.attention import attention_needed
 from bso.domain.commands import FinishTrial
-from bso.domain.cost import cost_of, undistorted
 from bso.domain.decide.decision import Context, Decision, policy_of, refused_for, unchanged, with_lease
 from bso.domain.events import (
     AttentionNeeded,
@@ -26,6 +25,7 @@ from bso.domain.evolve import apply
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job, Recurrence
 from bso.domain.knowledge import reference_of
+from bso.domain.progress import cost_of, undistorted
 from bso.domain.replies import TrialFinished
 from bso.domain.trial import FAILURES, LEASE_LAPSED, Outcome, Trial, TrialState, reason_code
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bso.domain.cost import is_all_profiled
-from bso.domain.progress import reports_of
+from bso.domain.progress import is_all_profiled, reports_of
 from bso.domain.trial import Trial
 from bso.policies.curve.beliefs import Beliefs
 from bso.policies.curve.cost_records import CostSurprises, EpochCostKnowledge, LearntEpochCost

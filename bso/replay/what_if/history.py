@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bso.domain.cost import is_all_profiled
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job
 from bso.domain.job_spec import JobSpec
+from bso.domain.progress import is_all_profiled
 from bso.domain.trial import Outcome, Trial
 from bso.replay.fold import Folding
 from bso.replay.what_if.record import End, NotRecorded, Record, RecordedRun, has_converged

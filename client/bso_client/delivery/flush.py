@@ -13,8 +13,9 @@ from filelock import FileLock, Timeout
 from bso.domain.commands import BeginTrial, Request
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.domain.replies import KEPT, Problem, TrialBegun
-from bso_client.delivery.journal import Kept, addressed
+from bso_client.delivery.journal import Kept
 from bso_client.delivery.left_behind import LeftBehind, take_over
+from bso_client.training.state import addressed
 from bso_client.transports.transport import Transport
 
 logger = logging.getLogger("bso")

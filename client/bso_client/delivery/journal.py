@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from bso.domain.commands import Command, FinishTrial, ReportEpoch, Request
+from bso.domain.commands import Request
 from bso_client.delivery.journal_file import IDENTIFIED, LETTER, JournalFile, set_aside, timestamp
 
 _PORTS = {"amqp": 5672, "amqps": 5671}  # where the URL names none
@@ -62,17 +62,6 @@ class Kept:
     training: str
     request: Request
     kept_at: str = ""
-
-
-Identity = tuple[int, str]
-"""The number of a trial and its id, as its reports carry them."""
-
-
-def addressed(command: Command, identity: Identity | None) -> Command | None:
-    """A command with the identity of its trial, if it is one of a trial; None: that identity is not known."""
-    if not isinstance(command, ReportEpoch | FinishTrial) or command.trial_id:
-        return command
-    return None if identity is None else replace(command, trial_number=identity[0], trial_id=identity[1])
 
 
 class Journal:

@@ -7,8 +7,7 @@ import logging
 
 from bso.domain.commands import RenewLease, Request
 from bso.domain.errors import BsoError
-from bso_client.command_ids import new_command_id
-from bso_client.delivery.outbox import Sender
+from bso_client.delivery.outbox import Sender, new_command_id
 from bso_client.transports.transport import Transport
 
 logger = logging.getLogger("bso")

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from bso.domain.errors import Rejected
 from bso.schema.codec import decode_command
-from bso_client.delivery.journal import FORMAT, Destination, Identity, Kept, identity_record, letter_record
+from bso_client.delivery.journal import FORMAT, Destination, Kept, identity_record, letter_record
 from bso_client.delivery.journal_file import (
     DELIVERED,
     IDENTIFIED,
@@ -29,6 +29,7 @@ from bso_client.delivery.journal_file import (
     records,
     set_aside,
 )
+from bso_client.training.state import Identity
 
 logger = logging.getLogger("bso")
 

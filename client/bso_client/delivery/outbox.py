@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import time
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -14,14 +17,14 @@ from typing import Protocol
 from bso.domain.commands import BeginTrial, Command, Request
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.domain.replies import KEPT, Problem, Reply, TrialBegun
-from bso_client.command_ids import beginning_id, new_command_id
-from bso_client.delivery.journal import Identity, Journal, Kept, addressed
+from bso_client.delivery.journal import Journal, Kept
 from bso_client.errors import Unreachable
-from bso_client.training.state import Message, TrainingState
+from bso_client.training.state import Identity, Message, TrainingState, addressed
 from bso_client.transports.transport import Transport
 
 logger = logging.getLogger("bso")
 
+_BEGINNINGS = uuid.UUID("9a0c2f0e-3f0b-5b52-8a53-0d5a5f1f6a11")
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 15.0
 _PATIENCE_S = 30.0  # for the reply to a letter that nobody waits for
@@ -33,6 +36,21 @@ _OBSTACLES = {
         "the optimizer refuses this process (%s): the training goes on, its reports are kept until that is put right"
     ),
 }
+
+
+def beginning_id(training: str) -> str:
+    """The id of the command that registers the training with this key: sent again, it registers no second one."""
+    return str(uuid.uuid5(_BEGINNINGS, training))
+
+
+def new_command_id() -> str:
+    """A fresh UUIDv7 (RFC 9562): ids sort by the time they were made."""
+    milliseconds = time.time_ns() // 1_000_000
+    random_bits = int.from_bytes(os.urandom(10))
+    value = (milliseconds & (1 << 48) - 1) << 80 | random_bits
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))
 
 
 class Sender(Protocol):

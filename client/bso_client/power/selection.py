@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bso.domain.commands import PowerMeasurement
-from bso.domain.cost import cost_of
+from bso.domain.progress import cost_of
 from bso_client.errors import InvalidSetting
 
 DEFAULT_ETA_KNOB = 0.5

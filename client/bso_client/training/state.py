@@ -14,16 +14,15 @@ The life of a training (a test holds this diagram against TRANSITIONS)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from bso.domain.commands import Command, PowerMeasurement
-from bso.domain.cost import Profiled, Totals
+from bso.domain.commands import Command, FinishTrial, PowerMeasurement, ReportEpoch
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import LeaseRenewed
-from bso.domain.trial import FAILURES, EpochReport, Outcome
+from bso.domain.trial import FAILURES, EpochReport, Outcome, Profiled, Totals
 from bso_client.errors import TrainFailed
 
 
@@ -197,6 +196,17 @@ class Message:
 
     command: Command
     late: Command
+
+
+Identity = tuple[int, str]
+"""The number of a trial and its id, as its reports carry them."""
+
+
+def addressed(command: Command, identity: Identity | None) -> Command | None:
+    """A command with the identity of its trial, if it is one of a trial; None: that identity is not known."""
+    if not isinstance(command, ReportEpoch | FinishTrial) or command.trial_id:
+        return command
+    return None if identity is None else replace(command, trial_number=identity[0], trial_id=identity[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

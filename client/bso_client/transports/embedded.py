@@ -1,22 +1,39 @@
-"""The optimizer inside this process: the engine over an SQLite file."""
+"""The optimizer inside this process: the engine over an SQLite file that belongs to the trainings of one machine."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bso.domain.commands import RegisterJob, Request
+from sqlalchemy.engine.url import URL
+
+from bso.domain.commands import BeginTrial, RegisterJob, Request
 from bso.domain.decide import Rules
 from bso.domain.errors import Retryable
 from bso.domain.identifiers import job_id_for
 from bso.domain.policies import PolicyMissing
 from bso.domain.replies import Problem, Reply
-from bso.storage.embedded import LOCK_WAIT_S, Embedded, open_embedded
+from bso.service.answers import Answer
+from bso.service.engine import Engine
+from bso.service.errors import StoreNotReady, StoreUnavailable, StoreUnusable
+from bso.service.leases import expiry_of
+from bso.service.records import SchemaStatus
+from bso.storage.connections import ConnectionLimits
+from bso.storage.errors import BadDatabaseUrl
+from bso.storage.filesystems import require_local
+from bso.storage.store import SqlStore, open_store
+from bso.storage.urls import database_url, shown, sqlite_path, sqlite_url
 from bso_client.errors import Unreachable
 
 _DEFAULT_RULES = Rules()
 _PAUSE_S = 0.2  # before a command is offered again to a file that was locked
+LOCK_WAIT_S = 0.5
+"""So long a statement waits for the lock of the file, in a thread that nothing can interrupt; then it is repeated."""
+_LIMITS = ConnectionLimits(pool_size=2, lock_wait_s=LOCK_WAIT_S)
+_REAPED_AT_ONCE = 100
 
 
 class EmbeddedTransport:
@@ -66,14 +83,8 @@ class EmbeddedTransport:
     async def _opened(self) -> Embedded:
         async with self._opening:
             if self._embedded is None:
-                self._embedded = await open_embedded(self._path_or_url, rules=self._rules, upgrade=_upgrade)
+                self._embedded = await open_embedded(self._path_or_url, rules=self._rules)
             return self._embedded
-
-
-async def _upgrade(url: str) -> None:
-    from bso_migrations import upgrade  # Alembic takes its time, and a file that is up to date does not need it
-
-    await upgrade(url)
 
 
 def _addressed(request: Request) -> Request:
@@ -81,3 +92,92 @@ def _addressed(request: Request) -> Request:
     if request.job_id or not isinstance(request.command, RegisterJob):
         return request
     return replace(request, job_id=job_id_for(request.command.job_id_prefix, request.command_id))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """An engine and its SQLite file. Without workers, beginning a trial expires its job's lapsed leases."""
+
+    path: Path
+    was_created: bool
+    store: SqlStore
+    engine: Engine
+
+    async def execute(self, requests: Sequence[Request]) -> list[Answer]:
+        """Decide requests; see Engine.execute."""
+        with named(self.path):
+            for job_id in {request.job_id for request in requests if isinstance(request.command, BeginTrial)}:
+                await self._reap(job_id)
+            return await self.engine.execute(requests)
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self.store.close()
+
+    async def _reap(self, job_id: str) -> None:
+        while lapsed := await self.store.lapsed_leases(job_id=job_id, limit=_REAPED_AT_ONCE):
+            answers = await self.engine.execute([expiry_of(lease) for lease in lapsed])
+            if not any(answer.events for answer in answers):
+                return
+
+
+async def open_embedded(path_or_url: str | Path, *, rules: Rules = _DEFAULT_RULES) -> Embedded:
+    """Open the file, making or upgrading it where needed; any number of processes may do so at once.
+
+    Raises NetworkFileSystem, BadDatabaseUrl, StoreUnusable, or StoreNotReady where a newer release has upgraded the
+    file.
+    """
+    url = _address(path_or_url)
+    path = sqlite_path(url)
+    require_local(path)
+    _make_folder(path)
+    was_created = not path.exists()
+    store = open_store(url.render_as_string(hide_password=False), limits=_LIMITS, has_outbox=False)
+    try:
+        with named(path):
+            await _bring_up_to_date(store, url)
+    except BaseException:
+        await store.close()
+        raise
+    return Embedded(path=path, was_created=was_created, store=store, engine=Engine(store, rules))
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Let errors of the file say which file it is, and what to do about one that cannot be used."""
+    try:
+        yield
+    except StoreUnusable as error:
+        advice = "repair or remove the file, or let BSO_URL or BSO_STATE_DIR name another place"
+        raise StoreUnusable(f"{path}: {error}; {advice}") from error
+    except StoreUnavailable as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+async def _bring_up_to_date(store: SqlStore, url: URL) -> None:
+    state = await store.schema_state()
+    if state.status is SchemaStatus.NEWER:
+        raise StoreNotReady(
+            f"{url.database} has schema {state.found}, this program knows {state.expected}: upgrade the program"
+        )
+    if state.status is not SchemaStatus.CURRENT:
+        from bso_migrations import upgrade  # Alembic takes its time, and a file that is up to date does not need it
+
+        await upgrade(url.render_as_string(hide_password=False))
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        advice = "let BSO_STATE_DIR, or BSO_URL where that is set, name another place"
+        raise StoreUnusable(f"the folder {path.parent} cannot be made: {error}; {advice}") from error
+
+
+def _address(path_or_url: str | Path) -> URL:
+    if not isinstance(path_or_url, str) or "://" not in path_or_url:
+        return sqlite_url(Path(path_or_url).expanduser().absolute())
+    url = database_url(path_or_url)
+    if url.get_backend_name() != "sqlite":
+        raise BadDatabaseUrl(f"only an SQLite file can be embedded (sqlite:////path/to/file.sqlite), got {shown(url)}")
+    return url

@@ -47,8 +47,7 @@ class LoggedTransport:
 
 
 def _line(request: Request, reply: TrialBegun | EpochJudged | TrialFinished) -> bytes:
-    from bso.schema.codec import wire_name
-    from bso.schema.envelope import dump
+    from bso.schema.codec import dump, wire_name
 
     command = request.command
     trial_number = reply.trial_number if isinstance(reply, TrialBegun) else getattr(command, "trial_number", 0)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from pydantic_core import from_json
 
-from bso.schema.envelope import dump
+from bso.schema.codec import dump
 from bso.storage import SqlStore
 from bso_cli.jobs_decisions import decisions, story
 from tests.contract.replay.histories import TRAINED, in_sqlite, lived

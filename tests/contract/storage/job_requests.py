@@ -21,7 +21,7 @@ from bso.domain.log import RecordedEvent
 from bso.domain.replies import EpochJudged, Reply, TrialBegun
 from bso.domain.trial import Outcome, Trial
 from bso.replay.fold import Folding
-from bso.schema.envelope import dump
+from bso.schema.codec import dump
 from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.service.ports import Store

@@ -10,10 +10,10 @@ from bso.domain.commands import (
     ReportPowerProfile,
     Request,
 )
-from bso.domain.cost import Profiled
 from bso.domain.hardware import HardwareKind
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import EpochJudged, LeaseRenewed, Reply, TrialBegun
+from bso.domain.trial import Profiled
 from bso.service.engine import Engine
 from bso.service.ports import Store
 from tests.contract.storage.conftest import OpenStore

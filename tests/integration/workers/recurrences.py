@@ -14,8 +14,7 @@ from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.replies import EpochJudged, JobDescription, Problem, Registered, Reply, TrialBegun
 from bso.domain.trial import Outcome, Trial
 from bso.replay.verification import verify
-from bso.schema.codec import decode_reply, encode_command
-from bso.schema.envelope import dump
+from bso.schema.codec import decode_reply, dump, encode_command
 from bso.service.engine import Engine
 from bso.service.ports import Store
 from bso.service.records import StoredEvent

@@ -14,8 +14,7 @@ from bso.schema.codec import encode_reply
 from bso.service.engine import Engine
 from bso.service.memory import InMemoryStore
 from bso.storage import SqlStore
-from bso.storage.embedded import open_embedded
-from bso_migrations import upgrade
+from bso_client.transports.embedded import open_embedded
 from tests.fakes.memory_broker import MemoryBroker
 from tests.integration.workers.fixtures import RunWorker, StartWorker
 from tests.integration.workers.recurrences import HARDWARE, Ask, Direct, Queue, register, report, scripted_ids
@@ -92,7 +91,7 @@ async def in_memory() -> list[str]:
 
 
 async def test_embedded_as_in_memory(tmp_path: Path) -> None:
-    embedded = await open_embedded(tmp_path / "bso.db", upgrade=upgrade)
+    embedded = await open_embedded(tmp_path / "bso.db")
     try:
         assert await story(_Embedded(embedded)) == await in_memory()
     finally:

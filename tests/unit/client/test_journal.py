@@ -22,10 +22,10 @@ from bso.domain.commands import BeginTrial, DeleteJob, FinishTrial, RegisterJob,
 from bso.domain.errors import Misconfigured, Rejected
 from bso.domain.replies import KEPT, Problem, Reply
 from bso.domain.trial import Outcome
-from bso_client.command_ids import beginning_id, new_command_id
 from bso_client.delivery.flush import Flushed, flush
 from bso_client.delivery.journal import Destination, Journal, Kept, destination_of, folder_of
 from bso_client.delivery.left_behind import contents, drop, take_over
+from bso_client.delivery.outbox import beginning_id, new_command_id
 from tests.servers import PATIENCE_S
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, job_spec
 

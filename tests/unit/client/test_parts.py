@@ -11,7 +11,7 @@ import pytest
 
 from bso.domain.trial import OUT_OF_MEMORY, reason_code
 from bso_client import Outcome
-from bso_client.command_ids import new_command_id
+from bso_client.delivery.outbox import new_command_id
 from bso_client.failures import ending_of
 from bso_client.job_spec import JobSpec
 from bso_client.notes import Note, Notebook

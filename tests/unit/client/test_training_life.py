@@ -12,9 +12,8 @@ import pytest
 
 import bso_client.training
 from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, RenewLease, ReportEpoch
-from bso.domain.cost import Profiled
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
-from bso.domain.trial import EpochReport, Outcome
+from bso.domain.trial import EpochReport, Outcome, Profiled
 from bso_client import CannotResume, TrainFailed, WrongOrder
 from bso_client.training import state as state_module
 from bso_client.training.checkpoint import checkpoint_of, read_checkpoint

@@ -24,8 +24,7 @@ from bso.domain.replies import EpochJudged, Problem, Registered, Reply, TrialBeg
 from bso.domain.trial import Outcome, Trial
 from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
 from bso.policies.pruning_thompson.memory import PruningState, Stage, state_on
-from bso.schema.codec import job_from_state, state_of
-from bso.schema.envelope import dump
+from bso.schema.codec import dump, job_from_state, state_of
 
 T = TypeVar("T")
 

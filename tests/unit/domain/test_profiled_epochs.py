@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bso.domain.cost import cost_of
 from bso.domain.events import EpochReported, TrialEnded
+from bso.domain.progress import cost_of
 from bso.domain.replies import EpochJudged
 from bso.domain.trial import Outcome
 from tests.unit.domain.builders import A100, JobLife, as_json, expect, problem_of, searching

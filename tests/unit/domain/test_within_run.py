@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bso.domain.cost import Profiled
 from bso.domain.progress import reports_of, squares_after
-from bso.domain.trial import Trial
+from bso.domain.trial import Profiled, Trial
 from tests.unit.domain.builders import A100, THE_EPOCH, JobLife
 
 TRIAL = Trial(

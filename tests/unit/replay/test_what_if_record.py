@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from bso.domain.cost import Profiled
 from bso.domain.events import JobDeleted
 from bso.domain.job_spec import resolve_spec
 from bso.domain.log import RecordedEvent
-from bso.domain.trial import LEASE_LAPSED, Outcome, Trial
+from bso.domain.trial import LEASE_LAPSED, Outcome, Profiled, Trial
 from bso.replay.fold import Folding
 from bso.replay.what_if.history import record_of
 from bso.replay.what_if.record import End, NotRecorded, Record

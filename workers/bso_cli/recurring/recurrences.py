@@ -180,7 +180,7 @@ class RunFolder:
 
     def save(self, run: RecurringRun) -> None:
         """Keep a run as it is now: the file is replaced as a whole, so that every reader finds it whole."""
-        from bso.schema.envelope import dump
+        from bso.schema.codec import dump
         from bso_client.atomic import replace_file
 
         for recurrence in run.recurrences[-1:]:

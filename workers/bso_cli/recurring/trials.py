@@ -90,8 +90,7 @@ class TrialLog:
 
     def close(self, trial: SeenTrial, outcome: Outcome, reason: str) -> SeenTrial:
         """Note how a trial ended that could not say so itself, in the file too."""
-        from bso.schema.codec import wire_name
-        from bso.schema.envelope import dump
+        from bso.schema.codec import dump, wire_name
 
         body = TrialFinished(outcome=outcome, reason=reason, cost=trial.cost, should_retry=True)
         line = {"job_id": trial.job_id, "trial_number": trial.trial_number, "type": wire_name(TrialFinished)}

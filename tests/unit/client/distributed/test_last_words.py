@@ -9,10 +9,10 @@ import pytest
 from bso.domain.commands import BeginTrial, Command, RegisterJob, Request
 from bso.domain.replies import Reply, TrialBegun
 from bso.domain.trial import Outcome
-from bso_client.command_ids import new_command_id
 from bso_client.delivery.flush import flush
 from bso_client.delivery.journal import Destination, Journal
 from bso_client.delivery.left_behind import contents
+from bso_client.delivery.outbox import new_command_id
 from bso_client.distributed.leader import LastWords, Leader, say_for
 from bso_client.training.state import Consumption, TrainingState
 from tests.servers import PATIENCE_S

@@ -4,14 +4,13 @@ import asyncio
 import sys
 
 from bso.domain.replies import EpochJudged, TrialBegun
-from bso.storage.embedded import open_embedded
-from bso_migrations import upgrade
+from bso_client.transports.embedded import open_embedded
 from tests.contract.storage.job_requests import beginning, registration, report
 
 
 async def train(path: str, recurrence_id: str) -> int:
     """One trial, from registration to convergence."""
-    handle = await open_embedded(path, upgrade=upgrade)
+    handle = await open_embedded(path)
     await handle.execute([registration(early_stopping=False)])
     [begun] = await handle.execute([beginning(recurrence_id=recurrence_id)])
     assert isinstance(begun.reply, TrialBegun), begun

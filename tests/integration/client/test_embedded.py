@@ -18,8 +18,8 @@ from bso.service.engine import Engine
 from bso.service.errors import JobDamaged, SchemaMissing, StoreNotReady, StoreUnusable
 from bso.service.records import SchemaStatus
 from bso.storage import open_store
-from bso.storage.embedded import open_embedded
-from bso_migrations import downgrade, upgrade
+from bso_client.transports.embedded import open_embedded
+from bso_migrations import downgrade
 from tests.contract.storage.job_requests import (
     JOB,
     Campaign,
@@ -34,11 +34,11 @@ from tests.contract.storage.job_requests import (
 
 async def test_the_file_makes_itself_and_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "state" / "bso.sqlite"
-    first = await open_embedded(path, upgrade=upgrade)
+    first = await open_embedded(path)
     assert (first.was_created, first.path) == (True, path)
     await Campaign(engine=first.engine, seed=1).run(3)
     await first.close()
-    again = await open_embedded(f"sqlite:///{path}", upgrade=upgrade)
+    again = await open_embedded(f"sqlite:///{path}")
     assert not again.was_created
     folded = await assert_log_equals_tables(again.store)
     assert folded.last_trial_number >= 3
@@ -57,11 +57,11 @@ async def test_looking_at_a_file_that_does_not_exist_makes_none(tmp_path: Path) 
 
 async def test_an_older_file_is_upgraded(tmp_path: Path) -> None:
     path = tmp_path / "bso.sqlite"
-    first = await open_embedded(path, upgrade=upgrade)
+    first = await open_embedded(path)
     await ask(first.engine, registration())
     await first.close()
     await downgrade(f"sqlite:///{path}", revision="0006")
-    again = await open_embedded(path, upgrade=upgrade)
+    again = await open_embedded(path)
     await begin(again.engine)
     await assert_log_equals_tables(again.store)
     await again.close()
@@ -69,22 +69,22 @@ async def test_an_older_file_is_upgraded(tmp_path: Path) -> None:
 
 async def test_a_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "bso.sqlite"
-    first = await open_embedded(path, upgrade=upgrade)
+    first = await open_embedded(path)
     async with first.store.engine.connect() as connection:
         await connection.execute(text("UPDATE bso_schema_version SET version_num = '9999'"))
         await connection.commit()
     await first.close()
     with pytest.raises(StoreNotReady, match="upgrade the program"):
-        await open_embedded(path, upgrade=upgrade)
+        await open_embedded(path)
 
 
 async def test_beginning_a_trial_expires_lapsed_leases_first(tmp_path: Path) -> None:
     path = tmp_path / "bso.sqlite"
-    killed = await open_embedded(path, rules=Rules(lease_s=0.0), upgrade=upgrade)
+    killed = await open_embedded(path, rules=Rules(lease_s=0.0))
     await ask(killed.engine, registration())
     await begin(killed.engine, recurrence_id="monday")
     await killed.close()
-    handle = await open_embedded(path, upgrade=upgrade)
+    handle = await open_embedded(path)
     [answer] = await handle.execute([beginning(recurrence_id="monday")])
     assert isinstance(answer.reply, TrialBegun)
     kinds = [type(recorded.event) for recorded in await whole_history(handle.store, JOB)]
@@ -95,14 +95,14 @@ async def test_beginning_a_trial_expires_lapsed_leases_first(tmp_path: Path) -> 
 
 async def test_a_damaged_job_keeps_no_other_from_beginning_a_trial(tmp_path: Path) -> None:
     path = tmp_path / "bso.sqlite"
-    killed = await open_embedded(path, rules=Rules(lease_s=0.0), upgrade=upgrade)
+    killed = await open_embedded(path, rules=Rules(lease_s=0.0))
     for job_id in (JOB, "damaged"):
         await ask(killed.engine, registration(job_id))
         await begin(killed.engine, job_id)
     await killed.close()
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE job SET state = '{' WHERE job_id = 'damaged'")
-    handle = await open_embedded(path, upgrade=upgrade)
+    handle = await open_embedded(path)
     [answer] = await handle.execute([beginning()])
     assert isinstance(answer.reply, TrialBegun)
     with pytest.raises(JobDamaged, match="job damaged cannot be read"):
@@ -111,7 +111,7 @@ async def test_a_damaged_job_keeps_no_other_from_beginning_a_trial(tmp_path: Pat
 
 
 async def test_there_is_no_outbox(tmp_path: Path) -> None:
-    handle = await open_embedded(tmp_path / "bso.sqlite", upgrade=upgrade)
+    handle = await open_embedded(tmp_path / "bso.sqlite")
     await ask(handle.engine, registration(), beginning())
     assert (await handle.store.unpublished(older_than_s=0.0)).events == []
     await handle.close()
@@ -120,7 +120,7 @@ async def test_there_is_no_outbox(tmp_path: Path) -> None:
 async def test_processes_that_start_together_share_one_new_file(tmp_path: Path) -> None:
     path = tmp_path / "bso.sqlite"
     pipe = asyncio.subprocess.PIPE
-    program = [sys.executable, "-m", "tests.integration.storage.embedded_training", str(path)]
+    program = [sys.executable, "-m", "tests.integration.client.embedded_training", str(path)]
     trainings = [
         await asyncio.create_subprocess_exec(*program, f"night-{number}", stdout=pipe, stderr=pipe)
         for number in range(3)
@@ -128,15 +128,15 @@ async def test_processes_that_start_together_share_one_new_file(tmp_path: Path) 
     ends = await asyncio.gather(*(training.communicate() for training in trainings))
     assert [error.decode() for _, error in ends] == [""] * 3
     assert sorted(int(output) for output, _ in ends) == [1, 2, 3]
-    handle = await open_embedded(path, upgrade=upgrade)
+    handle = await open_embedded(path)
     folded = await assert_log_equals_tables(handle.store)
     assert sorted(folded.trials) == [1, 2, 3]
     await handle.close()
 
 
 async def test_a_write_waits_for_another_process_instead_of_failing(tmp_path: Path) -> None:
-    handle = await open_embedded(tmp_path / "bso.sqlite", upgrade=upgrade)
-    other = await open_embedded(tmp_path / "bso.sqlite", upgrade=upgrade)
+    handle = await open_embedded(tmp_path / "bso.sqlite")
+    other = await open_embedded(tmp_path / "bso.sqlite")
     await ask(handle.engine, registration())
     async with handle.store.unit_of_work() as uow:
         await uow.lock([JOB], creating=())
@@ -152,20 +152,20 @@ async def test_a_write_waits_for_another_process_instead_of_failing(tmp_path: Pa
 @pytest.mark.parametrize("address", ["mysql://me@db/bso", "sqlite://"])
 async def test_only_a_file_can_be_embedded(address: str) -> None:
     with pytest.raises(Misconfigured):
-        await open_embedded(address, upgrade=upgrade)
+        await open_embedded(address)
 
 
 async def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Misconfigured, match="BSO_URL"):
-        await open_embedded(tmp_path / "file" / "bso.sqlite", upgrade=upgrade)
+        await open_embedded(tmp_path / "file" / "bso.sqlite")
 
 
 async def test_a_file_that_is_no_database_is_explained(tmp_path: Path) -> None:
     path = tmp_path / "bso.sqlite"
     path.write_text("these are not the bytes of a database, whatever its name says" * 100)
     with pytest.raises(Misconfigured, match="not a database"):
-        await open_embedded(path, upgrade=upgrade)
+        await open_embedded(path)
 
 
 def test_a_file_that_cannot_be_opened_leaves_no_thread_that_complains_later(
@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_opened_leaves_no_thread_that_complains_later(
 
 async def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "bso.sqlite"
-    await (await open_embedded(path, upgrade=upgrade)).close()
+    await (await open_embedded(path)).close()
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"?" * (len(whole) - 4096))
     with pytest.raises(Misconfigured, match=r"bso\.sqlite: .*remove the file, or let BSO_URL"):
@@ -195,7 +195,7 @@ async def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
 
 
 async def _register_in(path: Path) -> None:
-    handle = await open_embedded(path, upgrade=upgrade)
+    handle = await open_embedded(path)
     try:
         await handle.execute([registration()])
     finally:
