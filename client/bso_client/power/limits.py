@@ -19,6 +19,7 @@ from bso_client.energy.gpus import LimitedGpu, NoLimitedGpu, common_limits_w, fi
 from bso_client.energy.monitor import Monitor
 from bso_client.energy.nvml import Gpu, NoPermission, Nvml, NvmlError
 from bso_client.lifecycle import before_sigterm
+from bso_client.once import warn_once
 from bso_client.power.guard import LimitRecord, LimitTaken, LockFile
 from bso_client.processes import boot_id, command_for
 
@@ -40,9 +41,6 @@ EARLIER = (
     "PowerLimitOptimizer first, or make one for all trials, `with PowerLimitOptimizer(bso) as power_limit:` around "
     "their loop"
 )
-
-logged: set[str] = set()
-"""What this process has logged, which it does not repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +83,18 @@ def installed(
     try:
         gpus = find_limited_gpus(environ, indices)
     except NoLimitedGpu as error:
-        return _log_once(logging.WARNING, "no_gpu", f"power limits are left alone: {error}")
+        return warn_once(f"power limits are left alone: {error}", action="no_gpu")
     try:
         limit = GuardedLimit([gpu.uuid for gpu in gpus], lock_folder=lock_folder)
     except LimitNotSet as error:
         problem = EARLIER if is_held_here(gpu.uuid for gpu in gpus) else error
         said = PERMISSION if error.needs_permission else f"no power limit is tuned: {problem}"
-        return _log_once(logging.WARNING, "power_limit_unavailable", said)
+        return warn_once(said, action="power_limit_unavailable")
     try:
         chosen = monitor or EnergyMonitor([gpu.index for gpu in gpus])
     except (NoMeter, NvmlError) as error:
         limit.close()
-        return _log_once(logging.WARNING, "power_limit_unavailable", f"no power limit is tuned: {error}")
+        return warn_once(f"no power limit is tuned: {error}", action="power_limit_unavailable")
     highest_w, lowest_w = common_limits_w(gpus, limit.found_w)
     return Installation(
         gpus=gpus,
@@ -292,10 +290,3 @@ def _refusals(lock_folder: Path) -> Iterator[None]:
         raise LimitNotSet(f"{error} sets the power limit of the same GPU already") from error
     except OSError as error:
         raise LimitNotSet(f"no lock can be kept in {lock_folder}: {error}") from error
-
-
-def _log_once(level: int, action: str, words: str) -> str:
-    if words not in logged:
-        logged.add(words)
-        logger.log(level, "%s", words, extra={"action": action})
-    return words
