@@ -30,11 +30,9 @@ from bso_client.energy.monitor import (
 from bso_client.energy.nvml import Gpu
 from bso_client.energy.rapl import Zone
 from bso_client.errors import NotInThisProcess, WrongOrder
+from bso_client.once import warn_once
 
 logger = logging.getLogger("bso")
-
-warned: set[str] = set()
-"""What this process has warned of, which it does not repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +208,7 @@ def default_monitor(settings: MeteringSettings, *, constant_power_w: float | Non
     except NoMeter as error:
         logger.info("%s", error, extra={"action": "no_meter"})
         if not settings.is_notice_given:
-            _warn_once(_assumption(constant_power_w))
+            warn_once(_assumption(constant_power_w), action=ENERGY_ASSUMED)
         return None
 
 
@@ -238,12 +236,6 @@ def _assumption(constant_power_w: float | None) -> str:
         f"energy is assumed to be {watts(constant_power_w or DEFAULT_POWER_W)} times time: "
         "`bso doctor` says why, and what to do"
     )
-
-
-def _warn_once(words: str) -> None:
-    if words not in warned:
-        warned.add(words)
-        logger.warning("%s", words, extra={"action": ENERGY_ASSUMED})
 
 
 def _release(resources: contextlib.ExitStack, pid: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from bso.domain.trial import Outcome
 from bso_client.integrations.lightning_checkpoints import STATE_KEY
 from bso_client.integrations.power_hooks import PowerHooks, PowerLimit
-from bso_client.integrations.reporter import Reporter, loss_doubt, warn_once
+from bso_client.integrations.reporter import Reporter, loss_doubt, warn_of_doubts
 from bso_client.trial import Trial
 
 logger = logging.getLogger("bso")
@@ -69,7 +69,7 @@ class TrialHooks:
         if problem:
             self._reporter.refuse(problem)
         if trainer.is_global_zero:
-            warn_once(_doubts(trainer, self.trial, self._reporter))
+            warn_of_doubts(_doubts(trainer, self.trial, self._reporter))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Warn if the last epoch's evaluations lacked the metric."""
@@ -98,7 +98,7 @@ class TrialHooks:
         metrics = trainer.callback_metrics
         progress = _epochs_done(trainer, self._batches_in_epoch)
         if progress is None and not self._reporter.counts_samples:
-            warn_once([_NO_FRACTION])
+            warn_of_doubts([_NO_FRACTION])
             return
         self._evaluated(trainer, metrics, progress or 0.0)
 

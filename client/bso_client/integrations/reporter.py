@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from bso_client.errors import InvalidReport, InvalidSetting, RankLost, RanksOutOfStep, TrainFailed
+from bso_client.once import warn_once
 from bso_client.trial import Trial
 
 logger = logging.getLogger("bso")
@@ -17,9 +18,6 @@ _BOOKKEEPING = frozenset(
     {"epoch", "step", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time"}
 )
 """What trainers put among the metrics and nobody optimizes for."""
-
-said: set[str] = set()
-"""What this process has warned of, which it does not repeat."""
 
 
 def check_trial(trial: object, *, asked_by: str) -> None:
@@ -170,12 +168,10 @@ def _bare(name: str) -> str:
     return re.sub(r"^(eval|val|valid|validation|test|train)[_/]", "", name.lower())
 
 
-def warn_once(sentences: Iterable[str]) -> None:
+def warn_of_doubts(sentences: Iterable[str]) -> None:
     """Warn of what is legal and rarely meant: each sentence once in a process, however many trials it applies to."""
     for words in sentences:
-        if words not in said:
-            said.add(words)
-            logger.warning("%s", words, extra={"action": "trainer_doubtful"})
+        warn_once(words, action="trainer_doubtful")
 
 
 def loss_doubt(metric: str, target: float) -> str:

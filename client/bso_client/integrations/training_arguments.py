@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 
 from bso_client.errors import InvalidSetting
 from bso_client.integrations.rates import learning_rate_for
-from bso_client.integrations.reporter import check_trial, warn_once
+from bso_client.integrations.reporter import check_trial, warn_of_doubts
 from bso_client.integrations.transformers_checkpoints import folder_of, newest_checkpoint
 from bso_client.scaling import Accumulation, accumulate
 from bso_client.trial import Trial
@@ -35,7 +35,7 @@ def apply_trial(args: TrainingArguments, trial: Trial, *, max_micro_batch_size: 
     _check(args)
     _check_together(args, processes=trial.ranks.size)
     if args.process_index == 0:
-        warn_once(_doubts(args, trial))
+        warn_of_doubts(_doubts(args, trial))
     devices = data_parallel_size(args) * max(1, args.n_gpu)
     share = _share(trial.batch_size, devices, args.gradient_accumulation_steps, max_micro_batch_size)
     folder = folder_of(trial, Path(args.output_dir))

@@ -24,7 +24,7 @@ except ImportError as error:
 
 from bso.domain.trial import Outcome
 from bso_client.integrations.power_hooks import PowerLimit
-from bso_client.integrations.reporter import Reporter, loss_doubt, warn_once
+from bso_client.integrations.reporter import Reporter, loss_doubt, warn_of_doubts
 from bso_client.integrations.training_arguments import apply_trial, batch_size_of
 from bso_client.integrations.transformers_checkpoints import forget_trial, keep_trial, resumable_trials
 from bso_client.integrations.transformers_power import PowerLimitCallback
@@ -84,7 +84,7 @@ class BsoCallback(PowerLimitCallback):
                 "make the Trainer with the arguments that apply_trial(args, trial) returns"
             )
         if args.process_index == 0:
-            warn_once(self._doubts(args, kwargs.get("train_dataloader")))
+            warn_of_doubts(self._doubts(args, kwargs.get("train_dataloader")))
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

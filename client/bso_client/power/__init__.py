@@ -5,6 +5,6 @@
 ``limit_sweep``  rules: which limit at which step, on all ranks, and the profile that they measure together
 ``selection``    rules: which limit of a profile is the best
 ``tuner``        one training: where its profile is kept, and how its limits are measured
-``limits``       the GPUs of this process and their limit, set through the guard
-``guard``        the process that sets limits, restores them, and keeps the lock and the record of each GPU
+``limits``       the GPUs of this process and their limit, set and restored
+``guard``        the lock and the record of each GPU, and the process that restores limits after a SIGKILL
 """

@@ -1,11 +1,11 @@
-"""The process that sets power limits for a training, and restores them when the training has ended, however it did.
+"""The process that restores the power limits of a training that has ended without doing so itself.
 
 A SIGKILL leaves a training no last words: this process sees the end of its pipe, or of the training, and restores. It
 ignores the signals that its training gets, and is a session of its own.
 
 One file per GPU and machine says who may set the GPU's power limit, and what the limit was before. The lock is an
-flock, which the kernel lifts however its holder ends. The record in the file outlives even a holder that was killed
-before it could restore the limit: the next one restores it.
+flock, which the training shares with this process: the kernel lifts it when both have ended, however they did. The
+record in the file outlives them: the next training restores what they could not.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from multiprocessing.connection import Connection
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from filelock import lock_descriptor
+from filelock import lock_descriptor, unlock_descriptor
 
-from bso_client.energy.nvml import Gpu, Nvml, NvmlError
-from bso_client.processes import boot_id
+from bso_client.energy.nvml import Nvml, NvmlError
 
 _STDIN, _STDERR = 0, 2
 _PARENT_CHECK_S = 0.25  # how soon the end of the training is noticed where its children keep the pipe open
@@ -55,11 +54,11 @@ class LockFile:
 
     def __init__(self, folder: Path, uuid: str) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-        self._fd = os.open(folder / f"bso-power-limit-{uuid}.lock", flags, 0o644)
+        self.descriptor = os.open(folder / f"bso-power-limit-{uuid}.lock", flags, 0o644)
         try:
             self._take()
         except BaseException:
-            os.close(self._fd)
+            os.close(self.descriptor)
             raise
 
     def __enter__(self) -> Self:
@@ -69,9 +68,9 @@ class LockFile:
         self.close()
 
     def _take(self) -> None:
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            raise OSError(f"the lock {self._fd} is no plain file")
-        if not lock_descriptor(self._fd, blocking=False):
+        if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
+            raise OSError(f"the lock {self.descriptor} is no plain file")
+        if not lock_descriptor(self.descriptor, blocking=False):
             raise LimitTaken(f"process {self._read().get('pid', 'unknown')}")
 
     def left_behind(self) -> LimitRecord | None:
@@ -79,7 +78,7 @@ class LockFile:
 
         Trusted is what root or this user wrote, and nobody else could have changed.
         """
-        status = os.fstat(self._fd)
+        status = os.fstat(self.descriptor)
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return None
         data = self._read()
@@ -95,139 +94,57 @@ class LockFile:
     def write(self, record: LimitRecord, *, pid: int) -> None:
         """Note what is to be restored if this holder cannot do it; ``pid`` is the training's, for people."""
         text = json.dumps({"pid": pid, **asdict(record)}).encode()
-        os.pwrite(self._fd, text.ljust(os.fstat(self._fd).st_size), 0)  # blanks hide what a longer record leaves
-        os.ftruncate(self._fd, len(text))
+        size = os.fstat(self.descriptor).st_size
+        os.pwrite(self.descriptor, text.ljust(size), 0)  # blanks hide what a longer record leaves
+        os.ftruncate(self.descriptor, len(text))
 
     def forget(self) -> None:
         """The limit is restored: nothing is left behind."""
-        os.ftruncate(self._fd, 0)
+        os.ftruncate(self.descriptor, 0)
+
+    def release(self) -> None:
+        """Let others take it, also where the guard or forked children still have the file open."""
+        unlock_descriptor(self.descriptor)
 
     def close(self) -> None:
-        """Let others take it."""
-        os.close(self._fd)
+        """Let go of the file, and of the lock unless others hold it, too."""
+        os.close(self.descriptor)
 
     def _read(self) -> dict[str, Any]:
         try:
-            data = json.loads(os.pread(self._fd, _MOST_BYTES, 0))
+            data = json.loads(os.pread(self.descriptor, _MOST_BYTES, 0))
         except ValueError:
             return {}
         return data if isinstance(data, dict) else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardAnswer:
-    """How a request went. ``code`` is NVML's own where it refused. ``found_w``: the limits [W] to restore, by UUID."""
-
-    problem: str = ""
-    code: int = 0
-    found_w: Mapping[str, float] = field(default_factory=dict)
-
-
-class GuardedGpu:
-    """One GPU whose power limit is set here and nowhere else."""
-
-    def __init__(self, gpu: Gpu, lock: LockFile, *, parent: int) -> None:
-        self.uuid = gpu.uuid
-        self._gpu, self._lock, self._parent = gpu, lock, parent
-        current_w, boot = gpu.power_limit_w, boot_id()
-        left = lock.left_behind()
-        is_leftover = left is not None and left.explains(current_w, boot)
-        original_w = left.original_w if left is not None and is_leftover else current_w
-        self._record = LimitRecord(original_w=original_w, set_w=(current_w,) if is_leftover else (), boot_id=boot)
-        gpu.set_power_limit_w(current_w)  # changes nothing, and shows whether limits may be set
-
-    @property
-    def found_w(self) -> float:
-        """The limit [W] to restore."""
-        return self._record.original_w
-
-    def set(self, limit_w: float) -> None:
-        """Set the limit [W]; noted before it is done."""
-        if limit_w not in self._record.set_w:
-            self._record = replace(self._record, set_w=(*self._record.set_w, limit_w))
-            self._lock.write(self._record, pid=self._parent)
-        self._gpu.set_power_limit_w(limit_w)
-
-    def restore(self) -> None:
-        """Set what was found at the beginning."""
-        if self._record.set_w:
-            self._gpu.set_power_limit_w(self._record.original_w)
-            self._lock.forget()
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Guard until the training ends.
+    """Wait for the end of the training, and restore its limits.
 
-    The arguments are the training's process id, the folder of the locks, and the UUIDs of the GPUs. Over stdin, which
-    is a connection of multiprocessing, it sends one answer to its start, and one to each limit [W] that it receives,
-    all in JSON; null ends it.
+    The arguments are the training's process id, and in JSON by UUID the open lock file of each GPU and its limit [W].
+    A byte over stdin says that the training has restored them itself; its children may hold stdin open.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    parent, folder, uuids = int(arguments[0]), Path(arguments[1]), arguments[2:]
-    pipe = Connection(_STDIN)
-    try:
-        with contextlib.ExitStack() as held:
-            locks = {uuid: held.enter_context(LockFile(folder, uuid)) for uuid in sorted(uuids)}
-            return _guard(pipe, held.enter_context(Nvml()), locks, uuids, parent=parent)
-    except NvmlError as error:
-        _answer(pipe, GuardAnswer(problem=str(error), code=error.code))
-    except LimitTaken as error:
-        _answer(pipe, GuardAnswer(problem=f"{error} sets the power limit of the same GPU already"))
-    except OSError as error:
-        _answer(pipe, GuardAnswer(problem=f"no lock can be kept in {folder}: {error}"))
-    return 1
-
-
-def _guard(pipe: Connection, nvml: Nvml, locks: Mapping[str, LockFile], uuids: Sequence[str], *, parent: int) -> int:
-    found = nvml.visible_gpus(",".join(uuids))
-    if len(found) < len(uuids):
-        _answer(pipe, GuardAnswer(problem=f"of the GPUs {', '.join(uuids)} only {len(found)} are there"))
-        return 1
-    gpus = [GuardedGpu(gpu, locks[gpu.uuid], parent=parent) for gpu in found]
-    _answer(pipe, GuardAnswer(found_w={gpu.uuid: gpu.found_w for gpu in gpus}))
-    for limit_w in _limits(pipe, parent):
-        _answer(pipe, _set(gpus, limit_w))
-    return _restored(gpus)
-
-
-def _limits(pipe: Connection, parent: int) -> Iterator[float]:
-    """The limits [W] to set, until null or the end of the pipe or of the parent, whose children may hold it open."""
+    parent, guarded = int(arguments[0]), json.loads(arguments[1])
     while os.getppid() == parent:
-        try:
-            if not pipe.poll(_PARENT_CHECK_S):
-                continue
-            limit_w = json.loads(pipe.recv_bytes())
-        except (EOFError, OSError):
-            return
-        if limit_w is None:
-            return
-        yield float(limit_w)
+        if select.select([_STDIN], [], [], _PARENT_CHECK_S)[0]:
+            if os.read(_STDIN, 1):
+                return 0
+            break
+    return max([_restored(uuid, *lock_and_limit) for uuid, lock_and_limit in guarded.items()])
 
 
-def _set(gpus: Sequence[GuardedGpu], limit_w: float) -> GuardAnswer:
+def _restored(uuid: str, descriptor: int, limit_w: float) -> int:
     try:
-        for gpu in gpus:
-            gpu.set(limit_w)
-    except NvmlError as error:
-        return GuardAnswer(problem=str(error), code=error.code)
-    except OSError as error:
-        return GuardAnswer(problem=f"the limit to restore cannot be noted: {error}")
-    return GuardAnswer()
-
-
-def _restored(gpus: Sequence[GuardedGpu]) -> int:
-    code = 0
-    for gpu in gpus:
-        try:
-            gpu.restore()
-        except (NvmlError, OSError) as error:
-            code = 1
-            with contextlib.suppress(OSError):  # nobody reads it any more
-                os.write(_STDERR, f"bso: a power limit could not be restored: {error}\n".encode())
-    return code
-
-
-def _answer(pipe: Connection, answer: GuardAnswer) -> None:
-    with contextlib.suppress(OSError):  # the training has ended
-        pipe.send_bytes(json.dumps(asdict(answer)).encode())
+        with Nvml() as nvml:
+            for gpu in nvml.visible_gpus(uuid):
+                gpu.set_power_limit_w(limit_w)
+                os.ftruncate(descriptor, 0)
+    except (NvmlError, OSError) as error:
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            os.write(_STDERR, f"bso: a power limit could not be restored: {error}\n".encode())
+        return 1
+    finally:
+        unlock_descriptor(descriptor)
+    return 0

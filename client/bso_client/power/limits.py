@@ -1,4 +1,4 @@
-"""The power limit of this process' GPUs, set through a guard process that restores it when this one has ended."""
+"""The power limit of this process' GPUs, and the guard process that restores it where this one cannot."""
 
 from __future__ import annotations
 
@@ -9,29 +9,26 @@ import os
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bso.domain.errors import Misconfigured
 from bso_client.energy import EnergyMonitor, NoMeter
 from bso_client.energy.gpus import LimitedGpu, NoLimitedGpu, common_limits_w, find_limited_gpus
 from bso_client.energy.monitor import Monitor
-from bso_client.energy.nvml import NvmlError
+from bso_client.energy.nvml import Gpu, NoPermission, Nvml, NvmlError
 from bso_client.lifecycle import before_sigterm
-from bso_client.processes import command_for
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+from bso_client.once import warn_once
+from bso_client.power.guard import LimitRecord, LimitTaken, LockFile
+from bso_client.processes import boot_id, command_for
 
 logger = logging.getLogger("bso")
 
-ANSWER_TIMEOUT_S = 10.0
-"""How long a training waits for a limit to be set; NVML takes milliseconds. Three times that for the guard's start."""
+END_TIMEOUT_S = 5.0
+"""How long to wait for the end of the guard."""
 
 _LOCK_FOLDERS = (Path("/run/lock"), Path("/var/lock"))
-_NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
 
 PERMISSION = (
     "setting the power limit of a GPU needs root or the right CAP_SYS_ADMIN (sudo; in a container "
@@ -44,9 +41,6 @@ EARLIER = (
     "PowerLimitOptimizer first, or make one for all trials, `with PowerLimitOptimizer(bso) as power_limit:` around "
     "their loop"
 )
-
-logged: set[str] = set()
-"""What this process has logged, which it does not repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +66,7 @@ class Installation:
 
     def close(self) -> None:
         """Restore the limits and let go of the meter."""
-        try:
-            self.limit.close()
-        except LimitNotSet as error:
-            extra = {"action": "power_limit_not_restored"}
-            logger.warning("the power limits of %s may not be restored: %s", self.describe(), error, extra=extra)
+        self.limit.close()
         if self.is_own_monitor and isinstance(self.monitor, EnergyMonitor):
             self.monitor.close()
 
@@ -93,18 +83,18 @@ def installed(
     try:
         gpus = find_limited_gpus(environ, indices)
     except NoLimitedGpu as error:
-        return _log_once(logging.WARNING, "no_gpu", f"power limits are left alone: {error}")
+        return warn_once(f"power limits are left alone: {error}", action="no_gpu")
     try:
         limit = GuardedLimit([gpu.uuid for gpu in gpus], lock_folder=lock_folder)
     except LimitNotSet as error:
         problem = EARLIER if is_held_here(gpu.uuid for gpu in gpus) else error
         said = PERMISSION if error.needs_permission else f"no power limit is tuned: {problem}"
-        return _log_once(logging.WARNING, "power_limit_unavailable", said)
+        return warn_once(said, action="power_limit_unavailable")
     try:
         chosen = monitor or EnergyMonitor([gpu.index for gpu in gpus])
     except (NoMeter, NvmlError) as error:
         limit.close()
-        return _log_once(logging.WARNING, "power_limit_unavailable", f"no power limit is tuned: {error}")
+        return warn_once(f"no power limit is tuned: {error}", action="power_limit_unavailable")
     highest_w, lowest_w = common_limits_w(gpus, limit.found_w)
     return Installation(
         gpus=gpus,
@@ -117,11 +107,12 @@ def installed(
 
 
 class LimitNotSet(Misconfigured):
-    """The power limit could not be set; ``needs_permission``: for want of the right to."""
+    """The power limit could not be set; NVML's reason, if it has one, is the cause."""
 
-    def __init__(self, said: str, *, needs_permission: bool = False) -> None:
-        self.needs_permission = needs_permission
-        super().__init__(said)
+    @property
+    def needs_permission(self) -> bool:
+        """Whether it is for want of the right to."""
+        return isinstance(self.__cause__, NoPermission)
 
 
 class GuardedLimit:
@@ -131,56 +122,56 @@ class GuardedLimit:
     the process that made it.
     """
 
-    def __init__(self, uuids: Sequence[str], *, lock_folder: Path, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        self._order = (str(os.getpid()), str(lock_folder), *uuids)
-        self._uuids, self._pid = frozenset(uuids), os.getpid()
-        self._limit_w: float | None = None
-        self._is_over = False
-        self._timeout_s = timeout_s
-        self._guard = _Guard(self._order, timeout_s=timeout_s)
-        self.found_w = self._guard.found_w
+    def __init__(self, uuids: Sequence[str], *, lock_folder: Path, timeout_s: float = END_TIMEOUT_S) -> None:
+        self._uuids, self._pid, self._lock_folder = frozenset(uuids), os.getpid(), lock_folder
+        with _refusals(lock_folder), contextlib.ExitStack() as opened:
+            locks = {uuid: opened.enter_context(LockFile(lock_folder, uuid)) for uuid in sorted(uuids)}
+            found = opened.enter_context(Nvml()).visible_gpus(",".join(uuids))
+            if len(found) < len(uuids):
+                raise LimitNotSet(f"of the GPUs {', '.join(uuids)} only {len(found)} are there")
+            self._gpus = [_LockedGpu(gpu, locks[gpu.uuid]) for gpu in found]
+            self._guard = _Guard(self._gpus, timeout_s=timeout_s)
+            self._end = weakref.finalize(self, _end, self._gpus, self._guard, opened.pop_all(), self._pid)
+            try:
+                for gpu in self._gpus:
+                    gpu.try_to_set()
+            except BaseException:
+                self._end()
+                raise
+        self.found_w = {gpu.uuid: gpu.original_w for gpu in self._gpus}
         """The limits that are restored [W], by UUID."""
         _made.add(self)
         before_sigterm(self)
 
     def holds(self, uuids: Iterable[str]) -> bool:
         """Whether this process sets the limit of one of these GPUs by it, until it is closed."""
-        return self._pid == os.getpid() and not self._guard.is_closed and not self._uuids.isdisjoint(uuids)
+        return self._pid == os.getpid() and self._end.alive and not self._uuids.isdisjoint(uuids)
 
     def set(self, limit_w: float) -> None:
         """Set the limit [W] of each GPU. Raises LimitNotSet; some of the GPUs may have it then."""
         self.keep_guarded()
-        self._guard.set(limit_w)
-        self._limit_w = limit_w
+        with _refusals(self._lock_folder):
+            for gpu in self._gpus:
+                gpu.set(limit_w)
 
     def keep_guarded(self) -> None:
-        """If the guard has gone, start another one, which knows what to restore. Raises LimitNotSet."""
-        if self._is_over:
-            raise LimitNotSet("the limits are restored, since this process is about to end")
-        if self._guard.lives:
-            return
-        logger.warning(
-            "the process that restores power limits has gone: another one takes its place",
-            extra={"action": "guard_restarted"},
-        )
-        self._guard.end()
-        self._guard = _Guard(self._order, timeout_s=self._timeout_s)
-        if self._limit_w is not None:
-            self._guard.set(self._limit_w)
+        """If the guard has gone, start another one. Raises LimitNotSet."""
+        if not self._end.alive:
+            raise LimitNotSet("the limits are restored already")
+        if not self._guard.lives:
+            logger.warning(
+                "the process that restores power limits has gone: another one takes its place",
+                extra={"action": "guard_restarted"},
+            )
+            self._guard.end(is_needed=False)
+            self._guard.end(is_needed=False)
+            self._guard.start()
 
     def close(self) -> None:
-        """Restore the limits. Waits for it, for some seconds; idempotent. Raises LimitNotSet."""
-        if self._guard.is_closed:
-            return
-        try:
-            self.keep_guarded()
-        finally:
-            self._guard.end()
+        """Restore the limits, and set no others. Idempotent; what cannot be restored is left to the guard."""
+        self._end()
 
-    def close_for_good(self) -> None:
-        """Restore the limits, and refuse to set others."""
-        self._is_over = True
-        self._guard.end()
+    close_for_good = close
 
 
 def is_held_here(uuids: Iterable[str]) -> bool:
@@ -200,84 +191,102 @@ def default_lock_folder() -> Path:
 _made: weakref.WeakSet[GuardedLimit] = weakref.WeakSet()
 
 
-class _Guard:
-    """A process that runs bso_client.power.guard, and the connection to it."""
+class _LockedGpu:
+    """One GPU whose power limit is set here and nowhere else."""
 
-    def __init__(self, order: Sequence[str], *, timeout_s: float) -> None:
+    def __init__(self, gpu: Gpu, lock: LockFile) -> None:
+        self.uuid, self.lock = gpu.uuid, lock
+        self._gpu, self._found_w, boot = gpu, gpu.power_limit_w, boot_id()
+        left = lock.left_behind()
+        is_leftover = left is not None and left.explains(self._found_w, boot)
+        self.original_w = left.original_w if left is not None and is_leftover else self._found_w
+        self._record = LimitRecord(
+            original_w=self.original_w, set_w=(self._found_w,) if is_leftover else (), boot_id=boot
+        )
+
+    def try_to_set(self) -> None:
+        """Set the limit that is set: it changes nothing, and shows whether limits may be set."""
+        self._gpu.set_power_limit_w(self._found_w)
+
+    def set(self, limit_w: float) -> None:
+        """Set the limit [W]; noted before it is done."""
+        if limit_w not in self._record.set_w:
+            self._record = replace(self._record, set_w=(*self._record.set_w, limit_w))
+            self.lock.write(self._record, pid=os.getpid())
+        self._gpu.set_power_limit_w(limit_w)
+
+    def restore(self) -> bool:
+        """Set what was found at the beginning; False: it could not be set."""
+        if self._record.set_w:
+            try:
+                self._gpu.set_power_limit_w(self.original_w)
+                self.lock.forget()
+            except (NvmlError, OSError) as error:
+                extra = {"action": "power_limit_not_restored"}
+                logger.warning("a power limit may not be restored: %s", error, extra=extra)
+                return False
+        self.lock.release()
+        return True
+
+
+class _Guard:
+    """The process that runs bso_client.power.guard. Its stderr is ours: there it reports what it cannot restore."""
+
+    def __init__(self, gpus: Sequence[_LockedGpu], *, timeout_s: float) -> None:
+        self._held = {gpu.uuid: (gpu.lock.descriptor, gpu.original_w) for gpu in gpus}
         self._timeout_s = timeout_s
-        self._process, self._pipe = _started(order)
-        self.end = weakref.finalize(self, _end, self._process, self._pipe, os.getpid(), timeout_s=timeout_s / 2)
+        self.start()
+
+    def start(self) -> None:
         try:
-            self.found_w = self._answer(timeout_s=3 * timeout_s)
-        except LimitNotSet:
-            self.end()
-            raise
+            self.process = subprocess.Popen(  # noqa: S603  # our own module
+                command_for("bso_client.power.guard", str(os.getpid()), json.dumps(self._held)),
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[descriptor for descriptor, _ in self._held.values()],
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LimitNotSet(f"the process that restores power limits cannot be started: {error}") from error
 
     @property
     def lives(self) -> bool:
-        has_ended = self._process.poll() is not None  # looked at in any case: who looks takes it from the system's list
-        return self.end.alive and not has_ended
+        return self.process.poll() is None
 
-    @property
-    def is_closed(self) -> bool:
-        return not self.end.alive
-
-    def set(self, limit_w: float) -> None:
+    def end(self, *, is_needed: bool) -> None:
+        """Wait until it has ended; where it is needed, it restores first. Forked children may keep its pipe open."""
+        assert self.process.stdin is not None
+        if not is_needed:
+            with contextlib.suppress(OSError, ValueError):  # it has gone, or has been ended before
+                self.process.stdin.write(b"\n")
+        self.process.stdin.close()
         try:
-            self._pipe.send_bytes(json.dumps(limit_w).encode())
-        except OSError as error:
-            raise LimitNotSet(f"the process that restores power limits has ended: {error}") from error
-        self._answer(timeout_s=self._timeout_s)
-
-    def _answer(self, *, timeout_s: float) -> dict[str, float]:
-        answer = b""
-        try:
-            with contextlib.suppress(EOFError, OSError):
-                answer = self._pipe.recv_bytes() if self._pipe.poll(timeout_s) else b""
-        except BaseException:  # a signal handler's: an answer that came later would be taken for the next one
-            self.end()
-            raise
-        if not answer:
-            self.end()
-            raise LimitNotSet("the process that restores power limits does not answer")
-        data = json.loads(answer)
-        if data["problem"]:
-            raise LimitNotSet(data["problem"], needs_permission=data["code"] == _NO_PERMISSION)
-        return {str(uuid): float(limit_w) for uuid, limit_w in data["found_w"].items()}
+            self.process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            if not is_needed:  # it is frozen
+                self.process.kill()
+                self.process.wait()
 
 
-def _started(order: Sequence[str]) -> tuple[subprocess.Popen[bytes], Connection]:
-    """The guard, whose stdin is the connection. Its stderr is ours: there it reports what it cannot restore."""
-    from multiprocessing import Pipe  # most processes start no guard
-
-    ours, theirs = Pipe()
-    command = command_for("bso_client.power.guard", *order)
-    try:
-        process = subprocess.Popen(  # noqa: S603  # our own module
-            command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
-        )
-    except OSError as error:
-        ours.close()
-        raise LimitNotSet(f"the process that restores power limits cannot be started: {error}") from error
-    finally:
-        theirs.close()
-    return process, ours
-
-
-def _end(process: subprocess.Popen[bytes], pipe: Connection, pid: int, *, timeout_s: float) -> None:
-    """Ask the guard to restore, and wait until it has ended. Forked children may keep its connection open."""
+def _end(gpus: Sequence[_LockedGpu], guard: _Guard, resources: contextlib.ExitStack, pid: int) -> None:
     if pid != os.getpid():
-        process.returncode = process.returncode or 0  # a forked copy must not wait for what is not its child
+        guard.process.returncode = guard.process.returncode or 0  # it is no child of a forked copy, which must not wait
         return
-    with contextlib.suppress(OSError):
-        pipe.send_bytes(b"null")
-    pipe.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout_s)
+    are_restored = [gpu.restore() for gpu in gpus]
+    guard.end(is_needed=not all(are_restored))
+    with contextlib.suppress(NvmlError):
+        resources.close()
 
 
-def _log_once(level: int, action: str, words: str) -> str:
-    if words not in logged:
-        logged.add(words)
-        logger.log(level, "%s", words, extra={"action": action})
-    return words
+@contextlib.contextmanager
+def _refusals(lock_folder: Path) -> Iterator[None]:
+    """LimitNotSet for what fails inside."""
+    try:
+        yield
+    except NvmlError as error:
+        raise LimitNotSet(str(error)) from error
+    except LimitTaken as error:
+        raise LimitNotSet(f"{error} sets the power limit of the same GPU already") from error
+    except OSError as error:
+        raise LimitNotSet(f"no lock can be kept in {lock_folder}: {error}") from error

@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bso_client.integrations.reporter.said", set())
+    monkeypatch.setattr("bso_client.once.said", set())
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bso_client.power import limits
+from bso_client import once
 from bso_client.power.optimizer import PowerLimitOptimizer
 from tests.fakes import gpus as fake_gpus
 from tests.fakes.gpus import FakeGpus
@@ -23,7 +23,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeGpus:
 @pytest.fixture
 def make_power_limit(tmp_path: Path) -> Iterator[MakePowerLimit]:
     """Made with few steps per limit, and closed at the end of the test."""
-    limits.logged.clear()  # a process logs it once
+    once.said.clear()  # a process logs it once
     made: list[PowerLimitOptimizer] = []
 
     def make(bso: Any = None, **options: Any) -> PowerLimitOptimizer:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from bso.domain.trial import Trial
-from bso_client import BatchSizeOptimizer, EnergyMethod, EnergyMonitor, InvalidSetting
-from bso_client.energy import energy_monitor
+from bso_client import BatchSizeOptimizer, EnergyMethod, EnergyMonitor, InvalidSetting, once
 from bso_client.energy.energy_monitor import default_monitor
 from bso_client.energy.meters import EnergySetting, read_metering_settings
 from bso_client.energy.monitor import ConstantPowerMonitor
@@ -24,7 +23,7 @@ def _this_machine(monkeypatch: pytest.MonkeyPatch, gpus: FakeGpus, powercap: Fak
     monkeypatch.setenv("BSO_POWERCAP_DIR", str(powercap.root))
     for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(energy_monitor, "warned", set())
+    monkeypatch.setattr(once, "said", set())
 
 
 def trial_of(optimizer: ReachableOptimizer, *meanwhile: Callable[[], None], **options: Any) -> Trial:

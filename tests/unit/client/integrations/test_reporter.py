@@ -7,7 +7,7 @@ import pytest
 
 from bso.domain.trial import Outcome
 from bso_client import BatchSizeOptimizer, InvalidSetting, Trial
-from bso_client.integrations.reporter import Reporter, warn_once
+from bso_client.integrations.reporter import Reporter, warn_of_doubts
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor
 from tests.unit.client.fixtures import MakeOptimizer
 
@@ -135,8 +135,8 @@ def test_progress_may_be_counted_in_samples(trial: Trial) -> None:
 
 
 def test_a_sentence_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("bso_client.integrations.reporter.said", set())
+    monkeypatch.setattr("bso_client.once.said", set())
     for _ in range(2):
-        warn_once(["eval_steps is rarely meant"])
+        warn_of_doubts(["eval_steps is rarely meant"])
 
     assert [record.message for record in caplog.records] == ["eval_steps is rarely meant"]
