@@ -40,8 +40,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 
 def test_people_see_a_table_what_is_saved_and_where_to_look_further(shown: Shown, bso: Command) -> None:
-    for words in ("expected next", "estimated", "Best batch size", "Picture:", "bso jobs why demo-digits"):
+    for words in ("expected next", "estimated", "a recurrence cost", "Picture:", "bso jobs why demo-digits"):
         assert words in shown.words
+    # Which one is best depends on what this machine's trainings cost; after few of them it may be the default.
+    assert ("Best batch size: " in shown.words) != ("The default is the best one known" in shown.words)
     assert "256 is the default" in shown.progress
     hint = shown.words.splitlines()[-1].rpartition(": ")[2]  # BSO_URL=... bso jobs why demo-digits
     explanation = bso.ok("jobs", "why", "demo-digits", BSO_URL=hint.split()[0].removeprefix("BSO_URL="))
@@ -72,9 +74,10 @@ def test_the_saving_is_that_of_real_recurrences(shown: Shown, bso: Command) -> N
     recurrences = len({one["recurrence_id"] for one in own})
     share = 1 - sum(one["cost"] for one in own) / recurrences / (sum(costs) / len(costs))
     assert len(control) == 5
-    assert shown.fields["best_batch_size"] < 256
     assert shown.fields["saving"] == pytest.approx(share)
-    assert shown.fields["best_saving"] > 0.1
+    best = shown.fields["best_batch_size"]
+    of_best = [one["cost"] for one in own if (one["batch_size"], one["outcome"]) == (best, "converged")]
+    assert shown.fields["best_saving"] == pytest.approx(1 - sum(of_best) / len(of_best) / (sum(costs) / len(costs)))
     assert "estimated" in shown.fields["energy_method"]
 
 

@@ -105,7 +105,7 @@ async def ask(places: Places, job_id: str, command: Command, expected: type[R]) 
             if isinstance(reply, Problem) and await store.history(job_id, limit=1):
                 where_to_look = f"its history is still there: `bso events history {job_id}`, `bso jobs list --deleted`"
     else:
-        reply = await _call(places.optimizer_url, request)
+        reply = await call(places.optimizer_url, request)
     if isinstance(reply, Problem):
         advice = f"; {where_to_look}" if reply.type == "unknown_job" else ""
         raise CommandRefused(f"{reply.title}: {reply.detail}{advice}")
@@ -121,14 +121,15 @@ async def describe(places: Places, job_id: str) -> JobDescription:
     return await ask(places, job_id, DescribeJob(), JobDescription)
 
 
-async def _call(url: str, request: Request) -> Reply:
+async def call(url: str, request: Request) -> Reply:
+    """Send one command to the optimizer. Raises Unreachable, Misconfigured."""
     from bso_client.transports import open_transport
 
     transport = open_transport(url)
-    await transport.start()
     words = f"the optimizer has not answered yet: waiting up to {seconds(CALL_TIMEOUT_S)} for it"
     notice = asyncio.get_running_loop().call_later(_SLOW_S, print_notice, words)
     try:
+        await transport.start()
         return await transport.call(request, timeout_s=CALL_TIMEOUT_S)
     finally:
         notice.cancel()

@@ -91,7 +91,7 @@ def recur(
 
     Four GPUs: `bso recur 20 --seed 1 -- torchrun --nproc-per-node 4 train.py`
     """
-    from bso_cli.recurring.driver import Options, RunDriver
+    from bso_cli.recurring.driver import RunDriver
 
     if summary:
         _show_summary(log_dir, as_json=as_json)
@@ -100,16 +100,17 @@ def recur(
         raise typer.BadParameter("--quiet needs --log-dir DIR: without it the output would be lost")
     count, command = _count_and_command(words or [])
     with _settled(command, count, job_id, seed, log_dir=log_dir) as (run, folder, lock):
-        options = Options(
+        driver = RunDriver(
+            run=run,
+            folder=folder,
+            lock=lock,
             environment={**os.environ, "BSO_URL": here(url=url).optimizer_url},
             launches=launches,
             keeps_going=keep_going,
             grace_s=grace,
-            is_kept=log_dir is not None,
             shown=None if quiet else (sys.stderr if as_json else sys.stdout).buffer,
             stdout=_STANDARD_ERROR if as_json else None,
         )
-        driver = RunDriver(run, folder, options, lock=lock)
         code = driver.drive()
     _show(driver.run, as_json=as_json)
     raise typer.Exit(code or int(any(one.is_without_model for one in driver.run.recurrences)))

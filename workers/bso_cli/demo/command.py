@@ -8,10 +8,8 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +19,7 @@ from bso.domain.errors import Misconfigured
 from bso.domain.quantities import watts
 from bso_cli.access import NothingThere, describe, reading
 from bso_cli.options import DatabaseOption, JsonOption, UrlOption, here
+from bso_cli.programs import Program
 from bso_cli.refusals import CommandRefused
 from bso_cli.settings import Places
 from bso_cli.terminal import counted, print_blocks, print_json, print_notice, print_result, styled
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 RECURRENCES, COMPARISONS = 15, 5
 JOB, CONTROL = "demo-digits", "demo-digits-control"
 DEFAULT = 256
-_SCRIPT = Path(__file__).with_name("train.py")
+_TRAIN = (sys.executable, str(Path(__file__).with_name("train.py")))
 
 
 def demo(
@@ -92,20 +91,17 @@ def _control(places: Places, count: int) -> Iterator[None]:
         yield
         return
     print_notice(f"beside it, {counted(count, 'training')} with the default batch size {DEFAULT}, to compare")
-    words = [sys.executable, str(_SCRIPT), *[str(DEFAULT)] * count]
-    with (
-        tempfile.TemporaryFile() as said,
-        subprocess.Popen(words, env=_environment(places), stdout=said, stderr=said) as process,
-    ):
+    words = [*_TRAIN, *[str(DEFAULT)] * count]
+    with subprocess.Popen(
+        words, env=_environment(places), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield
-            if process.wait():
-                said.seek(0)
-                raise CommandRefused(
-                    f"the trainings to compare with failed: {said.read().decode(errors='replace')[-600:]}"
-                )
+            _, said = process.communicate()
         finally:
             process.terminate()
+    if process.returncode:
+        raise CommandRefused(f"the trainings to compare with failed: {said[-600:]}")
 
 
 def _environment(places: Places) -> dict[str, str]:
@@ -115,24 +111,12 @@ def _environment(places: Places) -> dict[str, str]:
 
 
 def _recur(places: Places, count: int) -> None:
-    """What ``bso recur COUNT -- python train.py`` does."""
-    from bso_cli.recurring.driver import Options, RunDriver
-    from bso_cli.recurring.recurrences import RecurringRun, RunFolder
-
-    command = (sys.executable, str(_SCRIPT))
-    print_notice(f"bso recur {count} -- {shlex.join(command)}")
-    options = Options(
-        environment=_environment(places),
-        launches=20,
-        keeps_going=False,
-        grace_s=30.0,
-        is_kept=False,
-        shown=None,
-        stdout=sys.stderr.fileno(),
-    )
-    with tempfile.TemporaryDirectory(prefix="bso-demo-") as folder:
-        run = RecurringRun(command=command, began_at=datetime.now(UTC), count=count)
-        code = RunDriver(run, RunFolder(Path(folder)), options, lock=None).drive()
+    """Run ``bso recur`` as anybody would. Raises typer.Exit where that fails."""
+    words = ["recur", str(count), "--", *_TRAIN]
+    print_notice(f"bso {shlex.join(words)}")
+    bso = (sys.executable, "-P", "-m", "bso_cli", *words)
+    with Program(bso, env=_environment(places), stdout=subprocess.DEVNULL) as program:
+        code = program.wait()
     if code:
         raise typer.Exit(code)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bso.domain.frozen_values import replace
 from bso.domain.quantities import joules
 from bso.domain.tally import LAST
-from bso.domain.trial import Outcome, Trial
+from bso.domain.trial import Outcome
 from bso_cli.demo.summary import DemoSummary
+from bso_cli.savings import recurrence_costs
 
 _MARKS: Mapping[Outcome, tuple[str, str, str]] = {
     Outcome.CONVERGED: ("o", "#2a9d5c", "reached the target"),
@@ -50,19 +52,6 @@ def _headline(summary: DemoSummary) -> str:
     return f"A recurrence costs {summary.saving.words} than with the default {default}, all that was tried included"
 
 
-def _costs_by_recurrence(trials: Sequence[Trial]) -> tuple[dict[str, float], dict[str, float]]:
-    """The costs [J] of trials that converged, and of the others, by recurrence in the order of their beginning."""
-    with_model: dict[str, float] = {}
-    without: dict[str, float] = {}
-    for trial in trials:
-        for costs, is_theirs in (
-            (with_model, trial.outcome is Outcome.CONVERGED),
-            (without, trial.outcome is not Outcome.CONVERGED),
-        ):
-            costs[trial.recurrence_id] = costs.get(trial.recurrence_id, 0.0) + (trial.cost if is_theirs else 0.0)
-    return with_model, without
-
-
 def _draw_exploration(axes: Any, summary: DemoSummary) -> None:
     trials = summary.trials
     numbers = [trial.trial_number for trial in trials]
@@ -83,18 +72,13 @@ def _draw_exploration(axes: Any, summary: DemoSummary) -> None:
 
 def _draw_costs(axes: Any, summary: DemoSummary) -> None:
     """What was paid for each model; what the trials that gave none add to it stands out."""
-    with_model, without = _costs_by_recurrence(summary.trials)
-    values = [with_model[name] + without[name] for name in with_model]
-    numbers = range(1, len(values) + 1)
-    axes.bar(numbers, list(with_model.values()), color=_QUIET, width=0.8, label="reached the target")
-    axes.bar(
-        numbers,
-        list(without.values()),
-        bottom=list(with_model.values()),
-        color="#e0a458",
-        width=0.8,
-        label="stopped, or failed",
+    values = recurrence_costs(summary.trials)
+    reached = recurrence_costs(
+        replace(trial, cost=trial.cost if trial.outcome is Outcome.CONVERGED else 0.0) for trial in summary.trials
     )
+    numbers = range(1, len(values) + 1)
+    axes.bar(numbers, values, color="#e0a458", width=0.8, label="stopped, or failed")
+    axes.bar(numbers, reached, color=_QUIET, width=0.8, label="reached the target")
     averages = [sum(values[max(0, end - LAST) : end]) / min(LAST, end) for end in numbers]
     axes.plot(numbers, averages, color=_ACCENT, linewidth=2, label="mean of the last five")
     if summary.default_cost is not None:

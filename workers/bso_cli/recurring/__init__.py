@@ -1,1 +1,1 @@
-"""What ``bso recur`` is made of: when a recurrence is due, its launches, the folder of a run, the summary."""
+"""What ``bso recur`` is made of: its launches and their trials, the folder of a run, the summary."""

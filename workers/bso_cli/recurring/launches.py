@@ -9,77 +9,43 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from bso.domain.commands import FinishTrial, Request
 from bso.domain.errors import BsoError
 from bso.domain.trial import Outcome
+from bso_cli.access import call
 from bso_cli.programs import Program
 from bso_cli.recurring.trials import SeenTrial
 from bso_cli.terminal import print_notice
 
 _LOOK_S = 0.25
-_FINISH_TIMEOUT_S = 15.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a program ended. ``code`` is that of a shell; None: nobody saw it end. ``stopped_by``: what asked it to."""
-
-    code: int | None
-    stopped_by: signal.Signals | None = None
-
-    @property
-    def words(self) -> str:
-        """The end in words."""
-        if self.code is None:
-            return "ended while no bso recur ran"
-        if self.code > 128:
-            with contextlib.suppress(ValueError):
-                name = signal.Signals(self.code - 128).name
-                hint = " (killed, perhaps because memory ran out)" if name == "SIGKILL" else ""
-                return f"was ended by {name}{hint}"
-        return f"ended with exit code {self.code}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """Where a program prints to. With a ``log``: into it, and from there to ``shown`` (None: nowhere).
-
-    It goes on printing there if this process is killed, and keeps the file descriptor ``lock`` open meanwhile. Without
-    a log it has this terminal, its standard output being the file descriptor ``stdout`` if one is given.
-    """
-
-    log: Path | None = None
-    shown: BinaryIO | None = None
-    lock: int | None = None
-    stdout: int | None = None
 
 
 def launch(
     command: Sequence[str],
-    environment: Mapping[str, str],
-    output: Output,
+    options: Mapping[str, Any],
     *,
+    log: Path | None,
+    shown: BinaryIO | None,
     grace_s: float,
     look: Callable[[], None],
-) -> Ended:
-    """Run a program to its end; ``look`` is called again and again meanwhile. Raises Misconfigured if it cannot start.
+) -> tuple[int, signal.Signals | None]:
+    """Run a program to its end; its exit code as a shell has it, and the signal to this process that stopped it.
 
-    Asked to end by a signal, it has ``grace_s`` seconds before it is killed.
+    ``options`` are Popen's. With a ``log`` it prints into it, and from there to ``shown`` (None: nowhere); it goes on
+    printing there if this process is killed. ``look`` is called again and again meanwhile. Asked to end by a signal, it
+    has ``grace_s`` seconds before it is killed. Raises Misconfigured if it cannot start.
     """
     with contextlib.ExitStack() as stack:
-        options: dict[str, object] = {"env": environment, "stdout": output.stdout}
         copy: Callable[[], None] = lambda: None  # noqa: E731
-        if output.log is not None:
-            log = stack.enter_context(output.log.open("ab"))
-            copy = stack.enter_context(_copying(output.log, output.shown))
+        if log is not None:
+            into = stack.enter_context(log.open("ab"))
+            copy = stack.enter_context(_copying(log, shown))
             # A file is no terminal: Python would hold back lines.
-            options = {"env": {"PYTHONUNBUFFERED": "1", **environment}, "stdout": log, "stderr": subprocess.STDOUT}
-        if output.lock is not None:
-            options["pass_fds"] = [output.lock]
+            environment = {"PYTHONUNBUFFERED": "1", **options["env"]}
+            options = {**options, "env": environment, "stdout": into, "stderr": subprocess.STDOUT}
         program = stack.enter_context(Program(command, **options))
         kill_at_s = None
         while (code := program.wait(_LOOK_S)) is None:
@@ -90,7 +56,7 @@ def launch(
                 if time.monotonic() >= kill_at_s:
                     program.kill()
         copy()
-        return Ended(code=code, stopped_by=program.received)
+        return code, program.received
 
 
 @contextlib.contextmanager
@@ -118,17 +84,6 @@ def finish_as_interrupted(url: str, trial: SeenTrial, reason: str, *, may_resume
         may_resume=may_resume,
     )
     try:
-        asyncio.run(_send(url, Request(command_id=str(uuid.uuid4()), job_id=trial.job_id, command=command)))
+        asyncio.run(call(url, Request(command_id=str(uuid.uuid4()), job_id=trial.job_id, command=command)))
     except BsoError as error:
         print_notice(f"trial {trial.trial_number} could not be finished ({error}); its lease will lapse instead")
-
-
-async def _send(url: str, request: Request) -> None:
-    from bso_client.transports import open_transport
-
-    transport = open_transport(url)
-    try:
-        await transport.start()
-        await transport.call(request, timeout_s=_FINISH_TIMEOUT_S)
-    finally:
-        await transport.close()

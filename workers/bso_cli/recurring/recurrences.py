@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -33,6 +34,16 @@ class Launch:
     exit_code: int | None = None
     stopped_by: str | None = None
 
+    @property
+    def end(self) -> str:
+        """Its end in words."""
+        if self.exit_code is None:
+            return "ended while no bso recur ran"
+        if (name := signal_of(self.exit_code)) is not None:
+            hint = " (killed, perhaps because memory ran out)" if name == "SIGKILL" else ""
+            return f"was ended by {name}{hint}"
+        return f"ended with exit code {self.exit_code}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occasion:
@@ -44,11 +55,6 @@ class Occasion:
     ended_at: datetime | None = None
     launches: tuple[Launch, ...] = ()
     trials: tuple[SeenTrial, ...] = ()
-
-    @property
-    def folder_name(self) -> str:
-        """Its folder in that of the run."""
-        return f"recurrence-{self.number:04d}"
 
     @property
     def is_open(self) -> bool:
@@ -107,9 +113,10 @@ class Occasion:
         found = [trial.energy_j for trial in self.trials if trial.reports]
         return None if not found or None in found else sum(energy for energy in found if energy is not None)
 
-    def with_last(self, launch: Launch) -> Occasion:
-        """With its last launch as it is now."""
-        return replace(self, launches=(*self.launches[:-1], launch))
+    def ended(self, now: datetime, exit_code: int | None, stopped_by: str | None) -> Occasion:
+        """With the end of its last launch."""
+        last = replace(self.launches[-1], ended_at=now, exit_code=exit_code, stopped_by=stopped_by)
+        return replace(self, launches=(*self.launches[:-1], last))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +196,7 @@ class RunFolder:
 
     def of(self, recurrence: Occasion) -> Path:
         """The folder of a recurrence."""
-        return self.path / recurrence.folder_name
+        return self.path / f"recurrence-{recurrence.number:04d}"
 
     def trial_log(self, recurrence: Occasion) -> Path:
         """What the trainings of a recurrence send to the optimizer and receive."""
@@ -199,3 +206,8 @@ class RunFolder:
         """Whether the training has left something in the recurrence's folder, such as a checkpoint."""
         names = {path.name for path in self.of(recurrence).iterdir() if not path.match("launch-*.log")}
         return bool(names - {"trials.jsonl"})
+
+
+def signal_of(exit_code: int) -> str | None:
+    """The signal that ended a program with this exit code of a shell, None for other codes."""
+    return next((each.name for each in signal.Signals if each == exit_code - 128), None)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -13,7 +11,7 @@ from bso.domain.quantities import NOTHING, joules, percent, seconds
 from bso.domain.tally import LAST
 from bso.domain.trial import Outcome
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
-from bso_cli.recurring.recurrences import Occasion, RecurringRun
+from bso_cli.recurring.recurrences import Occasion, RecurringRun, signal_of
 from bso_cli.recurring.trials import SeenTrial
 from bso_cli.tables import Table, table
 from bso_cli.terminal import counted, moment
@@ -31,7 +29,8 @@ _MARKS = {
 class DefaultComparison:
     """What recurrences cost beside trainings with the default batch size. Means in J over so many of each.
 
-    ``share`` is what the ``recurrences``, failures and exploration included, cost less; negative: more.
+    ``share`` is what the ``recurrences``, failures and exploration included, cost less, ``last_share`` what the last
+    five of them do; negative: more.
     """
 
     default_batch_size: int
@@ -40,17 +39,9 @@ class DefaultComparison:
     cost: float
     recurrences: int
     last_cost: float
-    is_energy_assumed: bool = False
-
-    @property
-    def share(self) -> float:
-        """What all recurrences cost less."""
-        return 1 - self.cost / self.default_cost
-
-    @property
-    def last_share(self) -> float:
-        """What the last five cost less."""
-        return 1 - self.last_cost / self.default_cost
+    is_energy_assumed: bool
+    share: float
+    last_share: float
 
 
 def saving(recurrences: Sequence[Occasion]) -> DefaultComparison | None:
@@ -63,14 +54,18 @@ def saving(recurrences: Sequence[Occasion]) -> DefaultComparison | None:
     costs = [trial.cost for trial in trials if trial.batch_size == default and trial.outcome is Outcome.CONVERGED]
     if default is None or not costs or fmean(costs) <= 0 or len(with_model) < 2:
         return None
+    default_cost, cost = fmean(costs), fmean(one.cost for one in with_model)
+    last_cost = fmean(one.cost for one in with_model[-LAST:])
     return DefaultComparison(
         default_batch_size=default,
-        default_cost=fmean(costs),
+        default_cost=default_cost,
         defaults=len(costs),
-        cost=fmean(one.cost for one in with_model),
+        cost=cost,
         recurrences=len(with_model),
-        last_cost=fmean(one.cost for one in with_model[-LAST:]),
+        last_cost=last_cost,
         is_energy_assumed=trials[0].is_energy_assumed,
+        share=1 - cost / default_cost,
+        last_share=1 - last_cost / default_cost,
     )
 
 
@@ -87,7 +82,7 @@ def summary_fields(run: RecurringRun) -> dict[str, Any]:
         "without_model": sum(one.is_without_model for one in recurrences),
         "cost": sum(one.cost for one in recurrences),
         "time_s": sum(one.time_s for one in recurrences),
-        "saving": None if found is None else {**asdict(found), "share": found.share, "last_share": found.last_share},
+        "saving": found,
     }
 
 
@@ -206,13 +201,6 @@ def _mark(trial: SeenTrial) -> str:
     return _MARKS.get(trial.outcome, "[yellow]{}✗[/]").format(trial.batch_size)
 
 
-def _end(code: int) -> str:
-    """An exit code as a shell has it, in a word or three."""
-    with contextlib.suppress(ValueError):
-        return signal.Signals(code - 128).name
-    return f"exit code {code}"
-
-
 def _outcome(one: Occasion) -> str:
     if one.is_running:
         return "[cyan]not ended[/]"
@@ -221,7 +209,7 @@ def _outcome(one: Occasion) -> str:
     if one.is_interrupted:
         return "[yellow]interrupted[/]"
     if one.exit_code:
-        return f"[red]{_end(one.exit_code)}[/]"
+        return f"[red]{signal_of(one.exit_code) or f'exit code {one.exit_code}'}[/]"
     if one.is_open:
         return "[yellow]stopped[/]"
     return "[green]model[/]" if one.has_model else "[yellow]no model[/]" if one.trials else "no trial"

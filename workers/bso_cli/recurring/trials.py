@@ -85,8 +85,7 @@ class TrialLog:
             new = stream.read()
         whole = new[: new.rfind(b"\n") + 1]
         self._offset += len(whole)
-        news = [self._read(line) for line in map(_parsed, whole.splitlines()) if line is not None]
-        return [trial for trial in news if trial is not None]
+        return [trial for line in whole.splitlines() if (trial := self._read(line)) is not None]
 
     def close(self, trial: SeenTrial, outcome: Outcome, reason: str) -> SeenTrial:
         """Note how a trial ended that could not say so itself, in the file too."""
@@ -95,20 +94,21 @@ class TrialLog:
         body = TrialFinished(outcome=outcome, reason=reason, cost=trial.cost, should_retry=True)
         line = {"job_id": trial.job_id, "trial_number": trial.trial_number, "type": wire_name(TrialFinished)}
         with self._path.open("ab") as stream:
-            stream.write(self._line_break() + dump(line | {"body": body}) + b"\n")
+            torn = b"\n" if self._path.stat().st_size > self._offset else b""  # by a training that was killed
+            stream.write(torn + dump(line | {"body": body}) + b"\n")
         self.read_new()
         return self._trials[trial.job_id, trial.trial_number]
 
-    def _line_break(self) -> bytes:
-        """What ends the line that a killed training could not end."""
-        return b"\n" if self._path.stat().st_size > self._offset else b""
-
-    def _read(self, line: Mapping[str, Any]) -> SeenTrial | None:
-        """What a line says of its trial; a line that makes no sense is skipped, and the first one reported."""
+    def _read(self, line: bytes) -> SeenTrial | None:
+        """The trial that has begun, gone on or ended with a line; one that makes no sense is skipped."""
         from bso.schema.errors import MalformedMessage
 
         try:
-            return self._applied(line)
+            found = json.loads(line)
+        except ValueError:
+            return None  # a killed training could not finish it
+        try:
+            return self._applied(found)
         except (MalformedMessage, KeyError, TypeError, ValueError) as error:
             self._complain(error)
             return None
@@ -128,49 +128,32 @@ class TrialLog:
 
         key = (line["job_id"], line["trial_number"])
         reply = reply_from(line["type"], line["body"])
-        if isinstance(reply, TrialBegun):
-            known = self._trials.get(key)
-            return None if known is not None else self._note(_begun(line, reply))
-        trial = self._trials.get(key)
-        if trial is None or not (trial.is_open or _is_woken(trial, reply)):
+        known = self._trials.get(key)
+        if known is None and isinstance(reply, TrialBegun):
+            self._trials[key] = _begun(line, reply)
+            return self._trials[key]
+        if known is None or not isinstance(reply, EpochJudged | TrialFinished):
             return None
-        is_news = not trial.is_open
-        trial = self._note(_measured(replace(trial, outcome=None, outcome_reason=""), line))
-        if isinstance(reply, EpochJudged):
-            trial = self._note(replace(trial, reports=trial.reports + 1, cost=reply.cost))
-            return self._ended(trial, reply) if reply.should_stop else trial if is_news else None
-        return self._ended(replace(trial, cost=reply.cost), reply) if isinstance(reply, TrialFinished) else None
-
-    def _ended(self, trial: SeenTrial, reply: EpochJudged | TrialFinished) -> SeenTrial:
-        return self._note(
-            replace(
-                trial,
-                outcome=reply.outcome,
-                outcome_reason=reply.reason,
-                should_retry=reply.should_retry,
-                warnings=reply.warnings,
-            )
+        if not known.is_open and not _is_woken(known, reply):
+            return None
+        ends = isinstance(reply, TrialFinished) or reply.should_stop
+        self._trials[key] = replace(
+            known,
+            reports=known.reports + isinstance(reply, EpochJudged),
+            cost=reply.cost,
+            outcome=reply.outcome if ends else None,
+            outcome_reason=reply.reason if ends else "",
+            should_retry=reply.should_retry if ends else known.should_retry,
+            warnings=reply.warnings if ends else known.warnings,
+            **_measured(line),
         )
-
-    def _note(self, trial: SeenTrial) -> SeenTrial:
-        self._trials[trial.job_id, trial.trial_number] = trial
-        return trial
+        return self._trials[key] if ends or not known.is_open else None
 
 
-def _is_woken(trial: SeenTrial, reply: object) -> bool:
+def _is_woken(trial: SeenTrial, reply: EpochJudged | TrialFinished) -> bool:
     """Whether an interrupted training has gone on with its trial, from a checkpoint."""
-    if trial.outcome is not Outcome.INTERRUPTED or not isinstance(reply, EpochJudged):
-        return False
-    return reply.outcome is not Outcome.INTERRUPTED
-
-
-def _parsed(line: bytes) -> Mapping[str, Any] | None:
-    """A line as an object; None for one that a killed training could not finish."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+    is_report = isinstance(reply, EpochJudged) and reply.outcome is not Outcome.INTERRUPTED
+    return is_report and trial.outcome is Outcome.INTERRUPTED
 
 
 def _begun(line: Mapping[str, Any], reply: TrialBegun) -> SeenTrial:
@@ -188,16 +171,7 @@ def _begun(line: Mapping[str, Any], reply: TrialBegun) -> SeenTrial:
     )
 
 
-def _measured(trial: SeenTrial, line: Mapping[str, Any]) -> SeenTrial:
-    """With what the training measured; numbers that JSON lacks are strings."""
-
-    def sent(name: str, otherwise: float | None) -> float | None:
-        return otherwise if line.get(name) is None else float(line[name])
-
-    return replace(
-        trial,
-        time_s=sent("time_s", None) or trial.time_s,
-        energy_j=sent("energy_j", trial.energy_j),
-        epoch=sent("epoch", None) or trial.epoch,
-        metric=sent("metric", trial.metric),
-    )
+def _measured(line: Mapping[str, Any]) -> dict[str, Any]:
+    """What the training measured; numbers that JSON lacks are strings."""
+    names = ("time_s", "energy_j", "epoch", "metric")
+    return {name: float(line[name]) for name in names if line.get(name) is not None}
