@@ -168,7 +168,7 @@ class Follower:
                 extra={"action": "samples_per_step_unknown"},
             )
         samples = f"{arguments.samples_per_step or 1:g} samples a step"
-        hardware = f"{self._ranks.size} x {installation.describe()}"
+        hardware = f"{self._ranks.size} x {installation.limit.describe()}"
         return LoneTraining(ProfileFile(arguments.profile_path), f"{arguments.profile_key}, {samples}, {hardware}")
 
     def _begin(self, training: TunedTraining) -> None:
@@ -191,9 +191,9 @@ class Follower:
         if installation is None:
             return Opening(problem=self._problem)
         return Opening(
-            highest_w=installation.highest_w,
-            lowest_w=installation.lowest_w,
-            max_power_w=installation.max_power_w,
+            highest_w=installation.limit.highest_w,
+            lowest_w=installation.limit.lowest_w,
+            max_power_w=installation.limit.max_power_w,
             profile=training.profile() or self._measured.get(training.samples_per_step, ()),
         )
 
