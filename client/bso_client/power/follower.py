@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.errors import BsoError
-from bso_client.distributed import Alone, Ranks
+from bso_client.distributed.ranks import Alone, Ranks, is_initialized
 from bso_client.distributed.torch_ranks import TorchRanks
 from bso_client.energy.monitor import Monitor
 from bso_client.errors import WrongOrder
@@ -290,7 +289,4 @@ def _ranks_beside(given: Ranks, before: Ranks) -> Ranks:
 
 def _ranks_of_process() -> Ranks:
     """The ranks of torch.distributed, if it is in use, else this process alone."""
-    distributed: Any = getattr(sys.modules.get("torch"), "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return Alone()
-    return TorchRanks(timeout_s=_RANKS_TIMEOUT_S)
+    return TorchRanks(timeout_s=_RANKS_TIMEOUT_S) if is_initialized() else Alone()
