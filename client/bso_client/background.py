@@ -1,9 +1,10 @@
-"""The thread that owns the event loop of a synchronous optimizer."""
+"""The thread that owns the event loop of a synchronous optimizer, and threads that nobody has to wait for."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
 import threading
 import time
@@ -75,23 +76,28 @@ class LoopThread:
             return self._loop
 
 
+def in_thread(function: Callable[[], T], *, name: str) -> concurrent.futures.Future[T]:
+    """Run it in a thread of its own, which the end of the process does not wait for."""
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001  # the caller that waits for the future gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
 class _Forsaken(concurrent.futures.ThreadPoolExecutor):
     """Threads that the end of the process does not wait for: looking up a host that nobody knows takes long."""
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> concurrent.futures.Future[T]:
         """Run it in a thread of its own."""
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(function(*args, **named))
-            except BaseException as error:  # noqa: BLE001  # the caller that waits for the future gets it
-                future.set_exception(error)
-
-        threading.Thread(target=run, name="bso lookup", daemon=True).start()
-        return future
+        return in_thread(functools.partial(function, *args, **named), name="bso lookup")
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -23,7 +23,7 @@ from bso_client.distributed.exchange import RankExchange
 from bso_client.distributed.group import Group, Party
 from bso_client.distributed.leader import Leader, this_process
 from bso_client.distributed.membership import Equipment, Member
-from bso_client.distributed.readiness import ranks_for
+from bso_client.distributed.ranks import ranks_for
 from bso_client.distributed.shares import Share
 from bso_client.driver import Driver, Place, say
 from bso_client.energy.meters import read_metering_settings

@@ -1,6 +1,5 @@
 """Several processes that train together: one of them talks to the optimizer, and all receive the same."""
 
-from bso_client.distributed.ranks import Alone, Ranks
-from bso_client.distributed.readiness import ranks_for
+from bso_client.distributed.ranks import Alone, Ranks, ranks_for
 
 __all__ = ["Alone", "Ranks", "ranks_for"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pickle
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from bso_client.background import in_thread
 from bso_client.distributed.ranks import Alone, Ranks
 from bso_client.errors import BsoError, RankLost
 
@@ -158,24 +158,8 @@ class RankExchange:
         return await self._in_thread(lambda: several.broadcast(value, about=f"{about} (the answer of rank 0)"))
 
     async def _in_thread(self, exchange: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def work() -> None:
-            try:
-                value = exchange()
-            except BaseException as error:  # noqa: BLE001  # raised where it is waited for
-                settle(_set_exception, future, error)
-            else:
-                settle(_set_result, future, value)
-
-        def settle(setter: Callable[..., None], *arguments: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(setter, *arguments)
-
-        threading.Thread(target=work, name="bso ranks", daemon=True).start()
         try:
-            return await future
+            return await asyncio.wrap_future(in_thread(exchange, name="bso ranks"))
         except asyncio.CancelledError:
             if self._several is not None:
                 self._several.give_up("an exchange with the other ranks was interrupted")
@@ -199,13 +183,3 @@ async def _cancelled(task: asyncio.Future[Any]) -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-
-
-def _set_result(future: asyncio.Future[T], value: T) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _set_exception(future: asyncio.Future[T], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)

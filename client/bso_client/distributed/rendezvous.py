@@ -7,13 +7,12 @@ of processes that are gone (seen with PyTorch 2.13). Here every launch meets und
 from __future__ import annotations
 
 import json
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from bso_client.background import in_thread
 from bso_client.errors import RankLost
 
 T = TypeVar("T")
@@ -27,17 +26,8 @@ def in_time(use: Callable[[], T], *, timeout_s: float) -> T:
     A store whose process is frozen lets its callers wait without a deadline, so the use has a thread of its own, which
     is left behind then.
     """
-    future: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(use())
-        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="bso store", daemon=True).start()
     try:
-        return future.result(timeout_s)
+        return in_thread(use, name="bso store").result(timeout_s)
     except TimeoutError:
         raise RankLost(
             f"the process that keeps the store of torch.distributed did not answer within {timeout_s:g} s: see whether "

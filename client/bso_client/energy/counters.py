@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 MOST_POWER_W = 1000.0
 """More than any processor package or its memory draws."""
@@ -51,14 +50,6 @@ class Reading:
     breaks: int = 0
 
 
-class EnergyCounter(Protocol):
-    """A counter of one device's energy."""
-
-    def read(self) -> Reading:
-        """Its present reading. Raises MeterFailed."""
-        ...
-
-
 def energy_between(begin: Reading | None, end: Reading | None) -> float:
     """The energy [J] from one reading to a later one; NaN where it is not known."""
     if begin is None or end is None or begin.breaks != end.breaks or end.energy_j < begin.energy_j:
@@ -77,35 +68,18 @@ def energy_of_window(begin: Reading | None, end: Reading | None, *, window_s: fl
     return energy_j * (window_s / (end.at_s - begin.at_s))
 
 
-class SteadyCounter:
-    """A counter that must never go backwards; where it does (the driver was loaded anew), its energy is not known."""
+class EnergyCounter:
+    """A counter that grows. Where it goes backwards (the driver was loaded anew), its energy is not known.
 
-    def __init__(self, read_j: Callable[[], float], *, clock: Callable[[], float]) -> None:
-        self._read_j = read_j
-        self._clock = clock
-        self._last_j = -math.inf
-        self._breaks = 0
-        self._lock = threading.Lock()
-
-    def read(self) -> Reading:
-        """Its present reading. Raises MeterFailed."""
-        with self._lock:
-            energy_j, at_s = _timed(self._read_j, self._clock)
-            if energy_j < self._last_j:
-                self._breaks += 1
-            self._last_j = energy_j
-            return Reading(energy_j=energy_j, at_s=at_s, breaks=self._breaks)
-
-
-class WrappingCounter:
-    """A counter that begins again at zero after ``range_j`` joules, as RAPL's do every few minutes or hours.
-
-    Read it at least every ``read_within_s`` seconds: longer after the last reading it may have wrapped twice, and its
-    energy is not known; nor where more than MOST_POWER_W would have had to flow: then the counter was reset.
+    With ``range_j`` it begins again at zero after so many joules, as RAPL's do every few minutes or hours. Read it at
+    least every ``read_within_s`` seconds: longer after the last reading it may have wrapped twice, and its energy is
+    not known; nor where more than MOST_POWER_W would have had to flow: then the counter was reset.
     """
 
-    def __init__(self, read_j: Callable[[], float], *, range_j: float, clock: Callable[[], float]) -> None:
-        self.read_within_s = range_j / MOST_POWER_W
+    def __init__(
+        self, read_j: Callable[[], float], *, clock: Callable[[], float], range_j: float | None = None
+    ) -> None:
+        self.read_within_s = math.inf if range_j is None else range_j / MOST_POWER_W
         self._read_j = read_j
         self._range_j = range_j
         self._clock = clock
@@ -120,16 +94,18 @@ class WrappingCounter:
         with self._lock:
             value_j, at_s = _timed(self._read_j, self._clock)
             if self._last_j is not None:
-                self._add(value_j - self._last_j, elapsed_s=at_s - self._last_at_s)
+                grown_j = self._growth(value_j - self._last_j, elapsed_s=at_s - self._last_at_s)
+                self._breaks += grown_j is None
+                self._sum_j += grown_j or 0.0
             self._last_j, self._last_at_s = value_j, at_s
             return Reading(energy_j=self._sum_j, at_s=at_s, breaks=self._breaks)
 
-    def _add(self, growth_j: float, *, elapsed_s: float) -> None:
+    def _growth(self, growth_j: float, *, elapsed_s: float) -> float | None:
+        if self._range_j is None:
+            return growth_j if growth_j >= 0 else None
         grown_j = growth_j if growth_j >= 0 else growth_j + self._range_j
-        if elapsed_s > self.read_within_s or grown_j > MOST_POWER_W * elapsed_s + _SLACK_J:
-            self._breaks += 1
-        else:
-            self._sum_j += grown_j
+        is_reset = elapsed_s > self.read_within_s or grown_j > MOST_POWER_W * elapsed_s + _SLACK_J
+        return None if is_reset else grown_j
 
 
 def _timed(read_j: Callable[[], float], clock: Callable[[], float]) -> tuple[float, float]:

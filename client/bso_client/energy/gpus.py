@@ -1,4 +1,4 @@
-"""The GPUs of this process: which they are, which power limits they take, and why their energy cannot be read."""
+"""The GPUs of this process: which they are, and why their energy cannot be read."""
 
 from __future__ import annotations
 
@@ -74,64 +74,25 @@ def unreadable_gpu(gpu: Gpu, error: MeterFailed) -> Unreadable:
     return Unreadable(device="GPU", why=str(error), advice=_advice(error), is_in_use=True, model=gpu.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitedGpu:
-    """A GPU: the power limits [W] that it allows, and the one that it starts with. ``index`` as the process sees it."""
-
-    index: int
-    uuid: str
-    name: str
-    memory_mib: int
-    lowest_w: float
-    highest_w: float
-    default_w: float
-
-    def ceiling_w(self, found_w: float) -> float:
-        """The highest limit [W] to set: what it allows, but a cap that somebody has set below its default stays one."""
-        return found_w if found_w < self.default_w else self.highest_w
+class NoSuchGpu(Misconfigured):
+    """This process sees no GPU, or not all of those that were named."""
 
 
-class NoLimitedGpu(Misconfigured):
-    """There is no GPU here whose power limit could be set."""
-
-
-def find_limited_gpus(environ: Mapping[str, str], indices: Sequence[int] | None = None) -> tuple[LimitedGpu, ...]:
+def choose_gpus(nvml: Nvml, environ: Mapping[str, str], indices: Sequence[int] | None) -> dict[int, Gpu]:
     """The GPUs with these indices among those that CUDA_VISIBLE_DEVICES shows; None: the own ones of this process.
 
-    Raises NoLimitedGpu.
+    Raises NoSuchGpu.
     """
     try:
-        with Nvml() as nvml:
-            visible = nvml.visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"))
-            chosen = own_gpu_indices(environ, len(visible)) if indices is None else list(indices)
-            if not visible:
-                raise NoLimitedGpu("there is no GPU that this process sees")
-            if not chosen or any(not 0 <= index < len(visible) for index in chosen):
-                raise NoLimitedGpu(
-                    f"expected GPUs {chosen or 'of its own'}, of the {len(visible)} that this process sees"
-                )
-            return tuple(_limited(visible[index], index) for index in chosen)
+        visible = nvml.visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"))
     except NvmlError as error:
-        raise NoLimitedGpu(str(error)) from error
-
-
-def common_limits_w(gpus: Sequence[LimitedGpu], found_w: Mapping[str, float]) -> tuple[float, float]:
-    """The highest and the lowest limit [W] that all GPUs take; ``found_w``: what each had, by UUID."""
-    highest_w = min(gpu.ceiling_w(found_w.get(gpu.uuid, gpu.default_w)) for gpu in gpus)
-    return highest_w, max(gpu.lowest_w for gpu in gpus)
-
-
-def _limited(gpu: Gpu, index: int) -> LimitedGpu:
-    lowest_w, highest_w = gpu.power_limits_w
-    return LimitedGpu(
-        index=index,
-        uuid=gpu.uuid,
-        name=gpu.name,
-        memory_mib=gpu.memory_mib,
-        lowest_w=lowest_w,
-        highest_w=highest_w,
-        default_w=gpu.default_power_limit_w,
-    )
+        raise NoSuchGpu(str(error)) from error
+    chosen = own_gpu_indices(environ, len(visible)) if indices is None else list(indices)
+    if not visible:
+        raise NoSuchGpu("there is no GPU that this process sees")
+    if not chosen or any(not 0 <= index < len(visible) for index in chosen):
+        raise NoSuchGpu(f"expected GPUs {chosen or 'of its own'}, of the {len(visible)} that this process sees")
+    return {index: visible[index] for index in chosen}
 
 
 def _are_numbers_certain(nvml: Nvml, environ: Mapping[str, str]) -> bool:

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from bso.domain.hardware import EnergyMethod
-from bso_client.energy.counters import Device, DeviceKind, EnergyCounter, SteadyCounter
+from bso_client.energy.counters import Device, DeviceKind, EnergyCounter
 from bso_client.energy.gpus import GpuMeters, counts_processors, find_gpus, own_gpu_indices, unreadable_gpu
 from bso_client.energy.monitor import MeterFailed, NoMeter, Unreadable
 from bso_client.energy.nvml import Gpu, Nvml, NvmlError
@@ -184,7 +184,7 @@ def _gpu_counters(gpus: Mapping[int, Gpu], clock: Callable[[], float]) -> dict[D
         except MeterFailed as error:
             raise NoMeter(f"the energy of this training cannot be measured: {unreadable_gpu(gpu, error)}") from error
     return {
-        Device(kind=DeviceKind.GPU, index=index): SteadyCounter(gpu.energy_j, clock=clock)
+        Device(kind=DeviceKind.GPU, index=index): EnergyCounter(gpu.energy_j, clock=clock)
         for index, gpu in gpus.items()
     }
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bso_client.energy.counters import Device, DeviceKind, WrappingCounter
+from bso_client.energy.counters import Device, DeviceKind, EnergyCounter
 from bso_client.energy.monitor import MeterFailed, Unreadable
 
 POWERCAP = Path("/sys/class/powercap")
@@ -52,9 +52,9 @@ class Zone:
         except (OSError, ValueError) as error:
             raise MeterFailed(f"{path} cannot be read: {error}") from error
 
-    def counter(self, clock: Callable[[], float]) -> WrappingCounter:
+    def counter(self, clock: Callable[[], float]) -> EnergyCounter:
         """A counter that goes on where this one begins again."""
-        return WrappingCounter(self.energy_j, range_j=self.range_j, clock=clock)
+        return EnergyCounter(self.energy_j, clock=clock, range_j=self.range_j)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def find_zones(root: Path = POWERCAP) -> tuple[Zone, ...]:
     return tuple(zone for number, path in sorted(packages) for zone in _zones_of(number, path))
 
 
-def keep_reading(counters: Sequence[WrappingCounter], is_over: threading.Event) -> None:
+def keep_reading(counters: Sequence[EnergyCounter], is_over: threading.Event) -> None:
     """Read counters often enough that none wraps twice unseen, until it is over."""
     interval_s = min(_LONGEST_INTERVAL_S, *(counter.read_within_s / 4 for counter in counters))
     while not is_over.wait(interval_s):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.errors import BsoError
-from bso_client.distributed import Alone, Ranks
+from bso_client.distributed.ranks import Alone, Ranks, is_initialized
 from bso_client.distributed.torch_ranks import TorchRanks
 from bso_client.energy.monitor import Monitor
 from bso_client.errors import WrongOrder
@@ -168,7 +167,7 @@ class Follower:
                 extra={"action": "samples_per_step_unknown"},
             )
         samples = f"{arguments.samples_per_step or 1:g} samples a step"
-        hardware = f"{self._ranks.size} x {installation.describe()}"
+        hardware = f"{self._ranks.size} x {installation.limit.describe()}"
         return LoneTraining(ProfileFile(arguments.profile_path), f"{arguments.profile_key}, {samples}, {hardware}")
 
     def _begin(self, training: TunedTraining) -> None:
@@ -191,9 +190,9 @@ class Follower:
         if installation is None:
             return Opening(problem=self._problem)
         return Opening(
-            highest_w=installation.highest_w,
-            lowest_w=installation.lowest_w,
-            max_power_w=installation.max_power_w,
+            highest_w=installation.limit.highest_w,
+            lowest_w=installation.limit.lowest_w,
+            max_power_w=installation.limit.max_power_w,
             profile=training.profile() or self._measured.get(training.samples_per_step, ()),
         )
 
@@ -290,7 +289,4 @@ def _ranks_beside(given: Ranks, before: Ranks) -> Ranks:
 
 def _ranks_of_process() -> Ranks:
     """The ranks of torch.distributed, if it is in use, else this process alone."""
-    distributed: Any = getattr(sys.modules.get("torch"), "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return Alone()
-    return TorchRanks(timeout_s=_RANKS_TIMEOUT_S)
+    return TorchRanks(timeout_s=_RANKS_TIMEOUT_S) if is_initialized() else Alone()

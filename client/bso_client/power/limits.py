@@ -9,13 +9,13 @@ import os
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bso.domain.errors import Misconfigured
 from bso_client.energy import EnergyMonitor, NoMeter
-from bso_client.energy.gpus import LimitedGpu, NoLimitedGpu, common_limits_w, find_limited_gpus
+from bso_client.energy.gpus import NoSuchGpu, choose_gpus
 from bso_client.energy.monitor import Monitor
 from bso_client.energy.nvml import Gpu, NoPermission, Nvml, NvmlError
 from bso_client.lifecycle import before_sigterm
@@ -45,24 +45,11 @@ EARLIER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """The GPUs of this process, their limit and their meter. Limits in watts of each GPU, max_power_w of all."""
+    """The limit of this process' GPUs, and their meter."""
 
-    gpus: tuple[LimitedGpu, ...]
     limit: GuardedLimit
     monitor: Monitor
     is_own_monitor: bool
-    highest_w: float
-    lowest_w: float
-
-    @property
-    def max_power_w(self) -> float:
-        """The largest power [W] that all of them may draw together."""
-        return sum(gpu.highest_w for gpu in self.gpus)
-
-    def describe(self) -> str:
-        """What they are, in a few words that are the same for the same hardware."""
-        kinds = sorted({f"{gpu.name} ({gpu.memory_mib} MiB)" for gpu in self.gpus})
-        return f"{len(self.gpus)} x {' and '.join(kinds)}"
 
     def close(self) -> None:
         """Restore the limits and let go of the meter."""
@@ -81,29 +68,18 @@ def installed(
     """All of it, or why not: logged once per process."""
     indices = gpu_indices if gpu_indices is not None else getattr(monitor, "gpu_indices", None)
     try:
-        gpus = find_limited_gpus(environ, indices)
-    except NoLimitedGpu as error:
+        limit = GuardedLimit(environ, indices, lock_folder=lock_folder)
+    except NoSuchGpu as error:
         return warn_once(f"power limits are left alone: {error}", action="no_gpu")
-    try:
-        limit = GuardedLimit([gpu.uuid for gpu in gpus], lock_folder=lock_folder)
     except LimitNotSet as error:
-        problem = EARLIER if is_held_here(gpu.uuid for gpu in gpus) else error
-        said = PERMISSION if error.needs_permission else f"no power limit is tuned: {problem}"
+        said = PERMISSION if error.needs_permission else f"no power limit is tuned: {error}"
         return warn_once(said, action="power_limit_unavailable")
     try:
-        chosen = monitor or EnergyMonitor([gpu.index for gpu in gpus])
+        chosen = monitor or EnergyMonitor(limit.gpu_indices)
     except (NoMeter, NvmlError) as error:
         limit.close()
         return warn_once(f"no power limit is tuned: {error}", action="power_limit_unavailable")
-    highest_w, lowest_w = common_limits_w(gpus, limit.found_w)
-    return Installation(
-        gpus=gpus,
-        limit=limit,
-        monitor=chosen,
-        is_own_monitor=monitor is None,
-        highest_w=highest_w,
-        lowest_w=lowest_w,
-    )
+    return Installation(limit=limit, monitor=chosen, is_own_monitor=monitor is None)
 
 
 class LimitNotSet(Misconfigured):
@@ -118,32 +94,59 @@ class LimitNotSet(Misconfigured):
 class GuardedLimit:
     """One power limit for several GPUs; they get back what they had when it is closed, or this process has ended.
 
-    Making one raises LimitNotSet where limits may not be set here, or where another process sets them. To be used in
-    the process that made it.
+    ``gpu_indices`` as CUDA_VISIBLE_DEVICES shows them; None: all of this process. Raises NoSuchGpu, and LimitNotSet
+    where limits may not be set here, or where another process sets them. To be used in the process that made it.
     """
 
-    def __init__(self, uuids: Sequence[str], *, lock_folder: Path, timeout_s: float = END_TIMEOUT_S) -> None:
-        self._uuids, self._pid, self._lock_folder = frozenset(uuids), os.getpid(), lock_folder
-        with _refusals(lock_folder), contextlib.ExitStack() as opened:
-            locks = {uuid: opened.enter_context(LockFile(lock_folder, uuid)) for uuid in sorted(uuids)}
-            found = opened.enter_context(Nvml()).visible_gpus(",".join(uuids))
-            if len(found) < len(uuids):
-                raise LimitNotSet(f"of the GPUs {', '.join(uuids)} only {len(found)} are there")
-            self._gpus = [_LockedGpu(gpu, locks[gpu.uuid]) for gpu in found]
-            self._guard = _Guard(self._gpus, timeout_s=timeout_s)
-            self._end = weakref.finalize(self, _end, self._gpus, self._guard, opened.pop_all(), self._pid)
-            try:
-                for gpu in self._gpus:
-                    gpu.try_to_set()
-            except BaseException:
-                self._end()
-                raise
-        self.found_w = {gpu.uuid: gpu.original_w for gpu in self._gpus}
-        """The limits that are restored [W], by UUID."""
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        gpu_indices: Sequence[int] | None = None,
+        *,
+        lock_folder: Path,
+        timeout_s: float = END_TIMEOUT_S,
+    ) -> None:
+        self._pid, self._lock_folder = os.getpid(), lock_folder
+        with contextlib.ExitStack() as opened:
+            chosen = choose_gpus(_opened(opened), environ, gpu_indices)
+            self.gpu_indices = list(chosen)
+            self._uuids = frozenset(gpu.uuid for gpu in chosen.values())
+            if any(limit.holds(self._uuids) for limit in _made):
+                raise LimitNotSet(EARLIER)
+            with _refusals(lock_folder):
+                locks = {uuid: opened.enter_context(LockFile(lock_folder, uuid)) for uuid in sorted(self._uuids)}
+                self._gpus = [_LockedGpu(gpu, locks[gpu.uuid]) for gpu in chosen.values()]
+                self._guard = _Guard(self._gpus, timeout_s=timeout_s)
+                self._end = weakref.finalize(self, _end, self._gpus, self._guard, opened.pop_all(), self._pid)
+                try:
+                    for gpu in self._gpus:
+                        gpu.try_to_set()
+                except BaseException:
+                    self._end()
+                    raise
         _made.add(self)
         before_sigterm(self)
 
-    def holds(self, uuids: Iterable[str]) -> bool:
+    @property
+    def highest_w(self) -> float:
+        """The highest limit [W] that all of them take. A cap that somebody has set below a default stays one."""
+        return min(gpu.ceiling_w for gpu in self._gpus)
+
+    @property
+    def lowest_w(self) -> float:
+        """The lowest limit [W] that all of them take."""
+        return max(gpu.lowest_w for gpu in self._gpus)
+
+    @property
+    def max_power_w(self) -> float:
+        """The largest power [W] that all of them may draw together."""
+        return sum(gpu.highest_w for gpu in self._gpus)
+
+    def describe(self) -> str:
+        """What the GPUs are, in a few words that are the same for the same hardware."""
+        return f"{len(self._gpus)} x {' and '.join(sorted({gpu.model for gpu in self._gpus}))}"
+
+    def holds(self, uuids: frozenset[str]) -> bool:
         """Whether this process sets the limit of one of these GPUs by it, until it is closed."""
         return self._pid == os.getpid() and self._end.alive and not self._uuids.isdisjoint(uuids)
 
@@ -164,7 +167,6 @@ class GuardedLimit:
                 extra={"action": "guard_restarted"},
             )
             self._guard.end(is_needed=False)
-            self._guard.end(is_needed=False)
             self._guard.start()
 
     def close(self) -> None:
@@ -172,12 +174,6 @@ class GuardedLimit:
         self._end()
 
     close_for_good = close
-
-
-def is_held_here(uuids: Iterable[str]) -> bool:
-    """Whether a GuardedLimit of this process that is still open sets the limit of one of these GPUs."""
-    wanted = frozenset(uuids)
-    return any(limit.holds(wanted) for limit in _made)
 
 
 def default_lock_folder() -> Path:
@@ -192,10 +188,12 @@ _made: weakref.WeakSet[GuardedLimit] = weakref.WeakSet()
 
 
 class _LockedGpu:
-    """One GPU whose power limit is set here and nowhere else."""
+    """One GPU whose power limit [W] is set here and nowhere else."""
 
     def __init__(self, gpu: Gpu, lock: LockFile) -> None:
         self.uuid, self.lock = gpu.uuid, lock
+        self.model = f"{gpu.name} ({gpu.memory_mib} MiB)"
+        self.lowest_w, self.highest_w = gpu.power_limits_w
         self._gpu, self._found_w, boot = gpu, gpu.power_limit_w, boot_id()
         left = lock.left_behind()
         is_leftover = left is not None and left.explains(self._found_w, boot)
@@ -203,6 +201,7 @@ class _LockedGpu:
         self._record = LimitRecord(
             original_w=self.original_w, set_w=(self._found_w,) if is_leftover else (), boot_id=boot
         )
+        self.ceiling_w = self.original_w if self.original_w < gpu.default_power_limit_w else self.highest_w
 
     def try_to_set(self) -> None:
         """Set the limit that is set: it changes nothing, and shows whether limits may be set."""
@@ -277,6 +276,13 @@ def _end(gpus: Sequence[_LockedGpu], guard: _Guard, resources: contextlib.ExitSt
     guard.end(is_needed=not all(are_restored))
     with contextlib.suppress(NvmlError):
         resources.close()
+
+
+def _opened(resources: contextlib.ExitStack) -> Nvml:
+    try:
+        return resources.enter_context(Nvml())
+    except NvmlError as error:
+        raise NoSuchGpu(str(error)) from error
 
 
 @contextlib.contextmanager

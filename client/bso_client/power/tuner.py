@@ -38,45 +38,14 @@ _LOCK_TIMEOUT_S = 5.0  # others hold it for the time of one small write
 _numbers = itertools.count(1)
 
 
-class TunedTraining(Protocol):
-    """One training whose power limit is tuned."""
-
-    @property
-    def eta_knob(self) -> float:
-        """The job's eta_knob."""
-        ...
-
-    @property
-    def max_power_w(self) -> float | None:
-        """The largest power [W] of all GPUs together, as the job's cost counts it; None: what the GPUs say."""
-        ...
-
-    @property
-    def samples_per_step(self) -> float | None:
-        """The samples of a step, of all ranks together; None: only what the user says is known."""
-        ...
-
-    def profile(self) -> tuple[PowerMeasurement, ...]:
-        """What is known; empty if nothing is."""
-        ...
-
-    def keep(self, measurements: Sequence[PowerMeasurement]) -> None:
-        """Keep what was measured for the next training of the kind; never raises."""
-        ...
-
-    def mark_profiling(self) -> None:
-        """The epoch that is being trained is distorted by profiling."""
-        ...
-
-
 class TrialTraining:
     """A trial of a job: its profile is kept by the optimizer, by job, batch size and hardware kind."""
 
     def __init__(self, trial: Any) -> None:
         self.trial = trial
         self.eta_knob: float = trial.spec.eta_knob
-        self.max_power_w: float | None = trial.hardware.max_power_w
-        self.samples_per_step: float | None = trial.batch_size
+        self.max_power_w: float | None = trial.hardware.max_power_w  # of all GPUs together
+        self.samples_per_step: float | None = trial.batch_size  # of all ranks together
 
     def profile(self) -> tuple[PowerMeasurement, ...]:
         """What the optimizer knows of this batch size on this hardware kind."""
@@ -112,6 +81,10 @@ class LoneTraining:
 
     def mark_profiling(self) -> None:
         """Nobody counts the cost of this training."""
+
+
+TunedTraining = TrialTraining | LoneTraining
+"""One training whose power limit is tuned; numbers that are None are those that only the user or the GPUs know."""
 
 
 class ProfileFile:

@@ -2,10 +2,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from bso_client.energy.gpus import NoSuchGpu
 from bso_client.power.guard import LockFile
 from bso_client.power.limits import GuardedLimit, LimitNotSet
 from tests.fakes.gpus import FakeGpus
@@ -16,11 +18,11 @@ MakeLimit = Callable[..., GuardedLimit]
 
 @pytest.fixture
 def make_limit(gpus: FakeGpus, tmp_path: Path) -> Iterator[MakeLimit]:
-    index = gpus.add(limit_w=650.0)
+    gpus.add(limit_w=650.0)
     made: list[GuardedLimit] = []
 
-    def make(**options: float) -> GuardedLimit:
-        made.append(GuardedLimit([gpus.device(index)["uuid"]], lock_folder=tmp_path, **options))
+    def make(timeout_s: float = 5.0) -> GuardedLimit:
+        made.append(GuardedLimit({}, lock_folder=tmp_path, timeout_s=timeout_s))
         return made[-1]
 
     yield make
@@ -48,7 +50,6 @@ def kill_guard() -> None:
 
 def test_a_limit_is_set_and_what_was_found_is_restored(gpus: FakeGpus, make_limit: MakeLimit) -> None:
     limit = make_limit()
-    assert list(limit.found_w.values()) == [650.0]
     limit.set(400.5)
     assert gpus.device(0)["limit_w"] == 400.5
     limit.close()
@@ -126,15 +127,31 @@ def test_without_a_guard_no_limit_is_touched(
 
 def test_a_gpu_that_is_not_there_is_told(gpus: FakeGpus, tmp_path: Path) -> None:
     gpus.add()
-    with pytest.raises(LimitNotSet, match="only 0 are there"):
-        GuardedLimit(["GPU-gone"], lock_folder=tmp_path)
+    with pytest.raises(NoSuchGpu, match="there is no GPU that this process sees"):
+        GuardedLimit({"CUDA_VISIBLE_DEVICES": "GPU-gone"}, lock_folder=tmp_path)
+    with pytest.raises(NoSuchGpu, match=r"expected GPUs \[1\], of the 1 that this process sees"):
+        GuardedLimit({}, [1], lock_folder=tmp_path)
+
+
+def test_gpus_are_driven_between_the_limits_that_all_of_them_take(gpus: FakeGpus, tmp_path: Path) -> None:
+    gpus.add(min_limit_w=100.0, max_limit_w=300.0, limit_w=250.0, default_limit_w=250.0)
+    gpus.add(min_limit_w=150.0, max_limit_w=280.0, limit_w=250.0, default_limit_w=250.0)
+    with closing(GuardedLimit({}, lock_folder=tmp_path)) as limit:
+        assert (limit.highest_w, limit.lowest_w, limit.max_power_w) == (280.0, 150.0, 580.0)
+
+
+def test_a_cap_below_the_default_is_respected(gpus: FakeGpus, tmp_path: Path) -> None:
+    gpus.add(limit_w=700.0, default_limit_w=700.0)
+    gpus.add(limit_w=500.0, default_limit_w=700.0)
+    with closing(GuardedLimit({}, lock_folder=tmp_path)) as limit:
+        assert limit.highest_w == 500.0
 
 
 def test_several_gpus_are_taken_together_or_not_at_all(gpus: FakeGpus, tmp_path: Path) -> None:
     uuids = [gpus.device(gpus.add())["uuid"] for _ in range(2)]
     with LockFile(tmp_path, uuids[1]):
         with pytest.raises(LimitNotSet, match="sets the power limit of the same GPU already"):
-            GuardedLimit(uuids, lock_folder=tmp_path)
+            GuardedLimit({}, lock_folder=tmp_path)
         LockFile(tmp_path, uuids[0]).close()
     assert gpus.limits_set == []
 
