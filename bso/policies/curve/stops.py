@@ -12,7 +12,6 @@ from bso.policies.curve.validation import Forecast
 from bso.policies.curve.values import gain_of
 
 _MOST_DOUBLINGS = 64
-_FREE_ABORTS = 3  # of a recurrence, before the bound of an exploration doubles, too
 _LEAST_NOISE = 0.15**2
 _HOPELESS, _OVERDUE = 1e-3, 1e-9
 
@@ -66,7 +65,7 @@ def bound_of(
     The incumbent gets twice that for each abort of the recurrence, so that some trial always ends. ``rise``: ln of
     the factor by which epoch costs have risen since.
     """
-    doublings = aborts if batch_size == incumbent else max(0, aborts - _FREE_ABORTS)
+    doublings = aborts if batch_size == incumbent else 0
     # Equation 12 of docs/curve.md.
     return beta * normal.exp(beliefs.of(incumbent).cost + rise) * 2.0 ** min(doublings, _MOST_DOUBLINGS)
 
