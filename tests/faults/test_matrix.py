@@ -1,12 +1,16 @@
 """The fault matrix: a few of its scenarios, and that it notices builds which break their promises."""
 
 import asyncio
+import json
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.faults.matrix.__main__ import left_out
+from tests.faults.matrix.of_ranks import RankedTraining, disagreements
 from tests.faults.matrix.pair import Pair, running_pair
 from tests.faults.matrix.result import Result
 from tests.faults.matrix.scenario import RECOVERED_S, Scenario, all_scenarios, judge, played
@@ -51,6 +55,23 @@ def test_a_build_in_which_others_wait_for_a_minute_after_the_fault_is_noticed() 
     result = Result(scenario="any", seed=1, broker="", database="", promises={"recovery_s": RECOVERED_S})
     judge(result, {"recovery_s": 61.0})
     assert not result.is_sound
+
+
+def test_a_scenario_that_needs_what_is_not_installed_is_not_run_and_says_why(pair: Pair) -> None:
+    scenario = replace(all_scenarios()["ranks_killed"], needs_module="no_such_module")
+    result = asyncio.run(played(scenario, pair, seed=11))
+    assert result.not_run == "no_such_module is not installed"
+
+
+@pytest.mark.parametrize(("seen", "count"), [((1.0, 1.0), 0), ((1.0, 2.0), 1)])
+def test_ranks_that_see_different_costs_are_noticed(tmp_path: Path, seen: tuple[float, float], count: int) -> None:
+    for rank, cost in enumerate(seen):
+        fact = {"did": "evaluated", "launch": "first", "night": 1, "attempt": 1, "epoch": 1.0, "cost": cost}
+        (tmp_path / f"rank-{rank}.jsonl").write_text(json.dumps(fact) + "\n", encoding="utf-8")
+    with subprocess.Popen(["true"]) as process:
+        journal = tmp_path / "rank-0.jsonl"
+        training = RankedTraining(job_id="job", journal=journal, state_dir=tmp_path, process=process, is_elastic=True)
+    assert len(disagreements(training)) == count
 
 
 def test_scenarios_that_are_not_chosen_are_named_in_the_file(pair: Pair) -> None:

@@ -335,6 +335,6 @@ def _processes(stage: Stage, result: Result) -> None:
             where = text.index("Traceback")
             result.unexpected.append(f"{worker.log.name} has a traceback: {text[max(0, where - 300) : where + 1200]}")
     for training in stage.trainings:
-        log = training.journal.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
-        if "Traceback" in log:
-            result.unexpected.append(f"a training has a traceback: {log[log.index('Traceback') :][:2500]}")
+        printed = training.output
+        if "Traceback" in printed:
+            result.unexpected.append(f"a training has a traceback: {printed[printed.index('Traceback') :][:2500]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
@@ -29,9 +30,9 @@ class Scenario:
     """One fault. ``promises`` are figures [s] with what they reach at most; a miss is reported beside the counts, and
     unexpected where it is a miss by far.
 
-    ``needs_private``: it breaks servers, which may not be given ones; ``variant`` makes servers of its own from them;
-    ``databases`` are those that it is about. ``strikes_for_s``: some command has to wait for its answer for so long at
-    least [s]; else the fault has not struck.
+    ``needs_private``: it breaks servers, which may not be given ones; ``needs_module`` has to be installed; ``variant``
+    makes servers of its own from them; ``databases`` are those that it is about. ``strikes_for_s``: some command has to
+    wait for its answer for so long at least [s]; else the fault has not struck.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Scenario:
     strikes_for_s: float = 0.0
     forgets_events: bool = False
     stage: type[Stage] = Stage
+    needs_module: str = ""
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -52,7 +54,7 @@ SCENARIOS: dict[str, Scenario] = {}
 
 def all_scenarios() -> Mapping[str, Scenario]:
     """Every scenario by its name, in the order in which they are played."""
-    for room in ("of_workers", "of_jobs", "of_databases", "of_brokers", "of_clients", "of_files", "mixed"):
+    for room in ("of_workers", "of_jobs", "of_databases", "of_brokers", "of_clients", "of_files", "of_ranks", "mixed"):
         importlib.import_module(f"tests.faults.matrix.{room}")
     return SCENARIOS
 
@@ -92,6 +94,8 @@ async def played(scenario: Scenario, pair: Pair, seed: int, *, worker_program: S
 
 def why_not(scenario: Scenario, pair: Pair) -> str | None:
     """Why a scenario cannot be played on this pair; None: it can."""
+    if scenario.needs_module and importlib.util.find_spec(scenario.needs_module) is None:
+        return f"{scenario.needs_module} is not installed"
     if scenario.needs_private and not pair.is_breakable:
         return "it breaks a server, and this pair was given"
     if pair.database_name not in scenario.databases:

@@ -336,6 +336,11 @@ class Training:
     process: subprocess.Popen[bytes]
 
     @property
+    def output(self) -> str:
+        """What it has printed."""
+        return self.journal.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
+
+    @property
     def facts(self) -> list[dict[str, object]]:
         """What it has noted so far, in order."""
         if not self.journal.exists():
