@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import socket
 import ssl
 from collections.abc import Coroutine, Iterator
@@ -39,13 +40,15 @@ from bso_broker.errors import (
     VirtualHostRefused,
 )
 from bso_broker.messages import check_size
-from bso_broker.pauses import FIRST_BACKOFF_S, Pauses
 from bso_broker.underlay import Outgoing, RobustConnection, underlay_of
 
 # Python prints a library's warnings on stderr where logging is not set up: a training script should not see each retry.
 for _library in ("aio_pika", "aiormq"):
     logging.getLogger(_library).addHandler(logging.NullHandler())
 
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 5.0
+YOUNG_S = 10.0  # a session that ends earlier may end because of what the next one meets too
 _CLOSE_TIMEOUT_S = 1.0
 
 _EXAMPLE = "amqp://user:password@host:5672/virtual-host"
@@ -94,6 +97,25 @@ class BrokerAddress:
 def login_of(url: str) -> str:
     """The user name in the address of a broker."""
     return URL(url).user or "guest"
+
+
+class Pauses:
+    """Before the next session: none after one that lived long, else each about twice as long as the one before.
+
+    Whatever ends sessions as soon as they begin must not use up the deliveries of every command within a second.
+    """
+
+    def __init__(self) -> None:
+        self._ceiling_s = FIRST_BACKOFF_S
+
+    def after(self, lived_s: float) -> float:
+        """How long to wait, in seconds, after a session that lived so long."""
+        if lived_s >= YOUNG_S:
+            self._ceiling_s = FIRST_BACKOFF_S
+            return 0.0
+        pause_s = random.uniform(self._ceiling_s / 2, self._ceiling_s)  # noqa: S311  # many workers, not all at once
+        self._ceiling_s = min(2 * self._ceiling_s, LONGEST_BACKOFF_S)
+        return pause_s
 
 
 class Connection(RobustConnection):

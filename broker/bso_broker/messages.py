@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
+from bso.domain.log import RecordedEvent
+from bso.schema.codec import encode_event, wire_name
 from bso.schema.envelope import MAX_ANSWER_BYTES
+from bso_broker.addresses import routing_key
 from bso_broker.errors import MessageTooLarge
 
 HeaderValue: TypeAlias = object
@@ -97,3 +100,12 @@ def check_size(body: bytes) -> None:
     """Raise MessageTooLarge for what a broker would answer by closing the channel, and everybody's calls with it."""
     if len(body) > MAX_ANSWER_BYTES:
         raise MessageTooLarge(f"a message may have at most {MAX_ANSWER_BYTES} bytes, got {len(body)}")
+
+
+def event_message(recorded: RecordedEvent) -> Event:
+    """An event of the log as a message, the same wherever it is published, live or again: ``job_id:log_epoch:seq``."""
+    return Event(
+        routing_key=routing_key(wire_name(type(recorded.event)), recorded.job_id),
+        body=encode_event(recorded),
+        message_id=f"{recorded.job_id}:{recorded.log_epoch}:{recorded.seq}",
+    )

@@ -142,18 +142,6 @@ TOPOLOGY = Topology(
 )
 
 
-def describe() -> dict[str, list[dict[str, object]]]:
-    """The topology as plain data, for documentation."""
-    return {
-        "exchanges": [{"name": e.name, "type": e.type, "arguments": dict(e.arguments)} for e in TOPOLOGY.exchanges],
-        "queues": [{"name": q.name, "arguments": dict(q.arguments)} for q in TOPOLOGY.queues],
-        "bindings": [
-            {"source": b.source, "destination": b.destination, "key": b.routing_key, "arguments": dict(b.arguments)}
-            for b in TOPOLOGY.bindings
-        ],
-    }
-
-
 def definitions(*, vhost: str = "/") -> dict[str, list[dict[str, object]]]:
     """The topology as RabbitMQ's ``definitions.json`` for one virtual host (rabbitmqctl import_definitions)."""
     place: dict[str, object] = {"vhost": vhost}

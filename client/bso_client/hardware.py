@@ -76,16 +76,13 @@ def _unknown_power_w() -> float:
 
 
 def _seen_kind(environ: Mapping[str, str], indices: object, constant_power_w: float) -> HardwareKind:
-    found = find_gpus(environ)
-    try:
-        chosen = _chosen(found.gpus, indices, environ)
-        if chosen:
-            return gpu_kind(chosen, constant_power_w)
-    except NvmlError as error:
-        logger.warning("the GPU cannot be identified: %s", error, extra={"action": "gpu_unknown"})
-    finally:
-        if found.nvml is not None:
-            found.nvml.close()
+    with contextlib.closing(find_gpus(environ)) as found:
+        try:
+            chosen = _chosen(found.gpus, indices, environ)
+            if chosen:
+                return gpu_kind(chosen, constant_power_w)
+        except NvmlError as error:
+            logger.warning("the GPU cannot be identified: %s", error, extra={"action": "gpu_unknown"})
     if found.unreadable is not None and found.unreadable.is_in_use:
         return _unreadable_kind(found.unreadable, constant_power_w)
     return cpu_kind(constant_power_w)

@@ -13,7 +13,7 @@ import pytest
 
 from bso.domain.events import TrialSuspended
 from bso.domain.log import RecordedEvent
-from bso_broker.event_messages import event_message
+from bso_broker.messages import event_message
 from bso_broker.rabbit import RabbitBroker
 from bso_migrations import upgrade
 from tests.acceptance.conftest import Command, started_worker

@@ -12,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 
 from bso.domain.errors import BsoError
 from bso.service.records import StoredEvent
-from bso_broker.event_messages import event_message
+from bso_broker.messages import event_message
 from bso_broker.ports import EventSink
 from bso_workers.metrics import Metrics
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -84,9 +85,5 @@ class SomeGpus:
 
 
 def _gpu_names(environ: Mapping[str, str]) -> dict[int, str]:
-    found = find_gpus(environ)
-    try:
+    with contextlib.closing(find_gpus(environ)) as found:
         return {index: gpu.uuid for index, gpu in enumerate(found.gpus)}
-    finally:
-        if found.nvml is not None:
-            found.nvml.close()

@@ -21,7 +21,7 @@ _NO_DRIVER = (9, 12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMeters:
-    """The GPUs of this process, in its own order, and why there are none. Close ``nvml`` when done with them.
+    """The GPUs of this process, in its own order, and why there are none; to be closed.
 
     ``are_numbers_certain``: whether CUDA counts them as NVML does. It counts the fastest first unless it is asked
     otherwise, which differs where the GPUs do.
@@ -31,6 +31,11 @@ class GpuMeters:
     gpus: tuple[Gpu, ...]
     unreadable: Unreadable | None = None
     are_numbers_certain: bool = True
+
+    def close(self) -> None:
+        """Let go of the GPUs."""
+        if self.nvml is not None:
+            self.nvml.close()
 
 
 def find_gpus(environ: Mapping[str, str], *, nvidia_device: Path = NVIDIA_DEVICE) -> GpuMeters:

@@ -14,7 +14,7 @@ from bso.domain.hardware import EnergyMethod
 from bso_client.energy.counters import Device, DeviceKind, EnergyCounter
 from bso_client.energy.gpus import GpuMeters, counts_processors, find_gpus, own_gpu_indices, unreadable_gpu
 from bso_client.energy.monitor import MeterFailed, NoMeter, Unreadable
-from bso_client.energy.nvml import Gpu, Nvml, NvmlError
+from bso_client.energy.nvml import Gpu
 from bso_client.energy.rapl import CpuMeters, Zone, find_processors, keep_reading
 from bso_client.errors import InvalidSetting
 
@@ -90,8 +90,7 @@ def open_meters(
     """The counters of the chosen devices; None chooses this process' own. Raises NoMeter, InvalidSetting."""
     with contextlib.ExitStack() as resources:
         found, processors = find_gpus(environ), find_processors(environ, root=rapl_root)
-        if found.nvml is not None:
-            resources.callback(_close, found.nvml)
+        resources.callback(found.close)
         gpus = _chosen_gpus(found, gpu_indices, environ)
         zones = _chosen_zones(processors, cpu_indices)
         is_counted_elsewhere = not gpus and bool(found.gpus) and gpu_indices is None
@@ -133,12 +132,9 @@ class Survey:
 
 def survey(environ: Mapping[str, str]) -> Survey:
     """Look at every meter once. Raises nothing."""
-    found, processors = find_gpus(environ), find_processors(environ)
-    try:
+    processors = find_processors(environ)
+    with contextlib.closing(find_gpus(environ)) as found:
         readable, unreadable = _sorted_out(found)
-    finally:
-        if found.nvml is not None:
-            found.nvml.close()
     rest = [each for each in (found.unreadable, processors.unreadable) if each is not None]
     return Survey(gpus=tuple(readable), zones=processors.zones, unreadable=(*unreadable, *rest))
 
@@ -199,11 +195,6 @@ def _zone_counters(
         arguments = (tuple(counters.values()), is_over)
         threading.Thread(target=keep_reading, args=arguments, name="bso RAPL", daemon=True).start()
     return dict(counters)
-
-
-def _close(nvml: Nvml) -> None:
-    with contextlib.suppress(NvmlError):
-        nvml.close()
 
 
 def _sorted_out(found: GpuMeters) -> tuple[list[ReadableGpu], list[Unreadable]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 from collections.abc import Sequence
@@ -34,10 +35,6 @@ class NoPermission(NvmlError):
     """This needs root, or the right CAP_SYS_ADMIN."""
 
 
-class GpuLost(NvmlError):
-    """The GPU has fallen off the bus, or needs a reset: nothing more will come from it."""
-
-
 class MigSlice(NvmlError):
     """The GPU is partitioned (MIG), and NVML reports power and energy of the whole GPU only, not of one slice.
 
@@ -56,8 +53,6 @@ _ERRORS: dict[int, type[NvmlError]] = {
     9: NoNvml,  # driver not loaded
     12: NoNvml,  # library not found
     13: NotSupported,  # function not found: the driver is older than the question
-    15: GpuLost,
-    16: GpuLost,  # reset required
     18: NoNvml,  # the library and the driver in the kernel have different versions
 }
 
@@ -70,7 +65,7 @@ MIG_EXPLANATION = (
 class Gpu:
     """One GPU. Powers are in watts, energies in joules, as floats.
 
-    Everything that asks the GPU raises NvmlError: NotSupported where the model cannot do it, NoPermission, GpuLost.
+    Everything that asks the GPU raises NvmlError: NotSupported where the model cannot do it, NoPermission.
     ``index`` is NVML's (by PCI bus), not the one that CUDA_VISIBLE_DEVICES makes of it.
     """
 
@@ -150,7 +145,8 @@ class Nvml:
         """Let go of NVML; its GPUs must not be asked any more."""
         if self._is_open:
             self._is_open = False
-            _call("NVML", "nvmlShutdown")
+            with contextlib.suppress(NvmlError):
+                _call("NVML", "nvmlShutdown")
 
     def gpus(self) -> tuple[Gpu, ...]:
         """All GPUs of this machine, in the order of their PCI bus."""

@@ -1,4 +1,4 @@
-"""Lightning without Lightning: what callback and data module do, for either of its import names.
+"""Lightning without Lightning: what the callback does and checkpoints hold, for either of its import names.
 
 ``lightning.pytorch`` and ``pytorch_lightning`` are two packages with classes of their own, and a Trainer of one refuses
 callbacks of the other: bso_client.integrations.lightning and .pytorch_lightning make the classes for each.
@@ -9,15 +9,20 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from bso.domain.trial import Outcome
-from bso_client.integrations.lightning_checkpoints import STATE_KEY
+from bso_client.errors import CannotResume
 from bso_client.integrations.power_hooks import PowerHooks, PowerLimit
-from bso_client.integrations.reporter import Reporter, loss_doubt, warn_of_doubts
+from bso_client.integrations.reporter import Reporter, is_of, warn_of_doubts
+from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.trial import Trial
 
 logger = logging.getLogger("bso")
+
+STATE_KEY = "BsoCallback"
+"""The name of the callback's state in a checkpoint."""
 
 
 class TrialHooks:
@@ -205,5 +210,35 @@ def _doubts(trainer: Any, trial: Trial, reporter: Reporter) -> Iterator[str]:
             f"min_epochs={min_epochs}, min_steps={trainer.min_steps} make a Trainer go on after its trial has ended, "
             "at a cost that nobody counts: leave them out"
         )
-    if reporter.metric.endswith("loss") and trial.spec.higher_is_better_metric:
-        yield loss_doubt(reporter.metric, trial.spec.target_metric)
+    yield from reporter.doubts()
+
+
+def resumable_trials(bso: BatchSizeOptimizer, checkpoint: str | Path) -> Iterator[Trial]:
+    """``bso.trials()``, beginning with the trial in a Lightning checkpoint, if the file is there and it goes on.
+
+    Then ``trainer.fit(..., ckpt_path=checkpoint_of(trial, checkpoint))``. A trial that has ended meanwhile is not
+    resumed: training begins anew, with a warning.
+    """
+    yield from bso.resumable_trials(_trial_in(Path(checkpoint)) or None)
+
+
+def checkpoint_of(trial: Trial, checkpoint: str | Path) -> str | None:
+    """The checkpoint's path for ``trainer.fit(ckpt_path=...)`` if it is one of this trial; else None: begin anew."""
+    state = _trial_in(Path(checkpoint))
+    return str(checkpoint) if state and is_of(trial, state) else None
+
+
+def _trial_in(checkpoint: Path) -> Mapping[str, Any]:
+    import torch
+
+    if not checkpoint.is_file():
+        return {}
+    try:
+        data = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        raise CannotResume(
+            f"{checkpoint} cannot be read ({' '.join(str(error).split())[:300]}): a checkpoint has to hold plain data "
+            "(hyperparameters of one's own classes are none); to train anew, leave it out"
+        ) from error
+    state: Mapping[str, Any] = data.get("callbacks", {}).get(STATE_KEY, {})
+    return state

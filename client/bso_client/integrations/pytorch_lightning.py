@@ -16,11 +16,10 @@ try:
 except ImportError as error:
     raise ImportError("bso_client.integrations.pytorch_lightning needs it: pip install pytorch-lightning") from error
 
-from bso_client.integrations.lightning_checkpoints import checkpoint_of, resumable_trials
 from bso_client.integrations.lightning_data import TrialDataModule
-from bso_client.integrations.lightning_hooks import TrialHooks
+from bso_client.integrations.lightning_hooks import TrialHooks, checkpoint_of, resumable_trials
 from bso_client.integrations.lightning_ranks import start_ranks
-from bso_client.integrations.rates import learning_rate_for
+from bso_client.integrations.reporter import learning_rate_for
 
 __all__ = ["BsoCallback", "TrialDataModule", "checkpoint_of", "learning_rate_for", "resumable_trials", "start_ranks"]
 

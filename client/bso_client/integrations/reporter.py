@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from bso_client.errors import InvalidReport, InvalidSetting, RankLost, RanksOutOfStep, TrainFailed
@@ -18,6 +18,8 @@ _BOOKKEEPING = frozenset(
     {"epoch", "step", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time"}
 )
 """What trainers put among the metrics and nobody optimizes for."""
+
+_PLACE = ("trial_number", "recurrence_id", "batch_size", "epoch")
 
 
 def check_trial(trial: object, *, asked_by: str) -> None:
@@ -76,6 +78,15 @@ class Reporter:
         if not self._refusal:
             self._refusal = reason
             logger.error("nothing is reported to the optimizer: %s", reason, extra={"action": "reports_refused"})
+
+    def doubts(self) -> Iterator[str]:
+        """What to say where a loss is the metric of a job whose metric is better when it is higher."""
+        if self.metric.endswith("loss") and self.trial.spec.higher_is_better_metric:
+            yield (
+                f"{self.metric} is better when it is lower, but the job says that higher is better: a first loss above "
+                f"{self.trial.spec.target_metric:g} would count as converged; set higher_is_better_metric=False in the "
+                "JobSpec"
+            )
 
     def knows(self, metrics: Mapping[str, Any]) -> bool:
         """Whether the metric is among these."""
@@ -168,15 +179,20 @@ def _bare(name: str) -> str:
     return re.sub(r"^(eval|val|valid|validation|test|train)[_/]", "", name.lower())
 
 
+def learning_rate_for(trial: Trial, *, otherwise: float) -> float:
+    """``trial.learning_rate``; ``otherwise`` if the optimizer was given no ``learning_rate=`` to scale."""
+    try:
+        return trial.learning_rate
+    except InvalidSetting:
+        return otherwise
+
+
+def is_of(trial: Trial, state: Mapping[str, Any]) -> bool:
+    """Whether the state of a trial, as a checkpoint holds it, is where this trial stands."""
+    return all(state.get(name) == getattr(trial, name) for name in _PLACE)
+
+
 def warn_of_doubts(sentences: Iterable[str]) -> None:
     """Warn of what is legal and rarely meant: each sentence once in a process, however many trials it applies to."""
     for words in sentences:
         warn_once(words, action="trainer_doubtful")
-
-
-def loss_doubt(metric: str, target: float) -> str:
-    """What to say where a loss is the metric of a job whose metric is better when it is higher."""
-    return (
-        f"{metric} is better when it is lower, but the job says that higher is better: a first loss above {target:g} "
-        "would count as converged; set higher_is_better_metric=False in the JobSpec"
-    )

@@ -16,27 +16,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, SupportsFloat
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from bso_client.errors import InvalidSetting, WrongOrder
 from bso_client.integrations.driven_trial import DrivenTrial
-from bso_client.integrations.loader_arguments import (
-    BATCH_SIZE_TWICE,
-    check_no_batch_sampler,
-    check_not_empty,
-    check_samples_per_epoch,
-    check_training_arguments,
-    divided_among_ranks,
-)
 from bso_client.integrations.power_hooks import PowerHooks, PowerLimit
 from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.scaling import Accumulation
 from bso_client.trial import Trial
 
 __all__ = ["EvaluationLoader", "TrainingLoader"]
+
+_BATCH_SIZE_TWICE = (
+    "TrainingLoader takes no batch_size: the optimizer chooses it. Leave it out; those to choose from, and the one "
+    "used until now, stand in JobSpec(batch_sizes=..., default_batch_size=...)"
+)
 
 
 class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it need not be installed
@@ -69,9 +66,11 @@ class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it
         **loading: Any,
     ) -> None:
         if isinstance(optimizer, int):
-            raise InvalidSetting(BATCH_SIZE_TWICE)
-        check_training_arguments(loading)
-        check_samples_per_epoch(dataset, samples_per_epoch)
+            raise InvalidSetting(_BATCH_SIZE_TWICE)
+        if "batch_size" in loading:
+            raise InvalidSetting(_BATCH_SIZE_TWICE)
+        _check_no_batch_sampler("TrainingLoader", loading)
+        _check_samples_per_epoch(dataset, samples_per_epoch)
         self._training = DrivenTrial(optimizer, asked_by="TrainingLoader(dataset, ...)")
         self.max_epochs = max_epochs
         self.accumulation: Accumulation = self.trial.accumulation(max_micro_batch_size)
@@ -82,10 +81,10 @@ class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it
         self._has_begun = False
         self._epoch: int | None = None
         self._is_reported = False
-        arguments = divided_among_ranks(dataset, self.trial, loading)
+        arguments = _divided_among_ranks(dataset, self.trial, loading)
         super().__init__(dataset, batch_size=self.accumulation.micro_batch_size, **arguments)
         if self.drop_last:
-            check_not_empty(len(self), batch_size=self.trial.batch_size, dataset=dataset)
+            _check_not_empty(len(self), batch_size=self.trial.batch_size, dataset=dataset)
 
     @property
     def trial(self) -> Trial:
@@ -212,6 +211,76 @@ class EvaluationLoader(DataLoader):  # type: ignore[misc]  # as above
                 "EvaluationLoader(dataset, train_loader) stands beside a TrainingLoader: make that one first and pass "
                 f"it, got {type(training).__name__}"
             )
-        check_no_batch_sampler("EvaluationLoader", loading)
-        arguments = divided_among_ranks(dataset, training.trial, loading)
+        _check_no_batch_sampler("EvaluationLoader", loading)
+        arguments = _divided_among_ranks(dataset, training.trial, loading)
         super().__init__(dataset, batch_size=batch_size or training.accumulation.micro_batch_size, **arguments)
+
+
+def _check_no_batch_sampler(loader: str, arguments: Mapping[str, Any]) -> None:
+    """Raise InvalidSetting for a batch_sampler."""
+    if arguments.get("batch_sampler") is not None:
+        raise InvalidSetting(
+            f"{loader} takes no batch_sampler, which decides the batch size itself: pass sampler=, which decides the "
+            "order of the samples only"
+        )
+
+
+def _check_samples_per_epoch(dataset: Any, samples_per_epoch: int | None) -> None:
+    """Raise InvalidSetting where the length of an epoch is unknown, or known twice."""
+    is_stream = isinstance(dataset, IterableDataset)
+    if is_stream and samples_per_epoch is None:
+        raise InvalidSetting(
+            "an IterableDataset has no epoch length: TrainingLoader(..., samples_per_epoch=50_000). The "
+            "stream goes on from epoch to epoch, and begins again when it ends"
+        )
+    if not is_stream and samples_per_epoch is not None:
+        raise InvalidSetting(
+            f"samples_per_epoch is for an IterableDataset; an epoch of this {type(dataset).__name__} is one pass over "
+            "it: leave the argument out, or pass a sampler that draws fewer samples"
+        )
+    if samples_per_epoch is not None and not samples_per_epoch >= 1:
+        raise InvalidSetting(f"samples_per_epoch must be a number of samples of 1 or more, got {samples_per_epoch!r}")
+
+
+def _divided_among_ranks(dataset: Any, trial: Trial, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with which each rank loads its own part of the data; as they are where there is one rank only.
+
+    A DistributedSampler is made unless one was passed; ``shuffle`` becomes its, and so does the seed of ``generator``,
+    which must be the same on every rank. An IterableDataset has to divide itself. Raises InvalidSetting for a sampler
+    that does not divide, and where it is not known which ranks load the same part.
+    """
+    ranks = trial.ranks
+    if ranks.size == 1 or isinstance(dataset, IterableDataset):
+        return dict(arguments)
+    sampler = arguments.get("sampler")
+    if hasattr(sampler, "num_replicas"):
+        return dict(arguments)
+    if sampler is not None:
+        raise InvalidSetting(
+            f"with this {type(sampler).__name__} each of the {ranks.size} ranks would load the same samples: leave "
+            "sampler out, and a DistributedSampler is made, or pass one that divides as that does"
+        )
+    if trial.accumulation().world_size != ranks.size:
+        raise InvalidSetting(
+            "with data_parallel_group= some ranks load the same samples, and the loader does not know which: pass "
+            "sampler=DistributedSampler(dataset, num_replicas=..., rank=...) with this rank's place in its group"
+        )
+    generator = arguments.get("generator")
+    dividing = DistributedSampler(
+        dataset,
+        num_replicas=ranks.size,
+        rank=ranks.rank,
+        shuffle=bool(arguments.get("shuffle")),
+        seed=0 if generator is None else generator.initial_seed(),
+        drop_last=bool(arguments.get("drop_last")),
+    )
+    return {name: value for name, value in arguments.items() if name != "shuffle"} | {"sampler": dividing}
+
+
+def _check_not_empty(batches: int, *, batch_size: int, dataset: Any) -> None:
+    """Raise InvalidSetting where an epoch would be over before it began."""
+    if batches == 0:
+        raise InvalidSetting(
+            f"there is no batch in an epoch: {len(dataset)} samples, batch size {batch_size}, and drop_last drops what "
+            f"is left. Take {batch_size} out of batch_sizes, or drop_last=True out of the loader"
+        )

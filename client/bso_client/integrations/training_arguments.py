@@ -10,8 +10,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from bso_client.errors import InvalidSetting
-from bso_client.integrations.rates import learning_rate_for
-from bso_client.integrations.reporter import check_trial, warn_of_doubts
+from bso_client.integrations.reporter import check_trial, learning_rate_for, warn_of_doubts
 from bso_client.integrations.transformers_checkpoints import folder_of, newest_checkpoint
 from bso_client.scaling import Accumulation, accumulate
 from bso_client.trial import Trial

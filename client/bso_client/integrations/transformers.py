@@ -24,7 +24,7 @@ except ImportError as error:
 
 from bso.domain.trial import Outcome
 from bso_client.integrations.power_hooks import PowerLimit
-from bso_client.integrations.reporter import Reporter, loss_doubt, warn_of_doubts
+from bso_client.integrations.reporter import Reporter, warn_of_doubts
 from bso_client.integrations.training_arguments import apply_trial, batch_size_of
 from bso_client.integrations.transformers_checkpoints import forget_trial, keep_trial, resumable_trials
 from bso_client.integrations.transformers_power import PowerLimitCallback
@@ -144,14 +144,13 @@ class BsoCallback(PowerLimitCallback):
 
     def _doubts(self, args: TrainingArguments, train_dataloader: Any) -> Iterator[str]:
         """What is legal, and rarely meant: each in a sentence that says what to do."""
-        metric, spec = self._reporter.metric, self.trial.spec
+        metric = self._reporter.metric
         if args.eval_strategy == "no":
             yield (
                 'eval_strategy="no": the Trainer evaluates nothing, so nothing is reported; '
                 'set eval_strategy="epoch" (or "steps")'
             )
-        if metric.endswith("loss") and spec.higher_is_better_metric:
-            yield loss_doubt(metric, spec.target_metric)
+        yield from self._reporter.doubts()
         best = args.metric_for_best_model
         if args.load_best_model_at_end and best is not None and not set(_names_of(metric)) & set(_names_of(best)):
             yield (

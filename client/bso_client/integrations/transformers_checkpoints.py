@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bso_client.errors import CannotResume
+from bso_client.integrations.reporter import is_of
 from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.trial import Trial
 
@@ -91,10 +92,7 @@ def _read(kept: Path) -> Mapping[str, Any]:
 
 
 def _is_of(trial: Trial, state: Mapping[str, Any]) -> bool:
-    if state.get("trial_number") is None and not trial.epoch:
-        return False
-    mine = (trial.trial_number, trial.recurrence_id, trial.batch_size, trial.epoch)
-    return mine == tuple(state.get(name) for name in ("trial_number", "recurrence_id", "batch_size", "epoch"))
+    return (state.get("trial_number") is not None or bool(trial.epoch)) and is_of(trial, state)
 
 
 def _step(checkpoint: Path) -> int:

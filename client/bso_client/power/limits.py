@@ -274,8 +274,7 @@ def _end(gpus: Sequence[_LockedGpu], guard: _Guard, resources: contextlib.ExitSt
         return
     are_restored = [gpu.restore() for gpu in gpus]
     guard.end(is_needed=not all(are_restored))
-    with contextlib.suppress(NvmlError):
-        resources.close()
+    resources.close()
 
 
 def _opened(resources: contextlib.ExitStack) -> Nvml:

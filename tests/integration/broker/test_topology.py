@@ -11,7 +11,7 @@ from aiormq.abc import DeliveredMessage
 from bso_broker.errors import TopologyMismatch
 from bso_broker.messages import Event
 from bso_broker.rabbit import RabbitBroker
-from bso_broker.topology import COMMAND_QUEUE, DEAD_LETTERS, EVENT_LOG, TOPOLOGY, definitions, describe
+from bso_broker.topology import COMMAND_QUEUE, DEAD_LETTERS, EVENT_LOG, definitions
 from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import Management
 
@@ -62,13 +62,6 @@ async def test_imported_definitions_satisfy_declare(amqp_url: str, rabbitmq_mana
     before = await exported(rabbitmq_management, amqp_url)
     await RabbitBroker(amqp_url).declare()
     assert await exported(rabbitmq_management, amqp_url) == before
-
-
-def test_the_description_is_plain_data_and_names_everything() -> None:
-    described = json.loads(json.dumps(describe()))
-    assert [queue["name"] for queue in described["queues"]] == [queue.name for queue in TOPOLOGY.queues]
-    assert len(described["exchanges"]) == len(TOPOLOGY.exchanges)
-    assert len(described["bindings"]) == len(TOPOLOGY.bindings)
 
 
 async def test_a_queue_with_other_properties_is_named_with_what_to_do(amqp_url: str) -> None:

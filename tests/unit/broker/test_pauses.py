@@ -2,7 +2,7 @@
 
 import pytest
 
-from bso_broker.pauses import Pauses
+from bso_broker.connection import Pauses
 
 
 def test_a_session_that_lived_long_is_followed_at_once() -> None:

@@ -117,7 +117,7 @@ async def _publish(
 ) -> int:
     from bso.replay.publication import Gone, patient
     from bso.replay.publication import publish as publish_wanted
-    from bso_broker.event_messages import event_message
+    from bso_broker.messages import event_message
     from bso_broker.rabbit import RabbitBroker
 
     gone = Gone(wanted)

@@ -3,7 +3,7 @@
 import pytest
 
 from bso.domain.errors import Misconfigured
-from bso_client.energy.nvml import GpuLost, MigSlice, NoNvml, NoPermission, NotSupported, Nvml, NvmlError
+from bso_client.energy.nvml import MigSlice, NoNvml, NoPermission, NotSupported, Nvml, NvmlError
 from tests.fakes.gpus import FakeGpus
 
 
@@ -15,8 +15,8 @@ from tests.fakes.gpus import FakeGpus
         (4, NoPermission, "Insufficient Permissions"),
         (8, NvmlError, "Insufficient External Power"),
         (13, NotSupported, "Function Not Found"),
-        (15, GpuLost, "GPU is lost"),
-        (16, GpuLost, "GPU requires restart"),
+        (15, NvmlError, "GPU is lost"),
+        (16, NvmlError, "GPU requires restart"),
         (999, NvmlError, "Unknown Error"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_lost_gpu_harms_only_those_who_see_it(gpus: FakeGpus) -> None:
     with Nvml() as nvml:
         assert [gpu.index for gpu in nvml.visible_gpus("1")] == [good]
         assert [gpu.index for gpu in nvml.visible_gpus("GPU-00000001")] == [good]
-        with pytest.raises(GpuLost, match="GPU 0"):
+        with pytest.raises(NvmlError, match="GPU 0"):
             nvml.visible_gpus(None)
 
 
