@@ -6,7 +6,7 @@ from bso.simulator.noise import NO_NOISE, Noise, parse_noise
 from bso.simulator.phases import NO_CHANGES, Changes, Move, NewVersion, parse_changes
 from bso.simulator.problem import Problem, make_problem, read_problems
 from bso.simulator.run import Run, SimulatedTrial
-from bso.simulator.simulation import Submission, simulate, simulate_submissions
+from bso.simulator.simulation import Submission, simulate
 from bso.simulator.traces import read_power_trace, read_train_trace
 from bso.simulator.workloads import KNOWN_WORKLOADS, Workload
 
@@ -35,5 +35,4 @@ __all__ = [
     "read_problems",
     "read_train_trace",
     "simulate",
-    "simulate_submissions",
 ]

@@ -30,11 +30,11 @@ class TraceRow:
             raise self.invalid(column, "a name")
         return value
 
-    def number(self, column: str, *, least: float = -math.inf) -> float:
-        """A finite number, at least ``least``."""
+    def number(self, column: str) -> float:
+        """A finite number."""
         value = self._float(column)
-        if not (math.isfinite(value) and value >= least):
-            raise self.invalid(column, _at_least("a finite number", least))
+        if not math.isfinite(value):
+            raise self.invalid(column, "a finite number")
         return value
 
     def positive(self, column: str) -> float:
@@ -104,7 +104,3 @@ def _rows(path: Path, reader: Iterator[list[str]], columns: Sequence[str]) -> It
             yield TraceRow(path, line, dict(zip(header, values, strict=True)))
     except csv.Error as error:
         raise InvalidTrace(path, line + 1, f"is not CSV: {error}") from error
-
-
-def _at_least(kind: str, least: float) -> str:
-    return kind if least == -math.inf else f"{kind} of at least {least:g}"

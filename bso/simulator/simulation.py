@@ -41,6 +41,7 @@ def simulate(
     spec_overrides: Mapping[str, Any] | None = None,
     *,
     recurrences: int | None = None,
+    submissions: Sequence[Submission] | None = None,
     seed: int = 0,
     overlap: int = 0,
     drift: Drift = NO_DRIFT,
@@ -50,29 +51,9 @@ def simulate(
     """Let a job recur, each recurrence until it has a model; ``overlap`` others run beside each one.
 
     ``spec_overrides`` are fields of the job specification (policy, eta_knob, beta_knob ...). ``recurrences`` None: as
-    often as in the paper, 2 x batch sizes x power limits. The same arguments give the same run. Raises
-    InvalidSimulation.
+    often as in the paper, 2 x batch sizes x power limits. With ``submissions`` recurrences begin when they are
+    submitted instead. The same arguments give the same run. Raises InvalidSimulation.
     """
-    times = problem.default_recurrences if recurrences is None else recurrences
-    if times < 1 or overlap < 0:
-        raise InvalidSimulation(f"expected at least 1 recurrence and 0 overlaps, got {times} and {overlap}")
-    submissions = [Submission(start_s=0.0 if number <= overlap else None) for number in range(times)]
-    return simulate_submissions(
-        problem, submissions, spec_overrides, seed=seed, drift=drift, failure_rate=failure_rate, noise=noise
-    )
-
-
-def simulate_submissions(
-    problem: Problem,
-    submissions: Sequence[Submission],
-    spec_overrides: Mapping[str, Any] | None = None,
-    *,
-    seed: int = 0,
-    drift: Drift = NO_DRIFT,
-    failure_rate: float = 0.0,
-    noise: Noise = NO_NOISE,
-) -> Run:
-    """The same for recurrences that begin when they are submitted. Raises InvalidSimulation."""
     overrides = _checked(spec_overrides or {})
     eta_knob = float(overrides.get("eta_knob", 0.5))
     world = World(problem=problem, seed=seed, eta_knob=eta_knob, drift=drift, failure_rate=failure_rate, noise=noise)
@@ -84,25 +65,17 @@ def simulate_submissions(
         "higher_is_better_metric": workload.higher_is_better_metric,
         "max_epochs": world.max_epochs(1),
         "mab_seed": world.policy_seed,
-    } | overrides
-    job = SimulatedJob(spec)
-    life = _Life(world, job, submissions)
-    trials = life.live()
-    lengths = [submission.length for submission in submissions]
-    last = problem.at(len(lengths))
-    return Run(
-        problem=problem,
-        policy=job.spec.policy,
-        eta_knob=eta_knob,
-        seed=seed,
-        trials=tuple(trials),
-        oracle=baselines.oracle(world, lengths),
-        default=baselines.default(world, lengths),
-        mean_costs={size: world.expected(size, len(lengths)).cost for size in problem.batch_sizes},
-        expected=job.outlook(last.workload.target_metric, last.hardware).expected,
-        best_known=tuple(life.best_known),
-        change_points=job.change_points,
-    )
+    }
+    job = SimulatedJob(spec | overrides)
+    life = _Life(world, job, _back_to_back(problem, recurrences, overlap) if submissions is None else submissions)
+    return life.run()
+
+
+def _back_to_back(problem: Problem, recurrences: int | None, overlap: int) -> list[Submission]:
+    times = problem.default_recurrences if recurrences is None else recurrences
+    if times < 1 or overlap < 0:
+        raise InvalidSimulation(f"expected at least 1 recurrence and 0 overlaps, got {times} and {overlap}")
+    return [Submission(start_s=0.0 if number <= overlap else None) for number in range(times)]
 
 
 def _checked(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,9 +129,9 @@ class _Life:
         self._openings: dict[int, int] = {}
         self._tries: dict[int, int] = {}
         self._trials: list[SimulatedTrial] = []
-        self.best_known: list[BestKnown] = []
+        self._best_known: list[BestKnown] = []
 
-    def live(self) -> list[SimulatedTrial]:
+    def run(self) -> Run:
         """Everything until the last recurrence has its model."""
         for number, submission in enumerate(self._submissions, start=1):
             if submission.start_s is not None:
@@ -169,7 +142,24 @@ class _Life:
                 self._open(what, now_s)
             else:
                 self._end_epoch(what, now_s)
-        return self._trials
+        return self._result()
+
+    def _result(self) -> Run:
+        world, job, lengths = self._world, self._job, [submission.length for submission in self._submissions]
+        last = world.problem.at(len(lengths))
+        return Run(
+            problem=world.problem,
+            policy=job.spec.policy,
+            eta_knob=world.eta_knob,
+            seed=world.seed,
+            trials=tuple(self._trials),
+            oracle=baselines.oracle(world, lengths),
+            default=baselines.default(world, lengths),
+            mean_costs={size: world.expected(size, len(lengths)).cost for size in world.problem.batch_sizes},
+            expected=job.outlook(last.workload.target_metric, last.hardware).expected,
+            best_known=tuple(self._best_known),
+            change_points=job.change_points,
+        )
 
     def _schedule(self, at_s: float, what: int | _Training) -> None:
         heapq.heappush(self._happenings, (at_s, next(self._order), what))
@@ -286,7 +276,7 @@ class _Life:
         )
         if judged.outcome is Outcome.CONVERGED:
             problem = self._world.problem.at(training.recurrence)
-            self.best_known.append(self._job.best_known(problem.workload.target_metric, problem.hardware))
+            self._best_known.append(self._job.best_known(problem.workload.target_metric, problem.hardware))
             if self._waiting:
                 self._schedule(now_s, self._waiting.pop())
             return

@@ -12,7 +12,7 @@ from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.problem import Problem
 from bso.simulator.process_pool import spread
 from bso.simulator.run import Run
-from bso.simulator.simulation import Submission, simulate, simulate_submissions
+from bso.simulator.simulation import Submission, simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,22 +67,13 @@ def study(
 
 def run_case(case: Case, seed: int, settings: StudySettings) -> Run:
     """One simulation."""
-    if case.submissions is None:
-        return simulate(
-            case.problem,
-            settings.spec_overrides,
-            recurrences=settings.recurrences,
-            seed=seed,
-            overlap=settings.overlap,
-            drift=settings.drift,
-            failure_rate=settings.failure_rate,
-            noise=settings.noise,
-        )
-    return simulate_submissions(
+    return simulate(
         case.problem,
-        case.submissions,
         settings.spec_overrides,
+        recurrences=settings.recurrences,
+        submissions=case.submissions,
         seed=seed,
+        overlap=settings.overlap,
         drift=settings.drift,
         failure_rate=settings.failure_rate,
         noise=settings.noise,

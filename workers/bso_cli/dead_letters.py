@@ -12,7 +12,7 @@ from rich.text import Text
 from bso.domain.quantities import NOTHING
 from bso_cli.options import BrokerOption, JsonOption, operators_broker
 from bso_cli.refusals import CommandGroup, CommandRefused
-from bso_cli.terminal import HANG, counted, moment, print_json, print_notice, print_result
+from bso_cli.terminal import HANG, counted, moment, print_answer, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
     from bso_broker.dead_letters import DeadLetters
@@ -71,10 +71,7 @@ def requeue(
     if wanted and sent < len(wanted):
         missed = f"{len(wanted) - sent} of {counted(len(wanted), 'id')} named no dead letter with a body"
         raise CommandRefused(f"{missed}, {sent} sent again; `bso dead-letters list` shows those that are there")
-    if as_json:
-        print_json({"requeued": sent})
-    else:
-        print_result(f"{counted(sent, 'dead letter')} sent again")
+    print_answer({"requeued": sent}, f"{counted(sent, 'dead letter')} sent again", as_json=as_json)
 
 
 @app.command()
@@ -87,20 +84,16 @@ def purge(
     if not yes:
         typer.confirm("Delete all dead letters for good?", abort=True, err=True)
     purged = _with_letters(url, lambda box: box.purge())
-    if as_json:
-        print_json({"purged": purged})
-    else:
-        print_result(f"{counted(purged, 'dead letter')} deleted")
+    print_answer({"purged": purged}, f"{counted(purged, 'dead letter')} deleted", as_json=as_json)
 
 
 @app.command()
 def counts(url: BrokerOption = None, as_json: JsonOption = False) -> None:
     """Count waiting commands, dead letters, and commands that expired within a day."""
     found = _with_letters(url, lambda box: box.counts())
-    if as_json:
-        print_json(found)
-    else:
-        print_result(f"commands {found.commands}, dead letters {found.dead_letters}, expired {found.expired}")
+    print_answer(
+        found, f"commands {found.commands}, dead letters {found.dead_letters}, expired {found.expired}", as_json=as_json
+    )
 
 
 def _with_letters(url: str | None, act: Callable[[DeadLetters], Awaitable[R]]) -> R:

@@ -17,7 +17,7 @@ from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, here, known_types
 from bso_cli.refusals import CommandGroup
 from bso_cli.settings import Places
-from bso_cli.terminal import HANG, counted, moment, print_json, print_notice, print_result, styled
+from bso_cli.terminal import HANG, counted, moment, print_answer, print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
     from bso.domain.log import RecordedEvent
@@ -131,11 +131,8 @@ def prune(
                 return await prune_events(store, before=limit, export=keep)
 
     pruned = asyncio.run(run())
-    if as_json:
-        print_json(pruned)
-    else:
-        of = f" of {counted(pruned.jobs, 'job')}" if pruned.events else ""
-        print_result(f"{counted(pruned.events, 'event')}{of} deleted, exported to {export}")
+    of = f" of {counted(pruned.jobs, 'job')}" if pruned.events else ""
+    print_answer(pruned, f"{counted(pruned.events, 'event')}{of} deleted, exported to {export}", as_json=as_json)
 
 
 def _live(places: Places, job_id: str | None) -> AsyncIterator[RecordedEvent]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -26,7 +25,7 @@ from bso_cli.terminal import (
     counted,
     listed,
     moment,
-    people,
+    print_answer,
     print_block,
     print_blocks,
     print_json,
@@ -69,7 +68,7 @@ def list_jobs(
         if as_json:
             print_json([listed_jobs.fields_of(job) for job in jobs])
         elif jobs:
-            _print_list(jobs)
+            print_block(listed_jobs.jobs_table(jobs))
         for one in parked.values():
             print_notice(Text(listed_jobs.trouble_of(one)))
         for sentence in filter(None, map(listed_jobs.attention_of, jobs)):
@@ -170,11 +169,8 @@ def allow(
     places = here(url=url, database_url=database_url)
     command = AllowBatchSize(batch_size=batch_size, hardware_key=hardware)
     reply = asyncio.run(ask(places, job_id, command, AllowedAgain))
-    if as_json:
-        print_json(reply)
-    else:
-        kinds = counted(len(reply.hardware_keys), "hardware kind")
-        print_result(f"Batch size {batch_size} of job {job_id} may be tried again on {kinds}.")
+    kinds = counted(len(reply.hardware_keys), "hardware kind")
+    print_answer(reply, f"Batch size {batch_size} of job {job_id} may be tried again on {kinds}.", as_json=as_json)
 
 
 @app.command()
@@ -233,11 +229,12 @@ def delete(
         question = f"Delete job {job_id} and the knowledge from {counted(job.trials, 'trial')}?"
         typer.confirm(question, abort=True, err=True)
     reply = asyncio.run(ask(places, job_id, DeleteJob(), Deleted))
-    if as_json:
-        print_json({"job_id": job_id, "cancelled_trials": reply.cancelled_trials})
-    else:
-        cancelled = f"; cancelled trials: {listed(reply.cancelled_trials)}" if reply.cancelled_trials else ""
-        print_result(f"Job {job_id} is deleted{cancelled}.")
+    cancelled = f"; cancelled trials: {listed(reply.cancelled_trials)}" if reply.cancelled_trials else ""
+    print_answer(
+        {"job_id": job_id, "cancelled_trials": reply.cancelled_trials},
+        f"Job {job_id} is deleted{cancelled}.",
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -262,10 +259,7 @@ def purge(
             return await purge_jobs(store, deleted_before=limit)
 
     purged = asyncio.run(run())
-    if as_json:
-        print_json({"purged": purged})
-    else:
-        print_result(f"{counted(len(purged), 'job')} removed: {listed(purged)}")
+    print_answer({"purged": purged}, f"{counted(len(purged), 'job')} removed: {listed(purged)}", as_json=as_json)
 
 
 async def _recorded(places: Places, job_id: str) -> tuple[list[PowerProfile], list[Trial] | None]:
@@ -274,15 +268,6 @@ async def _recorded(places: Places, job_id: str) -> tuple[list[PowerProfile], li
         return [], None
     async with reading(places.database("bso jobs show")) as store:
         return list(await store.power_profiles(job_id)), list(await store.trials(job_id))
-
-
-def _print_list(jobs: Sequence[listed_jobs.ListedJob]) -> None:
-    shown = listed_jobs.jobs_table(jobs)
-    if shown.fits(people().width):
-        print_block(shown)
-        return
-    for job in jobs:
-        print_result(styled(listed_jobs.paragraph(job)), hang=HANG)
 
 
 def _nothing_recorded(job_id: str, trial: int | None) -> str:

@@ -9,7 +9,7 @@ from bso.domain.quantities import joules
 from bso_cli.access import whole_history
 from bso_cli.jobs_printed import costs_table, explained
 from bso_cli.refusals import CommandRefused
-from bso_cli.tables import Table, table
+from bso_cli.tables import Table
 from bso_cli.terminal import listed
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def known_table(seen: Hindsight) -> Table:
     number, chosen = seen.started.trial_number, seen.started.batch_size
     others = f"Running at that time: {listed(seen.running)}." if seen.running else "No other trial was running."
     if seen.known is None:
-        return table(f"When trial {number} began, nothing was known on {seen.hardware}", notes=[others])
+        return Table(f"When trial {number} began, nothing was known on {seen.hardware}", notes=[others])
     title = f"When trial {number} began on {seen.hardware}, batch size {chosen} was chosen"
     made = costs_table(title, seen.known, seen.tallies, marked=chosen)
     reference = seen.known.reference

@@ -11,8 +11,8 @@ from rich.markup import escape
 
 from bso.domain.quantities import NOTHING, seconds
 from bso_cli.jobs_printed import ATTENTION, outcome
-from bso_cli.tables import Table, table
-from bso_cli.terminal import HANG, counted, listed, moment, number
+from bso_cli.tables import Table, table_of
+from bso_cli.terminal import counted, listed, moment, number
 
 if TYPE_CHECKING:
     from bso.domain.replies import JobDescription, KindDescription
@@ -131,33 +131,8 @@ def jobs_table(jobs: Sequence[ListedJob]) -> Table:
         "owner": [escape(job.overview.summary.owner or NOTHING) for job in jobs],
         "attention": [f"[bold yellow]{job.attention}[/]" if job.attention else "" for job in jobs],
     }
-    if not any(columns["attention"]):
-        del columns["attention"]
-    if set(columns["owner"]) == {NOTHING}:
-        del columns["owner"]
-    numbers = [name for name in _NUMBERS if name in columns]
-    made = table("", *columns, right=numbers, optional=[name for name in _OPTIONAL if name in columns])
-    for cells in zip(*columns.values(), strict=True):
-        made.add_row(*cells)
-    return made
-
-
-def paragraph(job: ListedJob) -> str:
-    """A job in two or three lines, for screens that are too narrow for the table."""
-    summary, last = job.overview.summary, job.overview.last_trial
-    default = f" (default {_spec(job).get('default_batch_size', NOTHING)})"
-    best = "no best batch size yet" if _best(job) == NOTHING else f"best batch size {_best(job)}"
-    if job.description is None:
-        best = "deleted" if summary.is_deleted else "cannot be read by this release"
-    attention = f", [bold yellow]{job.attention}[/]" if job.attention else ""
-    ran = counted(summary.last_trial_number, "trial")
-    if job.description is not None:
-        ran += f" in {counted(job.description.recurrences, 'recurrence')}"
-    if last is not None:
-        ended = "" if last.ended_at is None else f", ended {moment(last.ended_at)[:16]} UTC"
-        took = f", {_took(last)}" if last.reports else ""
-        ran += f"; the last: {outcome(last)}{took}{ended}, on {_hardware(job)}"
-    return f"[bold]{_name(job)}[/], version {summary.version_number}: {best}{default}{attention}\n{' ' * HANG}{ran}"
+    absent = [name for name in ("attention", "owner") if not {*columns[name]} - {"", NOTHING}]
+    return table_of("", columns, right=_NUMBERS, optional=_OPTIONAL, absent=absent)
 
 
 def _name(job: ListedJob) -> str:

@@ -11,7 +11,7 @@ from bso.domain.job_spec import JobSpec
 from bso.domain.progress import cost_of
 from bso.domain.quantities import figure, joules, watts
 from bso.service.records import PowerProfile
-from bso_cli.tables import Table, table
+from bso_cli.tables import Table
 
 _NUMBERS = ("batch size", "power limit", "average power", "samples/s", "energy / sample", "cost / sample")
 
@@ -19,7 +19,7 @@ _NUMBERS = ("batch size", "power limit", "average power", "samples/s", "energy /
 def profile_tables(profiles: Sequence[PowerProfile], spec: JobSpec) -> Iterator[Table]:
     """One table per hardware kind, a line per batch size and power limit; the cheapest limit of each is set off."""
     for hardware, of_kind in groupby(sorted(profiles, key=_place), key=lambda profile: profile.hardware):
-        made = table(f"Power limits profiled on {hardware.describe()}", *_NUMBERS, "", right=_NUMBERS)
+        made = Table(f"Power limits profiled on {hardware.describe()}", *_NUMBERS, "", right=_NUMBERS)
         for profile in of_kind:
             _add_rows(made, profile, spec)
         yield made

@@ -13,7 +13,7 @@ from bso.domain.tally import LAST, Tally, tallies
 from bso.domain.trial import Outcome, Trial
 from bso_cli.savings import saved, saved_in_words
 from bso_cli.sentences import described
-from bso_cli.tables import Table, table
+from bso_cli.tables import Table, table_of
 from bso_cli.terminal import counted, listed, moment, number
 
 _COLOURS = {
@@ -88,7 +88,7 @@ def costs_table(title: str, kind: KindDescription, counts: Mapping[int, Tally] |
     """
     numbers = ("batch size", *(("trials",) if counts is not None else ()), "converged")
     numbers += (_MEAN, EXPECTED_NEXT) if counts is not None else (EXPECTED_NEXT,)
-    made = table(title, "batch size", "status", *numbers[1:], right=numbers, optional=_OPTIONAL, notes=_notes(kind))
+    made = Table(title, "batch size", "status", *numbers[1:], right=numbers, optional=_OPTIONAL, notes=_notes(kind))
     for arm in kind.arms:
         count = None if counts is None else counts.get(arm.batch_size, _NONE)
         made.add_row(
@@ -178,7 +178,6 @@ def trials_tables(trials: Sequence[Trial], *, of: int) -> Iterator[Table]:
 
 
 def _trials_table(title: str, trials: Sequence[Trial]) -> Table:
-    is_assumed = trials[0].hardware.energy_method is EnergyMethod.ASSUMED
     shown = {
         "trial": [str(trial.trial_number) for trial in trials],
         "version": [str(trial.version_number) for trial in trials],
@@ -192,18 +191,14 @@ def _trials_table(title: str, trials: Sequence[Trial]) -> Table:
         "cost": [joules(trial.cost) if trial.reports else NOTHING for trial in trials],
         "outcome": [outcome(trial) for trial in trials],
     }
-    if len(set(shown["version"])) == 1:
-        del shown["version"]
-    if set(shown["learning rate"]) == {NOTHING}:
-        del shown["learning rate"]
-    if is_assumed:
-        del shown["energy"]
+    absent = [
+        *(["version"] if len(set(shown["version"])) == 1 else []),
+        *(["learning rate"] if set(shown["learning rate"]) == {NOTHING} else []),
+        *(["energy"] if trials[0].hardware.energy_method is EnergyMethod.ASSUMED else []),
+    ]
     *numbers, _outcome = shown
-    optional = [name for name in ("learning rate", "attempt", "metric", "energy") if name in shown]
-    made = table(title, *shown, right=numbers, optional=optional)
-    for cells in zip(*shown.values(), strict=True):
-        made.add_row(*cells)
-    return made
+    optional = ("learning rate", "attempt", "metric", "energy")
+    return table_of(title, shown, right=numbers, optional=optional, absent=absent)
 
 
 def _has_energy(trial: Trial) -> bool:

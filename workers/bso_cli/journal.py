@@ -12,9 +12,9 @@ import typer
 from rich.text import Text
 
 from bso_cli.options import JsonOption, UrlOption, here
+from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandGroup, CommandRefused
-from bso_cli.replaying.progress import Counter
-from bso_cli.terminal import HANG, counted, print_json, print_notice, print_result
+from bso_cli.terminal import HANG, counted, print_answer, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
     from bso_client.delivery.flush import Flushed
@@ -110,10 +110,7 @@ def drop(
     if not yes:
         typer.confirm(f"Delete {counted(number, 'command')} for good?", abort=True, err=True)
     dropped = sum(dropped_from(one.folder) for one in chosen)
-    if as_json:
-        print_json({"dropped": dropped})
-    else:
-        print_result(f"{counted(dropped, 'command')} deleted")
+    print_answer({"dropped": dropped}, f"{counted(dropped, 'command')} deleted", as_json=as_json)
 
 
 def _chosen(state_dir: Path, jobs: Sequence[str] | None, destination: Destination | None) -> Sequence[Contents]:
@@ -139,7 +136,7 @@ async def _flushed(url: str, chosen: Sequence[Contents], *, timeout_s: float) ->
     transport = open_transport(url)
     await transport.start()
     try:
-        with Counter("delivering", "commands") as counter:
+        with counting("delivering", "commands") as counter:
             return [
                 await deliver(one.folder, transport, timeout_s=timeout_s, progress=lambda: counter(1)) for one in chosen
             ]

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from bso_cli.access import reading
 from bso_cli.options import DatabaseOption, JsonOption, here
+from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE
-from bso_cli.replaying.progress import Counter
 from bso_cli.replaying.sources import job_ids
 from bso_cli.replaying.verifying import print_verdict, verdict_fields
 from bso_cli.terminal import HANG, counted, print_json, print_result
@@ -81,7 +81,7 @@ async def _compared(store: SqlStore) -> _Checked:
     from bso.replay.verification import verify
 
     checked = _Checked()
-    with Counter("comparing", "events") as counter:
+    with counting("comparing", "events") as counter:
         async for job_id in job_ids(store, None):
             verdict = await verify(store, job_id)
             counter(verdict.events)

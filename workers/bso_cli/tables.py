@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rich import box
@@ -30,23 +30,31 @@ class Row:
         return replace(self, cells=tuple(Text(" ").join(cell.split()) for cell in self.cells))
 
 
-@dataclass(slots=True, kw_only=True)
 class Table:
     """A title, rows below headings, and notes.
 
     Columns in ``right`` hold numbers. The lines of a cell stand beside each other where there is room for that in all
     rows. Where the screen is too narrow, headings and the cells of ``flexible`` columns take several lines, broken
     between words; then the columns in ``optional`` are left out, the first of them first, which is said; and if that is
-    not enough, each row becomes a paragraph.
+    not enough, each row becomes a paragraph. The title is plain text, cells and notes are rich's markup.
     """
 
-    title: str
-    columns: tuple[str, ...]
-    right: frozenset[str] = frozenset()
-    flexible: frozenset[str] = frozenset()
-    optional: tuple[str, ...] = ()
-    notes: list[str] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    def __init__(
+        self,
+        title: str,
+        *columns: str,
+        right: Iterable[str] = (),
+        flexible: Iterable[str] = (),
+        optional: Sequence[str] = (),
+        notes: Iterable[str] = (),
+    ) -> None:
+        self.title = title
+        self.columns = columns
+        self.notes = list(notes)
+        self.rows: list[Row] = []
+        self._right = frozenset(right)
+        self._flexible = frozenset(flexible)
+        self._optional = optional
 
     def add_row(self, *cells: str, style: str | None = None) -> None:
         """Add a row, its cells in rich's markup."""
@@ -73,7 +81,7 @@ class Table:
             yield from self._paragraphs(width)
         elif layout.columns:
             left_out = [heading for heading in self.columns if heading not in layout.columns]
-            yield from _stripped(console.render_lines(layout.table(self.right), options, pad=False))
+            yield from _stripped(console.render_lines(layout.table(self._right), options, pad=False))
         for note in self.notes:
             yield _words(Text.from_markup(note), width)
         if left_out:
@@ -83,7 +91,7 @@ class Table:
         """The columns that are shown and their widths; None: not even the least of them fit."""
         for rows, has_all_it_wants in (([row.in_one_line() for row in self.rows], True), (self.rows, False)):
             shown = self.columns
-            for leaves in (None, *self.optional):
+            for leaves in (None, *self._optional):
                 shown = tuple(heading for heading in shown if heading != leaves)
                 layout = self._of(shown, rows)
                 wanted = layout.wanted if has_all_it_wants else layout.needed
@@ -100,7 +108,7 @@ class Table:
         for index, heading in enumerate(shown):
             lines = [line for row in kept for line in row.cells[index].split()]
             whole = max((line.cell_len for line in lines), default=0)
-            words = lines if heading in self.flexible else []
+            words = lines if heading in self._flexible else []
             least = max(map(_longest_word, (Text(heading), *words)))
             in_full = max(least, whole)
             spans.append(_Span(least if words else in_full, in_full, max(len(heading), whole)))
@@ -163,23 +171,20 @@ class _Layout:
         return made
 
 
-def table(
+def table_of(
     title: str,
-    *columns: str,
-    right: Iterable[str] = (),
-    flexible: Iterable[str] = (),
-    optional: Sequence[str] = (),
-    notes: Iterable[str] = (),
+    columns: Mapping[str, Sequence[str]],
+    *,
+    right: Iterable[str],
+    optional: Sequence[str],
+    absent: Iterable[str],
 ) -> Table:
-    """An empty table. The title is plain text, notes are rich's markup."""
-    return Table(
-        title=title,
-        columns=columns,
-        right=frozenset(right),
-        flexible=frozenset(flexible),
-        optional=tuple(optional),
-        notes=list(notes),
-    )
+    """A table of whole columns, cells from above downwards, without the ``absent`` ones."""
+    shown = {heading: cells for heading, cells in columns.items() if heading not in {*absent}}
+    made = Table(title, *shown, right=right, optional=[heading for heading in optional if heading in shown])
+    for row in zip(*shown.values(), strict=True):
+        made.add_row(*row)
+    return made
 
 
 def _longest_word(text: Text) -> int:

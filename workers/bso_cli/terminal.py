@@ -111,6 +111,14 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
+def print_answer(fields: object, words: str, *, as_json: bool) -> None:
+    """Print what a command has done: an object for programs, or a sentence for people."""
+    if as_json:
+        print_json(fields)
+    else:
+        print_result(words)
+
+
 def number(value: float | None, digits: int = 4) -> str:
     """A bare number with so many significant digits; that a metric is NaN or infinite is said."""
     return str(value) if value is not None and not math.isfinite(value) else figure(value, digits)

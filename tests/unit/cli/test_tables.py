@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bso_cli.tables import Table, table
+from bso_cli.tables import Table
 from bso_cli.terminal import wrapped
 
 WORDS = st.text(alphabet="abcdefgh-/%", min_size=1, max_size=14)
@@ -25,7 +25,7 @@ def printed(what: object, *, width: int) -> list[str]:
 
 
 def two_columns(*rows: tuple[str, str], optional: Sequence[str] = ()) -> Table:
-    made = table("", "what", "how it went", optional=optional)
+    made = Table("", "what", "how it went", optional=optional)
     for row in rows:
         made.add_row(*row)
     return made
@@ -39,7 +39,7 @@ def two_columns(*rows: tuple[str, str], optional: Sequence[str] = ()) -> Table:
 def test_no_line_is_too_long_and_every_word_stands_whole(
     rows: list[tuple[str, str, str]], width: int, optional: tuple[str, ...]
 ) -> None:
-    made = table("a title", "first", "second", "third one", flexible=("first", "third one"), optional=optional)
+    made = Table("a title", "first", "second", "third one", flexible=("first", "third one"), optional=optional)
     for row in rows:
         made.add_row(*row)
     lines = printed(made, width=width)
@@ -54,7 +54,7 @@ def test_no_line_is_too_long_and_every_word_stands_whole(
 
 @given(cells=st.tuples(CELLS, CELLS, QUANTITIES), width=st.integers(min_value=20, max_value=120))
 def test_a_number_in_a_cell_stays_with_its_unit(cells: tuple[str, str, str], width: int) -> None:
-    made = table("", "first", "second", "third one", flexible=("first", "third one"))
+    made = Table("", "first", "second", "third one", flexible=("first", "third one"))
     first, second, quantity = cells
     made.add_row(first, second, f"it had cost {quantity} by then")
     assert any(quantity in line for line in printed(made, width=width))
@@ -74,7 +74,7 @@ def test_where_there_is_none_the_lines_of_cells_stand_below_each_other() -> None
 
 
 def test_cells_get_room_before_headings_do() -> None:
-    made = table("", "a rather long heading", "remark", flexible=("remark",))
+    made = Table("", "a rather long heading", "remark", flexible=("remark",))
     made.add_row("1", "never tried")
     assert "1         never tried" in printed(made, width=21)
 

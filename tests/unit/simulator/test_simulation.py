@@ -8,7 +8,7 @@ import pytest
 
 from bso.domain.policies import own_policies
 from bso.domain.trial import Outcome
-from bso.simulator import InvalidSimulation, Run, Submission, parse_drift, simulate, simulate_submissions
+from bso.simulator import InvalidSimulation, Run, Submission, parse_drift, simulate
 from bso.simulator.world import World
 from tests.unit.simulator.problems import make
 
@@ -148,7 +148,7 @@ def test_reports_of_overlapping_trials_come_in_the_order_of_time() -> None:
 
 def test_submitted_recurrences_begin_when_they_are_submitted_and_are_as_long_as_they_are() -> None:
     submissions = [Submission(start_s=1000.0 * number, length=1.0 + number / 5) for number in range(4)]
-    run = simulate_submissions(make({32: (5,)}, default=32), submissions, seed=1)
+    run = simulate(make({32: (5,)}, default=32), submissions=submissions, seed=1)
     assert [trial.began_s for trial in run.trials] == [0.0, 1000.0, 2000.0, 3000.0]
     assert [trial.cost for trial in run.trials[1:]] == pytest.approx([length * 5 * EPOCH for length in (1.2, 1.4, 1.6)])
     assert run.oracle.costs == pytest.approx(tuple(length * 5 * EPOCH for length in (1.0, 1.2, 1.4, 1.6)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from bso.domain.quantities import joules, seconds, watts
-from bso_cli.tables import Table, table
+from bso_cli.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def shown(readings: Readings, title: str) -> Table:
     """A table of all devices, and what is missing in it."""
     columns = ("device", "name", "power", "energy") if readings.devices else ()
-    made = table(title, *columns, right=("power", "energy"), flexible=("name",), notes=_notes(readings))
+    made = Table(title, *columns, right=("power", "energy"), flexible=("name",), notes=_notes(readings))
     for each in readings.devices:
         made.add_row(each.device, escape(each.name), watts(each.power_w), joules(each.energy_j))
     if len(readings.devices) > 1:

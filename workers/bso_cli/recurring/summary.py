@@ -13,7 +13,7 @@ from bso.domain.trial import Outcome
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
 from bso_cli.recurring.recurrences import Occasion, RecurringRun, signal_of
 from bso_cli.recurring.trials import SeenTrial
-from bso_cli.tables import Table, table
+from bso_cli.tables import Table
 from bso_cli.terminal import counted, moment
 
 MOST_JOBS_NAMED = 5
@@ -92,7 +92,7 @@ def summary_table(recurrences: Sequence[Occasion]) -> Table:
     is_assumed = _is_assumed(*recurrences)
     numbers = ("time", *(() if is_assumed else ("energy",)), "cost")
     marks = "✓ converged, ✗ failed, ? interrupted, – called off, … running"
-    made = table(
+    made = Table(
         "Recurrences",
         *("no.", "began (UTC)", *(("batch sizes", *numbers) if trained else ()), "outcome"),
         right=("no.", *(numbers if trained else ())),

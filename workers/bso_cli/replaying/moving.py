@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
@@ -16,8 +16,8 @@ from rich.markup import escape
 from bso.domain.errors import Misconfigured, Rejected
 from bso_cli.access import NothingThere, reading
 from bso_cli.options import DatabaseOption, JsonOption, here
+from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandRefused
-from bso_cli.replaying.progress import Counter
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, JobsArgument, job_ids, log_of, staged
 from bso_cli.terminal import counted, print_json, print_notice, print_result, styled
 
@@ -60,7 +60,7 @@ async def _export(
 
     exported = events = 0
     async with log_of(source, database_url, command="bso replay export") as log:
-        with Counter("exporting", "events") as counter, _written(output) as stream:
+        with counting("exporting", "events") as counter, _written(output) as stream:
             async for job_id in job_ids(log, jobs):
                 counter.now(f"exporting {job_id}")
                 count = await export_job(log, job_id, stream.write, progress=counter)
@@ -101,16 +101,10 @@ def import_(
 
     With --json one object per job on a line. Exit code 1 if any job was refused.
     """
-    database = here(database_url=database_url).database("bso replay import")
-
-    @asynccontextmanager
-    async def both() -> AsyncIterator[tuple[SqlStore, SqlStore]]:
-        async with _writing(database) as store, staged(file) as log:
-            yield log, store
-
     if file != STANDARD_INPUT and not file.exists():
         raise CommandRefused(f"there is no file {file}")
-    _bring(both, jobs, as_json=as_json)
+    database = here(database_url=database_url).database("bso replay import")
+    _work(_both(staged(file), database), jobs, _brought, as_json=as_json)
 
 
 def rebuild(
@@ -134,41 +128,49 @@ def rebuild(
     """
     source = here(database_url=database_url).database("bso replay rebuild")
     if to is not None:
-        _bring(lambda: _from_one_to_another(source, to), jobs, as_json=as_json)
+        _work(_both(reading(source), to), jobs, _brought, as_json=as_json)
         return
     if not yes:
         which = counted(len(jobs), "job") if jobs else "all jobs"
         typer.confirm(f"Overwrite the tables of {which} where the log differs?", abort=True, err=True)
+    _work(_both(nullcontext(), source), jobs, _rebuilt_in_place, as_json=as_json)
 
-    async def run() -> bool:
-        from bso.domain.decide import Rules
-        from bso.replay.rebuild import rebuild as rebuild_job
 
-        async with _writing(source) as store:
-            return await _each(store, jobs, lambda job_id: rebuild_job(store, job_id, rules=Rules()), as_json=as_json)
+async def _brought(log: SqlStore, store: SqlStore, job_id: str) -> Rebuilt:
+    from bso.domain.decide import Rules
+    from bso.replay.rebuild import bring
 
-    if not asyncio.run(run()):
-        raise typer.Exit(FAILURE)
+    return await bring(log, store, job_id, rules=Rules())
+
+
+async def _rebuilt_in_place(_log: SqlStore, store: SqlStore, job_id: str) -> Rebuilt:
+    from bso.domain.decide import Rules
+    from bso.replay.rebuild import rebuild as rebuild_job
+
+    return await rebuild_job(store, job_id, rules=Rules())
 
 
 @asynccontextmanager
-async def _from_one_to_another(source: str, target: str) -> AsyncIterator[tuple[SqlStore, SqlStore]]:
-    async with reading(source) as log, _writing(target) as store:
-        yield log, store
+async def _both(
+    log: AbstractAsyncContextManager[SqlStore | None], database: str
+) -> AsyncIterator[tuple[SqlStore, SqlStore]]:
+    """Where the log is, None: in the database itself, and the database."""
+    async with _writing(database) as store, log as elsewhere:
+        yield elsewhere or store, store
 
 
-def _bring(
-    both: Callable[[], AbstractAsyncContextManager[tuple[SqlStore, SqlStore]]],
+def _work(
+    stores: AbstractAsyncContextManager[tuple[SqlStore, SqlStore]],
     jobs: list[str] | None,
+    work: Callable[[SqlStore, SqlStore, str], Awaitable[Rebuilt]],
     *,
     as_json: bool,
 ) -> None:
-    async def run() -> bool:
-        from bso.domain.decide import Rules
-        from bso.replay.rebuild import bring
+    """Do the work for each job of the first store, and report it. Raises typer.Exit if one was refused."""
 
-        async with both() as (log, store):
-            return await _each(log, jobs, lambda job_id: bring(log, store, job_id, rules=Rules()), as_json=as_json)
+    async def run() -> bool:
+        async with stores as (log, store):
+            return await _each(log, jobs, lambda job_id: work(log, store, job_id), as_json=as_json)
 
     if not asyncio.run(run()):
         raise typer.Exit(FAILURE)
@@ -177,44 +179,36 @@ def _bring(
 async def _each(
     log: SqlStore, jobs: list[str] | None, work: Callable[[str], Awaitable[Rebuilt]], *, as_json: bool
 ) -> bool:
-    """Do the work for each job, tell what came of it, and return whether none was refused."""
+    """Do the work for each job, report what came of it, and return whether none was refused."""
     from bso.domain.policies import PolicyMissing
     from bso.schema.errors import StateTooNew
 
     events = added = rows = done = refused = 0
-    with Counter("rebuilding", "events") as counter:
+    with counting("rebuilding", "events") as counter:
         async for job_id in job_ids(log, jobs):
             counter.now(f"rebuilding {job_id}")
             try:
                 result = await work(job_id)
             except (PolicyMissing, Rejected, StateTooNew) as error:
                 refused += 1
-                _tell_refusal(job_id, error, as_json=as_json)
+                if as_json:
+                    print_json({"job_id": job_id, "problem": str(error)})
+                else:
+                    print_notice(styled(f"[red]✗[/] job {escape(job_id)}: {escape(str(error))}"))
                 continue
             counter(result.events)
             done, events = done + 1, events + result.events
             added, rows = added + result.added_events, rows + result.changed_rows
-            _tell(result, as_json=as_json)
+            if as_json:
+                print_json(result)
+            elif result.trials_before_log:
+                ended = f"{counted(result.trials_before_log, 'trial')} ended before the log begins, and are not in it"
+                print_notice(f"job {job_id}: {ended}")
     if not as_json:
         new = f"{counted(added, 'event')} added, {counted(rows, 'row')} written" if added or rows else "nothing to do"
         left = f"; {counted(refused, 'job')} refused" if refused else ""
         print_result(f"{counted(done, 'job')} with {counted(events, 'event')}: {new}{left}")
     return not refused
-
-
-def _tell(result: Rebuilt, *, as_json: bool) -> None:
-    if as_json:
-        print_json(result)
-    elif result.trials_before_log:
-        ended = f"{counted(result.trials_before_log, 'trial')} ended before the log begins, and are not in it"
-        print_notice(f"job {result.job_id}: {ended}")
-
-
-def _tell_refusal(job_id: str, error: Exception, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"job_id": job_id, "problem": str(error)})
-    else:
-        print_notice(styled(f"[red]✗[/] job {escape(job_id)}: {escape(str(error))}"))
 
 
 @asynccontextmanager

@@ -16,10 +16,10 @@ from rich.text import Text
 from bso.domain.errors import BsoError
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import BrokerOption, DatabaseOption, JsonOption, TypesOption, known_types, operators_broker
+from bso_cli.progress import counting
 from bso_cli.refusals import CommandRefused
-from bso_cli.replaying.progress import Counter
 from bso_cli.replaying.sources import FromOption, JobsArgument, log_of
-from bso_cli.terminal import counted, print_json, print_notice, print_result
+from bso_cli.terminal import counted, print_answer, print_notice
 
 if TYPE_CHECKING:
     from bso.domain.errors import Retryable
@@ -78,10 +78,7 @@ def publish(
         {"--rate": rate, "--from": source, "--url": url, "--database-url": database_url, "--json": as_json}
     )
     sent = asyncio.run(_publish(wanted, source, database_url, broker, rate, others))
-    if as_json:
-        print_json({"published": sent})
-    else:
-        print_result(f"{counted(sent, 'event')} published on bso.replay")
+    print_answer({"published": sent}, f"{counted(sent, 'event')} published on bso.replay", as_json=as_json)
 
 
 def as_typed(options: Mapping[str, object]) -> list[str]:
@@ -129,7 +126,7 @@ async def _publish(
         async def send(events: Sequence[StoredEvent]) -> None:
             await publisher.publish_batch([event_message(one.recorded) for one in events], timeout_s=_ONE_TRY_S)
 
-        with Counter("publishing", "events") as counter:
+        with counting("publishing", "events") as counter:
             send_patiently = patient(send, patience_s=_PATIENCE_S, on_failure=_say_that_it_waits)
 
             async def send_and_count(events: Sequence[StoredEvent]) -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
+from filelock import lock_descriptor
 
 from bso_cli.access import reading
 from bso_cli.options import here
-from bso_cli.replaying.progress import Counter
+from bso_cli.progress import counting
 
 if TYPE_CHECKING:
     from bso.storage.store import SqlStore
 
 STANDARD_INPUT = Path("-")
+_PREFIX = "bso-replay-"
+_YOUNG_S = 60.0  # a folder that is not locked yet may have been made a moment ago
 
 FromOption = Annotated[
     Path | None,
@@ -48,7 +55,6 @@ async def log_of(file: Path | None, database_url: str | None, *, command: str) -
 async def staged(file: Path) -> AsyncIterator[SqlStore]:
     """The events of an export file in a temporary SQLite log, which holds nothing else. Raises BadExport, OSError."""
     from bso.replay.export_file import stage
-    from bso.replay.scratch import scratch_folder
     from bso.storage import open_store
     from bso_migrations import upgrade
 
@@ -58,7 +64,7 @@ async def staged(file: Path) -> AsyncIterator[SqlStore]:
         store = open_store(url)
         try:
             name = "standard input" if file == STANDARD_INPUT else str(file)
-            with Counter(f"reading {name}", "lines") as counter:
+            with counting(f"reading {name}", "lines") as counter:
                 await stage(lines, store, name=name, progress=counter)
             yield store
         finally:
@@ -83,3 +89,31 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
         return
     with file.open("rb") as stream:
         yield stream
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder in ``TMPDIR``, removed in the end; before, what killed processes of the same user have left there.
+
+    The kernel knows which those are: a process that uses a folder holds a lock on it, which ends with the process.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # another user's, or another process removes it
+            status = left.lstat()
+            if status.st_uid == os.getuid() and time.time() - status.st_mtime >= _YOUNG_S:
+                with _locked(left):
+                    shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, _locked(Path(name)):
+        yield Path(name)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock on a folder. Raises BlockingIOError where another process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if not lock_descriptor(descriptor, blocking=False):
+            raise BlockingIOError(f"{folder} is in use")
+        yield
+    finally:
+        os.close(descriptor)

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from bso_cli.access import reading
 from bso_cli.options import DatabaseOption, JsonOption, here
+from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandRefused
-from bso_cli.replaying.progress import Counter
 from bso_cli.replaying.sources import FromOption, JobsArgument, job_ids, log_of, staged
 from bso_cli.terminal import HANG, counted, print_json, print_result, styled
 
@@ -61,7 +61,7 @@ async def _verify(
     as_json: bool,
 ) -> bool:
     checked = unsound = events = 0
-    with Counter("comparing", "events") as counter:
+    with counting("comparing", "events") as counter:
         async for verdict in _verdicts(jobs, source, database_url, log_only=log_only):
             counter(verdict.events)
             checked, events, unsound = checked + 1, events + verdict.events, unsound + (not verdict.is_sound)

@@ -10,11 +10,10 @@ import typer
 from rich.text import Text
 
 from bso_cli.options import DatabaseOption, JobArgument, JsonOption
+from bso_cli.progress import counting, simulating
 from bso_cli.refusals import CommandRefused
-from bso_cli.replaying.progress import Counter
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, log_of
 from bso_cli.simulating.arguments import ProcessesOption, SpecOption, spec_fields
-from bso_cli.simulating.progress import progress
 from bso_cli.terminal import HANG, print_block, print_blocks, print_json, print_result
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def what_if(
         changes=spec_fields(spec or ()),
     )
     times = recurrences or min(max(1, record.models), MOST)
-    with progress(len(compared) * seeds) as advance:
+    with simulating(len(compared) * seeds) as advance:
         found = play(record, compared, seeds=seeds, recurrences=times, processes=processes, on_done=advance)
     if as_json:
         print_json(printed.as_json(record, found, seeds=seeds, recurrences=times))
@@ -110,7 +109,7 @@ async def _folded(job_id: str, source: Path | None, database_url: str | None) ->
 
     folding = Folding(job_id)
     async with log_of(source, database_url, command=COMMAND) as log:
-        with Counter(f"reading the log of {job_id}", "events") as counter:
+        with counting(f"reading the log of {job_id}", "events") as counter:
             async for page in pages_of(log, job_id):
                 for logged in page:
                     folding.add(recorded_from(logged))

@@ -10,7 +10,7 @@ from bso.domain.hardware import EnergyMethod
 from bso.domain.quantities import NOTHING, joules, more_or_less, percent, seconds
 from bso.replay.what_if.record import End
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
-from bso_cli.tables import Table, table
+from bso_cli.tables import Table
 from bso_cli.terminal import counted
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def known_table(record: Record) -> Table:
     """What is known of each batch size, and what is not."""
     is_assumed = record.hardware.energy_method is EnergyMethod.ASSUMED
     right = ("batch size", *(end.value if end is not End.CENSORED else "stopped" for end in End), "a training")
-    made = table(
+    made = Table(
         f"{record.job_id}, version {record.version_number}, on {record.hardware.describe()}",
         *right,
         "what it shows",
@@ -71,7 +71,7 @@ def _shown(record: Record, size: int) -> str:
 def answers_table(record: Record, found: Sequence[AlternativeTotals], *, seeds: int, recurrences: int) -> Table:
     """What really happened, and what each alternative would have cost."""
     right = ("cost", "against as it is", "takes")
-    made = table(
+    made = Table(
         f"A recurrence, in the mean of {recurrences}, {counted(seeds, 'seed')}",
         "what if",
         *right,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich.text import Text
 
+from bso.policies import DEFAULT as DEFAULT_POLICY
+from bso_cli.options import JsonOption
 from bso_cli.terminal import print_notice
 
 if TYPE_CHECKING:
@@ -26,83 +31,7 @@ TracesArgument = Annotated[
         show_default=False,
     ),
 ]
-TracesOrTruthsArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="[TRACES]",
-        envvar="BSO_TRACES",
-        help="A folder with summary_train.csv and a summary_power_GPU.csv for each GPU; none with --truths.",
-        show_default=False,
-    ),
-]
-TruthsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--truths",
-        min=0,
-        metavar="SEED",
-        help="Generated problems in place of traces: six families, drawn from SEED, each with the cheapest, a middle "
-        "and the costliest batch size as default.",
-        show_default=False,
-    ),
-]
-GpuOption = Annotated[
-    list[str] | None, typer.Option("--gpu", metavar="GPU", help="Only this GPU; may be repeated. [default: all]")
-]
-DatasetOption = Annotated[
-    list[str] | None,
-    typer.Option("--dataset", metavar="DATASET", help="Only this dataset; may be repeated. [default: all known]"),
-]
-PolicyOption = Annotated[str, typer.Option("--policy", metavar="POLICY", help="The policy that decides.")]
-AgainstOption = Annotated[
-    str | None,
-    typer.Option("--against", metavar="POLICY", help="Also simulate this policy, and print the difference."),
-]
 SeedsOption = Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Number of seeds (0 to N-1).")]
-EtaOption = Annotated[
-    float, typer.Option("--eta", min=0.0, max=1.0, help="eta_knob: 1 counts energy alone, 0 time alone.")
-]
-BetaOption = Annotated[
-    float, typer.Option("--beta", min=0.0, help="beta_knob, the early-stopping threshold; 0: never stop early.")
-]
-DriftOption = Annotated[
-    str,
-    typer.Option(
-        "--drift",
-        metavar="DRIFT",
-        help="Changes over time: epochs:x2.5@50, epoch-cost:x2.5@50, epoch-cost:+1%, optimum@50, optimum:+2@50; "
-        "several with commas between.",
-    ),
-]
-MoveOption = Annotated[
-    str,
-    typer.Option(
-        "--move-from",
-        metavar="GPU@N",
-        help="The job runs on this GPU before recurrence N, and then on its own: v100@30; with --truths the other GPU "
-        "is made-2.",
-    ),
-]
-VersionOption = Annotated[
-    str,
-    typer.Option(
-        "--new-version",
-        metavar="TARGET@N",
-        help="At recurrence N the job gets this target metric, and so a new version: 0.65@30; with traces it needs one "
-        "--dataset.",
-    ),
-]
-NoiseOption = Annotated[
-    str,
-    typer.Option(
-        "--noise",
-        metavar="NOISE",
-        help="Random variation of costs: run:0.3, epoch:0.3, spikes:0.1x3, node:0.3; several with commas between.",
-    ),
-]
-FailureRateOption = Annotated[
-    float, typer.Option("--failure-rate", metavar="P", help="The chance that any training fails, below 1.")
-]
 SpecOption = Annotated[
     list[str] | None,
     typer.Option("--spec", metavar="FIELD=VALUE", help="A field of the job specification; may be repeated."),
@@ -110,13 +39,90 @@ SpecOption = Annotated[
 ProcessesOption = Annotated[
     int | None, typer.Option("--processes", min=1, help="Processes to simulate in. [default: one per core]")
 ]
-CsvOption = Annotated[
-    Path | None, typer.Option("--csv", metavar="PATH", help="Write every trial there.", show_default=False)
-]
-PlotsOption = Annotated[
-    Path | None,
-    typer.Option("--plots", metavar="DIR", help="Draw regrets, choices and costs there.", show_default=False),
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions:
+    """What all commands that simulate a study may be given."""
+
+    policy: Annotated[str, typer.Option(metavar="POLICY", help="The policy that decides.")] = DEFAULT_POLICY
+    against: Annotated[
+        str | None, typer.Option(metavar="POLICY", help="Also simulate this policy, and print the difference.")
+    ] = None
+    gpu: Annotated[
+        list[str] | None, typer.Option(metavar="GPU", help="Only this GPU; may be repeated. [default: all]")
+    ] = None
+    eta: Annotated[float, typer.Option(min=0.0, max=1.0, help="eta_knob: 1 counts energy alone, 0 time alone.")] = 0.5
+    beta: Annotated[
+        float, typer.Option(min=0.0, help="beta_knob, the early-stopping threshold; 0: never stop early.")
+    ] = 2.0
+    drift: Annotated[
+        str,
+        typer.Option(
+            metavar="DRIFT",
+            help="Changes over time: epochs:x2.5@50, epoch-cost:x2.5@50, epoch-cost:+1%, optimum@50, optimum:+2@50; "
+            "several with commas between.",
+        ),
+    ] = ""
+    noise: Annotated[
+        str,
+        typer.Option(
+            metavar="NOISE",
+            help="Random variation of costs: run:0.3, epoch:0.3, spikes:0.1x3, node:0.3; several with commas between.",
+        ),
+    ] = ""
+    failure_rate: Annotated[float, typer.Option(metavar="P", help="The chance that any training fails, below 1.")] = 0.0
+    move_from: Annotated[
+        str,
+        typer.Option(
+            metavar="GPU@N",
+            help="The job runs on this GPU before recurrence N, and then on its own: v100@30; with --truths the other "
+            "GPU is made-2.",
+        ),
+    ] = ""
+    spec: SpecOption = None
+    processes: ProcessesOption = None
+    csv: Annotated[Path | None, typer.Option(metavar="PATH", help="Write every trial there.", show_default=False)] = (
+        None
+    )
+    plots: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw regrets, choices and costs there.", show_default=False)
+    ] = None
+    as_json: JsonOption = False
+
+    def settings(self, *, recurrences: int | None = None, overlap: int = 0) -> StudySettings:
+        """What all simulations have in common. Raises InvalidSimulation for a drift or a noise that is none."""
+        from bso.simulator import parse_drift, parse_noise
+        from bso.simulator.study import StudySettings
+
+        overrides: dict[str, Any] = {"policy": self.policy, "eta_knob": self.eta, "beta_knob": self.beta or None}
+        return StudySettings(
+            spec_overrides=overrides | spec_fields(self.spec or ()),
+            recurrences=recurrences,
+            overlap=overlap,
+            drift=parse_drift(self.drift),
+            noise=parse_noise(self.noise),
+            failure_rate=self.failure_rate,
+        )
+
+
+def with_study_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let typer read the fields of StudyOptions as options of a command, which gets them as ``options``."""
+    hints = get_type_hints(StudyOptions, include_extras=True)
+    shared = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
+        for each in fields(StudyOptions)
+    ]
+    own = inspect.signature(command, eval_str=True).parameters
+
+    @wraps(command)
+    def run(**words: Any) -> None:
+        options = StudyOptions(**{each.name: words.pop(each.name) for each in shared})
+        command(**words, options=options)
+
+    parameters = [*(each for name, each in own.items() if name != "options"), *shared]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions may have one
+    return run
 
 
 def problems_of_single(
@@ -159,33 +165,6 @@ def problems_from(
     powers = [read_power_trace(path) for path in files]
     problems = problems_of(train, powers, gpus=gpus, workloads=_workloads(train, datasets))
     return in_phases_of_traces(problems, changes, train, powers)
-
-
-def settings_from(
-    *,
-    policy: str,
-    eta: float,
-    beta: float,
-    drift: str,
-    noise: str,
-    failure_rate: float,
-    spec: Sequence[str],
-    recurrences: int | None = None,
-    overlap: int = 0,
-) -> StudySettings:
-    """What all simulations have in common. Raises InvalidSimulation for a drift or a noise that is not understood."""
-    from bso.simulator import parse_drift, parse_noise
-    from bso.simulator.study import StudySettings
-
-    overrides: dict[str, Any] = {"policy": policy, "eta_knob": eta, "beta_knob": beta or None}
-    return StudySettings(
-        spec_overrides=overrides | spec_fields(spec),
-        recurrences=recurrences,
-        overlap=overlap,
-        drift=parse_drift(drift),
-        noise=parse_noise(noise),
-        failure_rate=failure_rate,
-    )
 
 
 def spec_fields(texts: Sequence[str]) -> dict[str, Any]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bso.policies import DEFAULT as DEFAULT_POLICY
-from bso_cli.options import JsonOption
+from bso_cli.progress import simulating
 from bso_cli.refusals import CommandGroup
 from bso_cli.simulating import arguments as given
-from bso_cli.simulating.progress import progress
 from bso_cli.terminal import people, print_blocks, print_json, print_result
 
 if TYPE_CHECKING:
@@ -37,33 +34,49 @@ CLUSTER_SEEDS = 3
 
 
 @app.command()
+@given.with_study_options
 def single(
-    traces: given.TracesOrTruthsArgument = None,
-    truths: given.TruthsOption = None,
-    policy: given.PolicyOption = DEFAULT_POLICY,
-    against: given.AgainstOption = None,
+    *,
+    traces: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[TRACES]",
+            envvar="BSO_TRACES",
+            help="A folder with summary_train.csv and a summary_power_GPU.csv for each GPU; none with --truths.",
+            show_default=False,
+        ),
+    ] = None,
+    truths: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="SEED",
+            help="Generated problems in place of traces: six families, drawn from SEED, each with the cheapest, a "
+            "middle and the costliest batch size as default.",
+            show_default=False,
+        ),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DATASET", help="Only this dataset; may be repeated. [default: all known]"),
+    ] = None,
     seeds: given.SeedsOption = SEEDS,
     recurrences: Annotated[
         int | None,
         typer.Option("--recurrences", "-n", min=1, help="[default: 2 x batch sizes x power limits]"),
     ] = None,
-    gpu: given.GpuOption = None,
-    dataset: given.DatasetOption = None,
-    eta: given.EtaOption = 0.5,
-    beta: given.BetaOption = 2.0,
-    drift: given.DriftOption = "",
     overlap: Annotated[
         int, typer.Option("--overlap", min=0, help="How many other recurrences run beside each one.")
     ] = 0,
-    noise: given.NoiseOption = "",
-    failure_rate: given.FailureRateOption = 0.0,
-    move_from: given.MoveOption = "",
-    new_version: given.VersionOption = "",
-    spec: given.SpecOption = None,
-    processes: given.ProcessesOption = None,
-    csv: given.CsvOption = None,
-    plots: given.PlotsOption = None,
-    as_json: JsonOption = False,
+    new_version: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET@N",
+            help="At recurrence N the job gets this target metric, and so a new version: 0.65@30; with traces it needs "
+            "one --dataset.",
+        ),
+    ] = "",
+    options: given.StudyOptions,
 ) -> None:
     """Let one job after the other recur, each recurrence until it has a model.
 
@@ -83,43 +96,20 @@ def single(
     from bso.simulator import parse_changes
     from bso.simulator.study import Case
 
-    settings = given.settings_from(
-        policy=policy,
-        eta=eta,
-        beta=beta,
-        drift=drift,
-        noise=noise,
-        failure_rate=failure_rate,
-        spec=spec or [],
-        recurrences=recurrences,
-        overlap=overlap,
-    )
-    changes = parse_changes(move_from=move_from, new_version=new_version)
-    problems = given.problems_of_single(traces, truths, gpu or (), dataset or (), changes)
+    changes = parse_changes(move_from=options.move_from, new_version=new_version)
+    problems = given.problems_of_single(traces, truths, options.gpu or (), dataset or (), changes)
     cases = [Case(name=problem.name, problem=problem) for problem in problems]
-    run = partial(_results, cases, range(seeds), settings, against, processes)
-    _tell(run, csv=csv, plots=plots, as_json=as_json)
+    _study(cases, options.settings(recurrences=recurrences, overlap=overlap), seeds, options)
 
 
 @app.command()
+@given.with_study_options
 def cluster(
+    *,
     traces: given.TracesArgument,
     trace: Annotated[Path, typer.Argument(metavar="CLUSTER_TRACE", help="A CSV file, or .csv.xz.", show_default=False)],
-    policy: given.PolicyOption = DEFAULT_POLICY,
-    against: given.AgainstOption = None,
     seeds: given.SeedsOption = CLUSTER_SEEDS,
-    gpu: given.GpuOption = None,
-    eta: given.EtaOption = 0.5,
-    beta: given.BetaOption = 2.0,
-    drift: given.DriftOption = "",
-    noise: given.NoiseOption = "",
-    failure_rate: given.FailureRateOption = 0.0,
-    move_from: given.MoveOption = "",
-    spec: given.SpecOption = None,
-    processes: given.ProcessesOption = None,
-    csv: given.CsvOption = None,
-    plots: given.PlotsOption = None,
-    as_json: JsonOption = False,
+    options: given.StudyOptions,
 ) -> None:
     """Simulate the groups of a cluster trace, whose recurrences overlap.
 
@@ -134,13 +124,8 @@ def cluster(
     from bso.simulator import parse_changes
     from bso.simulator.cluster import cluster_cases, read_cluster_trace
 
-    settings = given.settings_from(
-        policy=policy, eta=eta, beta=beta, drift=drift, noise=noise, failure_rate=failure_rate, spec=spec or []
-    )
-    problems = given.problems_from(traces, gpu or (), parse_changes(move_from=move_from))
-    cases = cluster_cases(read_cluster_trace(trace), problems)
-    run = partial(_results, cases, range(seeds), settings, against, processes)
-    _tell(run, csv=csv, plots=plots, as_json=as_json)
+    problems = given.problems_from(traces, options.gpu or (), parse_changes(move_from=options.move_from))
+    _study(cluster_cases(read_cluster_trace(trace), problems), options.settings(), seeds, options)
 
 
 @app.command("trace")
@@ -185,40 +170,42 @@ def make_trace(
         write_cluster_trace(output, jobs)
 
 
-def _results(
-    cases: Sequence[Case], seeds: Sequence[int], settings: StudySettings, against: str | None, processes: int | None
-) -> list[Sequence[CaseRuns]]:
-    """The results of the policy, and of the one it is compared with."""
+def _study(cases: Sequence[Case], settings: StudySettings, seeds: int, options: given.StudyOptions) -> None:
+    """Simulate all cases, and print what came of them. Raises OSError, before that, where it could not be written."""
     from bso.simulator.study import study
 
+    if options.csv is not None:
+        options.csv.touch()
+    if options.plots is not None:
+        options.plots.mkdir(parents=True, exist_ok=True)
     compared = [settings]
-    if against is not None:
-        compared.append(replace(settings, spec_overrides={**settings.spec_overrides, "policy": against}))
-    cores = processes or os.cpu_count() or 1
-    with progress(len(compared) * len(cases) * len(seeds)) as advance:
-        return [study(cases, seeds, each, processes=cores, on_done=advance) for each in compared]
+    if options.against is not None:
+        compared.append(replace(settings, spec_overrides={**settings.spec_overrides, "policy": options.against}))
+    cores = options.processes or os.cpu_count() or 1
+    with simulating(len(compared) * len(cases) * seeds) as advance:
+        studies = [study(cases, range(seeds), each, processes=cores, on_done=advance) for each in compared]
+    _show(studies, _written(studies, options), as_json=options.as_json)
 
 
-def _tell(
-    run: Callable[[], Sequence[Sequence[CaseRuns]]], *, csv: Path | None, plots: Path | None, as_json: bool
-) -> None:
-    """Run studies, and write and print what came of them. Raises OSError, before they run, where that cannot be."""
+def _written(studies: Sequence[Sequence[CaseRuns]], options: given.StudyOptions) -> list[Path]:
+    """The files of results, written."""
+    from bso_cli.simulating.printed import write_trials
+
+    paths: list[Path] = []
+    if options.csv is not None:
+        write_trials([result for results in studies for result in results], options.csv)
+        paths.append(options.csv)
+    if options.plots is not None:
+        from bso_cli.simulating.plots import draw
+
+        paths += [path for results in studies for path in draw(results, options.plots, is_named=len(studies) > 1)]
+    return paths
+
+
+def _show(studies: Sequence[Sequence[CaseRuns]], written: Sequence[Path], *, as_json: bool) -> None:
     from bso.simulator.summary import compare, summarize
     from bso_cli.simulating import printed
 
-    written: list[Path] = []
-    if csv is not None:
-        csv.touch()
-    if plots is not None:
-        plots.mkdir(parents=True, exist_ok=True)
-    studies = run()
-    if csv is not None:
-        printed.write_trials([result for results in studies for result in results], csv)
-        written.append(csv)
-    if plots is not None:
-        from bso_cli.simulating.plots import draw
-
-        written += [path for results in studies for path in draw(results, plots, is_named=len(studies) > 1)]
     summaries = [summarize(results) for results in studies]
     difference = compare(*studies) if len(studies) > 1 else None
     if as_json:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bso.domain.quantities import NOTHING, more_or_less, percent
-from bso_cli.tables import Table, table
+from bso_cli.tables import Table
 from bso_cli.terminal import counted
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def tables_of(summary: Summary, console: Console) -> tuple[Table, ...]:
 
 
 def _table(summary: Summary, title: str, columns: Sequence[str], horizons: Sequence[str], caption: str) -> Table:
-    made = table(title, "problem", *columns, right=columns, flexible=("problem",), notes=[caption])
+    made = Table(title, "problem", *columns, right=columns, flexible=("problem",), notes=[caption])
     for case in summary.problems:
         known = {"best": str(case.oracle_batch_size), "n": str(case.recurrences), **_cells(case.measures, horizons)}
         made.add_row(case.name, *(known[column] for column in columns))

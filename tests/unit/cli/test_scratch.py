@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bso.replay.scratch import scratch_folder
+from bso_cli.replaying.sources import scratch_folder
 from tests.servers import PATIENCE_S
 
 HOLDER = """
 import sys
-from bso.replay.scratch import scratch_folder
+from bso_cli.replaying.sources import scratch_folder
 with scratch_folder() as folder:
     (folder / "log.sqlite").touch()
     print(folder, flush=True)
