@@ -122,16 +122,13 @@ def main(arguments: Sequence[str]) -> int:
     """Wait for the end of the training, and restore its limits.
 
     The arguments are the training's process id, and in JSON by UUID the open lock file of each GPU and its limit [W].
-    A byte over stdin says that the training has restored them itself; its children may hold stdin open.
+    The training ends when stdin does, or its process, whose children may hold stdin open.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     parent, guarded = int(arguments[0]), json.loads(arguments[1])
-    while os.getppid() == parent:
-        if select.select([_STDIN], [], [], _PARENT_CHECK_S)[0]:
-            if os.read(_STDIN, 1):
-                return 0
-            break
+    while os.getppid() == parent and not select.select([_STDIN], [], [], _PARENT_CHECK_S)[0]:
+        pass
     return max([_restored(uuid, *lock_and_limit) for uuid, lock_and_limit in guarded.items()])
 
 

@@ -224,7 +224,6 @@ class _LockedGpu:
                 extra = {"action": "power_limit_not_restored"}
                 logger.warning("a power limit may not be restored: %s", error, extra=extra)
                 return False
-        self.lock.release()
         return True
 
 
@@ -254,26 +253,24 @@ class _Guard:
         return self.process.poll() is None
 
     def end(self, *, is_needed: bool) -> None:
-        """Wait until it has ended; where it is needed, it restores first. Forked children may keep its pipe open."""
+        """Wait until it has ended; where it is needed, it restores first, unless forked children keep its pipe open."""
         assert self.process.stdin is not None
         if not is_needed:
-            with contextlib.suppress(OSError, ValueError):  # it has gone, or has been ended before
-                self.process.stdin.write(b"\n")
+            self.process.kill()  # first: at the end of its pipe it would restore, while another training may set limits
         self.process.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(self._timeout_s)
-        except subprocess.TimeoutExpired:
-            if not is_needed:  # it is frozen
-                self.process.kill()
-                self.process.wait()
 
 
 def _end(gpus: Sequence[_LockedGpu], guard: _Guard, resources: contextlib.ExitStack, pid: int) -> None:
     if pid != os.getpid():
         guard.process.returncode = guard.process.returncode or 0  # it is no child of a forked copy, which must not wait
         return
-    are_restored = [gpu.restore() for gpu in gpus]
-    guard.end(is_needed=not all(are_restored))
+    remaining = [gpu for gpu in gpus if not gpu.restore()]
+    guard.end(is_needed=bool(remaining))
+    if not remaining:
+        for gpu in gpus:
+            gpu.lock.release()
     resources.close()
 
 
