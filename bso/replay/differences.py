@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
@@ -29,6 +29,7 @@ _PLACES = {
     "snapshot": "snapshot in event {seq}",
 }
 """How a row of each table is called."""
+_Key = TypeVar("_Key")
 MISSING = "(no such row)"
 NOTHING = "(nothing)"
 
@@ -58,14 +59,29 @@ def differences(folding: Folding, expected: ExpectedRows, rows: JobRows) -> Iter
     """Every difference between a job's log and its rows, and between the log and snapshots in its midst."""
     yield from snapshot_differences(folding)
     yield from _of_job(expected, rows)
-    yield from _of_trials(folding, expected, rows)
-    yield from _of_profiles(folding, expected, rows)
+    for number, one, other in _pairs(expected.trials, trials_of(rows)):
+        if one is not None or other is None or not precedes_log(folding, other):
+            yield from _of_row("trial", {"trial_number": number}, one, other)
+    for (batch_size, hardware_key), one, other in _pairs(expected.power_profiles, profiles_of(rows)):
+        if one is not None or other is None or not profile_precedes_log(folding, other):
+            place = {"batch_size": batch_size, "hardware_key": hardware_key}
+            yield from _of_row("power_profile", place, one, other)
 
 
 def snapshot_differences(folding: Folding) -> Iterator[Difference]:
     """Every difference between the log and snapshots in its midst."""
     for snapshot in folding.inner_snapshots:
         yield from _of_snapshot(snapshot)
+
+
+def trials_of(rows: JobRows) -> dict[int, Row]:
+    """The rows of a job's trials, by number."""
+    return {row["trial_number"]: row for row in rows.trials}
+
+
+def profiles_of(rows: JobRows) -> dict[tuple[int, str], Row]:
+    """The rows of its power profiles, by batch size and key of the hardware kind."""
+    return {(row["batch_size"], row["hardware_key"]): row for row in rows.power_profiles}
 
 
 def precedes_log(folding: Folding, row: Row) -> bool:
@@ -94,34 +110,23 @@ def _of_job(expected: ExpectedRows, rows: JobRows) -> Iterator[Difference]:
     yield from row_differences("job", {}, expected.job, rows.job)
 
 
-def _of_trials(folding: Folding, expected: ExpectedRows, rows: JobRows) -> Iterator[Difference]:
-    found = {row["trial_number"]: row for row in rows.trials}
-    for number, row in expected.trials.items():
-        key = {"trial_number": number}
-        if number not in found:
-            yield Difference(table="trial", row=key, column="", log=f"state {row['state']}", found=MISSING)
-            continue
-        yield from row_differences("trial", key, row, found[number])
-    for number in sorted(found.keys() - expected.trials.keys()):
-        if not precedes_log(folding, found[number]):
-            state = f"state {found[number]['state']}"
-            yield Difference(table="trial", row={"trial_number": number}, column="", log=NOTHING, found=state)
+def _pairs(expected: Mapping[_Key, Row], found: Mapping[_Key, Row]) -> Iterator[tuple[_Key, Row | None, Row | None]]:
+    """Each row by the log, and the table's own; one of them may be missing."""
+    keys = dict.fromkeys([*expected, *found])
+    return ((key, expected.get(key), found.get(key)) for key in keys)
 
 
-def _of_profiles(folding: Folding, expected: ExpectedRows, rows: JobRows) -> Iterator[Difference]:
-    found = {(row["batch_size"], row["hardware_key"]): row for row in rows.power_profiles}
-    for place in sorted(found.keys() | expected.power_profiles.keys()):
-        key = {"batch_size": place[0], "hardware_key": place[1]}
-        row, other = expected.power_profiles.get(place), found.get(place)
-        if row is None:
-            if other is not None and not profile_precedes_log(folding, other):
-                yield Difference(
-                    table="power_profile", row=key, column="", log=NOTHING, found=_json(other["measurements"])
-                )
-        elif other is None:
-            yield Difference(table="power_profile", row=key, column="", log=_json(row["measurements"]), found=MISSING)
-        else:
-            yield from row_differences("power_profile", key, row, other)
+def _of_row(table: str, key: Mapping[str, Any], expected: Row | None, found: Row | None) -> Iterator[Difference]:
+    if expected is not None and found is not None:
+        yield from row_differences(table, key, expected, found)
+        return
+    log = NOTHING if expected is None else _gist(expected)
+    yield Difference(table=table, row=key, column="", log=log, found=MISSING if found is None else _gist(found))
+
+
+def _gist(row: Row) -> Any:
+    """A row that only one side has, in a word or two."""
+    return f"state {row['state']}" if "state" in row else _json(row["measurements"])
 
 
 def _of_snapshot(snapshot: InnerSnapshot) -> Iterator[Difference]:

@@ -9,7 +9,7 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.schema.codec import dump, event_from, reply_from
 from bso.schema.envelope import adapter, explain
 from bso.schema.errors import MalformedMessage
-from bso.service.records import LoggedEvent, NewEvent
+from bso.service.records import LoggedEvent
 from bso.service.serialization import row_without_reply
 
 _LARGEST = 2**63 - 1
@@ -82,21 +82,11 @@ def logged_event(line: bytes | str) -> LoggedEvent:
         event=event,
         log_epoch=read.log_epoch,
     )
-    return LoggedEvent(new=_verbatim(read, row_without_reply(recorded)), recorded_at=recorded_at)
-
-
-def _verbatim(read: _Line, row: NewEvent) -> NewEvent:
-    """The row with payload and reply as they came: also with fields that this release does not know."""
-    return NewEvent(
-        job_id=row.job_id,
-        seq=row.seq,
-        type=row.type,
+    # Payload and reply stay as they came: also with fields that this release does not know.
+    verbatim = replace(
+        row_without_reply(recorded),
         payload=dump(read.payload).decode(),
-        trial_number=row.trial_number,
-        epoch=row.epoch,
-        command_id=row.command_id,
-        part=row.part,
-        log_epoch=row.log_epoch,
         reply_type=read.reply_type,
         reply=None if read.reply_type is None else dump(read.reply).decode(),
     )
+    return LoggedEvent(new=verbatim, recorded_at=recorded_at)

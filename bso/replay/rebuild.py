@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from bso.domain.decide import Rules
 from bso.domain.trial import TrialState
-from bso.replay.differences import precedes_log, profile_precedes_log, row_differences
+from bso.replay.differences import precedes_log, profile_precedes_log, profiles_of, row_differences, trials_of
 from bso.replay.expected_rows import ExpectedRows, expected_rows
 from bso.replay.fold import Folding, LogBroken, LogPages, pages_of
 from bso.service.errors import Conflict, StoreLost
@@ -52,48 +51,43 @@ class Rebuilt:
     trials_before_log: int
 
 
+_again = retry(
+    retry=retry_if_exception_type((Conflict, StoreLost)),
+    stop=stop_after_attempt(_ATTEMPTS),
+    wait=wait_random_exponential(multiplier=0.05, max=1.0),
+    reraise=True,
+)
+
+
+@_again
 async def rebuild(store: Rebuildable, job_id: str, *, rules: Rules) -> Rebuilt:
     """Write what differs between a job's tables and its log, in one transaction that holds the job's lock.
 
     Rows that the log should have, and does not have, are deleted. Active trials keep their leases; one without gets
     a new one by ``rules``. A parked job is parked no more. Raises LogBroken, and changes nothing then.
     """
-    async for attempt in _retrying():
-        with attempt:
-            folding = Folding(job_id)
-            await _fold(folding, store)  # most of the log, before others have to wait
-            async with store.locked_job(job_id) as locked:
-                rebuilt = await _rebuilt(locked, folding, rules, added=0)
-            await store.parked_jobs.recover([job_id])
-            return rebuilt
-    raise AssertionError("tenacity returns or raises")
+    folding = Folding(job_id)
+    await _fold(folding, store)  # most of the log, before others have to wait
+    async with store.locked_job(job_id) as locked:
+        rebuilt = await _rebuilt(locked, folding, rules, added=0)
+    await store.parked_jobs.recover([job_id])
+    return rebuilt
 
 
+@_again
 async def bring(log: LogPages, store: Rebuildable, job_id: str, *, rules: Rules) -> Rebuilt:
     """Add what a store's log of a job lacks, and rebuild the job's tables, in one transaction.
 
     Doing so again changes nothing. Added events count as published: they are not published again. Raises LogConflict
     where the store's log holds something else, and LogBroken; nothing of the job was changed then.
     """
-    async for attempt in _retrying():
-        with attempt:
-            async with store.locked_job(job_id) as locked:
-                added = 0
-                async for page in pages_of(log, job_id):
-                    added += await locked.append(page)
-                rebuilt = await _rebuilt(locked, Folding(job_id), rules, added=added)
-            await store.parked_jobs.recover([job_id])
-            return rebuilt
-    raise AssertionError("tenacity returns or raises")
-
-
-def _retrying() -> AsyncRetrying:
-    return AsyncRetrying(
-        retry=retry_if_exception_type((Conflict, StoreLost)),
-        stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_random_exponential(multiplier=0.05, max=1.0),
-        reraise=True,
-    )
+    async with store.locked_job(job_id) as locked:
+        added = 0
+        async for page in pages_of(log, job_id):
+            added += await locked.append(page)
+        rebuilt = await _rebuilt(locked, Folding(job_id), rules, added=added)
+    await store.parked_jobs.recover([job_id])
+    return rebuilt
 
 
 async def _fold(folding: Folding, log: LogPages) -> None:
@@ -119,17 +113,12 @@ async def _rebuilt(locked: LockedJob, folding: Folding, rules: Rules, *, added: 
         trials=len(expected.trials),
         added_events=added,
         changed_rows=changes.count,
-        trials_before_log=max(0, folding.trials_before - _trials_in_log(expected.trials, folding.trials_before)),
+        trials_before_log=max(0, folding.trials_before - sum(one <= folding.trials_before for one in expected.trials)),
     )
 
 
-def _trials_in_log(numbers: Collection[int], before: int) -> int:
-    return sum(number <= before for number in numbers)
-
-
 def _changes(folding: Folding, expected: ExpectedRows, rows: JobRows, now: datetime, rules: Rules) -> RowChanges:
-    trials = {row["trial_number"]: row for row in rows.trials}
-    profiles = {(row["batch_size"], row["hardware_key"]): row for row in rows.power_profiles}
+    trials, profiles = trials_of(rows), profiles_of(rows)
     leased = {
         number: {**row, "lease_expires_at": _lease(row, trials.get(number), now, rules)}
         for number, row in expected.trials.items()
@@ -140,18 +129,15 @@ def _changes(folding: Folding, expected: ExpectedRows, rows: JobRows, now: datet
         power_profiles=[
             row for key, row in expected.power_profiles.items() if _is_changed("power_profile", row, profiles.get(key))
         ],
-        gone_trials=_gone(trials, expected.trials, [*filter(lambda row: precedes_log(folding, row), rows.trials)]),
+        gone_trials=[
+            key for key, row in sorted(trials.items()) if key not in expected.trials and not precedes_log(folding, row)
+        ],
         gone_power_profiles=[
             key
             for key, row in profiles.items()
             if key not in expected.power_profiles and not profile_precedes_log(folding, row)
         ],
     )
-
-
-def _gone(found: Mapping[int, Row], expected: Mapping[int, Row], older: Sequence[Row]) -> list[int]:
-    kept = {row["trial_number"] for row in older} | expected.keys()
-    return sorted(found.keys() - kept)
 
 
 def _changed_job(expected: Row, found: Row | None) -> Row | None:

@@ -8,7 +8,15 @@ from typing import Protocol
 
 from bso.domain.errors import Rejected
 from bso.domain.policies import PolicyMissing
-from bso.replay.differences import Difference, differences, precedes_log, profile_precedes_log, snapshot_differences
+from bso.replay.differences import (
+    Difference,
+    differences,
+    precedes_log,
+    profile_precedes_log,
+    profiles_of,
+    snapshot_differences,
+    trials_of,
+)
 from bso.replay.expected_rows import expected_rows
 from bso.replay.fold import Folding, LogPages, pages_of
 from bso.schema.errors import StateTooNew
@@ -88,43 +96,35 @@ async def verify_against(log: LogPages, tables: Tables, job_id: str) -> JobCheck
 
 async def verify_log(log: LogPages, job_id: str) -> JobCheck:
     """Check that a log can be folded from its beginning, or a snapshot, to its end; compare with no table."""
-    folding = Folding(job_id)
-    try:
-        found = await _fold(folding, log, up_to=None)
-        if not folding.events:
-            return JobCheck(job_id=job_id, events=0, trials=0, problem="the log holds no event of it")
-        folding.require_whole()
-        expected_rows(folding)
-    except (PolicyMissing, Rejected, StateTooNew) as error:
-        return _broken(folding, error)
-    found += snapshot_differences(folding)
-    return JobCheck(job_id=job_id, events=folding.events, trials=len(folding.trials), differences=found)
+    return await _compared(log, None, job_id, up_to=None)
 
 
-async def _compared(log: LogPages, rows: JobRows, job_id: str, *, up_to: int | None) -> JobCheck:
+async def _compared(log: LogPages, rows: JobRows | None, job_id: str, *, up_to: int | None) -> JobCheck:
+    """Fold a log, and compare it with rows, if there are any to compare it with."""
     folding = Folding(job_id)
     try:
         found = await _fold(folding, log, up_to=up_to)
         if not folding.events:
-            return _without_log(rows, job_id)
+            return JobCheck(job_id=job_id, events=0, trials=0, problem=_without_log(rows))
         folding.require_whole()
         expected = expected_rows(folding)
     except (PolicyMissing, Rejected, StateTooNew) as error:
         return _broken(folding, error)
-    older = [row for row in rows.trials if row["trial_number"] not in expected.trials and precedes_log(folding, row)]
-    profiles_before_log = [
-        row
-        for row in rows.power_profiles
-        if (row["batch_size"], row["hardware_key"]) not in expected.power_profiles
-        and profile_precedes_log(folding, row)
+    trials, profiles = ({}, {}) if rows is None else (trials_of(rows), profiles_of(rows))
+    older = [key for key, row in trials.items() if key not in expected.trials and precedes_log(folding, row)]
+    older_profiles = [
+        key
+        for key, row in profiles.items()
+        if key not in expected.power_profiles and profile_precedes_log(folding, row)
     ]
+    compared = snapshot_differences(folding) if rows is None else differences(folding, expected, rows)
     return JobCheck(
         job_id=job_id,
         events=folding.events,
         trials=len(expected.trials),
-        differences=(*found, *differences(folding, expected, rows)),
+        differences=(*found, *compared),
         trials_before_log=len(older),
-        profiles_before_log=len(profiles_before_log),
+        profiles_before_log=len(older_profiles),
     )
 
 
@@ -155,14 +155,14 @@ def _beside_payload(logged: LoggedEvent, expected: object) -> list[Difference]:
     ]
 
 
-def _without_log(rows: JobRows, job_id: str) -> JobCheck:
+def _without_log(rows: JobRows | None) -> str:
+    if rows is None:
+        return "the log holds no event of it"
     if rows.job is None and not rows.trials and not rows.power_profiles:
-        return JobCheck(job_id=job_id, events=0, trials=0, problem="neither the log nor the tables hold anything of it")
+        return "neither the log nor the tables hold anything of it"
     held = [f"{len(rows.trials)} trials", f"{len(rows.power_profiles)} power profiles"]
     held = ["a job", *held] if rows.job is not None else held
-    return JobCheck(
-        job_id=job_id, events=0, trials=0, problem=f"the log holds no event of it, the tables {', '.join(held)}"
-    )
+    return f"the log holds no event of it, the tables {', '.join(held)}"
 
 
 def _broken(folding: Folding, error: Exception) -> JobCheck:

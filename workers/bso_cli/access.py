@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bso.storage.store import SqlStore
 
 R = TypeVar("R", bound="Reply")
+T = TypeVar("T")
 
 CALL_TIMEOUT_S = 15.0
 _SLOW_S = 2.0  # a wait that is longer than this is said
@@ -54,6 +55,16 @@ async def reading(url: str) -> AsyncIterator[SqlStore]:
             yield store
     finally:
         await store.close()
+
+
+def in_store(database: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
+    """Do some work on the open store of a database."""
+
+    async def run() -> T:
+        async with reading(database) as store:
+            return await work(store)
+
+    return asyncio.run(run())
 
 
 @contextmanager

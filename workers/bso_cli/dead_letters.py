@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from bso.domain.quantities import NOTHING
-from bso_cli.options import BrokerOption, JsonOption, operators_broker
+from bso_cli.options import BrokerOption, JsonOption, YesOption, operators_broker
 from bso_cli.refusals import CommandGroup, CommandRefused
 from bso_cli.terminal import HANG, counted, moment, print_answer, print_json, print_notice, print_result
 
@@ -76,7 +76,7 @@ def requeue(
 
 @app.command()
 def purge(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     url: BrokerOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from bso_cli.moments import EXPECTED, moment_from
-from bso_cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, here, known_types
+from bso_cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, YesOption, here, known_types
 from bso_cli.refusals import CommandGroup
 from bso_cli.settings import Places
 from bso_cli.terminal import HANG, counted, moment, print_answer, print_json, print_notice, print_result, styled
@@ -22,7 +21,6 @@ from bso_cli.terminal import HANG, counted, moment, print_answer, print_json, pr
 if TYPE_CHECKING:
     from bso.domain.log import RecordedEvent
     from bso.service.records import StoredEvent
-    from bso.service.retention import Pruned
 
 app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Read the history of jobs, or follow it live.")
 
@@ -103,34 +101,29 @@ def prune(
         Path,
         typer.Option(metavar="FILE", help="Append the events to this file first, as JSON lines.", show_default=False),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Export old events and delete them. What the jobs have learnt stays; replay starts from a snapshot."""
     from bso.service.retention import prune_events
-    from bso_cli.access import reading
+    from bso_cli.access import in_store
     from bso_cli.exports import event_fields, json_writer
 
     database = here(database_url=database_url).database("bso events prune")
     limit = moment_from(before, now=datetime.now(UTC))
     if not yes:
         typer.confirm(f"Export and delete the events before {moment(limit)} UTC?", abort=True, err=True)
+    with export.open("a", encoding="utf-8") as stream:
+        write = json_writer(stream)
 
-    async def run() -> Pruned:
-        with export.open("a", encoding="utf-8") as stream:
-            write = json_writer(stream)
+        def keep(page: Sequence[StoredEvent]) -> None:
+            for stored in page:
+                write(event_fields(stored))
+            stream.flush()
+            os.fsync(stream.fileno())
 
-            def keep(page: Sequence[StoredEvent]) -> None:
-                for stored in page:
-                    write(event_fields(stored))
-                stream.flush()
-                os.fsync(stream.fileno())
-
-            async with reading(database) as store:
-                return await prune_events(store, before=limit, export=keep)
-
-    pruned = asyncio.run(run())
+        pruned = in_store(database, lambda store: prune_events(store, before=limit, export=keep))
     of = f" of {counted(pruned.jobs, 'job')}" if pruned.events else ""
     print_answer(pruned, f"{counted(pruned.events, 'event')}{of} deleted, exported to {export}", as_json=as_json)
 
@@ -147,15 +140,19 @@ async def _from_broker(url: str, job_id: str | None) -> AsyncIterator[RecordedEv
     from bso_broker.rabbit import RabbitBroker
 
     async with RabbitBroker(url) as broker:
-        seen = _Seen()
+        seen: dict[tuple[str, int, int], None] = {}  # the broker delivers at least once
         subscriber = broker.event_subscriber(event_pattern(job_id=job_id))
         await subscriber.start()
         announcement = asyncio.create_task(_announce_when(subscriber.connected))
         try:
             async for event in subscriber:
                 recorded = decode_event(event.body)
-                if seen.is_new(recorded):
+                place = (recorded.job_id, recorded.log_epoch, recorded.seq)
+                if place not in seen:
                     yield recorded
+                seen[place] = None
+                if len(seen) > MOST_SEEN:
+                    del seen[next(iter(seen))]
         finally:
             announcement.cancel()
             await subscriber.close()
@@ -176,23 +173,6 @@ async def _from_database(database: str, job_id: str | None) -> AsyncIterator[Rec
                     yield stored.recorded
             seen = {event_id for event_id in seen if event_id > last - ROOM_BELOW}
             await asyncio.sleep(LOOK_S)
-
-
-class _Seen:
-    """The events that were shown last: the broker delivers at least once."""
-
-    def __init__(self) -> None:
-        self._places: OrderedDict[tuple[str, int, int], None] = OrderedDict()
-
-    def is_new(self, recorded: RecordedEvent) -> bool:
-        """Note an event; whether it was not among the last ones."""
-        place = (recorded.job_id, recorded.log_epoch, recorded.seq)
-        is_new = place not in self._places
-        self._places[place] = None
-        self._places.move_to_end(place)
-        if len(self._places) > MOST_SEEN:
-            self._places.popitem(last=False)
-        return is_new
 
 
 async def _announce_when(connected: asyncio.Event) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,10 +13,10 @@ from bso_cli import jobs_decisions
 from bso_cli import jobs_hindsight as hindsight
 from bso_cli import jobs_listed as listed_jobs
 from bso_cli import jobs_printed as printed
-from bso_cli.access import NothingThere, ask, describe, reading
+from bso_cli.access import NothingThere, ask, describe, in_store, reading
 from bso_cli.jobs_power import profile_tables
 from bso_cli.moments import EXPECTED, moment_from
-from bso_cli.options import DatabaseOption, JobArgument, JsonOption, UrlOption, here
+from bso_cli.options import DatabaseOption, JobArgument, JsonOption, OutputOption, UrlOption, YesOption, here
 from bso_cli.refusals import CommandGroup, CommandRefused
 from bso_cli.settings import Places
 from bso_cli.terminal import (
@@ -132,22 +131,18 @@ def why(
     """
     database = here(database_url=database_url).database("bso jobs why")
 
-    async def read() -> None:
-        async with reading(database) as store:
-            decisions = await jobs_decisions.decisions(store, job_id, trial_number=trial)
-            if not decisions:
-                raise CommandRefused(_nothing_recorded(job_id, trial))
-            known = None if trial is None else await hindsight.known_before(store, job_id, trial)
-        if as_json:
-            print_json(decisions if known is None else {"known": known, "decisions": decisions})
-            return
-        if known is not None:
-            print_block(hindsight.known_table(known))
-            print_result("")
-        for line in jobs_decisions.story(decisions):
-            print_result(styled(line), hang=HANG)
-
-    asyncio.run(read())
+    decisions = in_store(database, lambda store: jobs_decisions.decisions(store, job_id, trial_number=trial))
+    if not decisions:
+        raise CommandRefused(_nothing_recorded(job_id, trial))
+    known = None if trial is None else in_store(database, lambda store: hindsight.known_before(store, job_id, trial))
+    if as_json:
+        print_json(decisions if known is None else {"known": known, "decisions": decisions})
+        return
+    if known is not None:
+        print_block(hindsight.known_table(known))
+        print_result("")
+    for line in jobs_decisions.story(decisions):
+        print_result(styled(line), hang=HANG)
 
 
 @app.command()
@@ -186,22 +181,14 @@ def export(
     format: Annotated[  # noqa: A002  the option's name
         Literal["jsonl", "csv"], typer.Option(help="JSON lines, or comma-separated values with a header.")
     ] = "jsonl",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="[default: standard output]", show_default=False),
-    ] = None,
+    output: OutputOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
     """Export a job's trials, events or power profiles for other programs."""
     from bso_cli.exports import exported
 
     database = here(database_url=database_url).database("bso jobs export")
-
-    async def write() -> int:
-        async with reading(database) as store:
-            return await exported(store, job_id, what=what, form=format, output=output)
-
-    rows = asyncio.run(write())
+    rows = in_store(database, lambda store: exported(store, job_id, what=what, form=format, output=output))
     if not rows and what == "profiles":
         raise CommandRefused(
             f"no power limits were profiled for job {job_id}; `bso jobs list` shows the jobs of this database"
@@ -214,7 +201,7 @@ def export(
 @app.command()
 def delete(
     job_id: JobArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     url: UrlOption = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -242,7 +229,7 @@ def purge(
     before: Annotated[
         str, typer.Option(metavar="WHEN", help=f"Only jobs that were deleted before: {EXPECTED}.")
     ] = "30d",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -253,12 +240,7 @@ def purge(
     limit = moment_from(before, now=datetime.now(UTC))
     if not yes:
         typer.confirm(f"Remove all jobs deleted before {moment(limit)} UTC for good?", abort=True, err=True)
-
-    async def run() -> tuple[str, ...]:
-        async with reading(database) as store:
-            return await purge_jobs(store, deleted_before=limit)
-
-    purged = asyncio.run(run())
+    purged = in_store(database, lambda store: purge_jobs(store, deleted_before=limit))
     print_answer({"purged": purged}, f"{counted(len(purged), 'job')} removed: {listed(purged)}", as_json=as_json)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from bso_cli.options import JsonOption, UrlOption, here
+from bso_cli.options import JsonOption, UrlOption, YesOption, here
 from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandGroup, CommandRefused
 from bso_cli.terminal import HANG, counted, print_answer, print_json, print_notice, print_result
@@ -96,7 +96,7 @@ def flush(
 def drop(
     jobs: JobsArgument = None,
     all_: Annotated[bool, typer.Option("--all", help="Those of all jobs, addresses and logins.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +17,7 @@ from bso_cli.options import JsonOption
 from bso_cli.terminal import onlookers, people, print_block, print_json
 
 if TYPE_CHECKING:
-    from bso_cli.monitoring.gauge import Gauge, Readings
-    from bso_cli.tables import Table
+    from bso_cli.monitoring.gauge import Gauge
     from bso_client.energy.meters import Survey
 
 _STANDARD_ERROR = 2
@@ -58,73 +57,44 @@ def monitor(
 
     A log for later: `bso monitor --json --interval 10 > power.jsonl`
     """
-    from bso_cli.monitoring.gauge import open_gauge
+    from bso_cli.monitoring.gauge import Gauge, open_gauge
+    from bso_cli.monitoring.printed import explained
+    from bso_client import NoMeter
 
     gauge = open_gauge(os.environ)
     if command:
         raise typer.Exit(_measure(command, gauge, as_json=as_json))
-    _watch(_readable(gauge), interval_s=interval, count=count, as_json=as_json)
-
-
-def _readable(gauge: Gauge | Survey) -> Gauge:
-    from bso_cli.monitoring.gauge import Gauge
-    from bso_cli.monitoring.printed import explained
-    from bso_client import NoMeter
-
-    if isinstance(gauge, Gauge):
-        return gauge
-    raise NoMeter(explained(gauge.unreadable))
+    if not isinstance(gauge, Gauge):
+        raise NoMeter(explained(gauge.unreadable))
+    _watch(gauge, interval_s=interval, count=count, as_json=as_json)
 
 
 def _watch(gauge: Gauge, *, interval_s: float, count: int | None, as_json: bool) -> None:
-    with gauge.monitor, contextlib.suppress(KeyboardInterrupt):
-        if as_json:
-            _look_again_and_again(gauge, _print_line, interval_s=interval_s, count=count)
-        elif people().is_terminal:
-            _live(gauge, interval_s=interval_s, count=count)
-        else:
-            _look_again_and_again(gauge, _print_table, interval_s=interval_s, count=count)
-
-
-def _look_again_and_again(
-    gauge: Gauge, show: Callable[[Readings], None], *, interval_s: float, count: int | None
-) -> None:
-    gauge.start()
-    due = time.monotonic()
-    for _ in itertools.count() if count is None else range(count):
-        due += interval_s
-        time.sleep(max(0.0, due - time.monotonic()))
-        show(gauge.look())
-
-
-def _live(gauge: Gauge, *, interval_s: float, count: int | None) -> None:
+    """Print readings, on a terminal each in the place of the one before, until Ctrl-C."""
     from rich.live import Live
 
-    with Live(console=people(), auto_refresh=False) as live:
+    from bso_cli.monitoring import printed
 
-        def show(readings: Readings) -> None:
-            live.update(_table(readings), refresh=True)
-
-        _look_again_and_again(gauge, show, interval_s=interval_s, count=count)
-
-
-def _print_table(readings: Readings) -> None:
-    print_block(_table(readings))
-
-
-def _table(readings: Readings) -> Table:
-    from bso_cli.monitoring.printed import shown
-
-    return shown(readings, f"after {seconds(readings.time_s)}")
-
-
-def _print_line(readings: Readings) -> None:
-    from bso_cli.monitoring.printed import as_json
-
-    print_json(as_json(readings, at=datetime.now(UTC)))
+    is_live = people().is_terminal and not as_json
+    screen = Live(console=people(), auto_refresh=False) if is_live else contextlib.nullcontext()
+    with gauge.monitor, contextlib.suppress(KeyboardInterrupt), screen as live:
+        gauge.start()
+        due = time.monotonic()
+        for _ in itertools.count() if count is None else range(count):
+            due += interval_s
+            time.sleep(max(0.0, due - time.monotonic()))
+            readings = gauge.look()
+            shown = printed.shown(readings, f"after {seconds(readings.time_s)}")
+            if as_json:
+                print_json(printed.as_json(readings, at=datetime.now(UTC)))
+            elif live is not None:
+                live.update(shown, refresh=True)
+            else:
+                print_block(shown)
 
 
 def _measure(command: Sequence[str], gauge: Gauge | Survey, *, as_json: bool) -> int:
+    from bso_cli.monitoring import printed
     from bso_cli.monitoring.gauge import Gauge, Readings
     from bso_cli.programs import Program
 
@@ -138,14 +108,8 @@ def _measure(command: Sequence[str], gauge: Gauge | Survey, *, as_json: bool) ->
         gauge.monitor.close()
     else:
         readings = Readings(time_s=time.monotonic() - began_at, unreadable=gauge.unreadable)
-    _report(readings, code, as_json=as_json)
-    return code
-
-
-def _report(readings: Readings, code: int, *, as_json: bool) -> None:
-    from bso_cli.monitoring import printed
-
     if as_json:
         print_json(printed.as_json(readings, at=datetime.now(UTC), exit_code=code))
     else:
         print_block(printed.summary(readings), on=onlookers())
+    return code

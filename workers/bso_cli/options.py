@@ -51,6 +51,12 @@ TypesOption = Annotated[
     typer.Option("--type", metavar="TYPE", help="Only events of this type, e.g. trial_ended; may be repeated."),
 ]
 
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="[default: standard output]", show_default=False)
+]
+
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job_id.", show_default=False)]
 
 

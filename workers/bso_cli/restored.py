@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,26 +11,15 @@ from rich.text import Text
 
 from bso_cli.access import reading
 from bso_cli.options import DatabaseOption, JsonOption, here
-from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE
 from bso_cli.replaying.sources import job_ids
-from bso_cli.replaying.verifying import print_verdict, verdict_fields
-from bso_cli.terminal import HANG, counted, print_json, print_result
+from bso_cli.replaying.verifying import CheckedJobs, checked_by, print_verdict, verdict_fields
+from bso_cli.terminal import HANG, print_json, print_result
 
 if TYPE_CHECKING:
     from bso.replay.verification import JobCheck
-    from bso.storage.store import SqlStore
 
 _MOST = 5  # differences printed of a job; `bso replay verify` prints more
-
-
-@dataclass(slots=True, kw_only=True)
-class _Checked:
-    """What came of comparing the log with the tables."""
-
-    jobs: int = 0
-    events: int = 0
-    unsound: list[JobCheck] = field(default_factory=list)
 
 
 def restored(
@@ -59,12 +47,14 @@ def restored(
 
 
 async def _restored(database_url: str | None, *, is_checked: bool, as_json: bool) -> bool:
+    from bso.replay.verification import verify
     from bso.service.readiness import require_schema
 
     async with reading(here(database_url=database_url).database("bso restored")) as store:
         await require_schema(store)
         await store.log_epochs.look(lambda _: "it is being checked")
-        checked = await _compared(store) if is_checked else _Checked()
+        verdicts = (await verify(store, job_id) async for job_id in job_ids(store, None))
+        checked = await checked_by(verdicts) if is_checked else CheckedJobs()
         if not as_json:
             _print(checked, is_checked=is_checked)
         begun = None if checked.unsound else await store.log_epochs.begin()
@@ -77,25 +67,11 @@ async def _restored(database_url: str | None, *, is_checked: bool, as_json: bool
     return begun is not None
 
 
-async def _compared(store: SqlStore) -> _Checked:
-    from bso.replay.verification import verify
-
-    checked = _Checked()
-    with counting("comparing", "events") as counter:
-        async for job_id in job_ids(store, None):
-            verdict = await verify(store, job_id)
-            counter(verdict.events)
-            checked.jobs, checked.events = checked.jobs + 1, checked.events + verdict.events
-            if not verdict.is_sound:
-                checked.unsound.append(verdict)
-    return checked
-
-
-def _print(checked: _Checked, *, is_checked: bool) -> None:
+def _print(checked: CheckedJobs, *, is_checked: bool) -> None:
     for verdict in checked.unsound:
         print_verdict(verdict, _MOST)
         print_result(Text(f"  → {_remedy(verdict)}"), hang=HANG)
-    compared = f"{counted(checked.jobs, 'job')} with {counted(checked.events, 'event')} compared with the tables"
+    compared = f"{checked.words} compared with the tables"
     if checked.unsound:
         print_result(
             f"{compared}: {len(checked.unsound)} of them not sound. Workers stay stopped: repair these jobs, and run "

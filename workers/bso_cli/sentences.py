@@ -36,65 +36,34 @@ def sentence(event: Event) -> str:
     """What happened, in one line."""
     match event:
         case TrialStarted() | EpochReported() | TrialSuspended() | TrialResumed():
-            return _of_trial(event)
+            return f"trial {event.trial_number}{_lived(event)}"
         case TrialEnded() | LateResult() | StopAcknowledged() | StopWithdrawn():
-            return _of_end(event)
-        case RecurrenceOpened() | RecurrenceEnded():
-            return _of_recurrence(event)
-        case JobRegistered() | JobRespecified() | JobDeleted() | JobSnapshotted():
+            return f"trial {event.trial_number} {_ended(event)}"
+        case RecurrenceOpened() | RecurrenceEnded() | JobRegistered() | JobRespecified() | JobDeleted():
             return _of_job(event)
-        case ChangePoint() | AttentionNeeded() | BatchSizeAllowed() | PowerProfiled():
-            return _of_knowledge(event)
+        case JobSnapshotted():
+            return "everything before this was exported and removed"
+        case ChangePoint():
+            risen = "risen" if event.cost >= event.old_reference else "fallen"
+            costs = f"from {joules(event.old_reference)} to {joules(event.cost)}"
+            return f"costs have {risen} {costs} with trial {event.trial_number}: costs are learnt anew"
+        case AttentionNeeded():
+            return f"somebody should look at this job: {event.reason}"
+        case BatchSizeAllowed():
+            return f"batch size {event.batch_size} may be tried again"
+        case PowerProfiled():
+            return f"batch size {event.batch_size} was measured under {len(event.measurements)} power limits"
         case _:  # an event of a policy's own
             return event.sentence
 
 
-def _of_trial(
-    event: TrialStarted | EpochReported | TrialSuspended | TrialResumed,
-) -> str:
-    trial = f"trial {event.trial_number}"
-    match event:
-        case TrialStarted():
-            bound = "" if event.bound is None else f"; it is stopped above {joules(event.bound)}"
-            is_assumed = event.hardware.energy_method is EnergyMethod.ASSUMED
-            assumed = ENERGY_ASSUMED if is_assumed else ""
-            return f"{trial} began with batch size {event.batch_size}{_rate(event)}: {event.reason}{bound}{assumed}"
-        case EpochReported():
-            return (
-                f"{trial}, epoch {number(event.epoch)}: metric {number(event.metric)}, cost {joules(event.cost)} "
-                f"after {seconds(event.time_s)}{'; power limits were profiled' if event.is_profiling else ''}"
-            )
-        case TrialSuspended():
-            return f"{trial} sent nothing for a whole lease: suspended until it reports again"
-        case TrialResumed():
-            return f"{trial} reported again"
-
-
-def _of_end(event: TrialEnded | LateResult | StopAcknowledged | StopWithdrawn) -> str:
-    trial = f"trial {event.trial_number}"
-    match event:
-        case TrialEnded():
-            return f"{trial} ended as {_words(event.outcome.value)}: {event.reason} (cost {joules(event.cost)})"
-        case LateResult():
-            had_ended = "was given up" if event.recorded_outcome in (None, Outcome.INTERRUPTED) else "was stopped"
-            return f"{trial} {had_ended}, but went on and ended as {_words(event.outcome.value)}: {event.reason}"
-        case StopAcknowledged():
-            return f"{trial} knows that it was stopped"
-        case StopWithdrawn():
-            return f"{trial} did not receive its stop, and went on: the stop is withdrawn"
-
-
-def _of_recurrence(event: RecurrenceOpened | RecurrenceEnded) -> str:
+def _of_job(event: RecurrenceOpened | RecurrenceEnded | JobRegistered | JobRespecified | JobDeleted) -> str:
     match event:
         case RecurrenceOpened():
             return f"recurrence {event.recurrence_number} ({event.recurrence_id}) opened: a model is due"
         case RecurrenceEnded():
             which = f"with the model of trial {event.trial_number}" if event.has_model else "without a model"
             return f"recurrence {event.recurrence_id} ended {which}: {event.reason}"
-
-
-def _of_job(event: JobRegistered | JobRespecified | JobDeleted | JobSnapshotted) -> str:
-    match event:
         case JobRegistered():
             return f"the job was registered: {described(event.spec)}{_inherited(event)}"
         case JobRespecified():
@@ -102,8 +71,36 @@ def _of_job(event: JobRegistered | JobRespecified | JobDeleted | JobSnapshotted)
             return f"{changed}: {described(event.spec)}{_inherited(event)}"
         case JobDeleted():
             return "the job was deleted"
-        case JobSnapshotted():
-            return "everything before this was exported and removed"
+
+
+def _lived(event: TrialStarted | EpochReported | TrialSuspended | TrialResumed) -> str:
+    match event:
+        case TrialStarted():
+            bound = "" if event.bound is None else f"; it is stopped above {joules(event.bound)}"
+            assumed = ENERGY_ASSUMED if event.hardware.energy_method is EnergyMethod.ASSUMED else ""
+            return f" began with batch size {event.batch_size}{_rate(event)}: {event.reason}{bound}{assumed}"
+        case EpochReported():
+            return (
+                f", epoch {number(event.epoch)}: metric {number(event.metric)}, cost {joules(event.cost)} "
+                f"after {seconds(event.time_s)}{'; power limits were profiled' if event.is_profiling else ''}"
+            )
+        case TrialSuspended():
+            return " sent nothing for a whole lease: suspended until it reports again"
+        case TrialResumed():
+            return " reported again"
+
+
+def _ended(event: TrialEnded | LateResult | StopAcknowledged | StopWithdrawn) -> str:
+    match event:
+        case TrialEnded():
+            return f"ended as {_words(event.outcome.value)}: {event.reason} (cost {joules(event.cost)})"
+        case LateResult():
+            had_ended = "was given up" if event.recorded_outcome in (None, Outcome.INTERRUPTED) else "was stopped"
+            return f"{had_ended}, but went on and ended as {_words(event.outcome.value)}: {event.reason}"
+        case StopAcknowledged():
+            return "knows that it was stopped"
+        case StopWithdrawn():
+            return "did not receive its stop, and went on: the stop is withdrawn"
 
 
 def _inherited(event: JobRegistered | JobRespecified) -> str:
@@ -111,24 +108,6 @@ def _inherited(event: JobRegistered | JobRespecified) -> str:
         return ""
     sizes, source = event.inherited.batch_sizes, event.inherited.source
     return f"; what is known of batch sizes {listed(sizes)} is inherited from {source}" if sizes else ""
-
-
-def _of_knowledge(
-    event: ChangePoint | AttentionNeeded | BatchSizeAllowed | PowerProfiled,
-) -> str:
-    match event:
-        case ChangePoint():
-            risen = "risen" if event.cost >= event.old_reference else "fallen"
-            return (
-                f"costs have {risen} from {joules(event.old_reference)} to {joules(event.cost)} with trial "
-                f"{event.trial_number}: costs are learnt anew"
-            )
-        case AttentionNeeded():
-            return f"somebody should look at this job: {event.reason}"
-        case BatchSizeAllowed():
-            return f"batch size {event.batch_size} may be tried again"
-        case PowerProfiled():
-            return f"batch size {event.batch_size} was measured under {len(event.measurements)} power limits"
 
 
 def _rate(event: TrialStarted) -> str:

@@ -93,25 +93,22 @@ def _draw_beliefs(axes: Any, summary: DemoSummary) -> None:
     seen = [trial for trial in summary.trials if trial.outcome is Outcome.CONVERGED]
     sizes, costs = [trial.batch_size for trial in seen], [trial.cost for trial in seen]
     axes.scatter(sizes, costs, color="#e0a458", s=18, alpha=0.8, label="cost of a converged trial", zorder=1)
-    for one in summary.kind.arms:
-        if one.posterior_mean is None or one.posterior_std is None:
-            continue
-        is_best = one.batch_size == summary.kind.best_batch_size
-        others = _QUIET if one.status in _OUT else _ACCENT
-        axes.errorbar(
-            one.batch_size,
-            one.posterior_mean,
-            yerr=[[min(2 * one.posterior_std, one.posterior_mean * _DEEPEST)], [2 * one.posterior_std]],
-            fmt="o",
-            color="#2a9d5c" if is_best else others,
-            capsize=5,
-            markersize=8 if is_best else 6,
-            label="best batch size" if is_best else None,
-            zorder=2,
-        )
-    axes.errorbar([], [], yerr=[], fmt="o", color=_ACCENT, capsize=5, label="expected next ± 2 std")
-    if any(one.status in _OUT for one in summary.kind.arms):
-        axes.errorbar([], [], yerr=[], fmt="o", color=_QUIET, capsize=5, label="the same, but left out")
+    best = summary.kind.best_batch_size
+    for label, colour, arms in (
+        ("best batch size", "#2a9d5c", [one for one in summary.kind.arms if one.batch_size == best]),
+        ("expected next ± 2 std", _ACCENT, [one for one in summary.kind.arms if one.status not in _OUT]),
+        ("the same, but left out", _QUIET, [one for one in summary.kind.arms if one.status in _OUT]),
+    ):
+        known = [
+            (one.batch_size, one.posterior_mean, 2 * one.posterior_std)
+            for one in arms
+            if one.posterior_mean is not None and one.posterior_std is not None
+            if colour != _ACCENT or one.batch_size != best
+        ]
+        if known:
+            below = [min(half, mean * _DEEPEST) for _, mean, half in known]
+            x, y, above = zip(*known, strict=True)
+            axes.errorbar(x, y, yerr=[below, above], fmt="o", color=colour, capsize=5, label=label, zorder=2)
     _batch_size_axis(axes.xaxis, axes.set_xscale, summary)
     axes.set(xlabel="batch size", ylabel=_COST)
     _cost_axis(axes)

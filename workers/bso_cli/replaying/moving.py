@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from bso.domain.errors import Misconfigured, Rejected
 from bso_cli.access import NothingThere, reading
-from bso_cli.options import DatabaseOption, JsonOption, here
+from bso_cli.options import DatabaseOption, JsonOption, OutputOption, YesOption, here
 from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandRefused
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, JobsArgument, job_ids, log_of, staged
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 def export(
     jobs: JobsArgument = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="[default: standard output]", show_default=False),
-    ] = None,
+    output: OutputOption = None,
     source: FromOption = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -113,7 +110,7 @@ def rebuild(
         str | None,
         typer.Option("--to", metavar="URL", help="Copy log and tables into this database instead.", show_default=False),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,22 +61,48 @@ async def _verify(
     most: int,
     as_json: bool,
 ) -> bool:
-    checked = unsound = events = 0
-    with counting("comparing", "events") as counter:
-        async for verdict in _verdicts(jobs, source, database_url, log_only=log_only):
-            counter(verdict.events)
-            checked, events, unsound = checked + 1, events + verdict.events, unsound + (not verdict.is_sound)
-            if as_json:
-                print_json(verdict_fields(verdict))
-            elif not verdict.is_sound or jobs:
-                print_verdict(verdict, most)
-    if source is not None and not checked:
+    def show(verdict: JobCheck) -> None:
+        if as_json:
+            print_json(verdict_fields(verdict))
+        elif not verdict.is_sound or jobs:
+            print_verdict(verdict, most)
+
+    checked = await checked_by(_verdicts(jobs, source, database_url, log_only=log_only), show)
+    if source is not None and not checked.jobs:
         raise CommandRefused(f"{source} holds no event: there is nothing to check")
     if not as_json:
         with_what = "checked" if log_only else "compared with the tables"
-        result = f"{unsound} of them not sound" if unsound else "no differences"
-        print_result(f"{counted(checked, 'job')} with {counted(events, 'event')} {with_what}: {result}")
-    return not unsound
+        result = f"{len(checked.unsound)} of them not sound" if checked.unsound else "no differences"
+        print_result(f"{checked.words} {with_what}: {result}")
+    return not checked.unsound
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckedJobs:
+    """What came of checking the logs of jobs."""
+
+    jobs: int = 0
+    events: int = 0
+    unsound: list[JobCheck] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """What was checked."""
+        return f"{counted(self.jobs, 'job')} with {counted(self.events, 'event')}"
+
+
+async def checked_by(
+    verdicts: AsyncIterator[JobCheck], show: Callable[[JobCheck], None] = lambda _: None
+) -> CheckedJobs:
+    """Count verdicts as they come."""
+    checked = CheckedJobs()
+    with counting("comparing", "events") as counter:
+        async for verdict in verdicts:
+            counter(verdict.events)
+            checked.jobs, checked.events = checked.jobs + 1, checked.events + verdict.events
+            checked.unsound += [] if verdict.is_sound else [verdict]
+            show(verdict)
+    return checked
 
 
 async def _verdicts(
