@@ -22,7 +22,7 @@ from rich.text import Text
 from bso.domain.quantities import NOTHING, figure
 
 _WIDER_THAN_ANY = 100_000
-_WORD = re.compile(r"\s*(?:\d\S* (?=(?:[pnµmkMGT]?[JWs]|d|h|min|x)\b))*\S+\s*")
+_WORD = re.compile(r"\s*(?:\d\S* (?=(?:[pnµmkMGT]?[JWs]|d|h|min|x)(?:[\s,.;:)]|$)))*\S+\s*")
 HANG = 4
 """By how many columns all lines but the first of a list's item are indented."""
 

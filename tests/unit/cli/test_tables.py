@@ -52,6 +52,11 @@ def test_no_line_is_too_long_and_every_word_stands_whole(
         assert {word.strip(":;") for cell in kept for word in cell.split()} <= shown
 
 
+def test_only_a_whole_word_is_a_unit() -> None:
+    made = two_columns(("a", "14x h/aaaaaaaaaaa"))
+    assert max(map(len, printed(made, width=20))) <= 20
+
+
 @given(cells=st.tuples(CELLS, CELLS, QUANTITIES), width=st.integers(min_value=20, max_value=120))
 def test_a_number_in_a_cell_stays_with_its_unit(cells: tuple[str, str, str], width: int) -> None:
     made = Table("", "first", "second", "third one", flexible=("first", "third one"))
