@@ -21,8 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from filelock import lock_descriptor, unlock_descriptor
-
 from bso_client.energy.nvml import Nvml, NvmlError
 
 _STDIN, _STDERR = 0, 2
@@ -68,6 +66,8 @@ class LockFile:
         self.close()
 
     def _take(self) -> None:
+        from filelock import lock_descriptor  # imported where limits are set: most trainings set none
+
         if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
             raise OSError(f"the lock {self.descriptor} is no plain file")
         if not lock_descriptor(self.descriptor, blocking=False):
@@ -104,7 +104,7 @@ class LockFile:
 
     def release(self) -> None:
         """Let others take it, also where the guard or forked children still have the file open."""
-        unlock_descriptor(self.descriptor)
+        _unlock(self.descriptor)
 
     def close(self) -> None:
         """Let go of the file, and of the lock unless others hold it, too."""
@@ -143,5 +143,11 @@ def _restored(uuid: str, descriptor: int, limit_w: float) -> int:
             os.write(_STDERR, f"bso: a power limit could not be restored: {error}\n".encode())
         return 1
     finally:
-        unlock_descriptor(descriptor)
+        _unlock(descriptor)
     return 0
+
+
+def _unlock(descriptor: int) -> None:
+    from filelock import unlock_descriptor
+
+    unlock_descriptor(descriptor)
