@@ -120,7 +120,10 @@ class _RpcSession(BrokerSession):
         except BaseException as error:
             if not is_lost(error):
                 raise
-            raise ConnectionLost("the connection broke before the command was sent") from explain(error)
+            lost = explain(error)
+            if isinstance(lost, ConnectionLost):
+                self.fail(lost)  # else the next attempt would be on this session again
+            raise lost from error
         return confirmation
 
     async def _on_reply(self, message: AbstractIncomingMessage) -> None:
