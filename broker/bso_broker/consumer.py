@@ -72,6 +72,7 @@ class CommandConsumer:
 
     def _observe(self) -> None:
         session = self._link.current
+        self._arrived.set()  # commands may have come while the session was being opened
         obstacle = session.obstacle if session is not None else self._link.last_error or "connecting"
         ready = self._halt is None and obstacle is None
         reason = self._halt or str(obstacle or "consuming")

@@ -16,11 +16,11 @@ from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_broker.connection import BrokerAddress, Connection, is_lost
 from bso_broker.declaration import declare_if_allowed, depth_of
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
+from bso_broker.frames import Arrived, Tap, discarded_bytes
 from bso_broker.messages import Delivery
 from bso_broker.parked_commands import parked_for_s
 from bso_broker.session import BrokerSession
 from bso_broker.topology import COMMAND_QUEUE
-from bso_broker.underlay import discarded_bytes, is_mended
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,8 @@ class ConsumerSession(BrokerSession):
 
     async def _subscribe(self, channel: aiormq.Channel) -> None:
         self._channel = channel
-        self._consumer_tag = (await channel.basic_consume(COMMAND_QUEUE, self._on_message)).consumer_tag
+        self._connection.sockets.tap(channel, Tap(on_delivery=self._on_delivery))
+        self._consumer_tag = (await channel.basic_consume(COMMAND_QUEUE, _not_tapped)).consumer_tag
 
     async def _keep_up(self, *, may_declare: bool) -> None:
         while not self.lost.is_set():
@@ -105,7 +106,6 @@ class ConsumerSession(BrokerSession):
             try:
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                     await old.basic_cancel(self._consumer_tag)
-                    await asyncio.sleep(0)  # what came just before the answer is on its way through aiormq's tasks
                     if self._unsettled:
                         await self._subscribe(old)
                         return
@@ -126,8 +126,8 @@ class ConsumerSession(BrokerSession):
                 logger.warning("the broker lacks what is needed: %s", obstacle, extra={"action": "topology_differs"})
             await self._announce()
 
-    async def _on_message(self, message: DeliveredMessage) -> None:
-        delivery = _delivery(message, session=self.number, believed=self._believed)
+    def _on_delivery(self, arrived: Arrived) -> None:
+        delivery = _delivery(arrived, session=self.number, believed=self._believed)
         self._has_come = True
         self._unsettled[delivery.tag] = None
         self._arrived.append(delivery)
@@ -178,7 +178,6 @@ class ConsumerSession(BrokerSession):
             if self._consumer_tag is not None:
                 await self._channel.basic_cancel(self._consumer_tag, timeout=_ANSWER_TIMEOUT_S)
                 self._consumer_tag = None
-        await asyncio.sleep(0)  # what came just before the answer is still on its way through aiormq's tasks
         untaken = [delivery.tag for delivery in self._arrived]
         self._arrived.clear()
         await self.requeue(untaken)
@@ -207,24 +206,28 @@ class ConsumerSession(BrokerSession):
         self._wake()
 
 
-def _delivery(message: DeliveredMessage, *, session: int, believed: Container[str]) -> Delivery:
-    properties = message.header.properties
+async def _not_tapped(message: DeliveredMessage) -> None:
+    raise AssertionError(f"expected delivery {message.delivery_tag} to be taken before aiormq")
+
+
+def _delivery(arrived: Arrived, *, session: int, believed: Container[str]) -> Delivery:
+    properties = arrived.properties
     headers = properties.headers or {}
     count = headers.get("x-delivery-count")
-    discarded = discarded_bytes(message.body)
+    discarded = discarded_bytes(arrived.body)
     return Delivery(
-        body=b"" if discarded else message.body,
+        body=b"" if discarded else arrived.body,
         message_id=properties.message_id,
         reply_to=properties.reply_to,
         correlation_id=properties.correlation_id,
         user_id=properties.user_id,
         headers=headers,
         parked_s=parked_for_s(properties.user_id, headers, believed=believed),
-        exchange=getattr(message.delivery, "exchange", None) or "",
-        is_damaged=is_mended(message.header),
+        exchange=arrived.exchange,
+        is_damaged=arrived.is_mended,
         discarded_bytes=discarded,
-        redelivered=bool(message.redelivered),
-        delivery_count=count if isinstance(count, int) else int(bool(message.redelivered)),
+        redelivered=arrived.redelivered,
+        delivery_count=count if isinstance(count, int) else int(arrived.redelivered),
         session=session,
-        tag=message.delivery_tag or 0,
+        tag=arrived.tag,
     )

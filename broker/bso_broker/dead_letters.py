@@ -16,10 +16,11 @@ from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_broker.connection import BrokerAddress, Connection, connect, explain, is_lost, publish
 from bso_broker.declaration import depth_of
 from bso_broker.errors import BrokerClosed, BrokerUnreachable
+from bso_broker.frames import discarded_bytes
 from bso_broker.messages import DeadLetter, Delivery, Headers, QueueCounts
 from bso_broker.publisher import PERSISTENT, PublishingLink, field_table
 from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EXPIRED
-from bso_broker.underlay import Outgoing, discarded_bytes, open_channel, underlay_channel_of
+from bso_broker.underlay import Outgoing, open_channel, underlay_channel_of
 
 REASON_HEADER = "bso-reason"
 SENDER_HEADER = "bso-original-user"

@@ -27,11 +27,12 @@ from bso_broker.errors import (
     PublishFailed,
     TopologyMissing,
 )
+from bso_broker.frames import discarded_bytes
 from bso_broker.messages import check_size
 from bso_broker.publisher import PERSISTENT
 from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import COMMAND_KEY, COMMANDS
-from bso_broker.underlay import Outgoing, discarded_bytes, publish_burst
+from bso_broker.underlay import Outgoing, publish_burst
 
 logger = logging.getLogger(__name__)
 

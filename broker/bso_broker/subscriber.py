@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from bso_broker.addresses import event_pattern, new_event_queue
 from bso_broker.connection import BrokerAddress, is_lost
+from bso_broker.frames import discarded_bytes
 from bso_broker.messages import Event
 from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import EVENTS
-from bso_broker.underlay import discarded_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from typing_extensions import override
 from yarl import URL
 
 from bso_broker.connection import is_lost
+from bso_broker.frames import FrameReader
 from bso_broker.underlay import (
-    FrameReader,
     RobustConnection,
     open_channel,
     open_fast_channel,
@@ -116,6 +116,7 @@ async def test_what_waits_on_a_connection_that_ends_without_a_cause_is_lost(
         ("lock", "two bursts of events could be counted in another order than they are written"),
         ("number", "bursts cannot name their channel"),
         ("write_queue", "bursts cannot be written"),
+        ("is_closed", "bursts are written to a channel that is gone"),
         ("max_content_size", "large events cannot be split into frames"),
         ("publisher_confirms", "bursts do not know whether confirmations come"),
         ("delivery_tag", "confirmations of events are given to others"),
@@ -139,11 +140,9 @@ def test_the_frame_buffer_can_be_chosen() -> None:
     )
 
 
-def test_several_frames_are_marshalled_as_one() -> None:
-    two = [Basic.Publish(exchange="a"), Basic.Publish(exchange="b")]
-    together = ChannelFrame.marshall(channel_number=3, frames=two).payload
-    assert together == b"".join(frames.marshal(one, 3) for one in two), (
-        "ChannelFrame.marshall does something else: bursts are not what they should be"
+def test_frames_can_be_handed_to_the_writer_as_bytes() -> None:
+    assert ChannelFrame(payload=b"bytes", should_close=False).payload == b"bytes", (
+        "aiormq's writer takes something else: nothing can be published in bursts"
     )
 
 
