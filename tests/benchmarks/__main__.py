@@ -2,9 +2,11 @@
 
 import argparse
 import importlib
+import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.benchmarks import machine
 from tests.benchmarks.figures import Figure
@@ -16,7 +18,7 @@ BENCHMARKS = {
     "simulator": "simulated trials, by policy",
     "policies": "regret by policy, on measured and on made problems: min and max are a 95 % interval",
     "engine": "one transaction per batch, against the bare driver and against fsync",
-    "rpc": "a command through RabbitMQ, a worker and MariaDB, against an echo",
+    "rpc": "a report through RabbitMQ, workers and MariaDB, beside Zeus' server, an echo, and a bare transaction",
     "workers": "one, two and three workers under the same load",
     "client": "what a training pays for an evaluation, and for the import",
     "epochs": "what a training loop pays per epoch, against the same loop without the client",
@@ -38,7 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not options.json:
                 sys.stdout.write(f"\n{name}: {BENCHMARKS[name]}\n\n{table_of(found)}\n\n")
                 sys.stdout.flush()
+        rows = laboratory.rows
     about = machine.description()
+    if rows:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps({"machine": about, "rows": rows}, indent=2) + "\n")
+        _say(f"wrote {options.out}")
     if options.json:
         sys.stdout.write(json_of(figures, about) + "\n")
     else:
@@ -58,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help="run this one; repeatable")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/bench.json"), help="where the rows of rpc go (build/bench.json)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, with every single value")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: shows that they run, not how fast")
     return parser

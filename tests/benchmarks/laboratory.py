@@ -10,9 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from sqlalchemy import make_url
+
 from bso_migrations import upgrade
+from tests.benchmarks.zeus import peer as zeus
 from tests.integration.workers.processes import WorkerProcess
 from tools.private_servers import MariaDB, PrivateServer, RabbitMQ
+from tools.private_servers.ports import ClaimedPorts
 
 T = TypeVar("T")
 
@@ -41,6 +45,8 @@ class Laboratory:
         self.say = say
         self._stack = ExitStack()
         self._started = 0
+        self.rows: list[dict[str, Any]] = []
+        """What has been measured of whole paths, for build/bench.json."""
 
     def __enter__(self) -> Self:
         self._stack.__enter__()
@@ -83,6 +89,18 @@ class Laboratory:
         program = WorkerProcess(self._new_log(), environ, program=("-m", module))
         self._stack.callback(program.stop)
         return program.started()
+
+    def start_zeus(self) -> tuple[WorkerProcess, int]:
+        """Zeus' server on a database of its own, and its port. Raises SubprocessError, OSError without its packages."""
+        interpreter = str(zeus.python().absolute())
+        url = make_url(self.mariadb.create_database()).set(drivername="mysql+aiomysql")
+        environ = {"ZEUS_BSO_DATABASE_URL": url.render_as_string(hide_password=False), "PYTHONPATH": ""}
+        with ClaimedPorts(1) as ports:
+            port = ports.numbers[0]
+            program = (str(Path(zeus.__file__).with_name("server.py")), str(port))
+            server = WorkerProcess(self._new_log(), environ, program=program, interpreter=interpreter)
+            self._stack.callback(server.stop)
+            return server.started(), port
 
     def _start_worker(self, amqp_url: str, database_url: str) -> WorkerProcess:
         environ = {

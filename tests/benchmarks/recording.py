@@ -11,13 +11,14 @@ import asyncmy
 from sqlalchemy import Connection, event, make_url
 
 from bso.storage import SqlStore
+from bso.storage.mysql import Requests
 
 TABLES = ("job", "trial", "event", "power_profile", "bso_log_epoch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement as it went to the driver; "COMMIT" where the transaction was committed."""
+    """One statement as it went to the driver, or several at once; "COMMIT" where SQLAlchemy has committed."""
 
     text: str
     parameters: Any = ()
@@ -41,11 +42,17 @@ def recorded(store: SqlStore) -> Iterator[list[Statement]]:
     def committed(_connection: Connection) -> None:
         statements.append(COMMIT)
 
+    async def sent(requests: Requests, texts: Sequence[str]) -> list[Sequence[Sequence[Any]]]:
+        statements.append(Statement(text=";".join(texts)))
+        return await send(requests, texts)
+
     event.listen(engine, "before_cursor_execute", executed)
     event.listen(engine, "commit", committed)
+    send, Requests.send = Requests.send, sent  # type: ignore[assignment, method-assign]
     try:
         yield statements
     finally:
+        Requests.send = send  # type: ignore[method-assign]
         event.remove(engine, "before_cursor_execute", executed)
         event.remove(engine, "commit", committed)
 
@@ -81,9 +88,11 @@ class BareMariaDB:
         elif statement.is_many:
             await self._cursor.executemany(statement.text, statement.parameters)
         else:
-            await self._cursor.execute(statement.text, statement.parameters)
-            if self._cursor.description:
+            await self._cursor.execute(statement.text, statement.parameters or None)
+            while True:
                 await self._cursor.fetchall()
+                if not await self._cursor.nextset():
+                    break
 
 
 class BareSQLite:

@@ -19,12 +19,19 @@ MODULE = ("-m", "bso_workers")
 class WorkerProcess:
     """One worker process; its log lies in a file."""
 
-    def __init__(self, log: Path, environ: Mapping[str, str], *, program: Sequence[str] = MODULE) -> None:
+    def __init__(
+        self,
+        log: Path,
+        environ: Mapping[str, str],
+        *,
+        program: Sequence[str] = MODULE,
+        interpreter: str = sys.executable,
+    ) -> None:
         self.log = log
         inherited = {name: text for name, text in os.environ.items() if not name.startswith("BSO_")}
         with log.open("wb") as stream:
             self.process = subprocess.Popen(  # the test's cleaning ends it
-                [sys.executable, *program], stdout=stream, stderr=stream, env={**inherited, **environ}
+                [interpreter, *program], stdout=stream, stderr=stream, env={**inherited, **environ}
             )
 
     def lines(self, action: str | None = None) -> list[dict[str, Any]]:
