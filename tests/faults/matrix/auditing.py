@@ -272,14 +272,12 @@ def _compare(stage: Stage, training: Training, fact: dict[str, object], log: _Lo
 
 def _began_since(stage: Stage, training: Training, ended: dict[str, object]) -> bool:
     """Whether a trial began after a backup was restored: another one may have had its number before."""
-    return any(
-        fact["did"] == "evaluated"
-        and fact["trial_number"] == ended["trial_number"]
-        and fact["epoch"] == 1
-        and isinstance(fact["at_s"], float)
-        and fact["at_s"] > stage.forgotten_until_s
-        for fact in training.facts
-    )
+    began_at_s = [
+        float(str(fact["at_s"]))
+        for fact in training.facts[: training.facts.index(ended)]
+        if fact["did"] == "evaluated" and fact["trial_number"] == ended["trial_number"] and fact["epoch"] == 1
+    ]
+    return bool(began_at_s) and began_at_s[-1] > stage.forgotten_until_s
 
 
 async def _tables(stage: Stage, result: Result) -> None:

@@ -39,19 +39,23 @@ async def workers_killed(stage: Stage) -> None:
 
 @scenario("workers killed at a chosen line: before and after the commit, after the reply, after parking")
 async def workers_killed_at_a_line(stage: Stage) -> None:
-    await stage.begin(lanes=4)  # some of them are about to report, which is what is parked
+    await stage.begin(lanes=4)
     async with stage.fault():
         for moment in ("before_commit", "after_commit", "after_reply"):
-            await _doom(stage, moment)
-        async with stage.store.unit_of_work() as foreign:
-            await foreign.lock([stage.harmed], creating=())
-            await _doom(stage, "after_parking")
+            doomed = _doomed(stage, moment)
+            await asyncio.to_thread(doomed.wait)
+        doomed = _doomed(stage, "after_parking")
+        while doomed.process.poll() is None:  # a report is parked, and there may be none under way
+            async with stage.store.unit_of_work() as foreign:
+                await foreign.lock([stage.harmed], creating=())
+                await stage.pause(8.0)
+            await stage.progress(20)
 
 
-async def _doom(stage: Stage, moment: str) -> None:
+def _doomed(stage: Stage, moment: str) -> WorkerProcess:
     doomed = stage.worker(program=(CRASHING, moment))
     stage.ended_on_purpose.append(doomed)
-    await asyncio.to_thread(doomed.wait)
+    return doomed
 
 
 @scenario("all workers away for 15 s", strikes_for_s=14.0)
