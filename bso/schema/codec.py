@@ -56,7 +56,12 @@ def dump(value: object) -> bytes:
 
 def wire_name(message_type: type) -> str:
     """The name of a message class: ``BeginTrial`` is ``begin_trial``."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", message_type.__name__).lower()
+    return _snake_case(message_type.__name__)
+
+
+@cache
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 COMMANDS: dict[str, type] = {wire_name(member): member for member in get_args(Command)}

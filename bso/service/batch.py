@@ -17,13 +17,13 @@ from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.policies import PolicyMissing
 from bso.service.answers import Answer, Undecided, poisoned, recalled, repeated
-from bso.service.errors import OutOfTime, Unstorable
+from bso.service.errors import EventIdsReused, OutOfTime, Unstorable
 from bso.service.log_epochs import LogWatch
 from bso.service.ports import Decide, UnitOfWork
 from bso.service.read_set import ReadSet, read_set
 from bso.service.records import ChangeSet, NewEvent, StoredEvent
 from bso.service.serialization import (
-    SnapshotReader,
+    KnownJobs,
     changed_jobs,
     changed_profiles,
     changed_trials,
@@ -80,22 +80,21 @@ class Batches:
     decide: Decide
     budget_s: float = math.inf
     watch: LogWatch | None = None
-    snapshots: SnapshotReader = field(default_factory=SnapshotReader)
+    known_jobs: KnownJobs = field(default_factory=KnownJobs)
     deciding_s: float = field(default=0.0, init=False)
 
     async def run(self, uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> list[Answer | Undecided]:
-        """Decide and save, but do not commit. Raises Unstorable where a state cannot be encoded, LogOutdated.
+        """Decide, save and commit. Raises Unstorable where a state cannot be encoded, LogOutdated.
 
         ``waits``: for jobs that another transaction holds; else their commands are not decided.
         """
-        read = await read_set(uow, requests, snapshots=self.snapshots, waits=waits, watch=self.watch)
+        read = await read_set(uow, requests, known_jobs=self.known_jobs, waits=waits, watch=self.watch)
         written = WriteSet(jobs=dict(read.jobs))
         answers = await self._answer(requests, read, written)
         changes = _changes(read, written)
-        event_ids = await self._save(uow, changes)
-        for change in changes.jobs:
-            if change.snapshot is not None:
-                self.snapshots.keep(written.jobs[change.job_id], change.snapshot.state)
+        self.known_jobs.forget(read.jobs)
+        event_ids = await self._commit(uow, changes)
+        self._keep(read, written, changes)
         return [one if isinstance(one, Undecided) else _numbered(one, event_ids) for one in answers]
 
     async def _answer(
@@ -149,12 +148,24 @@ class Batches:
         written.add(answer, decision, rows)
         return _Decided(answer=answer, events=events)
 
-    async def _save(self, uow: UnitOfWork, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
+    def _keep(self, read: ReadSet, written: WriteSet, changes: ChangeSet) -> None:
+        """Remember the jobs as they are stored now: nobody else has changed them, as they were locked."""
+        changed = {change.job_id: change for change in changes.jobs}
+        for job_id, revision in read.revisions.items():
+            change = changed.get(job_id)
+            text = None if change is None or change.snapshot is None else change.snapshot.state
+            now = revision if change is None else change.revision
+            self.known_jobs.keep(written.jobs[job_id], revision=now, log_epoch=read.memory.log_epoch, text=text)
+
+    async def _commit(self, uow: UnitOfWork, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
         if self.watch is None:
-            return await uow.save(changes)
-        since = self.watch.highest_event_id
-        event_ids = await uow.save(changes)
-        self.watch.check_event_ids([event_ids[new.job_id, new.seq] for new in changes.events], since=since)
+            return await uow.commit(changes)
+        above = self.watch.highest_event_id
+        try:
+            event_ids = await uow.commit(changes, above=above)
+        except EventIdsReused as error:
+            raise self.watch.doubt(above=above) from error
+        self.watch.recorded(event_ids.values())
         return event_ids
 
 
@@ -174,7 +185,7 @@ def _changes(read: ReadSet, written: WriteSet) -> ChangeSet:
             now=read.memory.now,
             events=tuple(written.rows),
             trials=changed_trials(read.trials, written.jobs),
-            jobs=changed_jobs(read.jobs, written.jobs),
+            jobs=changed_jobs(read.jobs, written.jobs, read.revisions, now=read.memory.now),
             unprofiled=unprofiled,
             power_profiles=profiles,
         )

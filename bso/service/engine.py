@@ -77,7 +77,6 @@ class Engine:
         self._store = store
         self._patience = patience
         self._on_retry = on_retry
-        self._watch = watch
         self._batches = Batches(rules=rules, decide=rule, budget_s=patience.deciding_s, watch=watch)
 
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
@@ -144,11 +143,7 @@ class Engine:
         decided_before_s = self._batches.deciding_s
         try:
             async with asyncio.timeout(self._patience.attempt_s), self._store.unit_of_work() as uow:
-                answers = await self._batches.run(uow, requests, waits=waits)
-                await uow.commit()
-                if self._watch is not None:
-                    self._watch.recorded(_event_ids(answers))
-                return answers
+                return await self._batches.run(uow, requests, waits=waits)
         except TimeoutError as error:
             raise _timed_out(self._patience.attempt_s, self._batches.deciding_s - decided_before_s) from error
 
@@ -174,10 +169,6 @@ async def _answered(
 
 def _is_late(answer: Answer | Undecided) -> bool:
     return isinstance(answer, Undecided) and isinstance(answer.cause, OutOfTime)
-
-
-def _event_ids(answers: Sequence[Answer | Undecided]) -> list[int]:
-    return [stored.event_id for answer in answers if isinstance(answer, Answer) for stored in answer.events]
 
 
 def _decided(answer: Answer | Undecided) -> Answer:

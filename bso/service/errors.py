@@ -25,6 +25,10 @@ class JobDamaged(Retryable):
     """What is stored of a job contradicts itself, or cannot be read: an operator has to look after it."""
 
 
+class EventIdsReused(Conflict):
+    """The store gave an event_id that is not above one that it gave before: it holds an older state than it did."""
+
+
 class OutOfTime(Retryable):
     """The commands before it have used up the time of a transaction: it comes in the next one."""
 

@@ -71,7 +71,7 @@ class LogWatch:
         self.seen: LogEpoch | None = None
         """The epoch at the last look; None before the first. Take it before asking the store, for ``check``."""
         self.highest_event_id = 0
-        """Of what this process has recorded in this epoch. Take it before recording more, for ``check_event_ids``."""
+        """Of what this process has recorded in this epoch. Those of new events must be above it."""
 
     async def look(self) -> bool:
         """Look, and let the store record it; whether another epoch has begun since the last look.
@@ -95,11 +95,10 @@ class LogWatch:
         if reason is not None:
             raise _outdated(reason)
 
-    def check_event_ids(self, event_ids: Collection[int], *, since: int) -> None:
-        """Compare new event_ids with the ``highest_event_id`` before they were given. Raises LogOutdated."""
-        if event_ids and min(event_ids) <= since:
-            self._doubt = f"it assigned event_id {min(event_ids)} after {since}"
-            raise _outdated(self._doubt)
+    def doubt(self, *, above: int) -> LogOutdated:
+        """The store gave an event_id that is not above one that this process has recorded in it."""
+        self._doubt = f"it assigned an event_id that is not above {above}"
+        return _outdated(self._doubt)
 
     def recorded(self, event_ids: Collection[int]) -> None:
         """These event_ids have been committed."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from bso.domain.trial import EpochReport, Trial
+from bso.service.errors import EventIdsReused
 from bso.service.log_epochs import InMemoryLogEpochs
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.records import (
@@ -40,6 +41,7 @@ IN_MEMORY_SCHEMA = "memory"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     last_seq: int
+    revision: int
     snapshot: JobSnapshot
     created_at: datetime
     changed_at: datetime
@@ -91,11 +93,7 @@ class InMemoryStore:
         return [
             JobOverview(
                 summary=summary,
-                stored=StoredJob(
-                    job_id=summary.job_id,
-                    last_seq=summary.last_seq,
-                    state=tables.jobs[summary.job_id].snapshot.state,
-                ),
+                stored=_stored(summary.job_id, tables.jobs[summary.job_id]),
                 last_trial=tables.trials.get((summary.job_id, summary.last_trial_number)),
             )
             for summary in await self.jobs(after=after, limit=limit)
@@ -103,7 +101,8 @@ class InMemoryStore:
 
     async def job(self, job_id: str) -> StoredJob | None:
         """A job's snapshot."""
-        return _stored(job_id, self.tables.jobs.get(job_id))
+        found = self.tables.jobs.get(job_id)
+        return None if found is None else _stored(job_id, found)
 
     async def trials(self, job_id: str) -> Sequence[Trial]:
         """All trials of a job, in order of their numbers."""
@@ -190,17 +189,27 @@ class InMemoryUnitOfWork:
         self._clock = clock
         self._epochs = epochs
         self._pending: list[Callable[[], None]] = []
-        self._last_event_id = tables.last_event_id
 
     async def lock(self, job_ids: Collection[str], *, creating: Collection[str]) -> Mapping[str, StoredJob]:
         """Read jobs."""
         return await self.jobs(job_ids)
 
     async def try_lock(
-        self, job_ids: Collection[str], *, creating: Collection[str], command_ids: Collection[str]
+        self,
+        job_ids: Collection[str],
+        *,
+        creating: Collection[str],
+        command_ids: Collection[str],
+        known: Mapping[str, int],
     ) -> TriedLocks:
         """Read jobs; no other unit of work holds any."""
-        return TriedLocks(jobs=await self.jobs(job_ids))
+        jobs = await self.jobs(job_ids)
+        return TriedLocks(
+            jobs={
+                job_id: replace(stored, state="") if known.get(job_id) == stored.revision else stored
+                for job_id, stored in jobs.items()
+            }
+        )
 
     async def orphans(self, job_ids: Collection[str]) -> Collection[str]:
         """Those of these jobs that have a log and no row."""
@@ -219,8 +228,8 @@ class InMemoryUnitOfWork:
 
     async def jobs(self, job_ids: Collection[str]) -> Mapping[str, StoredJob]:
         """These jobs, as far as they exist."""
-        found = {job_id: _stored(job_id, self.tables.jobs.get(job_id)) for job_id in sorted(job_ids)}
-        return {job_id: stored for job_id, stored in found.items() if stored is not None}
+        jobs = self.tables.jobs
+        return {job_id: _stored(job_id, jobs[job_id]) for job_id in sorted(job_ids) if job_id in jobs}
 
     async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
         """What the log holds first for exactly this epoch of a trial."""
@@ -233,13 +242,6 @@ class InMemoryUnitOfWork:
     async def power_profiles(self, kinds: Collection[JobOnKind]) -> Sequence[PowerProfile]:
         """What was measured of the batch sizes of these jobs, each on the hardware kind with this key."""
         return [profile for key, profile in sorted(self.tables.profiles.items()) if (key[0], key[2]) in kinds]
-
-    async def save(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
-        """Save everything at commit; returns the event_id of each new event by (job_id, seq)."""
-        first = self._last_event_id + 1
-        self._last_event_id += len(changes.events)
-        self._pending.append(lambda: self._apply(changes, first))
-        return {(event.job_id, event.seq): first + index for index, event in enumerate(changes.events)}
 
     async def forget_events(self, job_id: str, *, up_to_seq: int, before: datetime) -> int:
         """Delete a job's published events up to a seq, if recorded before a moment, at commit; returns their number."""
@@ -259,12 +261,19 @@ class InMemoryUnitOfWork:
         gone = {event_id: event.new for event_id, event in self.tables.events.items() if event.new.job_id == job_id}
         self._pending += [lambda: self._forget(gone), lambda: self._forget_rows(job_id)]
 
-    async def commit(self) -> None:
-        """Apply the writes."""
+    async def commit(self, changes: ChangeSet | None = None, *, above: int = 0) -> Mapping[tuple[str, int], int]:
+        """Apply the writes; returns the event_id of each new event by (job_id, seq)."""
+        first = self.tables.last_event_id + 1
+        if changes is not None and changes.events and first <= above:
+            raise EventIdsReused
         for apply in self._pending:
             apply()
         self._pending.clear()
-        self.tables.last_event_id = max(self.tables.last_event_id, self._last_event_id)
+        if changes is None:
+            return {}
+        self._apply(changes, first)
+        self.tables.last_event_id += len(changes.events)
+        return {(event.job_id, event.seq): first + index for index, event in enumerate(changes.events)}
 
     def _apply(self, changes: ChangeSet, first_event_id: int) -> None:
         for event_id, new in enumerate(changes.events, first_event_id):
@@ -284,8 +293,13 @@ class InMemoryUnitOfWork:
         before = self.tables.jobs.get(change.job_id)
         snapshot = change.snapshot or (before.snapshot if before is not None else None)
         assert snapshot is not None, "a new job comes with its snapshot"
-        created_at = before.created_at if before is not None else now
-        return _Job(last_seq=change.last_seq, snapshot=snapshot, created_at=created_at, changed_at=now)
+        return _Job(
+            last_seq=change.last_seq,
+            revision=change.revision,
+            snapshot=snapshot,
+            created_at=now if before is None else before.created_at,
+            changed_at=now if before is None or change.has_events else before.changed_at,
+        )
 
     def _forget(self, gone: Mapping[int, NewEvent]) -> None:
         for event_id, new in gone.items():
@@ -301,8 +315,8 @@ class InMemoryUnitOfWork:
         self.tables.profiles = {key: one for key, one in self.tables.profiles.items() if key[0] not in job_ids}
 
 
-def _stored(job_id: str, job: _Job | None) -> StoredJob | None:
-    return None if job is None else StoredJob(job_id=job_id, last_seq=job.last_seq, state=job.snapshot.state)
+def _stored(job_id: str, job: _Job) -> StoredJob:
+    return StoredJob(job_id=job_id, last_seq=job.last_seq, revision=job.revision, state=job.snapshot.state)
 
 
 def _summary(job_id: str, job: _Job) -> JobSummary:

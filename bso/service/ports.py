@@ -44,11 +44,17 @@ class UnitOfWork(Protocol):
         ...
 
     async def try_lock(
-        self, job_ids: Collection[str], *, creating: Collection[str], command_ids: Collection[str]
+        self,
+        job_ids: Collection[str],
+        *,
+        creating: Collection[str],
+        command_ids: Collection[str],
+        known: Mapping[str, int],
     ) -> TriedLocks:
         """Lock jobs as ``lock`` does, but wait for none that exists and that another transaction holds.
 
-        Where it costs nothing, ``recollect`` these commands and the active trials of all these jobs as well.
+        Those that are still in the revision in which they are ``known`` come without their state. Where it costs
+        nothing, ``recollect`` these commands and the active trials of the jobs that are not known as well.
         """
         ...
 
@@ -79,10 +85,6 @@ class UnitOfWork(Protocol):
         """What was measured of the batch sizes of these jobs, each on the hardware kind with this key."""
         ...
 
-    async def save(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
-        """Save everything; returns the event_id of each new event by (job_id, seq)."""
-        ...
-
     async def forget_events(self, job_id: str, *, up_to_seq: int, before: datetime) -> int:
         """Delete a locked job's published events up to a seq, if recorded before a moment; returns their number."""
         ...
@@ -91,8 +93,12 @@ class UnitOfWork(Protocol):
         """Delete everything of a locked job."""
         ...
 
-    async def commit(self) -> None:
-        """Make it durable. If this raises StoreLost, the outcome is unknown."""
+    async def commit(self, changes: ChangeSet | None = None, *, above: int = 0) -> Mapping[tuple[str, int], int]:
+        """Save changes, if any, and make everything durable; returns the event_id of each new event by (job_id, seq).
+
+        Raises EventIdsReused, and nothing is durable, where one is not above ``above``. If this raises StoreLost, the
+        outcome is unknown.
+        """
         ...
 
 

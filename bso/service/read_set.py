@@ -19,7 +19,7 @@ from bso.service.errors import JobDamaged, JobHeld
 from bso.service.log_epochs import LogWatch
 from bso.service.ports import UnitOfWork
 from bso.service.records import Recollection, TrialKey, TriedLocks
-from bso.service.serialization import SnapshotReader
+from bso.service.serialization import KnownJobs
 
 _Asked = Sequence[tuple[str, Needs]]
 """What commands need, each beside the id of its job."""
@@ -29,61 +29,78 @@ _Asked = Sequence[tuple[str, Needs]]
 class ReadSet:
     """What the store held when the jobs were locked.
 
-    ``jobs`` have their active trials, ``trials`` are all that were loaded, ``known`` is what else deciding needs.
-    Nothing can be decided on the jobs in ``unusable``.
+    ``jobs`` have their active trials, ``trials`` are all that were loaded, ``known`` is what else deciding needs;
+    ``revisions`` are those of the jobs. Nothing can be decided on the jobs in ``unusable``.
     """
 
     memory: Recollection
     unusable: Mapping[str, Retryable]
     jobs: Mapping[str, Job]
+    revisions: Mapping[str, int]
     trials: Mapping[TrialKey, Trial]
     known: Known
 
 
 async def read_set(
-    uow: UnitOfWork, requests: Sequence[Request], *, snapshots: SnapshotReader, waits: bool, watch: LogWatch | None
+    uow: UnitOfWork, requests: Sequence[Request], *, known_jobs: KnownJobs, waits: bool, watch: LogWatch | None
 ) -> ReadSet:
     """Lock the jobs of these requests and read what they need. Raises LogOutdated.
 
     ``waits``: for jobs that another transaction holds; else they are unusable.
     """
     since = None if watch is None else watch.seen
-    locked = await _locked(uow, requests, waits=waits)
-    jobs, unusable = _readable(locked, snapshots)
-    unusable |= await _orphans(uow, requests, found=locked.jobs.keys() | locked.busy.keys())
-    usable = [request for request in requests if request.job_id not in unusable]
-    command_ids = {request.command_id for request in usable}
-    memory = locked.memory or await uow.recollect(command_ids, active_of=jobs.keys())
+    locked, memory = await _locked(uow, requests, known_jobs=known_jobs, waits=waits)
     if watch is not None:
         watch.check(memory.log_epoch, since=since)
+    jobs, unusable = _readable(locked, known_jobs)
+    unusable |= await _orphans(uow, requests, found=locked.jobs.keys() | locked.busy.keys())
     jobs = _with_trials(jobs, memory.active)
+    usable = [request for request in requests if request.job_id not in unusable]
     new = [request for request in usable if request.command_id not in memory.replies]
-    known = await _known(uow, new, jobs, snapshots=snapshots, locked=locked.jobs.keys())
+    known = await _known(uow, new, jobs, known_jobs=known_jobs, locked=locked.jobs.keys())
+    loaded = {(job_id, number): trial for job_id, job in jobs.items() for number, trial in job.trials.items()}
     return ReadSet(
         memory=memory,
         unusable=unusable,
         jobs=jobs,
-        trials={**memory.active, **known.trials},
+        revisions={job_id: locked.jobs[job_id].revision for job_id in jobs},
+        trials={**loaded, **known.trials},
         known=known,
     )
 
 
-async def _locked(uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> TriedLocks:
+async def _locked(
+    uow: UnitOfWork, requests: Sequence[Request], *, known_jobs: KnownJobs, waits: bool
+) -> tuple[TriedLocks, Recollection]:
+    """The jobs, locked, and what the store remembers, with the active trials of those that are not known."""
     job_ids, creating = sorted({request.job_id for request in requests}), _registering(requests)
+    command_ids = {request.command_id for request in requests}
     if waits:
-        return TriedLocks(jobs=await uow.lock(job_ids, creating=creating))
-    return await uow.try_lock(job_ids, creating=creating, command_ids={request.command_id for request in requests})
+        locked = TriedLocks(jobs=await uow.lock(job_ids, creating=creating))
+        return locked, await uow.recollect(command_ids, active_of=locked.jobs.keys())
+    known = known_jobs.revisions(job_ids)
+    locked = await uow.try_lock(job_ids, creating=creating, command_ids=command_ids, known=known)
+    memory = locked.memory or await uow.recollect(command_ids, active_of=locked.jobs.keys() - known.keys())
+    unread = [stored for stored in locked.jobs.values() if not stored.state]
+    outdated = [stored.job_id for stored in unread if not known_jobs.has(stored, memory.log_epoch)]
+    if outdated:
+        locked = replace(locked, jobs={**locked.jobs, **await uow.lock(outdated, creating=())})
+    changed = [job_id for job_id in known if job_id in locked.jobs and locked.jobs[job_id].state]
+    if changed:
+        more = await uow.recollect((), active_of=changed)
+        memory = replace(memory, active={**memory.active, **more.active})
+    return locked, memory
 
 
-def _readable(locked: TriedLocks, snapshots: SnapshotReader) -> tuple[dict[str, Job], dict[str, Retryable]]:
-    """The jobs, still without trials, and why some cannot be used."""
+def _readable(locked: TriedLocks, known_jobs: KnownJobs) -> tuple[dict[str, Job], dict[str, Retryable]]:
+    """The jobs, those that were not known still without trials, and why some cannot be used."""
     jobs: dict[str, Job] = {}
     unusable: dict[str, Retryable] = {
         job_id: JobHeld(job_id, last_seq=last_seq) for job_id, last_seq in locked.busy.items()
     }
     for job_id, stored in sorted(locked.jobs.items()):
         try:
-            jobs[job_id] = snapshots.read(stored)
+            jobs[job_id] = known_jobs.read(stored)
         except StateTooNew as error:
             unusable[job_id] = error
         except Rejected as error:
@@ -107,7 +124,7 @@ async def _known(
     requests: Sequence[Request],
     jobs: Mapping[str, Job],
     *,
-    snapshots: SnapshotReader,
+    known_jobs: KnownJobs,
     locked: AbstractSet[str],
 ) -> Known:
     """What these need, in its two steps. What they will need only after one another is not in the store yet."""
@@ -120,7 +137,7 @@ async def _known(
         trials=trials,
         reports=await _reports(uow, asked),
         power_profiles=await _power_profiles(uow, asked),
-        other_jobs=await _other_jobs(uow, asked, snapshots=snapshots, locked=locked),
+        other_jobs=await _other_jobs(uow, asked, known_jobs=known_jobs, locked=locked),
     )
 
 
@@ -158,7 +175,7 @@ async def _power_profiles(uow: UnitOfWork, asked: _Asked) -> Mapping[str, PowerP
 
 
 async def _other_jobs(
-    uow: UnitOfWork, asked: _Asked, *, snapshots: SnapshotReader, locked: AbstractSet[str]
+    uow: UnitOfWork, asked: _Asked, *, known_jobs: KnownJobs, locked: AbstractSet[str]
 ) -> Mapping[str, Job]:
     """The jobs that others inherit from, without a lock: two that name each other must not wait for one another.
 
@@ -168,5 +185,5 @@ async def _other_jobs(
     named = {one.other_job for _, one in asked if one.other_job is not None} - locked
     for stored in (await uow.jobs(named) if named else {}).values():
         with suppress(Rejected, StateTooNew):
-            jobs[stored.job_id] = snapshots.read(stored)
+            jobs[stored.job_id] = known_jobs.read(stored)
     return jobs

@@ -21,10 +21,14 @@ JobOnKind = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredJob:
-    """A job as it is locked and loaded: its snapshot as JSON text, still undecoded."""
+    """A job as it is locked and loaded: its snapshot as JSON text, still undecoded.
+
+    ``state`` is empty where the caller knows the job in this ``revision``.
+    """
 
     job_id: str
     last_seq: int
+    revision: int
     state: str
 
 
@@ -52,11 +56,16 @@ class ParkedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobChange:
-    """What to save of a job. Without ``snapshot`` only ``last_seq`` has changed."""
+    """What to save of a job. Without ``snapshot`` only ``last_seq`` has changed, or, if that neither, its trials.
+
+    ``revision`` is another one whenever anything of a job changes, its trials included; it only grows.
+    """
 
     job_id: str
     last_seq: int
+    revision: int
     snapshot: JobSnapshot | None = None
+    has_events: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

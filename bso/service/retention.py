@@ -88,9 +88,8 @@ async def _replace_by_snapshot(
     [recorded] = recorded_after(
         stored.last_seq, [snapshot_event(job)], job_id=job_id, command_id=command_id, memory=memory
     )
-    change = JobChange(job_id=job_id, last_seq=seq)
-    await uow.save(ChangeSet(now=memory.now, events=(row_without_reply(recorded),), jobs=(change,)))
-    await uow.commit()
+    change = JobChange(job_id=job_id, last_seq=seq, revision=stored.revision + 1)
+    await uow.commit(ChangeSet(now=memory.now, events=(row_without_reply(recorded),), jobs=(change,)))
     return removed
 
 

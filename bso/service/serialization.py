@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic_core import from_json
@@ -20,6 +22,7 @@ from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.records import (
     JobChange,
     JobSnapshot,
+    LogEpoch,
     LoggedEvent,
     NewEvent,
     PowerProfile,
@@ -29,30 +32,70 @@ from bso.service.records import (
 )
 
 _TRIALS = "trials"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class SnapshotReader:
-    """Decodes snapshots and remembers the last ones, by their exact text: nothing can be stale."""
+class KnownJobs:
+    """The jobs that were decoded or committed last, so that they need not be read again.
+
+    A job whose revision and log epoch a store still has is taken with its active trials. Another one is taken without
+    them if its snapshot has the same text.
+    """
 
     def __init__(self, *, capacity: int = 1024) -> None:
         self._capacity = capacity
-        self._known: OrderedDict[str, tuple[str, Job]] = OrderedDict()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
 
-    def keep(self, job: Job, state: str) -> None:
-        """Remember a job whose snapshot is this text, so that the same stored text need not be decoded."""
-        self._known[job.job_id] = (state, replace(job, trials={}))
-        self._known.move_to_end(job.job_id)
+    def revisions(self, job_ids: Iterable[str]) -> Mapping[str, int]:
+        """Those of these jobs that are known with their trials, and in which revision."""
+        found = ((job_id, self._known.get(job_id)) for job_id in job_ids)
+        return {job_id: known.revision for job_id, known in found if known is not None and known.revision is not None}
+
+    def has(self, stored: StoredJob, log_epoch: LogEpoch | None) -> bool:
+        """Whether this very job is known, of which the store has given only the revision."""
+        known = self._known.get(stored.job_id)
+        place = (stored.revision, stored.last_seq, log_epoch and log_epoch.number)
+        return known is not None and (known.revision, known.job.last_seq, known.log_epoch) == place
 
     def read(self, stored: StoredJob) -> Job:
-        """The job without its trials. Raises StateTooNew, or MalformedMessage where the text is damaged."""
-        text, job = self._known.get(stored.job_id, ("", None))
-        if job is None or text != stored.state:
-            job = read_snapshot(stored)
-            self._known[stored.job_id] = (stored.state, job)
-        self._known.move_to_end(stored.job_id)
+        """The job, with its trials where ``has`` is true. Raises StateTooNew, or MalformedMessage for damaged text."""
+        known = self._known.get(stored.job_id)
+        if known is not None and not stored.state:
+            return known.job
+        if known is None or known.text != stored.state:
+            known = self._remember(_Known(job=read_snapshot(stored), text=stored.state))
+        return replace(known.job, trials={}, last_seq=stored.last_seq)
+
+    def keep(self, job: Job, *, revision: int, log_epoch: LogEpoch | None, text: str | None) -> None:
+        """Remember a job as it was committed; ``text``: its snapshot, None: the same as before."""
+        known = self._known.get(job.job_id)
+        if text is None:
+            text = "" if known is None else known.text
+        active = {number: trial for number, trial in job.trials.items() if trial.is_active}
+        epoch = None if log_epoch is None else log_epoch.number
+        self._remember(_Known(job=replace(job, trials=active), text=text, revision=revision, log_epoch=epoch))
+
+    def forget(self, job_ids: Iterable[str]) -> None:
+        """Trust no revision of these jobs: what becomes of a transaction is not known before its end."""
+        for job_id in job_ids:
+            known = self._known.get(job_id)
+            if known is not None:
+                self._known[job_id] = replace(known, revision=None)
+
+    def _remember(self, known: _Known) -> _Known:
+        self._known[known.job.job_id] = known
+        self._known.move_to_end(known.job.job_id)
         if len(self._known) > self._capacity:
             self._known.popitem(last=False)
-        return replace(job, last_seq=stored.last_seq)
+        return known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    job: Job
+    text: str
+    revision: int | None = None  # None: the trials are not known
+    log_epoch: int | None = None
 
 
 def read_snapshot(stored: StoredJob) -> Job:
@@ -86,16 +129,33 @@ def is_same_state(one: Job, other: Job) -> bool:
     return replace(one, trials={}, last_seq=0) == replace(other, trials={}, last_seq=0)
 
 
-def changed_jobs(before: Mapping[str, Job], after: Mapping[str, Job]) -> tuple[JobChange, ...]:
-    """What to save of jobs, in the order of their ids."""
+def changed_jobs(
+    before: Mapping[str, Job], after: Mapping[str, Job], revisions: Mapping[str, int], *, now: datetime
+) -> tuple[JobChange, ...]:
+    """What to save of jobs, in the order of their ids; ``revisions`` are those before. That of a new job is the time.
+
+    So it is higher than any that a job of the same id had before it was deleted.
+    """
     changes: list[JobChange] = []
     for job_id, job in sorted(after.items()):
         known = before.get(job_id)
+        revision = revisions[job_id] + 1 if job_id in revisions else first_revision(now)
         if known is None or not is_same_state(job, known):
-            changes.append(JobChange(job_id=job_id, last_seq=job.last_seq, snapshot=snapshot_of(job)))
-        elif job.last_seq != known.last_seq:
-            changes.append(JobChange(job_id=job_id, last_seq=job.last_seq))
+            snapshot = snapshot_of(job)
+        elif job.last_seq != known.last_seq or job.trials != known.trials:
+            snapshot = None
+        else:
+            continue
+        has_events = known is None or job.last_seq != known.last_seq
+        changes.append(
+            JobChange(job_id=job_id, last_seq=job.last_seq, revision=revision, snapshot=snapshot, has_events=has_events)
+        )
     return tuple(changes)
+
+
+def first_revision(now: datetime) -> int:
+    """The revision of a job that begins now: microseconds since 1970, so that changes of an earlier one are fewer."""
+    return (now - _EPOCH) // timedelta(microseconds=1)
 
 
 def changed_trials(before: Mapping[TrialKey, Trial], after: Mapping[str, Job]) -> dict[TrialKey, Trial]:

@@ -16,8 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from bso.domain.errors import BsoError
 from bso.service.errors import StoreLost, StoreUnavailable
 from bso.storage.faults import fault_of
-from bso.storage.packets import refuse_oversized_statements
-from bso.storage.round_trips import send_together
+from bso.storage.packets import check_sessions
 
 READS_ONLY = {"bso_reads_only": True}
 """Execution options of a connection that will not write: SQLite then takes no lock."""
@@ -93,8 +92,7 @@ def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
     engine = create_async_engine(url, **options)
     _ping_after_a_rest(engine, limits)
     if url.get_backend_name() == "mysql":
-        refuse_oversized_statements(engine)
-        send_together(engine)
+        check_sessions(engine)
     return engine
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from bso.domain.errors import BsoError
 from bso.service.errors import (
     Conflict,
+    EventIdsReused,
     SchemaMissing,
     SequenceTaken,
     StoreLoginRefused,
@@ -29,6 +30,7 @@ _MYSQL: dict[int, _Kind] = {
     1020: Conflict,  # record has changed since last read (MariaDB, innodb_snapshot_isolation)
     1062: Conflict,  # duplicate key: a rival recorded the same command between our look and our insert
     3572: Conflict,  # lock not available
+    1690: EventIdsReused,  # out of range: what stands in our way to the COMMIT
     1053: StoreLost,  # server shutdown in progress
     1317: StoreLost,  # query interrupted by KILL QUERY
     1927: StoreLost,  # connection was killed (MariaDB)
@@ -124,10 +126,9 @@ def fault_of(error: BaseException) -> BsoError | None:
     if isinstance(error, BsoError):
         return None
     if isinstance(error, DBAPIError):
-        kind = _kind_of(error)
-        if kind is Conflict and any(name in str(error.orig) for name in _LOG_KEY):
-            kind = SequenceTaken
-        return kind(f"{_HINTS.get(kind, '')}{_words(error)}")
+        return _fault(_kind_of(error), error.orig)
+    if type(error).__module__ == "asyncmy.errors":  # it came past SQLAlchemy
+        return _fault(_by_mysql(error) or (StoreRefused if _is_of_server(error) else StoreLost), error)
     if isinstance(error, PoolTimeout):
         return StoreUnavailable("all connections to the database are in use")
     if isinstance(error, StatementError):
@@ -140,6 +141,12 @@ def fault_of(error: BaseException) -> BsoError | None:
     if isinstance(error, _OF_THE_WIRE):
         return StoreLost(f"the connection to the database broke: {_named(error)}")
     return None
+
+
+def _fault(kind: _Kind, original: BaseException | None) -> BsoError:
+    if kind is Conflict and any(name in str(original) for name in _LOG_KEY):
+        kind = SequenceTaken
+    return kind(f"{_HINTS.get(kind, '')}{_words(original)}")
 
 
 def _kind_of(error: DBAPIError) -> _Kind:
@@ -155,6 +162,12 @@ def _kind_of(error: DBAPIError) -> _Kind:
 def _by_mysql(original: BaseException | None) -> _Kind | None:
     code = original.args[0] if original is not None and original.args else None
     return _MYSQL.get(code) if isinstance(code, int) else None
+
+
+def _is_of_server(error: BaseException) -> bool:
+    """Whether a MySQL server has sent this error; the driver's own begin with 2000: the connection is beyond use."""
+    code = error.args[0] if error.args else None
+    return isinstance(code, int) and not 2000 <= code < 3000
 
 
 def _by_postgresql(original: BaseException | None) -> _Kind | None:
@@ -178,7 +191,6 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _words(error: DBAPIError) -> str:
-    original = error.orig
+def _words(original: BaseException | None) -> str:
     text = ", ".join(map(str, original.args)) if original is not None and original.args else str(original)
     return text[:500]

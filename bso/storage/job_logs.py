@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Select, Table, and_, delete, func, insert, select, tuple_, union
+from sqlalchemy import ColumnElement, Select, Table, and_, delete, func, insert, select, tuple_, union, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bso.domain.errors import Rejected
 from bso.service.records import LoggedEvent
+from bso.service.serialization import first_revision
 from bso.storage.connections import translated
 from bso.storage.dialects import Dialect, Updates
 from bso.storage.log_epochs import begin_epoch_after
@@ -104,8 +105,9 @@ class LockedJob:
         return appended
 
     async def write(self, changes: RowChanges) -> None:
-        """Write and delete rows of the job."""
-        for table, rows in ((job, _one(changes.job)), (trial, changes.trials), (power_profile, changes.power_profiles)):
+        """Write and delete rows of the job, which has another revision then."""
+        jobs = [{**row, "revision": first_revision(self.now)} for row in _one(changes.job)]
+        for table, rows in ((job, jobs), (trial, changes.trials), (power_profile, changes.power_profiles)):
             upsert = self._dialect.upsert(table, Updates.of_whole_rows(table))
             for part in _parts(rows):
                 async with self._deadlined():
@@ -114,6 +116,10 @@ class LockedJob:
         await self._delete(trial, trial.c.trial_number, changes.gone_trials)
         keys = tuple_(power_profile.c.batch_size, power_profile.c.hardware_key)
         await self._delete(power_profile, keys, changes.gone_power_profiles)
+        async with self._deadlined():
+            with translated():
+                raised = update(job).where(job.c.job_id == self._job_id).values(revision=job.c.revision + 1)
+                await self._connection.execute(raised)
 
     async def commit(self) -> None:
         """Make it durable. The log's epoch, which all jobs share, is locked here only."""

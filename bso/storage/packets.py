@@ -1,7 +1,10 @@
-"""Statements that are larger than a MySQL or MariaDB server takes are refused before they are sent.
+"""What is asked of each MySQL or MariaDB session once: how large a statement may be, and how it reads text.
 
-The server answers such a statement by cutting the connection, which looks to the driver like a server that died: the
-command behind it would be tried again for ever. So each connection asks for the server's limit once.
+The server answers a statement that is too large by cutting the connection, which looks to the driver like a server that
+died: the command behind it would be tried again for ever. So such a statement is refused before it is sent.
+
+In the sql_mode NO_BACKSLASH_ESCAPES, or in a character set with bytes that look like quotes, text would not be read as
+it was written. Sessions set both themselves; one that says otherwise, as behind a proxy that swaps them, is not used.
 """
 
 from __future__ import annotations
@@ -9,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, PoolProxiedConnection, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from bso.service.errors import Unstorable
+from bso.service.errors import StoreUnusable, Unstorable
 
+_CHARSET = "utf8mb4"
 _LIMIT = "bso_max_allowed_packet"
 _MOST_BYTES_PER_CHARACTER = 4
 _ESCAPED = ("'", '"', "\\", "\n", "\r", "\0", "\x1a")  # each takes a second byte on the wire
@@ -21,29 +25,36 @@ _ESCAPED = ("'", '"', "\\", "\n", "\r", "\0", "\x1a")  # each takes a second byt
 _Row = Mapping[str, Any] | Sequence[Any]
 
 
-def refuse_oversized_statements(engine: AsyncEngine) -> None:
-    """Let the engine raise Unstorable for what its server would not take. One row never shares its fate with others."""
+def check_sessions(engine: AsyncEngine) -> None:
+    """Let the engine use no session that misreads text, and raise Unstorable for what its server would not take.
+
+    One row never shares its fate with others.
+    """
 
     @event.listens_for(engine.sync_engine, "connect")
-    def _ask_for_limit(connection: Any, record: Any) -> None:
+    def _ask(connection: Any, record: Any) -> None:
         cursor = connection.cursor()
-        cursor.execute("SELECT @@max_allowed_packet")
-        [record.info[_LIMIT]] = cursor.fetchone()
+        cursor.execute("SELECT @@max_allowed_packet, @@sql_mode, @@character_set_client, @@character_set_connection")
+        record.info[_LIMIT], mode, *charsets = cursor.fetchone()
         cursor.close()
+        if "NO_BACKSLASH_ESCAPES" in mode or any(charset != _CHARSET for charset in charsets):
+            raise StoreUnusable(
+                f"expected sessions with character set {_CHARSET} and without the sql_mode NO_BACKSLASH_ESCAPES, which "
+                f"each sets when it begins, got {charsets[0]} and {mode!r}: a proxy in front of the database that "
+                "gives one session to several clients cannot be used"
+            )
 
     @event.listens_for(engine.sync_engine, "before_cursor_execute")
     def _measure(
         connection: Connection, _cursor: Any, statement: str, parameters: Any, _context: Any, is_many: Any
     ) -> None:
-        limit = packet_limit(connection)
-        if limit is not None:
-            for row in parameters if is_many else (parameters,):
-                _check(statement, row, limit)
+        for row in parameters if is_many else (parameters,):
+            _check(statement, row, packet_limit(connection))
 
 
-def packet_limit(connection: Connection) -> int | None:
-    """How large a statement the server of a connection takes [bytes]; None: it was not asked."""
-    limit: int | None = connection.info.get(_LIMIT)
+def packet_limit(connection: Connection | PoolProxiedConnection) -> int:
+    """How large a statement the server of a connection takes [bytes]."""
+    limit: int = connection.info[_LIMIT]
     return limit
 
 

@@ -77,7 +77,7 @@ class Moment(TypeDecorator[datetime]):
             return None
         if value.tzinfo is None:
             raise ValueError(f"a moment needs a time zone, got {value!r}")
-        return value.astimezone(UTC).replace(tzinfo=None)
+        return (value if value.tzinfo is UTC else value.astimezone(UTC)).replace(tzinfo=None)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """From UTC. What is no moment, such as MySQL's zero date, comes as it is: who reads the row names its job."""

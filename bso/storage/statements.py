@@ -8,13 +8,16 @@ from typing import Any
 from sqlalchemy import (
     BindParameter,
     Column,
+    ColumnElement,
     Select,
     Update,
     and_,
     bindparam,
+    case,
     insert,
     literal,
     select,
+    tuple_,
     union_all,
     update,
 )
@@ -51,8 +54,13 @@ ORPHANS = (
 @cache
 def jobs(dialect: Dialect) -> Select[Any]:
     """Read ``job_ids`` as they were last committed, placeholders included."""
+    return _jobs(dialect, job.c.state)
+
+
+def _jobs(dialect: Dialect, state: ColumnElement[Any]) -> Select[Any]:
     chosen = job.c.job_id.in_(_several("job_ids", job.c.job_id))
-    return dialect.by_index(select(job.c.job_id, job.c.last_seq, job.c.state).where(chosen), job, "PRIMARY")
+    found = select(job.c.job_id, job.c.last_seq, job.c.revision, state).where(chosen)
+    return dialect.by_index(found, job, "PRIMARY")
 
 
 @cache
@@ -63,8 +71,10 @@ def locked_jobs(dialect: Dialect) -> Select[Any]:
 
 @cache
 def free_jobs(dialect: Dialect) -> Select[Any]:
-    """Lock those of ``job_ids`` that no other transaction holds."""
-    return jobs(dialect).order_by(job.c.job_id).with_for_update(skip_locked=True)
+    """Lock those of ``job_ids`` that no other transaction holds, without the state of ``known`` (job_id, revision)."""
+    is_known = tuple_(job.c.job_id, job.c.revision).in_(bindparam("known", expanding=True))
+    state = case((is_known, ""), else_=job.c.state).label("state")
+    return _jobs(dialect, state).order_by(job.c.job_id).with_for_update(skip_locked=True)
 
 
 @cache

@@ -31,6 +31,7 @@ from bso.storage.dialects import dialect_named
 from bso.storage.filesystems import require_local
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
 from bso.storage.log_epochs import SqlLogEpochs
+from bso.storage.mysql import MySqlUnitOfWork, StatementTexts
 from bso.storage.parked_jobs import SqlParkedJobs, is_parked
 from bso.storage.rows import Moment, Row, profile_from, readable_event, stored_event, trial_from
 from bso.storage.schema import schema_state, state_of_revision
@@ -42,7 +43,8 @@ from bso.storage.urls import database_url, sqlite_path
 _CLOSE_S = 2.0
 _DEFAULT_LIMITS = ConnectionLimits()
 _ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
-_SUMMARY = tuple(column for column in job.columns if column.name != "state")
+_STORED = ("job_id", "last_seq", "revision", "state")
+_SUMMARY = tuple(column for column in job.columns if column.name not in ("revision", "state"))
 _Found = TypeVar("_Found")
 
 
@@ -71,6 +73,7 @@ class SqlStore:
         self.engine = engine
         self._dialect = dialect_named(engine.dialect.name)
         self._has_outbox = has_outbox
+        self._texts = StatementTexts(engine.dialect) if self._dialect.name == "mysql" else None
         self.read_timeout_s = read_timeout_s
         self._file = file
         self.parked_jobs = SqlParkedJobs(self._dialect, writing=self._writing, read=self._read)
@@ -80,7 +83,16 @@ class SqlStore:
     async def unit_of_work(self) -> AsyncIterator[SqlUnitOfWork]:
         """Begin a transaction; leaving without commit rolls back. A cancelled one gives its connection up."""
         async with self._connection() as connection:
-            yield SqlUnitOfWork(connection, self._dialect, has_outbox=self._has_outbox)
+            uow = await self._unit_of_work_on(connection)
+            try:
+                yield uow
+            except (asyncio.CancelledError, StoreLost):  # its connection is given up
+                raise
+            except BaseException:
+                await uow.roll_back()
+                raise
+            else:
+                await uow.roll_back()
 
     async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
         """Jobs by id, tombstones included: all, or a page of those after an id."""
@@ -98,7 +110,7 @@ class SqlStore:
         return [
             JobOverview(
                 summary=_summary(row),
-                stored=StoredJob(job_id=row["job_id"], last_seq=row["last_seq"], state=row["state"]),
+                stored=StoredJob(**{name: row[name] for name in _STORED}),
                 last_trial=last_trials.get(row["job_id"]),
             )
             for row in rows
@@ -107,7 +119,7 @@ class SqlStore:
     async def job(self, job_id: str) -> StoredJob | None:
         """A job's snapshot."""
         asked = and_(job.c.job_id == job_id, job.c.last_seq > 0)
-        rows = await self._read(select(job.c.job_id, job.c.last_seq, job.c.state).where(asked))
+        rows = await self._read(select(*(job.c[name] for name in _STORED)).where(asked))
         return StoredJob(**rows[0]) if rows else None
 
     async def trials(self, job_id: str) -> Sequence[Trial]:
@@ -229,6 +241,12 @@ class SqlStore:
     async def close(self) -> None:
         """Close all connections."""
         await self.engine.dispose()
+
+    async def _unit_of_work_on(self, connection: AsyncConnection) -> SqlUnitOfWork:
+        if self._texts is None:
+            return SqlUnitOfWork(connection, self._dialect, has_outbox=self._has_outbox)
+        with translated():
+            return await MySqlUnitOfWork.on(connection, self._texts, has_outbox=self._has_outbox)
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:

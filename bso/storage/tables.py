@@ -38,6 +38,7 @@ job = Table(
     metadata,
     Column("job_id", ascii_text(), primary_key=True),
     Column("last_seq", BigInteger, nullable=False),
+    Column("revision", BigInteger, nullable=False),
     Column("owner", words(255)),
     Column("is_deleted", Boolean),
     Column("version_number", Integer),
@@ -50,8 +51,10 @@ job = Table(
     Column("changed_at", Moment),
     **_MYSQL_TABLE,
 )
-"""One row per job. A row with last_seq 0 and no state is the lock of a job that is being registered: nobody else
-ever sees it committed."""
+"""One row per job. Whatever changes in it, or in the job's trials, changes ``revision``, too: who has read the job in
+this revision need not read it again. Revisions only grow, also when a job is deleted and registered again, since the
+first one is a time. A row with last_seq 0 and no state is the lock of a job that is being registered: nobody else ever
+sees it committed."""
 
 trial = Table(
     "trial",

@@ -11,6 +11,7 @@ from sqlalchemy import Executable, and_, delete, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bso.domain.trial import EpochReport, Trial
+from bso.service.errors import EventIdsReused
 from bso.service.records import (
     ChangeSet,
     JobChange,
@@ -27,7 +28,6 @@ from bso.service.serialization import epoch_report_of
 from bso.storage import statements
 from bso.storage.connections import translated
 from bso.storage.dialects import Dialect, Updates
-from bso.storage.round_trips import LATER, rows_later
 from bso.storage.rows import Row, event_row, profile_from, profile_row, trial_from, trial_row
 from bso.storage.tables import event, job, parked_job, power_profile, trial
 
@@ -44,7 +44,9 @@ _SNAPSHOT_COLUMNS = (
     "spec",
     "state",
 )
-_JOB_UPDATES = Updates(replaced=("last_seq", "changed_at"), kept_if_null=_SNAPSHOT_COLUMNS, first_stays=("created_at",))
+_JOB_UPDATES = Updates(
+    replaced=("last_seq", "revision"), kept_if_null=(*_SNAPSHOT_COLUMNS, "changed_at"), first_stays=("created_at",)
+)
 
 
 class SqlUnitOfWork:
@@ -71,17 +73,23 @@ class SqlUnitOfWork:
         return self._without_placeholders(found)
 
     async def try_lock(
-        self, job_ids: Collection[str], *, creating: Collection[str], command_ids: Collection[str]
+        self,
+        job_ids: Collection[str],
+        *,
+        creating: Collection[str],
+        command_ids: Collection[str],
+        known: Mapping[str, int],
     ) -> TriedLocks:
         """Lock the jobs that are free, and places for those to be created; READ COMMITTED locks no gaps in between.
 
         The memory is read in the same round trip, after the lock. Where places are created it would be too early.
         """
-        ids = {"job_ids": sorted(job_ids)}
-        with translated():
-            locked = await rows_later(self._connection, statements.free_jobs(self._dialect), ids)
-        memory: Recollection | None = await self.recollect(command_ids, active_of=job_ids)
-        found = {row[0]: StoredJob(job_id=row[0], last_seq=row[1], state=row[2]) for row in locked}
+        ids, unknown = sorted(job_ids), sorted(set(job_ids) - known.keys())
+        locking = {"job_ids": ids, "known": sorted(known.items())}
+        asking = {"command_ids": sorted(command_ids), "job_ids": unknown}
+        locked, recollected = await self._lock_and_recollect(locking, asking)
+        memory: Recollection | None = recollection_from(recollected)
+        found = {row["job_id"]: _stored(row) for row in locked}
         missing = sorted(set(job_ids) - found.keys())
         held = await self.jobs(missing) if missing else {}
         busy = {job_id: stored.last_seq for job_id, stored in held.items()}
@@ -91,6 +99,13 @@ class SqlUnitOfWork:
             await self._hold_places(places)
             found |= {row["job_id"]: _stored(row) for row in await self._locked(places)}
         return TriedLocks(jobs=self._without_placeholders(found), busy=busy, memory=memory)
+
+    async def _lock_and_recollect(
+        self, locking: Mapping[str, Any], asking: Mapping[str, Any]
+    ) -> tuple[Sequence[Row], Sequence[Row]]:
+        """The rows of the free jobs, locked now, and those of what the store remembers after that."""
+        locked = await self._rows(statements.free_jobs(self._dialect), locking)
+        return locked, await self._rows(statements.recollection(self._dialect), asking)
 
     async def orphans(self, job_ids: Collection[str]) -> Collection[str]:
         """Those of these jobs that have a log and no row: the row was lost."""
@@ -103,15 +118,7 @@ class SqlUnitOfWork:
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
         """What these commands were answered, all active trials of the jobs ``active_of``, and the database's clock."""
         asked = {"command_ids": sorted(command_ids), "job_ids": sorted(active_of)}
-        rows = await self._rows(statements.recollection(self._dialect), asked)
-        answers = {row["command_id"]: row for row in rows if row["reply"] is not None}
-        trials = {(row["job_id"], row["trial_number"]): row for row in rows if row["job_id"] is not None}
-        return Recollection(
-            now=rows[0]["now"],
-            replies={command_id: _reply_in(row) for command_id, row in answers.items()},
-            active=_by_key(trials.values()),
-            log_epoch=_epoch_in(rows[0]),
-        )
+        return recollection_from(await self._rows(statements.recollection(self._dialect), asked))
 
     async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:
         """These trials, as far as they exist."""
@@ -138,21 +145,30 @@ class SqlUnitOfWork:
         rows = await self._rows(statements.power_profiles(self._dialect), chosen)
         return [profile_from(row) for row in rows if (row["job_id"], row["hardware_key"]) in kinds]
 
-    async def save(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
-        """Save everything, one statement per table; returns the event_id of each new event by (job_id, seq)."""
-        writes = self._writes(changes)
-        waited_for = [] if changes.events else writes[-1:]
-        for statement, rows in writes[: len(writes) - len(waited_for)]:
-            await self._run(statement, rows, options=LATER)
-        for statement, rows in waited_for:
-            await self._run(statement, rows)
-        event_ids = await self._append(changes)
-        await self._release_places(change.job_id for change in changes.jobs)
+    async def commit(self, changes: ChangeSet | None = None, *, above: int = 0) -> Mapping[tuple[str, int], int]:
+        """Save changes, if any, and make everything durable; returns the event_id of each new event by (job_id, seq).
+
+        Raises EventIdsReused, and nothing is durable, where one is not above ``above``. If this raises StoreLost, the
+        outcome is unknown.
+        """
+        event_ids: Mapping[tuple[str, int], int] = {}
+        if changes is not None:
+            for statement, rows in self._writes(changes):
+                await self._run(statement, rows)
+            event_ids = await self._append(changes)
+            await self._release_places(change.job_id for change in changes.jobs)
+        if any(event_id <= above for event_id in event_ids.values()):
+            raise EventIdsReused
+        with translated():
+            await self._connection.commit()
         return event_ids
 
-    def _writes(self, changes: ChangeSet) -> list[tuple[Executable, Any]]:
+    async def roll_back(self) -> None:
+        """Undo what was not committed, and what SQLAlchemy does not undo when it closes the connection."""
+
+    def _writes(self, changes: ChangeSet) -> list[tuple[Executable, Sequence[Row] | None]]:
         """What is to be written besides events, one statement per table."""
-        writes: list[tuple[Executable, Any]] = []
+        writes: list[tuple[Executable, Sequence[Row] | None]] = []
         if changes.trials:
             rows = [trial_row(job_id, changed) for (job_id, _), changed in changes.trials.items()]
             writes.append((self._dialect.upsert(trial, _TRIAL_UPDATES), rows))
@@ -178,13 +194,8 @@ class SqlUnitOfWork:
         for table in (event, trial, power_profile, parked_job, job):
             await self._run(delete(table).where(table.c.job_id == job_id))
 
-    async def commit(self) -> None:
-        """Make it durable. If this raises StoreLost, the outcome is unknown."""
-        with translated():
-            await self._connection.commit()
-
     async def _hold_places(self, job_ids: Sequence[str]) -> None:
-        rows = [{"job_id": job_id, "last_seq": 0} for job_id in job_ids]
+        rows = [{"job_id": job_id, "last_seq": 0, "revision": 0} for job_id in job_ids]
         await self._run(self._dialect.upsert(job, _NO_UPDATE), rows)
 
     async def _locked(self, job_ids: Sequence[str]) -> Sequence[Row]:
@@ -196,36 +207,50 @@ class SqlUnitOfWork:
             await self._run(delete(job).where(job.c.job_id.in_(sorted(unused)), job.c.last_seq == 0))
 
     async def _append(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
-        if not changes.events:
+        rows = self._event_rows(changes)
+        if not rows:
             return {}
-        published_at = None if self._has_outbox else changes.now
-        stamps = {"recorded_at": changes.now, "published_at": published_at}
-        rows = [{**event_row(new), **stamps} for new in changes.events]
-        if len(rows) == 1:  # an epoch of one training: the database tells the key without being asked again
+        if len(rows) == 1:  # an epoch of one training: the database gives the key without being asked again
             return {(rows[0]["job_id"], rows[0]["seq"]): await self._append_one(rows[0])}
-        await self._run(statements.APPEND_EVENTS, rows, options=LATER)
+        await self._run(statements.APPEND_EVENTS, rows)
         command_ids = sorted({new.command_id for new in changes.events})
         found = await self._rows(statements.EVENT_IDS, {"command_ids": command_ids})
         return {(row["job_id"], row["seq"]): row["event_id"] for row in found}
 
-    async def _append_one(self, row: dict[str, Any]) -> int:
+    def _event_rows(self, changes: ChangeSet) -> Sequence[Row]:
+        stamps = {"recorded_at": changes.now, "published_at": None if self._has_outbox else changes.now}
+        return [{**event_row(new), **stamps} for new in changes.events]
+
+    async def _append_one(self, row: Row) -> int:
         with translated():
             result = await self._connection.execute(statements.APPEND_EVENTS, row)
         (event_id,) = cast(Sequence[int], result.inserted_primary_key)
         return event_id
 
-    async def _rows(self, statement: Executable, parameters: Any = None) -> Sequence[Row]:
+    async def _rows(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Sequence[Row]:
         with translated():
             result = await self._connection.execute(statement, parameters)
             return cast(Sequence[Row], result.mappings().all())
 
-    async def _run(self, statement: Executable, parameters: Any = None, *, options: Any = None) -> None:
+    async def _run(self, statement: Executable, parameters: Any = None) -> None:
         with translated():
-            await self._connection.execute(statement, parameters, execution_options=options)
+            await self._connection.execute(statement, parameters)
 
 
 def _stored(row: Row) -> StoredJob:
-    return StoredJob(job_id=row["job_id"], last_seq=row["last_seq"], state=row["state"])
+    return StoredJob(job_id=row["job_id"], last_seq=row["last_seq"], revision=row["revision"], state=row["state"])
+
+
+def recollection_from(rows: Sequence[Row]) -> Recollection:
+    """What the store remembers, from the rows of the query for it."""
+    answers = {row["command_id"]: row for row in rows if row["reply"] is not None}
+    trials = {(row["job_id"], row["trial_number"]): row for row in rows if row["job_id"] is not None}
+    return Recollection(
+        now=rows[0]["now"],
+        replies={command_id: _reply_in(row) for command_id, row in answers.items()},
+        active=_by_key(trials.values()),
+        log_epoch=_epoch_in(rows[0]),
+    )
 
 
 def _epoch_in(row: Row) -> LogEpoch | None:
@@ -249,4 +274,11 @@ def _job_row(change: JobChange, now: datetime) -> dict[str, Any]:
     stored = {name: getattr(snapshot, name) if snapshot is not None else None for name in _SNAPSHOT_COLUMNS}
     if snapshot is not None and snapshot.owner is None:
         stored["owner"] = ""  # NULL means: as it was
-    return {**stored, "job_id": change.job_id, "last_seq": change.last_seq, "created_at": now, "changed_at": now}
+    return {
+        **stored,
+        "job_id": change.job_id,
+        "last_seq": change.last_seq,
+        "revision": change.revision,
+        "created_at": now,
+        "changed_at": now if change.has_events else None,  # NULL means: as it was
+    }

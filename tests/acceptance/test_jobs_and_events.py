@@ -59,7 +59,7 @@ def test_a_job_in_trouble_is_shown_with_its_reason_and_the_remedy(trained: Comma
         "INSERT INTO parked_job (job_id, parked_at, recovered_at, retry_at, reason) VALUES "
         "('toy', '2026-01-02 03:04:05.000000', NULL, '2026-01-02 03:05:05.000000', 'its row is [locked]')"
     )
-    connection.execute("UPDATE job SET state = '[' WHERE job_id = 'toy'")  # and cannot be read
+    connection.execute("UPDATE job SET revision = revision + 1, state = '[' WHERE job_id = 'toy'")  # and cannot be read
     connection.commit()
     connection.close()
     [job] = trained.json("jobs", "list")

@@ -7,7 +7,7 @@
 import asyncio
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bso.domain.commands import Request
@@ -15,6 +15,7 @@ from bso.service import engine
 from bso.service.answers import Answer, Undecided
 from bso.service.batch import Batches
 from bso.service.ports import UnitOfWork
+from bso.service.records import ChangeSet
 from bso_broker.messages import Delivery
 from bso_workers import bootstrap
 from bso_workers.__main__ import main
@@ -31,13 +32,30 @@ class EarlyBatches(Batches):
     """Answers what it has decided, and is committed a while later."""
 
     async def run(self, uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> list[Answer | Undecided]:
-        answers = await super().run(uow, requests, waits=waits)
+        later = _CommitsLater(uow)
+        answers = await super().run(later, requests, waits=waits)  # type: ignore[arg-type]  # it passes all else on
         ready = [one for one in answers if isinstance(one, Answer) and one.request.command_id in _early]
         admitted = [_early.pop(one.request.command_id) for one in ready]
         _settled.update(one.request.command_id for one in ready)
         await AnswersOnce.answer_early(admitted, ready)
         await asyncio.sleep(_COMMITS_AFTER_S)  # noqa: TID251  time to be killed in
+        await uow.commit(later.changes)
         return answers
+
+
+class _CommitsLater:
+    """A unit of work that only notes what it is to commit, and makes event_ids up."""
+
+    def __init__(self, uow: UnitOfWork) -> None:
+        self._uow = uow
+        self.changes: ChangeSet | None = None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._uow, name)
+
+    async def commit(self, changes: ChangeSet, *, above: int = 0) -> Mapping[tuple[str, int], int]:
+        self.changes = changes
+        return {(new.job_id, new.seq): above + 1 for new in changes.events}
 
 
 class NotesAdmitted(Admission):

@@ -8,12 +8,14 @@ after_parking: a command of a job in trouble lies in a parking queue, and is not
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from bso.domain.commands import BeginTrial, Request
 from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
+from bso.service.records import ChangeSet
+from bso.storage.mysql import COMMIT, Requests
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso_broker.consumer import CommandConsumer
 from bso_broker.messages import Delivery
@@ -36,12 +38,8 @@ def begins_a_trial(requests: Sequence[Request]) -> bool:
 class DiesBeforeCommit(Engine):
     async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         if begins_a_trial(requests):
-            SqlUnitOfWork.commit = die_at_commit  # type: ignore[method-assign]  # this process has no other use for it
+            at_commit(die)
         return await super().attempt(requests)
-
-
-async def die_at_commit(self: SqlUnitOfWork) -> None:
-    die()
 
 
 class FreezesBeforeCommit(Engine):
@@ -50,17 +48,36 @@ class FreezesBeforeCommit(Engine):
     async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         if begins_a_trial(requests) and not self.has_frozen:
             FreezesBeforeCommit.has_frozen = True  # once: thawed, it is a worker like any other
-            SqlUnitOfWork.commit = freeze_at_commit  # type: ignore[method-assign]  # likewise
+            at_commit(freeze)
         return await super().attempt(requests)
 
 
-_commit = SqlUnitOfWork.commit
+_send, _commit = Requests.send, SqlUnitOfWork.commit
 
 
-async def freeze_at_commit(self: SqlUnitOfWork) -> None:
-    SqlUnitOfWork.commit = _commit  # type: ignore[method-assign]  # thawed, it commits as usual
+def freeze() -> None:
+    at_commit(lambda: None)  # thawed, it commits as usual
     os.kill(os.getpid(), signal.SIGSTOP)
-    await _commit(self)
+
+
+def at_commit(do: Callable[[], None]) -> None:
+    """Do something before each commit: on MySQL and MariaDB when all is written that the commit makes durable."""
+
+    async def send(self: Requests, texts: Sequence[str]) -> list[Sequence[Sequence[Any]]]:
+        if texts[-1] != COMMIT:
+            return await _send(self, texts)
+        written = await _send(self, texts[:-1]) if texts[:-1] else []
+        do()
+        return [*written, *await _send(self, texts[-1:])]
+
+    async def commit(
+        self: SqlUnitOfWork, changes: ChangeSet | None = None, *, above: int = 0
+    ) -> Mapping[tuple[str, int], int]:
+        do()
+        return await _commit(self, changes, above=above)
+
+    Requests.send = send  # type: ignore[method-assign]  # this process has no other use for them
+    SqlUnitOfWork.commit = commit  # type: ignore[method-assign]
 
 
 class DiesAfterCommit(Settlement):

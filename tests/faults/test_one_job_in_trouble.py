@@ -115,6 +115,7 @@ async def test_a_worker_dies_between_parking_a_command_and_acknowledging_it(
     assert heir.metric("bso_dead_letters_total") == 0
 
 
+_READ_AGAIN = "UPDATE job SET revision = revision + 1 WHERE job_id = '{job}'"
 _ZERO_DATE = (
     "SET sql_mode = ''; UPDATE trial SET lease_expires_at = '0000-00-00' WHERE job_id = '{job}'; SET sql_mode = DEFAULT"
 )
@@ -123,16 +124,16 @@ _ZERO_DATE = (
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE job SET last_seq = last_seq - 1 WHERE job_id = '{job}'",
+        "UPDATE job SET revision = revision + 1, last_seq = last_seq - 1 WHERE job_id = '{job}'",
         "DELETE FROM job WHERE job_id = '{job}'",
-        "UPDATE job SET state = '[' WHERE job_id = '{job}'",
+        "UPDATE job SET revision = revision + 1, state = '[' WHERE job_id = '{job}'",
         "UPDATE trial SET energy_method = 'nonsense', lease_expires_at = '2000-01-01' WHERE job_id = '{job}'",
         _ZERO_DATE,
     ],
     ids=["behind its log", "missing", "unreadable", "a lapsed trial unreadable", "a lease without a moment"],
 )
 async def test_a_job_whose_row_is_damaged(scene: Scene, store: SqlStore, ask: Queue, damage: str) -> None:
-    await execute(store, *damage.format(job=scene.harmed).split("; "))
+    await execute(store, *f"{damage}; {_READ_AGAIN}".format(job=scene.harmed).split("; "))
     answer = await ask(scene.harmed, report(scene.trial, 1))
     assert isinstance(answer, Problem)
     assert answer.type == "kept"
@@ -164,7 +165,7 @@ async def test_a_report_parked_for_longer_than_the_limit_is_a_dead_letter_and_is
     job = new_job()
     await register(ask, job)
     trial = await begin(ask, job)
-    await execute(store, f"UPDATE job SET state = '[' WHERE job_id = '{job}'")
+    await execute(store, f"UPDATE job SET revision = revision + 1, state = '[' WHERE job_id = '{job}'")
     kept = await ask(job, report(trial, 1))
     assert isinstance(kept, Problem)
     assert kept.type == "kept"

@@ -34,6 +34,7 @@ class TcpProxy:
         self._requests_flow = asyncio.Event()
         self._replies_flow = asyncio.Event()
         self._held = 0
+        self._last_request = b""
         self.requests = 0
         """How many packets have come from clients; a request is one, unless it is large."""
         self.replaces: tuple[bytes, bytes] | None = None
@@ -94,6 +95,10 @@ class TcpProxy:
         """Hold what the server sends while requests reach it, until restore(): a lost confirm, an unknown outcome."""
         self._in_loop(self._set_flow(requests=True, replies=False))
 
+    def stall_replies_after(self, request: bytes) -> None:
+        """Hold what the server sends once a request with these bytes has reached it, until restore()."""
+        self._last_request = request
+
     def delay(self, seconds: float) -> None:
         """Let everything take so long in each direction, until restore()."""
         self._delay_s = seconds
@@ -102,6 +107,7 @@ class TcpProxy:
         """Serve again: what was held flows on, in order."""
         self._refuses = False
         self._delay_s = 0.0
+        self._last_request = b""
         self._in_loop(self._set_flow(requests=True, replies=True))
 
     def __enter__(self) -> Self:
@@ -165,6 +171,8 @@ class TcpProxy:
             while chunk := await reader.read(65536):
                 self.requests += flow is self._requests_flow
                 chunk = chunk.replace(*self.replaces) if self.replaces else chunk
+                if self._last_request and self._last_request in chunk:
+                    self._replies_flow.clear()
                 self._held += 1
                 try:
                     await flow.wait()

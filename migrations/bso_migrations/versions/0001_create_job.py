@@ -19,6 +19,7 @@ def upgrade() -> None:
         "job",
         sa.Column("job_id", ascii_text(120), primary_key=True),
         sa.Column("last_seq", sa.BigInteger(), nullable=False),
+        sa.Column("revision", sa.BigInteger(), nullable=False),
         sa.Column("owner", words(255)),
         sa.Column("is_deleted", sa.Boolean()),
         sa.Column("version_number", sa.Integer()),

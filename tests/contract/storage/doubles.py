@@ -1,7 +1,7 @@
 """Real stores and the real rule, with one step of theirs held up or broken."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -10,6 +10,7 @@ from bso.domain.commands import Command
 from bso.domain.decide import Context, Decision, Facts, decide
 from bso.domain.job import Job
 from bso.service.ports import Decide, UnitOfWork, UnitsOfWork
+from bso.service.records import ChangeSet
 
 Step = Callable[[UnitOfWork], Awaitable[None]]
 
@@ -34,6 +35,8 @@ class SteppedStore:
 
 
 class _Stepped:
+    """A unit of work whose commit is a step; what the step gets commits the same changes."""
+
     def __init__(self, uow: UnitOfWork, at_commit: Step) -> None:
         self._uow = uow
         self._at_commit = at_commit
@@ -41,8 +44,24 @@ class _Stepped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._uow, name)
 
+    async def commit(self, changes: ChangeSet | None = None, *, above: int = 0) -> Mapping[tuple[str, int], int]:
+        given = _Given(self._uow, changes, above)
+        await self._at_commit(cast(UnitOfWork, given))
+        return given.event_ids
+
+
+class _Given:
+    def __init__(self, uow: UnitOfWork, changes: ChangeSet | None, above: int) -> None:
+        self._uow = uow
+        self._changes = changes
+        self._above = above
+        self.event_ids: Mapping[tuple[str, int], int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._uow, name)
+
     async def commit(self) -> None:
-        await self._at_commit(self._uow)
+        self.event_ids = await self._uow.commit(self._changes, above=self._above)
 
 
 class HeldCommit:

@@ -37,9 +37,8 @@ async def overwrite(store: Store, job_id: str, state: str) -> None:
         stored = (await uow.lock([job_id], creating=()))[job_id]
         memory = await uow.recollect([])
         snapshot = replace(snapshot_of(read_snapshot(stored)), state=state)
-        change = JobChange(job_id=job_id, last_seq=stored.last_seq, snapshot=snapshot)
-        await uow.save(ChangeSet(now=memory.now, jobs=(change,)))
-        await uow.commit()
+        change = JobChange(job_id=job_id, last_seq=stored.last_seq, revision=stored.revision + 1, snapshot=snapshot)
+        await uow.commit(ChangeSet(now=memory.now, jobs=(change,)))
 
 
 async def test_a_job_like_another_begins_with_its_best_batch_size(store: Store) -> None:

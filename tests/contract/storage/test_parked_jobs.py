@@ -111,8 +111,11 @@ async def test_a_job_whose_row_is_behind_its_log_is_damaged(store: Store) -> Non
     async with store.unit_of_work() as uow:
         stored = (await uow.lock([JOB], creating=()))[JOB]
         now = (await uow.recollect(())).now
-        await uow.save(ChangeSet(now=now, jobs=(JobChange(job_id=JOB, last_seq=stored.last_seq - 1),)))
-        await uow.commit()
+        await uow.commit(
+            ChangeSet(
+                now=now, jobs=(JobChange(job_id=JOB, last_seq=stored.last_seq - 1, revision=stored.revision + 1),)
+            )
+        )
     if isinstance(store, SqlStore):  # a dictionary has no unique keys
         with pytest.raises(JobDamaged, match="contradict"):
             await engine.execute([beginning()])

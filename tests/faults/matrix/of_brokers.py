@@ -250,7 +250,7 @@ async def _begun_and_settled(stage: Stage) -> None:
 
 
 async def _damage(stage: Stage) -> None:
-    await stage.execute(f"UPDATE job SET state = '[' WHERE job_id = '{stage.harmed}'")
+    await stage.execute(f"UPDATE job SET revision = revision + 1, state = '[' WHERE job_id = '{stage.harmed}'")
 
 
 async def _keep_full(stage: Stage, *, seconds: int) -> None:

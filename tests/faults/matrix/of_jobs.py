@@ -46,7 +46,7 @@ async def log_epoch_locked(stage: Stage) -> None:
 
 @scenario("the row of one job says less than its log", promises=_AT_ONCE, strikes_for_s=4.0)
 async def row_behind_its_log(stage: Stage) -> None:
-    await _damaged(stage, "UPDATE job SET last_seq = last_seq - 1 WHERE job_id = '{job}'")
+    await _damaged(stage, "UPDATE job SET revision = revision + 1, last_seq = last_seq - 1 WHERE job_id = '{job}'")
 
 
 @scenario("the row of one job is missing", promises=_AT_ONCE, strikes_for_s=4.0)
@@ -56,7 +56,7 @@ async def row_missing(stage: Stage) -> None:
 
 @scenario("the state of one job cannot be read", promises=_AT_ONCE, strikes_for_s=4.0)
 async def row_unreadable(stage: Stage) -> None:
-    await _damaged(stage, "UPDATE job SET state = '[' WHERE job_id = '{job}'")
+    await _damaged(stage, "UPDATE job SET revision = revision + 1, state = '[' WHERE job_id = '{job}'")
 
 
 async def _damaged(stage: Stage, damage: str) -> None:

@@ -101,7 +101,7 @@ async def test_a_damaged_job_keeps_no_other_from_beginning_a_trial(tmp_path: Pat
         await begin(killed.engine, job_id)
     await killed.close()
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute("UPDATE job SET state = '{' WHERE job_id = 'damaged'")
+        database.execute("UPDATE job SET revision = revision + 1, state = '{' WHERE job_id = 'damaged'")
     handle = await open_embedded(path)
     [answer] = await handle.execute([beginning()])
     assert isinstance(answer.reply, TrialBegun)

@@ -17,6 +17,7 @@ from bso.service.errors import SchemaMissing, StoreLoginRefused, StoreLost, Stor
 from bso.service.ports import UnitOfWork
 from bso.storage import SqlStore
 from bso.storage.connections import ConnectionLimits, create_engine
+from bso.storage.mysql import Requests
 from bso.storage.urls import database_url as normalised
 from bso_migrations import upgrade
 from tests.contract.storage.doubles import SteppedStore
@@ -181,7 +182,10 @@ async def test_a_connection_lost_in_the_commit_is_asked_again_by_command_id(
         if cuts > 1:
             await uow.commit()
             return
-        (proxy.stall_replies if was_committed else proxy.stall_requests)()
+        if was_committed:
+            proxy.stall_replies_after(b"COMMIT")
+        else:
+            proxy.stall_requests()
         commit = asyncio.create_task(uow.commit())
         if was_committed:
             await eventually_async(lambda: direct.trials(JOB), what="the commit")
@@ -242,6 +246,37 @@ async def test_a_connection_lost_between_statements_is_a_lost_one(
         await Engine(store, patience=IMPATIENT).execute([beginning()])
     proxy.restore()
     await begin(Engine(store))
+
+
+@pytest.mark.parametrize("statement", [b"INSERT INTO event", b"INSERT INTO trial", b"INSERT INTO job", b"@@auto_inc"])
+async def test_a_request_that_fails_in_its_midst_commits_nothing_and_leaves_a_good_connection(
+    statement: bytes, mysql_url: str, open_at: OpenAt, tcp_proxy: Callable[[str], TcpProxy]
+) -> None:
+    await upgrade(mysql_url)
+    direct, proxy = open_at(mysql_url), tcp_proxy(mysql_url)
+    store = open_at(proxy.url, ConnectionLimits(pool_size=1))
+    await ask(Engine(store), registration(), registration("another"))
+    before = await whole_history(direct)
+    proxy.replaces = (statement, statement[:-2] + b"zz")
+    asked = [beginning(), beginning("another")]
+    with pytest.raises((SchemaMissing, StoreRefused)):
+        await Engine(store).execute(asked)
+    assert await whole_history(direct) == before
+    assert await direct.trials(JOB) == []
+    proxy.replaces = None
+    opened = proxy.connections
+    assert [answer.is_repeat for answer in await Engine(store).execute(asked)] == [False, False]
+    assert proxy.connections == opened, "the connection is another one"
+    await assert_log_equals_tables(direct)
+
+
+async def test_a_connection_that_has_lost_its_place_among_the_answers_is_lost(mysql_url: str, open_at: OpenAt) -> None:
+    """It would take the answer to one statement for that to another."""
+    async with open_at(mysql_url).engine.connect() as connection:
+        driver = (await connection.get_raw_connection()).driver_connection
+        with pytest.raises(StoreLost, match="fewer statements"):
+            await Requests(driver, most_bytes=1000).send(["SELECT 1", ""])
+        await connection.invalidate()
 
 
 async def test_a_read_only_server_is_no_reason_to_give_commands_up(breakable_mariadb: MariaDB, open_at: OpenAt) -> None:

@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, Text, insert, select
+from sqlalchemy import event
 
 from bso.domain.replies import TrialBegun
 from bso.domain.trial import Outcome
 from bso.service.engine import Engine
-from bso.service.errors import Conflict
+from bso.service.errors import Conflict, StoreUnusable
 from bso.storage.connections import ConnectionLimits
-from bso.storage.round_trips import LATER
+from bso.storage.mysql import Requests
+from bso.storage.statement_text import literal
 from bso_migrations import upgrade
 from tests.contract.storage.doubles import (
     HeldCommit,
@@ -80,19 +82,78 @@ async def test_what_is_larger_than_a_packet_of_the_server_is_poison_and_no_outag
     await assert_log_equals_tables(store)
 
 
-async def test_statements_that_are_sent_together_are_no_larger_than_a_packet_either(
+async def test_what_is_sent_together_is_no_larger_than_a_packet_either(
     small_packets: str, mariadb_server: MariaDB, open_at: OpenAt
 ) -> None:
-    mariadb_server.execute("SET GLOBAL max_allowed_packet = 262144")
+    mariadb_server.execute("SET GLOBAL max_allowed_packet = 65536")
+    await upgrade(small_packets)
     store = open_at(small_packets)
-    texts = Table("texts", MetaData(), Column("number", Integer), Column("text", Text(300_000)))
-    async with store.engine.begin() as connection:
-        await connection.run_sync(texts.metadata.create_all)
-        for number in range(5):
-            row = {"number": number, "text": "x" * 60_000}
-            await connection.execute(insert(texts), [row], execution_options=LATER)
-        numbers = (await connection.execute(select(texts.c.number).order_by(texts.c.number))).scalars().all()
-    assert numbers == [0, 1, 2, 3, 4]
+    await ask(Engine(store), registration())
+    [*_, last] = await ask(Engine(store), *(beginning() for _ in range(60)))
+    assert isinstance(last.reply, TrialBegun)
+    assert last.reply.trial_number == 60
+    await assert_log_equals_tables(store)
+    history = await store.history()
+    assert [one.recorded.seq for one in history] == sorted(one.recorded.seq for one in history)
+
+
+HOSTILE = (
+    "it's",
+    'a "quoted" word',
+    "back\\slash",
+    "\\'; DROP TABLE job; -- ",
+    "'' OR 1=1 /* ",
+    "*/ -- # ; %s %(name)s {} :name ?",
+    "\n\r\t\x1a controls",
+    "\u2019 ʼ ＇ ≠ quotes",
+    "emoji 🙂 and 漢字",
+    "\\",
+    "\\\\'",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_text_comes_back_as_it_went(text: str, migrated_url: str, open_at: OpenAt) -> None:
+    """Through the log, the reply of a command that is sent again, a trial's row, and a job's snapshot."""
+    store = open_at(migrated_url)
+    engine = Engine(store)
+    version = text if text.isprintable() else "1"
+    await ask(engine, registration(version=version))
+    trial = await begin(engine)
+    ending = finish(trial, Outcome.NOT_CONVERGED, text)
+    first = await engine.execute([ending])
+    again = await engine.execute([ending])
+    assert str(again[0].reply) == str(first[0].reply)
+    assert again[0].is_repeat
+    [stored] = await store.trials(JOB)
+    assert text in stored.outcome_reason
+    assert [one.version for one in await store.jobs()] == [version]
+    await assert_log_equals_tables(store)
+
+
+@pytest.mark.parametrize("mode", ["", "ANSI_QUOTES,STRICT_ALL_TABLES"])
+async def test_no_text_ends_its_literal(mode: str, mysql_url: str, open_at: OpenAt) -> None:
+    asked = [*HOSTILE, "a zero \x00 byte", "".join(map(chr, range(1, 0x300)))]
+    async with open_at(mysql_url).engine.connect() as connection:
+        driver = (await connection.get_raw_connection()).driver_connection
+        requests = Requests(driver, most_bytes=1_000_000)
+        if mode:
+            await requests.send([f"SET SESSION sql_mode = {literal(mode)}"])
+        found = await requests.send([f"SELECT {literal(text)}" for text in asked])
+        await requests.roll_back()
+    assert [text for [[text]] in found] == asked
+
+
+async def test_a_session_that_would_store_backslashes_twice_is_not_used(mysql_url: str, open_at: OpenAt) -> None:
+    """As behind a proxy that hands sessions of one client to another."""
+    store = open_at(mysql_url)
+
+    @event.listens_for(store.engine.sync_engine, "connect", insert=True)
+    def _changed_by_another(connection: Any, _record: object) -> None:
+        connection.cursor().execute("SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'")
+
+    with pytest.raises(StoreUnusable, match="got utf8mb4 and 'NO_BACKSLASH_ESCAPES'"):
+        await store.ping()
 
 
 async def test_text_that_is_no_unicode_is_poison(migrated_url: str, open_at: OpenAt) -> None:

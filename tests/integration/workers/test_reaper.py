@@ -125,7 +125,7 @@ async def test_the_many_leases_of_a_damaged_job_keep_no_others_from_being_expire
         await register(Direct(engine=brief), job)
         for number in range(trials):
             await begin(Direct(engine=brief), job, recurrence_id=f"night-{number}")
-    await execute(store, f"UPDATE job SET state = '[' WHERE job_id = '{damaged}'")
+    await execute(store, f"UPDATE job SET revision = revision + 1, state = '[' WHERE job_id = '{damaged}'")
     assert await reaper_over(store).reap() == 1
     assert [trial.state for trial in await store.trials(healthy)] == [TrialState.SUSPENDED]
     assert [parked.job_id for parked in await store.parked_jobs.all()] == [damaged]

@@ -112,8 +112,11 @@ async def test_a_job_whose_row_is_behind_its_log_has_not_recovered(scene: Scene)
     async with scene.store.unit_of_work() as uow:
         stored = (await uow.lock([job], creating=()))[job]
         now = (await uow.recollect(())).now
-        await uow.save(ChangeSet(now=now, jobs=(JobChange(job_id=job, last_seq=stored.last_seq - 1),)))
-        await uow.commit()
+        await uow.commit(
+            ChangeSet(
+                now=now, jobs=(JobChange(job_id=job, last_seq=stored.last_seq - 1, revision=stored.revision + 1),)
+            )
+        )
     await scene.parking.park(job, JobDamaged("behind its log"))
     assert await scene.tries(for_s=60) == 3
     assert await scene.parked() == [job]

@@ -28,7 +28,7 @@ from bso.service.errors import (
 from bso.service.memory import InMemoryStore
 from bso.service.ports import UnitOfWork
 from bso.service.records import ChangeSet, JobChange
-from bso.service.serialization import SnapshotReader, read_snapshot
+from bso.service.serialization import KnownJobs, read_snapshot
 from tests.contract.storage.doubles import HeldCommit, Step, SteppedStore, rule_that_breaks_on, rule_that_takes
 from tests.contract.storage.job_requests import JOB, ask, begin, beginning, registration, report, whole_history
 
@@ -146,7 +146,7 @@ async def test_a_state_of_a_newer_release_is_no_poison(store: InMemoryStore) -> 
 async def test_snapshots_are_remembered_by_their_exact_text(store: InMemoryStore) -> None:
     engine = Engine(store)
     await ask(engine, registration(), registration("another"))
-    reader = SnapshotReader(capacity=1)
+    reader = KnownJobs(capacity=1)
     first, other = await store.job(JOB), await store.job("another")
     assert first is not None
     assert other is not None
@@ -164,9 +164,9 @@ async def damage(store: InMemoryStore, job_id: str, state: str) -> None:
     async with store.unit_of_work() as uow:
         stored = (await uow.lock([job_id], creating=()))[job_id]
         snapshot = replace(store.tables.jobs[job_id].snapshot, state=state)
-        change = JobChange(job_id=job_id, last_seq=stored.last_seq, snapshot=snapshot)
-        await uow.save(ChangeSet(now=datetime.now(UTC), jobs=(change,)))
-        await uow.commit()
+        revision = stored.revision + 1
+        change = JobChange(job_id=job_id, last_seq=stored.last_seq, revision=revision, snapshot=snapshot)
+        await uow.commit(ChangeSet(now=datetime.now(UTC), jobs=(change,)))
 
 
 async def test_an_earlier_report_that_only_a_newer_release_can_read_is_waited_for(store: InMemoryStore) -> None:
@@ -215,14 +215,14 @@ class PickyStore:
     async def unit_of_work(self) -> AsyncIterator[UnitOfWork]:
         """Begin a transaction."""
         async with self._store.unit_of_work() as uow:
-            save = uow.save
+            commit = uow.commit
 
-            async def picky(changes: ChangeSet) -> Mapping[tuple[str, int], int]:
-                if any(change.job_id == self._job_id for change in changes.jobs):
+            async def picky(changes: ChangeSet | None = None, *, above: int = 0) -> Mapping[tuple[str, int], int]:
+                if changes is not None and any(change.job_id == self._job_id for change in changes.jobs):
                     raise self._error
-                return await save(changes)
+                return await commit(changes, above=above)
 
-            uow.save = picky  # type: ignore[method-assign]
+            uow.commit = picky  # type: ignore[method-assign]
             yield uow
 
 

@@ -1,0 +1,186 @@
+"""Units of work on MySQL and MariaDB: a batch takes two requests, to lock and read, and to write and commit.
+
+    1   SELECT the free jobs FOR UPDATE SKIP LOCKED; SELECT clock, epoch of the log, earlier replies, active trials
+    2   INSERT events; SELECT their ids; INSERT trials, jobs ... ON DUPLICATE KEY UPDATE; COMMIT
+
+The server takes several statements in one request; asyncmy asks for that (MULTI_STATEMENTS) whenever it connects. It
+stops at the first one that fails: then nothing is committed, and the error is raised as if the statement had been sent
+alone. All other statements are SQLAlchemy's to execute, on the same connection and in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from sqlalchemy import Dialect as SqlDialect
+from sqlalchemy import Executable
+from sqlalchemy.ext.asyncio import AsyncConnection
+from typing_extensions import override
+
+from bso.service.errors import StoreLost
+from bso.service.records import ChangeSet
+from bso.storage import statements
+from bso.storage.connections import translated
+from bso.storage.dialects import dialect_named
+from bso.storage.packets import packet_limit
+from bso.storage.rows import Row
+from bso.storage.statement_text import StatementText
+from bso.storage.unit_of_work import SqlUnitOfWork
+
+COMMIT = "COMMIT"
+_MOST_BYTES = 1_000_000  # in one request
+_EVENT_IDS = f"SELECT LAST_INSERT_ID(), @@auto_increment_increment, {2**64 - 1} + (LAST_INSERT_ID() <= %d)"
+"""The id of the first event of an insertion, and how far the next ones lie apart. If that id is not above a number, the
+sum is out of range (error 1690), and the server does not come to the COMMIT."""
+
+_Fetched = Sequence[Sequence[Any]]
+
+
+class StatementTexts:
+    """The frequent statements as text: each is compiled at its first use, for the server of one engine."""
+
+    def __init__(self, dialect: SqlDialect) -> None:
+        self._dialect = dialect
+        self._known: dict[Executable, StatementText] = {}
+
+    def __getitem__(self, statement: Executable) -> StatementText:
+        """A statement that is kept somewhere, not one that is made for each execution."""
+        found = self._known.get(statement)
+        if found is None:
+            found = self._known[statement] = StatementText(statement, self._dialect)
+        return found
+
+
+class Requests:
+    """The driver's connection under one of SQLAlchemy's, over which several statements go at once."""
+
+    def __init__(self, driver: Any, *, most_bytes: int) -> None:
+        self._driver = driver
+        self.most_bytes = most_bytes
+        self._is_in_transaction = False
+
+    async def send(self, texts: Sequence[str]) -> list[_Fetched]:
+        """Execute statements and fetch the rows of each; in several requests where one would be too large."""
+        found: list[_Fetched] = []
+        with translated():
+            requests = _packed([text.encode() for text in texts], self.most_bytes)
+            self._is_in_transaction = True
+            cursor = self._driver.cursor()
+            for request in requests:
+                await cursor.execute(b";".join(request))
+                found.append(await cursor.fetchall())
+                for _ in request[1:]:
+                    if not await cursor.nextset():  # which raises what that statement has met
+                        raise StoreLost("the database answered fewer statements than it was sent")
+                    found.append(await cursor.fetchall())
+        self._is_in_transaction = texts[-1] != COMMIT
+        return found
+
+    def committed(self) -> None:
+        """Note that SQLAlchemy has committed what was sent."""
+        self._is_in_transaction = False
+
+    async def roll_back(self) -> None:
+        """Undo what was sent and not committed."""
+        if self._is_in_transaction:
+            with translated():
+                await self._driver.rollback()
+            self._is_in_transaction = False
+
+
+def _packed(texts: Sequence[bytes], most_bytes: int) -> list[list[bytes]]:
+    requests: list[list[bytes]] = [[]]
+    size = 0
+    for text in texts:
+        if requests[-1] and size + len(text) > most_bytes:
+            requests.append([])
+            size = 0
+        requests[-1].append(text)
+        size += len(text) + 1
+    return requests
+
+
+class MySqlUnitOfWork(SqlUnitOfWork):
+    """A unit of work whose frequent statements go past SQLAlchemy's execution."""
+
+    def __init__(
+        self, connection: AsyncConnection, requests: Requests, texts: StatementTexts, *, has_outbox: bool
+    ) -> None:
+        super().__init__(connection, dialect_named("mysql"), has_outbox=has_outbox)
+        self._requests = requests
+        self._texts = texts
+
+    @classmethod
+    async def on(cls, connection: AsyncConnection, texts: StatementTexts, *, has_outbox: bool) -> Self:
+        """Begin one on a connection."""
+        pooled = await connection.get_raw_connection()
+        limit = min(_MOST_BYTES, packet_limit(pooled) // 2)
+        return cls(connection, Requests(pooled.driver_connection, most_bytes=limit), texts, has_outbox=has_outbox)
+
+    @override
+    async def roll_back(self) -> None:
+        await self._requests.roll_back()
+
+    @override
+    async def commit(self, changes: ChangeSet | None = None, *, above: int = 0) -> Mapping[tuple[str, int], int]:
+        appending: list[tuple[str, int]] = []
+        texts: list[str] = []
+        if changes is not None:
+            await self._release_places(change.job_id for change in changes.jobs)
+            appending = list(self._insertions(statements.APPEND_EVENTS, self._event_rows(changes)))
+            texts += [text for insertion, _ in appending for text in (insertion, _EVENT_IDS % above)]
+            texts += await self._other_writes(changes)
+        if self._connection.in_transaction():  # SQLAlchemy has executed some statement, and commits
+            found = await self._requests.send(texts) if texts else []
+            await super().commit()
+            self._requests.committed()
+        else:
+            found = await self._requests.send([*texts, COMMIT])
+        return _event_ids(changes, [count for _, count in appending], found[1::2])
+
+    async def _other_writes(self, changes: ChangeSet) -> list[str]:
+        texts: list[str] = []
+        for statement, rows in self._writes(changes):
+            if rows is None:
+                await self._run(statement)
+            else:
+                texts += [insertion for insertion, _ in self._insertions(statement, rows)]
+        return texts
+
+    def _insertions(self, statement: Executable, rows: Sequence[Row]) -> Iterator[tuple[str, int]]:
+        return self._texts[statement].with_rows(rows, most_bytes=self._requests.most_bytes)
+
+    @override
+    async def _lock_and_recollect(
+        self, locking: Mapping[str, Any], asking: Mapping[str, Any]
+    ) -> tuple[Sequence[Row], Sequence[Row]]:
+        jobs = self._texts[statements.free_jobs(self._dialect)]
+        recollection = self._texts[statements.recollection(self._dialect)]
+        texts = [jobs.with_values(locking), recollection.with_values(asking)]
+        locked, recollected = await self._requests.send(texts)
+        return jobs.read(locked), recollection.read(recollected)
+
+    @override
+    async def _rows(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Sequence[Row]:
+        if parameters is None:
+            return await super()._rows(statement)
+        text = self._texts[statement]
+        [fetched] = await self._requests.send([text.with_values(parameters)])
+        return text.read(fetched)
+
+
+def _event_ids(
+    changes: ChangeSet | None, counts: Sequence[int], found: Sequence[_Fetched]
+) -> Mapping[tuple[str, int], int]:
+    """The ids of the events: those of one insertion lie evenly apart, whatever other sessions insert meanwhile.
+
+    https://dev.mysql.com/doc/refman/9.0/en/innodb-auto-increment-handling.html, "simple inserts".
+    """
+    given = [
+        first + number * step
+        for count, [[first, step, _]] in zip(counts, found, strict=False)
+        for number in range(count)
+    ]
+    events = () if changes is None else changes.events
+    return {(event.job_id, event.seq): event_id for event, event_id in zip(events, given, strict=True)}
