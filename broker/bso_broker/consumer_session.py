@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
 import aiormq
-from aiormq.abc import DeliveredMessage
 from typing_extensions import override
 
 from bso.domain.errors import BsoError
@@ -21,6 +20,7 @@ from bso_broker.messages import Delivery
 from bso_broker.parked_commands import parked_for_s
 from bso_broker.session import BrokerSession
 from bso_broker.topology import COMMAND_QUEUE
+from bso_broker.underlay import not_tapped
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class ConsumerSession(BrokerSession):
     async def _subscribe(self, channel: aiormq.Channel) -> None:
         self._channel = channel
         self._connection.sockets.tap(channel, Tap(on_delivery=self._on_delivery))
-        self._consumer_tag = (await channel.basic_consume(COMMAND_QUEUE, _not_tapped)).consumer_tag
+        self._consumer_tag = (await channel.basic_consume(COMMAND_QUEUE, not_tapped)).consumer_tag
 
     async def _keep_up(self, *, may_declare: bool) -> None:
         while not self.lost.is_set():
@@ -204,10 +204,6 @@ class ConsumerSession(BrokerSession):
         self._unsettled.clear()
         self.settled.set()
         self._wake()
-
-
-async def _not_tapped(message: DeliveredMessage) -> None:
-    raise AssertionError(f"expected delivery {message.delivery_tag} to be taken before aiormq")
 
 
 def _delivery(arrived: Arrived, *, session: int, believed: Container[str]) -> Delivery:

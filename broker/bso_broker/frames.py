@@ -24,6 +24,7 @@ _SIGN_OF_LIFE_S = 1.0
 _BLOCKED, _UNBLOCKED = bytes((0, 10, 0, 60)), bytes((0, 10, 0, 61))  # Connection.Blocked and .Unblocked
 _BASIC = bytes((0, 60))
 _PUBLISH, _DELIVER = bytes((0, 60, 0, 40, 0, 0)), bytes((0, 60, 0, 60))
+_RETURN = bytes((0, 60, 0, 50))
 _ACK, _NACK = bytes((0, 60, 0, 80)), bytes((0, 60, 0, 120))
 _DISCARDED = b"discarded:" + secrets.token_bytes(16)  # nobody can send it
 
@@ -68,11 +69,13 @@ class Confirmed:
 class Tap:
     """Takes what arrives on one channel before aiormq, which makes a task for each delivery, and then some.
 
-    ``on_delivery`` gets messages, ``on_confirmation`` confirmations.
+    ``on_delivery`` gets messages, ``on_confirmation`` confirmations, and ``on_return`` the message_id of one that no
+    queue is bound for, before its confirmation.
     """
 
     on_delivery: Callable[[Arrived], None] | None = None
     on_confirmation: Callable[[Confirmed], None] | None = None
+    on_return: Callable[[str | None], None] | None = None
     _method: bytes = b""  # of the message that is arriving
     _header: bytes = b""
     _size: int = 0
@@ -82,7 +85,8 @@ class Tap:
         """Take a frame, unless it is aiormq's."""
         if kind == FRAME_METHOD:
             method = payload[:4]
-            if method == _DELIVER and self.on_delivery is not None:
+            is_ours = (method == _DELIVER and self.on_delivery) or (method == _RETURN and self.on_return)
+            if is_ours:
                 self._method, self._size, self._pieces = payload, 0, []
                 return True
             if method in (_ACK, _NACK) and self.on_confirmation is not None:
@@ -105,6 +109,10 @@ class Tap:
     def _deliver(self) -> None:
         method, header, pieces = self._method, self._header, self._pieces
         self._method, self._header, self._pieces = b"", b"", []
+        if method.startswith(_RETURN):
+            assert self.on_return is not None
+            self.on_return(properties_in(header).message_id)
+            return
         at = 5 + method[4]  # after the consumer's tag
         length = method[at + 9]
         assert self.on_delivery is not None

@@ -17,7 +17,7 @@ from bso_broker.errors import ConnectionLost, ForgedReplyAddress, PublishFailed,
 from bso_broker.messages import Event, Headers, Reply, check_size
 from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import EVENTS
-from bso_broker.underlay import EventChannel, Outgoing, publish_burst
+from bso_broker.underlay import ConfirmedChannel, Outcome, Outgoing, publish_burst
 
 _TRANSIENT = 1
 PERSISTENT = 2
@@ -26,7 +26,7 @@ PERSISTENT = 2
 class PublishingSession(BrokerSession):
     """Channels with publisher confirms; exchanges and queues are declared first, in case one was deleted."""
 
-    for_events: EventChannel
+    for_events: ConfirmedChannel
     for_commands: aiormq.Channel
 
     @override
@@ -35,7 +35,7 @@ class PublishingSession(BrokerSession):
         connection = await self.connect("bso worker: publishing")
         await declare_if_allowed(connection)
         self.for_commands = await self.fast_channel(connection, confirms=True)
-        self.for_events = EventChannel(await self.fast_channel(connection, confirms=True), connection.sockets)
+        self.for_events = ConfirmedChannel(await self.fast_channel(connection, confirms=True), connection.sockets)
 
 
 class PublishingLink(Link[PublishingSession]):
@@ -97,7 +97,7 @@ class EventPublisher:
             async with asyncio.timeout(timeout_s):
                 session = await self._link.session()
                 outgoing = [_outgoing(event) for event in events]
-                are_accepted = await (await session.for_events.publish(outgoing, exchange=self._exchange))
+                outcome = await (await session.for_events.publish(outgoing, exchange=self._exchange))
         except TimeoutError as error:
             why = self._link.last_error or "the broker does not confirm"
             raise PublishFailed(f"{len(events)} events not published within {timeout_s:g} s: {why}") from error
@@ -105,7 +105,7 @@ class EventPublisher:
             if is_lost(error):
                 raise PublishFailed("the connection broke while events were published") from explain(error)
             raise
-        if not are_accepted:
+        if outcome is not Outcome.TAKEN:
             raise PublishFailed("the broker refused an event: its queue is full, or the queue's leader unavailable")
 
 

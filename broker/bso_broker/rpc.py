@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import aiormq
-from aio_pika.abc import AbstractIncomingMessage
-from aiormq.exceptions import DeliveryError
 from pamqp.commands import Basic
 from typing_extensions import override
 
@@ -27,12 +24,12 @@ from bso_broker.errors import (
     PublishFailed,
     TopologyMissing,
 )
-from bso_broker.frames import discarded_bytes
+from bso_broker.frames import Arrived, Tap, discarded_bytes
 from bso_broker.messages import check_size
 from bso_broker.publisher import PERSISTENT
 from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import COMMAND_KEY, COMMANDS
-from bso_broker.underlay import Outgoing, publish_burst
+from bso_broker.underlay import ConfirmedChannel, Outcome, Outgoing, not_tapped
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +44,12 @@ class _Command:
 
 
 class _RpcSession(BrokerSession):
-    """Two connections: commands go out on one, replies come in on the other, which a full broker never blocks."""
+    """One connection: commands go out on one of its channels, replies come in on another.
 
-    _commands: aiormq.Channel
+    A broker without memory or disk reads nothing from it, and still sends the replies.
+    """
+
+    _commands: ConfirmedChannel
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
@@ -58,10 +58,12 @@ class _RpcSession(BrokerSession):
 
     @override
     async def open(self) -> None:
-        consuming = await self.channel(await self.connect("bso client: replies"), confirms=False)
-        replies = await consuming.declare_queue(self._reply_queue, exclusive=True, auto_delete=True)
-        await replies.consume(self._on_reply, no_ack=True)
-        self._commands = await self.fast_channel(await self.connect("bso client: commands"), confirms=True)
+        connection = await self.connect("bso client")
+        consuming = await self.fast_channel(connection, confirms=False)
+        await consuming.queue_declare(self._reply_queue, exclusive=True, auto_delete=True)
+        connection.sockets.tap(consuming, Tap(on_delivery=self._on_reply))
+        await consuming.basic_consume(self._reply_queue, not_tapped, no_ack=True)
+        self._commands = ConfirmedChannel(await self.fast_channel(connection, confirms=True), connection.sockets)
 
     async def ask(self, command: _Command) -> bytes:
         """Publish and wait for the reply, which may come before the broker's confirmation.
@@ -90,7 +92,7 @@ class _RpcSession(BrokerSession):
         return body
 
     async def _wait(
-        self, reply: asyncio.Future[bytes | None], confirmation: asyncio.Future[object], *, timeout_s: float
+        self, reply: asyncio.Future[bytes | None], confirmation: asyncio.Future[Outcome], *, timeout_s: float
     ) -> None:
         """Wait for a reply; a broker from which neither that nor a confirmation comes is taken for frozen."""
         patience_s = self.address.confirm_timeout_s
@@ -104,7 +106,7 @@ class _RpcSession(BrokerSession):
         if not reply.done() and timeout_s > first_s:
             await asyncio.wait([reply], timeout=timeout_s - first_s)
 
-    async def _publish(self, command: _Command) -> asyncio.Future[object]:
+    async def _publish(self, command: _Command) -> asyncio.Future[Outcome]:
         check_size(command.body)
         properties = Basic.Properties(
             message_id=command.message_id,
@@ -117,7 +119,7 @@ class _RpcSession(BrokerSession):
         message = Outgoing(routing_key=COMMAND_KEY, body=command.body, properties=properties)
         try:
             async with asyncio.timeout(self.address.confirm_timeout_s):
-                [confirmation] = await publish_burst(self._commands, [message], exchange=COMMANDS, mandatory=True)
+                return await self._commands.publish([message], exchange=COMMANDS, mandatory=True)
         except BaseException as error:
             if not is_lost(error):
                 raise
@@ -125,10 +127,9 @@ class _RpcSession(BrokerSession):
             if isinstance(lost, ConnectionLost):
                 self.fail(lost)  # else the next attempt would be on this session again
             raise lost from error
-        return confirmation
 
-    async def _on_reply(self, message: AbstractIncomingMessage) -> None:
-        reply = self._replies.get(message.correlation_id or "")
+    def _on_reply(self, message: Arrived) -> None:
+        reply = self._replies.get(message.properties.correlation_id or "")
         if reply is None or reply.done():
             logger.debug("a reply nobody waits for", extra={"action": "reply_ignored"})
             return
@@ -145,10 +146,15 @@ class _RpcSession(BrokerSession):
                 reply.set_result(None)
 
 
-def _pass_on_refusal(reply: asyncio.Future[bytes | None], confirmation: asyncio.Future[object]) -> None:
-    error = None if confirmation.cancelled() else confirmation.exception()
-    if isinstance(error, DeliveryError) and not reply.done():
-        reply.set_exception(explain(error))
+def _pass_on_refusal(reply: asyncio.Future[bytes | None], confirmation: asyncio.Future[Outcome]) -> None:
+    if reply.done() or confirmation.cancelled() or confirmation.exception() is not None:
+        return
+    if confirmation.result() is Outcome.REFUSED:
+        reply.set_exception(
+            PublishFailed("the broker refused the command: the queue is full or its leader unavailable")
+        )
+    elif confirmation.result() is Outcome.RETURNED:
+        reply.set_exception(TopologyMissing("no queue is bound for this command"))
 
 
 class RpcClient:

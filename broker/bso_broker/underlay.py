@@ -11,12 +11,14 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from typing import Any, cast
 
 import aio_pika
 import aiormq
 from aio_pika.abc import AbstractChannel, AbstractConnection
-from aiormq.abc import ChannelFrame
+from aiormq.abc import ChannelFrame, DeliveredMessage
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from aiormq.exceptions import ChannelInvalidStateError
 from pamqp.commands import Basic
@@ -114,6 +116,11 @@ class Sockets(TransportFactory):
             self._writer.transport.abort()
 
 
+async def not_tapped(message: DeliveredMessage) -> None:
+    """Take what a consumer gets from aiormq, where a tap takes everything."""
+    raise AssertionError(f"expected delivery {message.delivery_tag} to be taken before aiormq")
+
+
 class CoalescingWriter(asyncio.StreamWriter):
     """One system call for everything that is written in one turn of the event loop, unless that is much.
 
@@ -166,19 +173,13 @@ class Outgoing:
     properties: Basic.Properties
 
 
-async def publish_burst(
-    channel: aiormq.Channel, messages: Sequence[Outgoing], *, exchange: str, mandatory: bool = False
-) -> list[asyncio.Future[object]]:
-    """Write many small messages as one: per message a sixth of the cost of aiormq's own publishing.
+async def publish_burst(channel: aiormq.Channel, messages: Sequence[Outgoing], *, exchange: str) -> None:
+    """Write many small messages as one, on a channel without confirmations: nobody has to take them.
 
-    Nobody has to take them, unless they are ``mandatory``: what no queue is bound for is confirmed, and not returned.
-    Returns their confirmations, which fail when the channel ends, the broker refuses a message or returns it (with
-    aiormq's errors); [] on a channel without them.
+    Per message that is a sixth of the cost of aiormq's own publishing.
     """
-    async with _writing(channel, messages, exchange=exchange, mandatory=mandatory):
-        if not channel.publisher_confirms:
-            return []
-        return [_expect(channel, message if mandatory else None) for message in messages]
+    async with _writing(channel, messages, exchange=exchange, mandatory=False):
+        pass
 
 
 @asynccontextmanager
@@ -201,26 +202,51 @@ async def _writing(
         yield
 
 
-class EventChannel:
-    """A channel on which only bursts of events are published; the confirmations of a burst are one future."""
+class Outcome(Enum):
+    """What became of messages that were published: of the worst of them."""
+
+    TAKEN = 1
+    REFUSED = 2
+    RETURNED = 3  # no queue is bound for it
+
+
+class ConfirmedChannel:
+    """A channel on which only bursts are published; the confirmations of a burst are one future."""
 
     def __init__(self, channel: aiormq.Channel, sockets: Sockets) -> None:
         self._channel = channel
         self._published = 0
         self._bursts: OrderedDict[int, _Burst] = OrderedDict()  # by delivery tag
-        sockets.tap(channel, Tap(on_confirmation=self._confirmed))
+        self._mandatory: dict[str | None, _Burst] = {}  # by message_id
+        sockets.tap(channel, Tap(on_confirmation=self._confirmed, on_return=self._returned))
         watch(channel, self._ended)
 
-    async def publish(self, messages: Sequence[Outgoing], *, exchange: str) -> asyncio.Future[bool]:
-        """Publish; the future says whether the broker has accepted all of them, and fails when the channel ends."""
-        async with _writing(self._channel, messages, exchange=exchange, mandatory=False):
+    async def publish(
+        self, messages: Sequence[Outgoing], *, exchange: str, mandatory: bool = False
+    ) -> asyncio.Future[Outcome]:
+        """Publish; the future fails with the cause when the channel ends.
+
+        ``mandatory``: some queue has to take each, which has a message_id of its own.
+        """
+        async with _writing(self._channel, messages, exchange=exchange, mandatory=mandatory):
             burst = _Burst(asyncio.get_running_loop().create_future(), left=len(messages))
-            if not messages:
-                burst.outcome.set_result(True)
-            for _ in messages:
+            for message in messages:
                 self._published += 1
                 self._bursts[self._published] = burst
+                if mandatory:
+                    message_id = message.properties.message_id
+                    self._mandatory[message_id] = burst
+                    burst.outcome.add_done_callback(partial(self._forget, message_id))
+            if not messages:
+                burst.outcome.set_result(Outcome.TAKEN)
         return burst.outcome
+
+    def _forget(self, message_id: str | None, _: object) -> None:
+        self._mandatory.pop(message_id, None)
+
+    def _returned(self, message_id: str | None) -> None:
+        if message_id in self._mandatory:
+            self._mandatory[message_id].worst = Outcome.RETURNED
 
     def _confirmed(self, one: Confirmed) -> None:
         if not one.is_multiple:
@@ -234,30 +260,21 @@ class EventChannel:
         if burst is None:
             return
         burst.left -= 1
-        burst.is_accepted = burst.is_accepted and is_accepted
+        if not is_accepted and burst.worst is Outcome.TAKEN:
+            burst.worst = Outcome.REFUSED
         if not burst.left and not burst.outcome.done():
-            burst.outcome.set_result(burst.is_accepted)
+            burst.outcome.set_result(burst.worst)
 
     def _ended(self, cause: BaseException | None) -> None:
         for burst in self._bursts.values():
             if not burst.outcome.done():
                 burst.outcome.set_exception(cause or ChannelInvalidStateError("the channel has ended"))
+                burst.outcome.exception()  # nobody has to wait for it
         self._bursts.clear()
 
 
 @dataclass(slots=True)
 class _Burst:
-    outcome: asyncio.Future[bool]
+    outcome: asyncio.Future[Outcome]
     left: int
-    is_accepted: bool = True
-
-
-def _expect(channel: aiormq.Channel, returnable: Outgoing | None) -> asyncio.Future[object]:
-    channel.delivery_tag += 1
-    confirmation: asyncio.Future[object] = channel.create_future()
-    channel.confirmations[channel.delivery_tag] = confirmation
-    if returnable is not None:  # aiormq finds what is returned by its message_id
-        message_id = cast(str, returnable.properties.message_id)
-        channel.message_id_delivery_tag[message_id] = channel.delivery_tag
-        confirmation.add_done_callback(lambda _: channel.message_id_delivery_tag.pop(message_id, None))
-    return confirmation
+    worst: Outcome = Outcome.TAKEN

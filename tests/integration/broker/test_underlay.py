@@ -118,20 +118,10 @@ async def test_what_waits_on_a_connection_that_ends_without_a_cause_is_lost(
         ("write_queue", "bursts cannot be written"),
         ("is_closed", "bursts are written to a channel that is gone"),
         ("max_content_size", "large events cannot be split into frames"),
-        ("publisher_confirms", "bursts do not know whether confirmations come"),
-        ("delivery_tag", "confirmations of events are given to others"),
-        ("confirmations", "confirmations of events are given to nobody"),
-        ("create_future", "confirmations of a lost channel never fail"),
     ],
 )
 async def test_an_aiormq_channel_has(channel: aiormq.Channel, name: str, broken: str) -> None:
     assert hasattr(channel, name), f"aiormq.Channel has no {name}: {broken}"
-
-
-async def test_confirmations_are_counted_from_one(channel: aiormq.Channel) -> None:
-    assert (channel.delivery_tag, dict(channel.confirmations)) == (0, {}), (
-        "aiormq counts publishings in another way: confirmations of events are given to others"
-    )
 
 
 def test_the_frame_buffer_can_be_chosen() -> None:

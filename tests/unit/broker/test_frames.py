@@ -94,6 +94,19 @@ async def test_confirmations_come_to_the_tap() -> None:
     ]
 
 
+async def test_a_message_that_no_queue_takes_comes_to_the_tap() -> None:
+    returned: list[str | None] = []
+    sent: list[Any] = [
+        Basic.Return(reply_code=312, reply_text="NO_ROUTE", exchange="bso.commands", routing_key="command"),
+        ContentHeader(properties=Basic.Properties(message_id="m", delivery_mode=2), body_size=4),
+        ContentBody(b"body"),
+        Channel.CloseOk(),
+    ]
+    read = reading(b"".join(frames.marshal(one, 1) for one in sent), tap=Tap(on_return=returned.append))
+    assert isinstance((await read.get_frame())[2], Channel.CloseOk)
+    assert returned == ["m"]
+
+
 async def test_other_channels_are_aiormqs() -> None:
     read = reading(delivered(Basic.Properties(), b"short", channel=2), tap=Tap(on_delivery=unexpected))
     assert [type((await read.get_frame())[2]) for _ in range(3)] == [Basic.Deliver, ContentHeader, ContentBody]
