@@ -41,6 +41,7 @@ _SHORT_STRINGS = (
     (0x0010, "user_id"),
 )
 """The properties of our own messages beside headers and delivery_mode, in their order on the wire."""
+_OTHERS = ("content_type", "content_encoding", "priority", "timestamp", "message_type", "app_id", "cluster_id")
 _OURS = _HEADERS | _DELIVERY_MODE | sum(flag for flag, _ in _SHORT_STRINGS)
 
 
@@ -258,6 +259,8 @@ def published(
 
 def _header(properties: Basic.Properties, size: int) -> bytes:
     flags, parts = 0, []
+    if any(getattr(properties, name) for name in _OTHERS):
+        raise ValueError(f"expected only {', '.join(name for _, name in _SHORT_STRINGS)}, headers and delivery_mode")
     if properties.headers:
         flags |= _HEADERS
         parts.append(field_table(properties.headers))

@@ -236,13 +236,16 @@ class ConfirmedChannel:
                 if mandatory:
                     message_id = message.properties.message_id
                     self._mandatory[message_id] = burst
-                    burst.outcome.add_done_callback(partial(self._forget, message_id))
+                    burst.outcome.add_done_callback(partial(self._forget, message_id, burst))
             if not messages:
                 burst.outcome.set_result(Outcome.TAKEN)
+            if self._channel.is_closed:  # it has ended while the broker read nothing
+                self._ended(None)
         return burst.outcome
 
-    def _forget(self, message_id: str | None, _: object) -> None:
-        self._mandatory.pop(message_id, None)
+    def _forget(self, message_id: str | None, burst: _Burst, _: object) -> None:
+        if self._mandatory.get(message_id) is burst:  # it may have been published again since
+            del self._mandatory[message_id]
 
     def _returned(self, message_id: str | None) -> None:
         if message_id in self._mandatory:

@@ -153,18 +153,22 @@ class Batches:
         changed = {change.job_id: change for change in changes.jobs}
         for job_id, revision in read.revisions.items():
             change = changed.get(job_id)
-            text = None if change is None or change.snapshot is None else change.snapshot.state
-            now = revision if change is None else change.revision
-            self.known_jobs.keep(written.jobs[job_id], revision=now, log_epoch=read.memory.log_epoch, text=text)
+            snapshot = None if change is None else change.snapshot
+            self.known_jobs.keep(
+                read.jobs[job_id] if change is None else written.jobs[job_id],
+                text=read.texts[job_id] if snapshot is None else snapshot.state,
+                revision=revision if change is None else change.revision,
+                log_epoch=read.memory.log_epoch,
+            )
 
     async def _commit(self, uow: UnitOfWork, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
         if self.watch is None:
             return await uow.commit(changes)
-        above = self.watch.highest_event_id
+        above, epoch = self.watch.highest_event_id, self.watch.seen
         try:
             event_ids = await uow.commit(changes, above=above)
         except EventIdsReused as error:
-            raise self.watch.doubt(above=above) from error
+            raise self.watch.doubt(above=above, of=epoch) from error
         self.watch.recorded(event_ids.values())
         return event_ids
 
@@ -181,11 +185,14 @@ def _answered_before(request: Request, read: ReadSet, written: WriteSet) -> _Dec
 def _changes(read: ReadSet, written: WriteSet) -> ChangeSet:
     try:
         unprofiled, profiles = changed_profiles(written.events)
+        trials = changed_trials(read.trials, written.jobs)
+        with_trials = {job_id for job_id, _ in trials}
+        revisions, now = read.revisions, read.memory.now
         return ChangeSet(
-            now=read.memory.now,
+            now=now,
             events=tuple(written.rows),
-            trials=changed_trials(read.trials, written.jobs),
-            jobs=changed_jobs(read.jobs, written.jobs, read.revisions, now=read.memory.now),
+            trials=trials,
+            jobs=changed_jobs(read.jobs, written.jobs, revisions=revisions, with_trials=with_trials, now=now),
             unprofiled=unprofiled,
             power_profiles=profiles,
         )

@@ -95,10 +95,12 @@ class LogWatch:
         if reason is not None:
             raise _outdated(reason)
 
-    def doubt(self, *, above: int) -> LogOutdated:
-        """The store gave an event_id that is not above one that this process has recorded in it."""
-        self._doubt = f"it assigned an event_id that is not above {above}"
-        return _outdated(self._doubt)
+    def doubt(self, *, above: int, of: LogEpoch | None) -> LogOutdated:
+        """The store gave an event_id that is not above one that this process has recorded in the epoch ``of``."""
+        doubt = f"it assigned an event_id that is not above {above}"
+        if of is None or self.seen is None or of.number == self.seen.number:
+            self._doubt = doubt
+        return _outdated(doubt)
 
     def recorded(self, event_ids: Collection[int]) -> None:
         """These event_ids have been committed."""

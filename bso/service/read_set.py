@@ -19,7 +19,7 @@ from bso.service.errors import JobDamaged, JobHeld
 from bso.service.log_epochs import LogWatch
 from bso.service.ports import UnitOfWork
 from bso.service.records import Recollection, TrialKey, TriedLocks
-from bso.service.serialization import KnownJobs
+from bso.service.serialization import KnownJob, KnownJobs
 
 _Asked = Sequence[tuple[str, Needs]]
 """What commands need, each beside the id of its job."""
@@ -30,13 +30,15 @@ class ReadSet:
     """What the store held when the jobs were locked.
 
     ``jobs`` have their active trials, ``trials`` are all that were loaded, ``known`` is what else deciding needs;
-    ``revisions`` are those of the jobs. Nothing can be decided on the jobs in ``unusable``.
+    ``revisions`` and ``texts``, of their snapshots, are those of the jobs. Nothing can be decided on the jobs in
+    ``unusable``.
     """
 
     memory: Recollection
     unusable: Mapping[str, Retryable]
     jobs: Mapping[str, Job]
     revisions: Mapping[str, int]
+    texts: Mapping[str, str]
     trials: Mapping[TrialKey, Trial]
     known: Known
 
@@ -49,10 +51,11 @@ async def read_set(
     ``waits``: for jobs that another transaction holds; else they are unusable.
     """
     since = None if watch is None else watch.seen
-    locked, memory = await _locked(uow, requests, known_jobs=known_jobs, waits=waits)
+    kept = {} if waits else known_jobs.of(sorted({request.job_id for request in requests}))
+    locked, memory = await _locked(uow, requests, kept=kept, waits=waits)
     if watch is not None:
         watch.check(memory.log_epoch, since=since)
-    jobs, unusable = _readable(locked, known_jobs)
+    jobs, unusable = _readable(locked, known_jobs, kept)
     unusable |= await _orphans(uow, requests, found=locked.jobs.keys() | locked.busy.keys())
     jobs = _with_trials(jobs, memory.active)
     usable = [request for request in requests if request.job_id not in unusable]
@@ -64,25 +67,38 @@ async def read_set(
         unusable=unusable,
         jobs=jobs,
         revisions={job_id: locked.jobs[job_id].revision for job_id in jobs},
+        texts={job_id: locked.jobs[job_id].state or kept[job_id].text for job_id in jobs},
         trials={**loaded, **known.trials},
         known=known,
     )
 
 
 async def _locked(
-    uow: UnitOfWork, requests: Sequence[Request], *, known_jobs: KnownJobs, waits: bool
+    uow: UnitOfWork, requests: Sequence[Request], *, kept: Mapping[str, KnownJob], waits: bool
 ) -> tuple[TriedLocks, Recollection]:
-    """The jobs, locked, and what the store remembers, with the active trials of those that are not known."""
+    """The jobs, locked, and what the store remembers, with the active trials of those that are not current."""
     job_ids, creating = sorted({request.job_id for request in requests}), _registering(requests)
     command_ids = {request.command_id for request in requests}
     if waits:
         locked = TriedLocks(jobs=await uow.lock(job_ids, creating=creating))
         return locked, await uow.recollect(command_ids, active_of=locked.jobs.keys())
-    known = known_jobs.revisions(job_ids)
+    known = {job_id: one.revision for job_id, one in kept.items() if one.revision is not None}
     locked = await uow.try_lock(job_ids, creating=creating, command_ids=command_ids, known=known)
     memory = locked.memory or await uow.recollect(command_ids, active_of=locked.jobs.keys() - known.keys())
+    return await _with_outdated(uow, locked, memory, kept=kept, known=known.keys())
+
+
+async def _with_outdated(
+    uow: UnitOfWork,
+    locked: TriedLocks,
+    memory: Recollection,
+    *,
+    kept: Mapping[str, KnownJob],
+    known: AbstractSet[str],
+) -> tuple[TriedLocks, Recollection]:
+    """The same with the states and the active trials of the jobs that have changed since they were kept."""
     unread = [stored for stored in locked.jobs.values() if not stored.state]
-    outdated = [stored.job_id for stored in unread if not known_jobs.has(stored, memory.log_epoch)]
+    outdated = [one.job_id for one in unread if not kept[one.job_id].is_current(one, memory.log_epoch)]
     if outdated:
         locked = replace(locked, jobs={**locked.jobs, **await uow.lock(outdated, creating=())})
     changed = [job_id for job_id in known if job_id in locked.jobs and locked.jobs[job_id].state]
@@ -92,15 +108,18 @@ async def _locked(
     return locked, memory
 
 
-def _readable(locked: TriedLocks, known_jobs: KnownJobs) -> tuple[dict[str, Job], dict[str, Retryable]]:
-    """The jobs, those that were not known still without trials, and why some cannot be used."""
+def _readable(
+    locked: TriedLocks, known_jobs: KnownJobs, kept: Mapping[str, KnownJob]
+) -> tuple[dict[str, Job], dict[str, Retryable]]:
+    """The jobs, those that are not current still without trials, and why some cannot be used."""
     jobs: dict[str, Job] = {}
     unusable: dict[str, Retryable] = {
         job_id: JobHeld(job_id, last_seq=last_seq) for job_id, last_seq in locked.busy.items()
     }
     for job_id, stored in sorted(locked.jobs.items()):
+        known = kept.get(job_id)
         try:
-            jobs[job_id] = known_jobs.read(stored)
+            jobs[job_id] = known.job if known is not None and not stored.state else known_jobs.read(stored, known)
         except StateTooNew as error:
             unusable[job_id] = error
         except Rejected as error:
@@ -185,5 +204,5 @@ async def _other_jobs(
     named = {one.other_job for _, one in asked if one.other_job is not None} - locked
     for stored in (await uow.jobs(named) if named else {}).values():
         with suppress(Rejected, StateTooNew):
-            jobs[stored.job_id] = known_jobs.read(stored)
+            jobs[stored.job_id] = known_jobs.read(stored, known_jobs.of([stored.job_id]).get(stored.job_id))
     return jobs

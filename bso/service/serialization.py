@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,45 +35,54 @@ _TRIALS = "trials"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownJob:
+    """A job as it was decoded or committed: with its active trials, if it has a revision; ``text`` is its snapshot."""
+
+    job: Job
+    text: str
+    revision: int | None = None
+    log_epoch: int | None = None
+
+    def is_current(self, stored: StoredJob, log_epoch: LogEpoch | None) -> bool:
+        """Whether the store holds this very job."""
+        place = (stored.revision, stored.last_seq, None if log_epoch is None else log_epoch.number)
+        return (self.revision, self.job.last_seq, self.log_epoch) == place
+
+
 class KnownJobs:
     """The jobs that were decoded or committed last, so that they need not be read again.
 
     A job whose revision and log epoch a store still has is taken with its active trials. Another one is taken without
-    them if its snapshot has the same text.
+    them if its snapshot has the same text. Several batches use this at once: each takes what it knows at its beginning.
     """
 
     def __init__(self, *, capacity: int = 1024) -> None:
         self._capacity = capacity
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, KnownJob] = OrderedDict()
 
-    def revisions(self, job_ids: Iterable[str]) -> Mapping[str, int]:
-        """Those of these jobs that are known with their trials, and in which revision."""
-        found = ((job_id, self._known.get(job_id)) for job_id in job_ids)
-        return {job_id: known.revision for job_id, known in found if known is not None and known.revision is not None}
+    def of(self, job_ids: Iterable[str]) -> Mapping[str, KnownJob]:
+        """Those of these jobs that are known."""
+        found = {job_id: self._known[job_id] for job_id in job_ids if job_id in self._known}
+        for job_id in found:
+            self._known.move_to_end(job_id)
+        return found
 
-    def has(self, stored: StoredJob, log_epoch: LogEpoch | None) -> bool:
-        """Whether this very job is known, of which the store has given only the revision."""
-        known = self._known.get(stored.job_id)
-        place = (stored.revision, stored.last_seq, log_epoch and log_epoch.number)
-        return known is not None and (known.revision, known.job.last_seq, known.log_epoch) == place
-
-    def read(self, stored: StoredJob) -> Job:
-        """The job, with its trials where ``has`` is true. Raises StateTooNew, or MalformedMessage for damaged text."""
-        known = self._known.get(stored.job_id)
-        if known is not None and not stored.state:
-            return known.job
+    def read(self, stored: StoredJob, known: KnownJob | None) -> Job:
+        """The job without its trials. Raises StateTooNew, or MalformedMessage where its text is damaged."""
         if known is None or known.text != stored.state:
-            known = self._remember(_Known(job=read_snapshot(stored), text=stored.state))
+            known = KnownJob(job=read_snapshot(stored), text=stored.state)
+            self._remember(known)
         return replace(known.job, trials={}, last_seq=stored.last_seq)
 
-    def keep(self, job: Job, *, revision: int, log_epoch: LogEpoch | None, text: str | None) -> None:
-        """Remember a job as it was committed; ``text``: its snapshot, None: the same as before."""
-        known = self._known.get(job.job_id)
-        if text is None:
-            text = "" if known is None else known.text
-        active = {number: trial for number, trial in job.trials.items() if trial.is_active}
+    def keep(self, job: Job, *, text: str, revision: int, log_epoch: LogEpoch | None) -> None:
+        """Remember a job as it was committed, unless a later batch was faster; ``text``: its snapshot."""
         epoch = None if log_epoch is None else log_epoch.number
-        self._remember(_Known(job=replace(job, trials=active), text=text, revision=revision, log_epoch=epoch))
+        before = self._known.get(job.job_id)
+        if before is not None and before.log_epoch == epoch and (before.revision or 0) > revision:
+            return
+        active = {number: trial for number, trial in job.trials.items() if trial.is_active}
+        self._remember(KnownJob(job=replace(job, trials=active), text=text, revision=revision, log_epoch=epoch))
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Trust no revision of these jobs: what becomes of a transaction is not known before its end."""
@@ -82,20 +91,11 @@ class KnownJobs:
             if known is not None:
                 self._known[job_id] = replace(known, revision=None)
 
-    def _remember(self, known: _Known) -> _Known:
+    def _remember(self, known: KnownJob) -> None:
         self._known[known.job.job_id] = known
         self._known.move_to_end(known.job.job_id)
         if len(self._known) > self._capacity:
             self._known.popitem(last=False)
-        return known
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    job: Job
-    text: str
-    revision: int | None = None  # None: the trials are not known
-    log_epoch: int | None = None
 
 
 def read_snapshot(stored: StoredJob) -> Job:
@@ -130,26 +130,32 @@ def is_same_state(one: Job, other: Job) -> bool:
 
 
 def changed_jobs(
-    before: Mapping[str, Job], after: Mapping[str, Job], revisions: Mapping[str, int], *, now: datetime
+    before: Mapping[str, Job],
+    after: Mapping[str, Job],
+    *,
+    revisions: Mapping[str, int],
+    with_trials: Container[str],
+    now: datetime,
 ) -> tuple[JobChange, ...]:
-    """What to save of jobs, in the order of their ids; ``revisions`` are those before. That of a new job is the time.
+    """What to save of jobs, in the order of their ids; ``revisions`` are those before, trials of ``with_trials`` changed.
 
-    So it is higher than any that a job of the same id had before it was deleted.
+    The revision of a new job is the time. So it is higher than any that a job of the same id had before it was deleted.
     """
     changes: list[JobChange] = []
     for job_id, job in sorted(after.items()):
         known = before.get(job_id)
-        revision = revisions[job_id] + 1 if job_id in revisions else first_revision(now)
-        if known is None or not is_same_state(job, known):
-            snapshot = snapshot_of(job)
-        elif job.last_seq != known.last_seq or job.trials != known.trials:
-            snapshot = None
-        else:
-            continue
+        has_snapshot = known is None or not is_same_state(job, known)
         has_events = known is None or job.last_seq != known.last_seq
-        changes.append(
-            JobChange(job_id=job_id, last_seq=job.last_seq, revision=revision, snapshot=snapshot, has_events=has_events)
-        )
+        if has_snapshot or has_events or job_id in with_trials:
+            changes.append(
+                JobChange(
+                    job_id=job_id,
+                    last_seq=job.last_seq,
+                    revision=revisions[job_id] + 1 if job_id in revisions else first_revision(now),
+                    snapshot=snapshot_of(job) if has_snapshot else None,
+                    has_events=has_events,
+                )
+            )
     return tuple(changes)
 
 

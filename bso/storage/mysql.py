@@ -55,9 +55,10 @@ class StatementTexts:
 class Requests:
     """The driver's connection under one of SQLAlchemy's, over which several statements go at once."""
 
-    def __init__(self, driver: Any, *, most_bytes: int) -> None:
+    def __init__(self, driver: Any, *, packet_limit: int) -> None:
         self._driver = driver
-        self.most_bytes = most_bytes
+        self.packet_limit = packet_limit
+        self.most_bytes = min(_MOST_BYTES, packet_limit // 2)
         self._is_in_transaction = False
 
     async def send(self, texts: Sequence[str]) -> list[_Fetched]:
@@ -115,8 +116,8 @@ class MySqlUnitOfWork(SqlUnitOfWork):
     async def on(cls, connection: AsyncConnection, texts: StatementTexts, *, has_outbox: bool) -> Self:
         """Begin one on a connection."""
         pooled = await connection.get_raw_connection()
-        limit = min(_MOST_BYTES, packet_limit(pooled) // 2)
-        return cls(connection, Requests(pooled.driver_connection, most_bytes=limit), texts, has_outbox=has_outbox)
+        requests = Requests(pooled.driver_connection, packet_limit=packet_limit(pooled))
+        return cls(connection, requests, texts, has_outbox=has_outbox)
 
     @override
     async def roll_back(self) -> None:
@@ -149,7 +150,8 @@ class MySqlUnitOfWork(SqlUnitOfWork):
         return texts
 
     def _insertions(self, statement: Executable, rows: Sequence[Row]) -> Iterator[tuple[str, int]]:
-        return self._texts[statement].with_rows(rows, most_bytes=self._requests.most_bytes)
+        limits = {"most_bytes": self._requests.most_bytes, "packet_limit": self._requests.packet_limit}
+        return self._texts[statement].with_rows(rows, **limits)
 
     @override
     async def _lock_and_recollect(

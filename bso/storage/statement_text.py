@@ -46,17 +46,23 @@ class StatementText:
         written = [_written(value, bind) or self._nothing[name] for name, bind, value in values]
         return "".join(part for pair in zip(self._pieces, [*written, ""], strict=True) for part in pair)
 
-    def with_rows(self, rows: Sequence[Mapping[str, Any]], *, most_bytes: int) -> Iterator[tuple[str, int]]:
+    def with_rows(
+        self, rows: Sequence[Mapping[str, Any]], *, most_bytes: int, packet_limit: int
+    ) -> Iterator[tuple[str, int]]:
         """Insertions of rows, each with the number of its rows: one, unless it had more than ``most_bytes``.
 
-        Raises Unstorable where one row alone has more.
+        Raises Unstorable where the insertion of one row alone is no smaller than ``packet_limit``.
         """
         waiting: list[str] = []
         size = 0
         for row in rows:
             values = [literal(bind(row.get(name))) for name, bind in self._gaps]
             text = f"({','.join(values)})"
-            length = _size(text, most_bytes)
+            length = len(text) if text.isascii() else len(text.encode())
+            size_alone = length + len(self._before) + len(self._after)
+            if size_alone >= packet_limit:
+                limit = f"the server's max_allowed_packet of {packet_limit}"
+                raise Unstorable(f"a statement of {size_alone} bytes is larger than {limit}")
             if waiting and size + length > most_bytes:
                 yield self._insertion(waiting)
                 waiting, size = [], 0
@@ -76,17 +82,25 @@ class StatementText:
 
 
 def literal(value: object) -> str:
-    """A value as SQL text. Raises ValueError for a number that SQL lacks."""
-    return _WRITERS[type(value)](value)
+    """A value as SQL text. Raises Unstorable for one that SQL lacks."""
+    try:
+        return _WRITERS[type(value)](value)
+    except KeyError:
+        raise Unstorable(f"a value of type {type(value).__name__} cannot be stored") from None
 
 
 def _text(value: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise Unstorable(f"a text cannot be stored: {error}") from error
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def _float(value: float) -> str:
     if not math.isfinite(value):
-        raise ValueError(f"SQL has no number {value}")
+        raise Unstorable(f"SQL has no number {value}")
     return repr(value)
 
 
@@ -131,11 +145,3 @@ def _results(statement: Select[Any], dialect: Dialect) -> tuple[tuple[str, _Conv
 
 def _as_it_is(value: Any) -> Any:
     return value
-
-
-def _size(text: str, most_bytes: int) -> int:
-    """The size of a row [bytes]. Raises Unstorable where it alone is too large."""
-    size = len(text) if text.isascii() else len(text.encode())
-    if size > most_bytes:
-        raise Unstorable(f"a row of {size} bytes is larger than the server's max_allowed_packet allows: {most_bytes}")
-    return size

@@ -89,10 +89,10 @@ class SqlStore:
             except (asyncio.CancelledError, StoreLost):  # its connection is given up
                 raise
             except BaseException:
-                await uow.roll_back()
+                await _roll_back(uow, connection)
                 raise
             else:
-                await uow.roll_back()
+                await _roll_back(uow, connection)
 
     async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
         """Jobs by id, tombstones included: all, or a page of those after an id."""
@@ -300,6 +300,15 @@ class SqlStore:
         finally:
             with translated():
                 await connection.close()
+
+
+async def _roll_back(uow: SqlUnitOfWork, connection: AsyncConnection) -> None:
+    """Undo what was not committed; a connection on which that fails serves nobody else."""
+    try:
+        await uow.roll_back()
+    except BaseException:
+        await _give_up(connection)
+        raise
 
 
 async def _give_up(connection: AsyncConnection) -> None:

@@ -275,7 +275,7 @@ async def test_a_connection_that_has_lost_its_place_among_the_answers_is_lost(my
     async with open_at(mysql_url).engine.connect() as connection:
         driver = (await connection.get_raw_connection()).driver_connection
         with pytest.raises(StoreLost, match="fewer statements"):
-            await Requests(driver, most_bytes=1000).send(["SELECT 1", ""])
+            await Requests(driver, packet_limit=2000).send(["SELECT 1", ""])
         await connection.invalidate()
 
 

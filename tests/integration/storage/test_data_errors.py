@@ -136,7 +136,7 @@ async def test_no_text_ends_its_literal(mode: str, mysql_url: str, open_at: Open
     asked = [*HOSTILE, "a zero \x00 byte", "".join(map(chr, range(1, 0x300)))]
     async with open_at(mysql_url).engine.connect() as connection:
         driver = (await connection.get_raw_connection()).driver_connection
-        requests = Requests(driver, most_bytes=1_000_000)
+        requests = Requests(driver, packet_limit=2_000_000)
         if mode:
             await requests.send([f"SET SESSION sql_mode = {literal(mode)}"])
         found = await requests.send([f"SELECT {literal(text)}" for text in asked])

@@ -8,11 +8,14 @@ from datetime import UTC, datetime
 
 import pytest
 
+from bso.domain.decide import Rules, decide
 from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.identifiers import trial_id_for
+from bso.domain.job import Job
 from bso.domain.replies import Problem, Registered, TrialBegun
 from bso.schema.errors import StateTooNew
 from bso.service.answers import Answer, Undecided
+from bso.service.batch import Batches
 from bso.service.engine import Engine, Patience
 from bso.service.errors import (
     Conflict,
@@ -27,7 +30,7 @@ from bso.service.errors import (
 )
 from bso.service.memory import InMemoryStore
 from bso.service.ports import UnitOfWork
-from bso.service.records import ChangeSet, JobChange
+from bso.service.records import ChangeSet, JobChange, StoredJob
 from bso.service.serialization import KnownJobs, read_snapshot
 from tests.contract.storage.doubles import HeldCommit, Step, SteppedStore, rule_that_breaks_on, rule_that_takes
 from tests.contract.storage.job_requests import JOB, ask, begin, beginning, registration, report, whole_history
@@ -146,17 +149,38 @@ async def test_a_state_of_a_newer_release_is_no_poison(store: InMemoryStore) -> 
 async def test_snapshots_are_remembered_by_their_exact_text(store: InMemoryStore) -> None:
     engine = Engine(store)
     await ask(engine, registration(), registration("another"))
-    reader = KnownJobs(capacity=1)
+    jobs = KnownJobs(capacity=1)
+
+    def read(stored: StoredJob) -> Job:
+        return jobs.read(stored, jobs.of([stored.job_id]).get(stored.job_id))
+
     first, other = await store.job(JOB), await store.job("another")
     assert first is not None
     assert other is not None
-    assert reader.read(first).versions is reader.read(first).versions
-    assert reader.read(other) == read_snapshot(other)
+    assert read(first).versions is read(first).versions
+    assert read(other) == read_snapshot(other)
     await begin(engine)
     changed = await store.job(JOB)
     assert changed is not None
-    assert reader.read(changed) == read_snapshot(changed)
-    assert reader.read(changed).last_trial_number == 1
+    assert read(changed) == read_snapshot(changed)
+    assert read(changed).last_trial_number == 1
+
+
+async def test_a_batch_of_more_jobs_than_are_kept_is_decided(store: InMemoryStore) -> None:
+    names = [f"job-{number}" for number in range(5)]
+    await ask(Engine(store), *map(registration, names))
+    batches = Batches(rules=Rules(), decide=decide, known_jobs=KnownJobs(capacity=2))
+    for some in (names[3:], names[1:], names, names):
+        async with store.unit_of_work() as uow:
+            answers = await batches.run(uow, [beginning(name) for name in some], waits=False)
+        assert all(isinstance(answer, Answer) and isinstance(answer.reply, TrialBegun) for answer in answers)
+
+
+def test_a_job_that_an_earlier_batch_keeps_late_is_not_taken_back() -> None:
+    jobs = KnownJobs()
+    for revision in (7, 6):
+        jobs.keep(Job(job_id=JOB, last_seq=revision), text="{}", revision=revision, log_epoch=None)
+    assert jobs.of([JOB])[JOB].revision == 7
 
 
 async def damage(store: InMemoryStore, job_id: str, state: str) -> None:

@@ -42,12 +42,12 @@ def test_a_value_as_text(value: object, text: str) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_number_that_sql_lacks_has_no_text(value: float) -> None:
-    with pytest.raises(ValueError, match="SQL has no number"):
+    with pytest.raises(Unstorable, match="SQL has no number"):
         literal(value)
 
 
 def test_a_value_of_an_unknown_kind_has_no_text() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(Unstorable, match="cannot be stored"):
         literal(b"bytes")
 
 
@@ -55,7 +55,7 @@ def test_a_string_that_only_looks_like_text_has_no_text() -> None:
     class Name(str):
         __slots__ = ()
 
-    with pytest.raises(KeyError):
+    with pytest.raises(Unstorable, match="cannot be stored"):
         literal(Name("x"))
 
 
@@ -73,14 +73,25 @@ def test_gaps_take_values_and_lists_of_values() -> None:
 def test_rows_become_as_few_insertions_as_fit() -> None:
     text = StatementText(insert(THINGS), DIALECT)
     rows = [{"number": number, "name": "ü" * 10, "size": None, "at": AT} for number in range(5)]
-    [(whole, count)] = text.with_rows(rows, most_bytes=1000)
+    [(whole, count)] = text.with_rows(rows, most_bytes=1000, packet_limit=1000)
     assert (whole.count("üüüüüüüüüü"), count) == (5, 5)
-    parts = list(text.with_rows(rows, most_bytes=140))
+    parts = list(text.with_rows(rows, most_bytes=140, packet_limit=1000))
     assert [number for _, number in parts] == [2, 2, 1]
     assert all(part.startswith("INSERT INTO things (number, name, size, at) VALUES (") for part, _ in parts)
     with pytest.raises(Unstorable, match="max_allowed_packet"):
-        list(text.with_rows(rows, most_bytes=40))
-    assert list(text.with_rows([], most_bytes=40)) == []
+        list(text.with_rows(rows, most_bytes=40, packet_limit=100))
+    assert list(text.with_rows([], most_bytes=40, packet_limit=100)) == []
+
+
+def test_text_that_is_no_unicode_has_no_text() -> None:
+    with pytest.raises(Unstorable, match="surrogates not allowed"):
+        literal("half an emoji: \ud83d")
+
+
+def test_a_row_larger_than_a_request_should_be_goes_alone() -> None:
+    text = StatementText(insert(THINGS), DIALECT)
+    rows = [{"number": number, "name": "x" * 200} for number in range(2)]
+    assert [number for _, number in text.with_rows(rows, most_bytes=100, packet_limit=1000)] == [1, 1]
 
 
 def test_what_was_fetched_is_read_by_the_types_of_its_columns() -> None:
