@@ -68,7 +68,7 @@ class Confirmed:
 
 @dataclass(slots=True, kw_only=True)
 class Tap:
-    """Takes what arrives on one channel before aiormq, which makes a task for each delivery, and then some.
+    """Takes what arrives on one channel before aiormq does, which makes tasks and futures for each message.
 
     ``on_delivery`` gets messages, ``on_confirmation`` confirmations, and ``on_return`` the message_id of one that no
     queue is bound for, before its confirmation.

@@ -56,9 +56,10 @@ class ParkedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobChange:
-    """What to save of a job. Without ``snapshot`` only ``last_seq`` has changed, or, if that neither, its trials.
+    """What to save of a job. Without ``snapshot`` its state is the same.
 
-    ``revision`` is another one whenever anything of a job changes, its trials included; it only grows.
+    Without ``has_events`` only its trials have changed. ``revision`` is raised whenever anything of a job changes, its
+    trials included.
     """
 
     job_id: str

@@ -137,9 +137,10 @@ def changed_jobs(
     with_trials: Container[str],
     now: datetime,
 ) -> tuple[JobChange, ...]:
-    """What to save of jobs, in the order of their ids; ``revisions`` are those before, trials of ``with_trials`` changed.
+    """What to save of jobs, in the order of their ids; ``revisions`` are those before.
 
-    The revision of a new job is the time. So it is higher than any that a job of the same id had before it was deleted.
+    Of the jobs ``with_trials`` at least a trial has changed. The revision of a new job is the time, so that it is
+    higher than any that a job of the same id had before it was deleted.
     """
     changes: list[JobChange] = []
     for job_id, job in sorted(after.items()):

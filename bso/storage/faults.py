@@ -30,7 +30,7 @@ _MYSQL: dict[int, _Kind] = {
     1020: Conflict,  # record has changed since last read (MariaDB, innodb_snapshot_isolation)
     1062: Conflict,  # duplicate key: a rival recorded the same command between our look and our insert
     3572: Conflict,  # lock not available
-    1690: EventIdsReused,  # out of range: what stands in our way to the COMMIT
+    1690: EventIdsReused,  # out of range: the sum by which MySqlUnitOfWork stops such a transaction
     1053: StoreLost,  # server shutdown in progress
     1317: StoreLost,  # query interrupted by KILL QUERY
     1927: StoreLost,  # connection was killed (MariaDB)
@@ -127,7 +127,7 @@ def fault_of(error: BaseException) -> BsoError | None:
         return None
     if isinstance(error, DBAPIError):
         return _fault(_kind_of(error), error.orig)
-    if type(error).__module__ == "asyncmy.errors":  # it came past SQLAlchemy
+    if type(error).__module__ == "asyncmy.errors":  # raised by the driver itself, below SQLAlchemy
         return _fault(_by_mysql(error) or (StoreRefused if _is_of_server(error) else StoreLost), error)
     if isinstance(error, PoolTimeout):
         return StoreUnavailable("all connections to the database are in use")

@@ -51,10 +51,10 @@ job = Table(
     Column("changed_at", Moment),
     **_MYSQL_TABLE,
 )
-"""One row per job. Whatever changes in it, or in the job's trials, changes ``revision``, too: who has read the job in
-this revision need not read it again. Revisions only grow, also when a job is deleted and registered again, since the
-first one is a time. A row with last_seq 0 and no state is the lock of a job that is being registered: nobody else ever
-sees it committed."""
+"""One row per job. Whatever changes in it, or in the job's trials, raises ``revision``: a worker that has read the
+job in this revision does not read it again. Revisions only grow, also when a job is deleted and registered again, since
+the first one is a time. A row with last_seq 0 and no state is the lock of a job that is being registered: nobody else
+ever sees it committed."""
 
 trial = Table(
     "trial",
