@@ -51,7 +51,9 @@ async def read_set(
     ``waits``: for jobs that another transaction holds; else they are unusable.
     """
     since = None if watch is None else watch.seen
-    kept = {} if waits else known_jobs.of(sorted({request.job_id for request in requests}))
+    kept = known_jobs.of(sorted({request.job_id for request in requests}))
+    if waits:  # then each state is read
+        kept = {job_id: replace(known, revision=None) for job_id, known in kept.items()}
     locked, memory = await _locked(uow, requests, kept=kept, waits=waits)
     if watch is not None:
         watch.check(memory.log_epoch, since=since)
@@ -119,7 +121,8 @@ def _readable(
     for job_id, stored in sorted(locked.jobs.items()):
         known = kept.get(job_id)
         try:
-            jobs[job_id] = known.job if known is not None and not stored.state else known_jobs.read(stored, known)
+            is_unread = known is not None and known.revision is not None and not stored.state
+            jobs[job_id] = known.job if known is not None and is_unread else known_jobs.read(stored, known)
         except StateTooNew as error:
             unusable[job_id] = error
         except Rejected as error:
