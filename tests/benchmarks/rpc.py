@@ -44,6 +44,7 @@ def measure(laboratory: Laboratory) -> list[Figure]:
 async def _measure(laboratory: Laboratory, figures: Figures) -> None:
     async with AsyncExitStack() as stack:
         paths: dict[Path, Drive] = {}
+        lanes: list[Lane] = []
         for workers in WORKERS:
             journeys = await _bso(laboratory, stack, workers)
             lanes = await open_lanes(journeys.ask, max(CALLS), jobs=JOBS)
