@@ -76,6 +76,7 @@ class SqlStore:
         self._texts = StatementTexts(engine.dialect) if self._dialect.name == "mysql" else None
         self.read_timeout_s = read_timeout_s
         self._file = file
+        self._identity: tuple[int, int] | None = None  # of the file that the connections are open on
         self.parked_jobs = SqlParkedJobs(self._dialect, writing=self._writing, read=self._read)
         self.log_epochs = SqlLogEpochs(self._dialect, writing=self._writing, read=self._read)
 
@@ -283,10 +284,19 @@ class SqlStore:
         except TimeoutError as error:
             raise StoreUnavailable(f"the database did not answer within {self.read_timeout_s:g} s") from error
 
+    async def _check_file(self, file: Path) -> None:
+        """Forget connections to a file that was deleted, and replaced: what they wrote would be lost."""
+        identity = _identity(file)
+        if identity is None:  # connecting would make an empty one
+            raise SchemaMissing(f"{file} does not exist: run `bso migrate`, or correct the address")
+        if self._identity not in (None, identity):
+            await self.engine.dispose()
+        self._identity = identity
+
     @asynccontextmanager
     async def _connection(self, **options: Any) -> AsyncIterator[AsyncConnection]:
-        if self._file is not None and not self._file.exists():  # connecting would make an empty one
-            raise SchemaMissing(f"{self._file} does not exist: run `bso migrate`, or correct the address")
+        if self._file is not None:
+            await self._check_file(self._file)
         connection = self.engine.connect()
         with connecting():
             await connection.start()
@@ -300,6 +310,13 @@ class SqlStore:
         finally:
             with translated():
                 await connection.close()
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    with suppress(FileNotFoundError):
+        found = file.stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 async def _roll_back(uow: SqlUnitOfWork, connection: AsyncConnection) -> None:

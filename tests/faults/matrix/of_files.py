@@ -152,6 +152,9 @@ async def file_deleted(stage: FileStage) -> None:
         for name in stage.file.parent.glob("jobs.sqlite*"):
             name.unlink()
         await eventually_async(stage.file.exists, timeout_s=_PATIENCE_S, what="a new job file")
+        await eventually_async(
+            lambda: not any(map(_holds_deleted, stage.trainings)), timeout_s=_PATIENCE_S, what="only the new job file"
+        )
         await stage.close_store()
         stage.open_store()
         stage.forgotten_until_s = time.monotonic()
@@ -160,6 +163,13 @@ async def file_deleted(stage: FileStage) -> None:
 async def _highest_event_id(stage: FileStage) -> int:
     job_ids = await stage.store.job_ids()
     return max([await stage.store.last_event_id(job_id) for job_id in job_ids], default=0)
+
+
+def _holds_deleted(training: Training) -> bool:
+    with suppress(OSError):
+        open_files = Path(f"/proc/{training.process.pid}/fd").iterdir()
+        return any(str(file.readlink()).endswith("jobs.sqlite (deleted)") for file in open_files)
+    return False
 
 
 def _ended_since(training: Training, since_s: float) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,6 +311,20 @@ async def test_a_full_disk_is_no_reason_to_give_commands_up(sqlite_url: str, ope
     await execute(store, "PRAGMA max_page_count = 100000")
     assert {answer.poison for answer in await engine.execute(asked)} == {None}
     await assert_log_equals_tables(store)
+
+
+async def test_a_file_that_was_deleted_and_replaced_is_opened_anew(sqlite_url: str, open_at: OpenAt) -> None:
+    """Two programs would go on in two files, and what the one on the deleted file records would be lost."""
+    await upgrade(sqlite_url)
+    store = open_at(sqlite_url)
+    await ask(Engine(store), registration())
+    file = make_url(sqlite_url).database
+    assert file is not None
+    for name in Path(file).parent.glob(f"{Path(file).name}*"):
+        name.unlink()
+    await upgrade(sqlite_url)
+    await ask(Engine(open_at(sqlite_url)), registration("another"))
+    assert [job.job_id for job in await store.jobs()] == ["another"]
 
 
 async def test_missing_tables_say_bso_migrate(database_url: str, open_at: OpenAt) -> None:
