@@ -1,7 +1,7 @@
 """Below aio-pika: the transport of its connections, and aiormq's channels where a worker's speed depends on them.
 
 Everything here uses names of aio-pika, aiormq and pamqp that are public and not documented. Nothing else does, and
-tests/unit/broker/test_underlay.py says of each what no longer works once it has changed.
+tests/integration/broker/test_underlay.py says of each what no longer works once it has changed.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Dialect, Executable, Insert, Select
+from sqlalchemy import Dialect, Executable, Insert, Select
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TupleType, TypeEngine
 
 from bso.service.errors import Unstorable
 
-_GAP = re.compile(r"%s|__\[POSTCOMPILE_\w+\]")
+_GAP = re.compile(r"(?<!%)%s|__\[POSTCOMPILE_\w+\]")
 _Convert = Callable[[Any], Any]
 
 
@@ -34,10 +34,11 @@ class StatementText:
         self._gaps = [(name, _binding(compiled.binds[name].type, dialect)) for name in compiled.positiontup or ()]
         self._nothing = {name: _nothing(compiled.binds[name].type) for name, _ in self._gaps}
         self._fixed: Mapping[str, Any] = compiled.params
-        self._pieces = _GAP.split(compiled.string.replace("%%", "%"))
+        self._pieces = [piece.replace("%%", "%") for piece in _GAP.split(compiled.string)]
         if isinstance(statement, Insert):
             row = ", ".join(["%s"] * len(self._gaps))
-            self._before, self._after = compiled.string.replace("%%", "%").split(f"({row})")
+            before, after = compiled.string.split(f"({row})")
+            self._before, self._after = before.replace("%%", "%"), after.replace("%%", "%")
         self._columns = _results(statement, dialect) if isinstance(statement, Select) else ()
 
     def with_values(self, parameters: Mapping[str, Any]) -> str:
@@ -136,10 +137,9 @@ def _binding(of: TypeEngine[Any], dialect: Dialect) -> _Convert:
 
 
 def _results(statement: Select[Any], dialect: Dialect) -> tuple[tuple[str, _Convert], ...]:
-    columns: Sequence[Column[Any]] = list(statement.selected_columns)  # type: ignore[arg-type]
     return tuple(
         (str(column.key), column.type.dialect_impl(dialect).result_processor(dialect, None) or _as_it_is)
-        for column in columns
+        for column in statement.selected_columns
     )
 
 

@@ -1,10 +1,11 @@
 """Commands on their way through a broker: sent, counted and timed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TypeVar
 
 from bso.domain.commands import Request
 from bso.domain.replies import Reply
@@ -17,6 +18,8 @@ from tests.benchmarks.machine import Elapsed, Stopwatch
 from tests.servers import eventually_async
 
 TIMEOUT_S = 60.0
+
+T = TypeVar("T")
 
 Message = tuple[str, bytes]
 """A command_id and the command's bytes."""
@@ -82,7 +85,7 @@ class Journeys:
         """Send reports on all lanes at once, on each one after the other; so many in all."""
         messages = [[_message(lane) for _ in range(max(1, calls // len(lanes)))] for lane in lanes]
         with self.watch() as watch:
-            found = await asyncio.gather(*(self._one_lane(lane) for lane in messages))
+            found = await asyncio.gather(*(one_after_the_other(lane, self._call) for lane in messages))
         await self.settled()
         timed = [one for lane in found for one in lane]
         latencies_s, replies = zip(*timed, strict=True)
@@ -101,17 +104,19 @@ class Journeys:
         assert self.store is not None
         return not (await self.store.unpublished(older_than_s=0.0, limit=1)).events
 
-    async def _one_lane(self, messages: Sequence[Message]) -> list[tuple[float, bytes]]:
-        timed = []
-        for message in messages:
-            began_s = perf_counter()
-            reply = await self._call(message)
-            timed.append((perf_counter() - began_s, reply))
-        return timed
-
     async def _call(self, message: Message) -> bytes:
         command_id, body = message
         return await self.rpc.call(body, message_id=command_id, timeout_s=TIMEOUT_S)
+
+
+async def one_after_the_other(messages: Sequence[T], ask: Callable[[T], Awaitable[bytes]]) -> list[tuple[float, bytes]]:
+    """The replies to messages, each sent after the reply to the one before, and how long each took [s]."""
+    timed = []
+    for message in messages:
+        began_s = perf_counter()
+        reply = await ask(message)
+        timed.append((perf_counter() - began_s, reply))
+    return timed
 
 
 def _message(lane: Lane) -> Message:

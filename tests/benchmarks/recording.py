@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import asyncmy
 from sqlalchemy import Connection, event, make_url
@@ -48,11 +49,11 @@ def recorded(store: SqlStore) -> Iterator[list[Statement]]:
 
     event.listen(engine, "before_cursor_execute", executed)
     event.listen(engine, "commit", committed)
-    send, Requests.send = Requests.send, sent  # type: ignore[assignment, method-assign]
+    send = Requests.send
     try:
-        yield statements
+        with patch.object(Requests, "send", sent):
+            yield statements
     finally:
-        Requests.send = send  # type: ignore[method-assign]
         event.remove(engine, "before_cursor_execute", executed)
         event.remove(engine, "commit", committed)
 

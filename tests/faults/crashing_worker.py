@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 from bso.domain.commands import BeginTrial, Request
 from bso.service.answers import Answer, Undecided
@@ -76,8 +77,8 @@ def at_commit(do: Callable[[], None]) -> None:
         do()
         return await _commit(self, changes, above=above)
 
-    Requests.send = send  # type: ignore[method-assign]  # this process has no other use for them
-    SqlUnitOfWork.commit = commit  # type: ignore[method-assign]
+    patch.object(Requests, "send", send).start()  # this process has no other use for them
+    patch.object(SqlUnitOfWork, "commit", commit).start()
 
 
 class DiesAfterCommit(Settlement):

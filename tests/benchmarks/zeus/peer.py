@@ -5,13 +5,11 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-from tests.benchmarks.journeys import Driven
+from tests.benchmarks.journeys import Driven, one_after_the_other
 from tests.benchmarks.machine import Stopwatch
 
 HERE = Path(__file__).parent
@@ -95,19 +93,11 @@ class ZeusJourneys:
         lanes = self._lanes[:in_flight]
         messages = [[lane.report() for _ in range(max(1, calls // in_flight))] for lane in lanes]
         with Stopwatch(**self._pids) as watch:
-            found = await asyncio.gather(*(_one_lane(*pair) for pair in zip(self._wires, messages, strict=False)))
+            lanes_and_wires = zip(messages, self._wires, strict=False)
+            found = await asyncio.gather(*(one_after_the_other(lane, wire.ask) for lane, wire in lanes_and_wires))
         latencies_s, replies = zip(*(one for lane in found for one in lane), strict=True)
         assert not any(json.loads(reply)["stop_train"] for reply in replies)
         return Driven(elapsed=watch.include_others(), latencies_s=latencies_s, replies=replies)
-
-
-async def _one_lane(wire: "_Wire", messages: Sequence[bytes]) -> list[tuple[float, bytes]]:
-    timed = []
-    for message in messages:
-        began_s = perf_counter()
-        reply = await wire.ask(message)
-        timed.append((perf_counter() - began_s, reply))
-    return timed
 
 
 @dataclass(kw_only=True)

@@ -246,7 +246,7 @@ class PickyStore:
                     raise self._error
                 return await commit(changes, above=above)
 
-            uow.commit = picky  # type: ignore[method-assign]
+            uow.commit = picky  # type: ignore[method-assign]  # of this one alone
             yield uow
 
 
