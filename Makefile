@@ -1,5 +1,6 @@
 # `make help` lists the targets. Variables: VENV (.venv), PYTHON (the interpreter that makes it), ARGS (for pytest),
-# JOBS (processes that `make test` and `make coverage` use, each with servers of its own; more than cores: tests wait).
+# JOBS (processes that `make test` uses, each with servers of its own; more than cores: tests wait), MEASURED (how much
+# of the code `make test` reaches).
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 # The tests start a thousand processes: without bytecode each would compile everything that it imports.
@@ -50,15 +51,19 @@ servers: ## install MariaDB, RabbitMQ and PostgreSQL if they are missing (Debian
 
 test: servers $(DEV) $(ASYNCAPI) ## rules, types, the tests that are not slow
 	@$(MAKE) -j2 --output-sync=target lint types
+ifeq ($(MEASURED),)
 	$(PYTEST) -n $(JOBS) $(SPREAD) $(ARGS)
-
-coverage: servers $(DEV) $(ASYNCAPI) ## the same tests, measured: how much of the code they reach, and that it is enough
+else
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n $(JOBS) $(SPREAD) $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --omit="$(NEEDS_TORCH)"
 	@$(BIN)/coverage json --quiet --omit="$(NEEDS_TORCH)" -o .cache/coverage/report.json
 	@$(BIN)/python -m tools.check_coverage .cache/coverage/report.json
+endif
+
+coverage: ## the same, measured: how much of the code the tests reach, and that it is enough
+	@$(MAKE) test MEASURED=yes
 
 unit: $(DEV) ## the tests that need no server
 	$(PYTEST) tests/unit $(ARGS)

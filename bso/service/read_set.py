@@ -51,10 +51,13 @@ async def read_set(
     ``waits``: for jobs that another transaction holds; else they are unusable.
     """
     since = None if watch is None else watch.seen
-    kept = known_jobs.of(sorted({request.job_id for request in requests}))
-    if waits:  # then each state is read
+    job_ids = sorted({request.job_id for request in requests})
+    kept = known_jobs.of(job_ids)
+    if waits and len(job_ids) > 1:  # in the order of their ids, each state is read: no two wait for one another
         kept = {job_id: replace(known, revision=None) for job_id, known in kept.items()}
-    locked, memory = await _locked(uow, requests, kept=kept, waits=waits)
+        locked, memory = await _locked_in_order(uow, requests)
+    else:
+        locked, memory = await _locked(uow, requests, kept=kept, waits=waits)
     if watch is not None:
         watch.check(memory.log_epoch, since=since)
     jobs, unusable = _readable(locked, known_jobs, kept)
@@ -75,17 +78,25 @@ async def read_set(
     )
 
 
+async def _locked_in_order(uow: UnitOfWork, requests: Sequence[Request]) -> tuple[TriedLocks, Recollection]:
+    jobs = await uow.lock({request.job_id for request in requests}, creating=_registering(requests))
+    memory = await uow.recollect({request.command_id for request in requests}, active_of=jobs.keys())
+    return TriedLocks(jobs=jobs), memory
+
+
 async def _locked(
     uow: UnitOfWork, requests: Sequence[Request], *, kept: Mapping[str, KnownJob], waits: bool
 ) -> tuple[TriedLocks, Recollection]:
-    """The jobs, locked, and what the store remembers, with the active trials of those that are not current."""
+    """The jobs, locked, and what the store remembers, with the active trials of those that are not current.
+
+    ``waits``: for the job, which is the only one, if another transaction holds it.
+    """
     job_ids, creating = sorted({request.job_id for request in requests}), _registering(requests)
     command_ids = {request.command_id for request in requests}
-    if waits:
-        locked = TriedLocks(jobs=await uow.lock(job_ids, creating=creating))
-        return locked, await uow.recollect(command_ids, active_of=locked.jobs.keys())
     known = {job_id: one.revision for job_id, one in kept.items() if one.revision is not None}
     locked = await uow.try_lock(job_ids, creating=creating, command_ids=command_ids, known=known)
+    if waits and locked.busy:
+        return await _locked_in_order(uow, requests)
     memory = locked.memory or await uow.recollect(command_ids, active_of=locked.jobs.keys() - known.keys())
     return await _with_outdated(uow, locked, memory, kept=kept, known=known.keys())
 

@@ -20,6 +20,8 @@ from bso.storage.packets import check_sessions
 
 READS_ONLY = {"bso_reads_only": True}
 """Execution options of a connection that will not write: SQLite then takes no lock."""
+BEGIN_IMMEDIATELY = "BEGIN IMMEDIATE"
+"""How a transaction that writes begins on SQLite: a lock that is taken later could be refused at once."""
 _USED_AT = "bso_used_at_s"
 
 
@@ -171,6 +173,8 @@ def _begin_immediately(engine: AsyncEngine, limits: ConnectionLimits) -> None:
 
     @event.listens_for(engine.sync_engine, "begin")
     def _begin(connection: Connection) -> None:
-        # A transaction that reads first and then writes fails at once if another has written: lock at the beginning.
+        driver: Any = connection.connection.driver_connection
+        if driver.in_transaction:  # begun without SQLAlchemy, by a unit of work
+            return
         reads_only = connection.get_execution_options().get("bso_reads_only", False)
-        connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")
+        connection.exec_driver_sql("BEGIN" if reads_only else BEGIN_IMMEDIATELY)

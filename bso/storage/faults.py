@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import struct
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, SQLAlchemyError, StatementError
@@ -129,6 +130,8 @@ def fault_of(error: BaseException) -> BsoError | None:
         return _fault(_kind_of(error), error.orig)
     if type(error).__module__ == "asyncmy.errors":  # raised by the driver itself, below SQLAlchemy
         return _fault(_by_mysql(error) or (StoreRefused if _is_of_server(error) else StoreLost), error)
+    if isinstance(error, sqlite3.Error):
+        return _fault(_by_sqlite(error) or StoreRefused, error)
     if isinstance(error, PoolTimeout):
         return StoreUnavailable("all connections to the database are in use")
     if isinstance(error, StatementError):

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from sqlalchemy import Dialect as SqlDialect
 from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncConnection
 from typing_extensions import override
@@ -25,7 +24,7 @@ from bso.storage.connections import translated
 from bso.storage.dialects import dialect_named
 from bso.storage.packets import packet_limit
 from bso.storage.rows import Row
-from bso.storage.statement_text import StatementText
+from bso.storage.statement_text import CompiledStatements, StatementText
 from bso.storage.unit_of_work import SqlUnitOfWork
 
 COMMIT = "COMMIT"
@@ -35,21 +34,7 @@ _EVENT_IDS = f"SELECT LAST_INSERT_ID(), @@auto_increment_increment, {2**64 - 1} 
 sum is out of range (error 1690), and the server does not come to the COMMIT."""
 
 _Fetched = Sequence[Sequence[Any]]
-
-
-class StatementTexts:
-    """The frequent statements as text: each is compiled at its first use, for the server of one engine."""
-
-    def __init__(self, dialect: SqlDialect) -> None:
-        self._dialect = dialect
-        self._known: dict[Executable, StatementText] = {}
-
-    def __getitem__(self, statement: Executable) -> StatementText:
-        """A statement that is kept somewhere, not one that is made for each execution."""
-        found = self._known.get(statement)
-        if found is None:
-            found = self._known[statement] = StatementText(statement, self._dialect)
-        return found
+_Texts = CompiledStatements[StatementText]
 
 
 class Requests:
@@ -105,15 +90,13 @@ def _packed(texts: Sequence[bytes], most_bytes: int) -> list[list[bytes]]:
 class MySqlUnitOfWork(SqlUnitOfWork):
     """A unit of work whose frequent statements go past SQLAlchemy's execution."""
 
-    def __init__(
-        self, connection: AsyncConnection, requests: Requests, texts: StatementTexts, *, has_outbox: bool
-    ) -> None:
+    def __init__(self, connection: AsyncConnection, requests: Requests, texts: _Texts, *, has_outbox: bool) -> None:
         super().__init__(connection, dialect_named("mysql"), has_outbox=has_outbox)
         self._requests = requests
         self._texts = texts
 
     @classmethod
-    async def on(cls, connection: AsyncConnection, texts: StatementTexts, *, has_outbox: bool) -> Self:
+    async def on(cls, connection: AsyncConnection, texts: _Texts, *, has_outbox: bool) -> Self:
         """Begin one on a connection."""
         pooled = await connection.get_raw_connection()
         requests = Requests(pooled.driver_connection, packet_limit=packet_limit(pooled))

@@ -1,7 +1,7 @@
-"""Statements of SQLAlchemy's as text with their values in it, for a server that takes several of them at once.
+"""Statements of SQLAlchemy's, compiled once, and as text with their values for a server that takes several at once.
 
-A statement is compiled once; what is left for each execution is to write the values into its gaps. MySQL and MariaDB
-have no parameters in a request of several statements: every driver writes values as text there. The rules are those of
+What is left for each execution is to fill the gaps of a statement. MySQL and MariaDB have no parameters in a request
+of several statements: every driver writes values as text there. The rules are those of
 https://dev.mysql.com/doc/refman/9.0/en/string-literals.html. A quote is doubled, which ends no string in any mode of
 the server, and a backslash is doubled. Sessions in the mode NO_BACKSLASH_ESCAPES would store that twice: they are not
 used.
@@ -11,41 +11,89 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Dialect, Executable, Insert, Select
+from sqlalchemy import BindParameter, Dialect, Executable, Insert, Select
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TupleType, TypeEngine
 
 from bso.service.errors import Unstorable
 
-_GAP = re.compile(r"(?<!%)%s|__\[POSTCOMPILE_\w+\]")
+_SEVERAL = r"__\[POSTCOMPILE_\w+\]"
+_GAPS = {"format": re.compile(rf"(?<!%)%s|{_SEVERAL}"), "qmark": re.compile(rf"\?|{_SEVERAL}")}
 _Convert = Callable[[Any], Any]
+_Compiled = TypeVar("_Compiled", bound="CompiledStatement")
 
 
-class StatementText:
-    """A statement, compiled for one server. Its gaps take the values of parameters, or of the columns of rows."""
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A place in a statement that takes a value: which one, and how the driver wants to have it."""
+
+    name: str
+    parameter: BindParameter[Any]
+    bind: _Convert
+
+    def value_in(self, parameters: Mapping[str, Any]) -> Any:
+        """The value of this parameter, or what it is if none is given."""
+        return parameters.get(self.name, self.parameter.effective_value)
+
+
+class CompiledStatement:
+    """A statement, compiled once for one server: the text between its gaps, and the columns of what it reads."""
 
     def __init__(self, statement: Executable, dialect: Dialect) -> None:
         compiled = statement.compile(dialect=dialect)  # type: ignore[attr-defined]  # all executables of ours have it
         assert isinstance(compiled, SQLCompiler)
-        self._gaps = [(name, _binding(compiled.binds[name].type, dialect)) for name in compiled.positiontup or ()]
-        self._nothing = {name: _nothing(compiled.binds[name].type) for name, _ in self._gaps}
-        self._fixed: Mapping[str, Any] = compiled.params
-        self._pieces = [piece.replace("%%", "%") for piece in _GAP.split(compiled.string)]
-        if isinstance(statement, Insert):
-            row = ", ".join(["%s"] * len(self._gaps))
-            before, after = compiled.string.split(f"({row})")
-            self._before, self._after = before.replace("%%", "%"), after.replace("%%", "%")
+        self.text = compiled.string
+        self.pieces = [piece.replace("%%", "%") for piece in _GAPS[dialect.paramstyle].split(compiled.string)]
+        self.gaps = [
+            Gap(name, compiled.binds[name], _binding(compiled.binds[name].type, dialect))
+            for name in compiled.positiontup or ()
+        ]
         self._columns = _results(statement, dialect) if isinstance(statement, Select) else ()
+
+    def read(self, rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+        """What the driver has fetched, by the names of the statement's columns."""
+        return [
+            {name: convert(value) for (name, convert), value in zip(self._columns, row, strict=True)} for row in rows
+        ]
+
+
+class CompiledStatements(Generic[_Compiled]):
+    """The frequent statements of one engine: each is compiled at its first use."""
+
+    def __init__(self, kind: Callable[[Executable, Dialect], _Compiled], dialect: Dialect) -> None:
+        self._kind = kind
+        self._dialect = dialect
+        self._known: dict[Executable, _Compiled] = {}
+
+    def __getitem__(self, statement: Executable) -> _Compiled:
+        """A statement that is kept somewhere, not one that is made for each execution."""
+        found = self._known.get(statement)
+        if found is None:
+            found = self._known[statement] = self._kind(statement, self._dialect)
+        return found
+
+
+class StatementText(CompiledStatement):
+    """A statement whose values are written into its text."""
+
+    def __init__(self, statement: Executable, dialect: Dialect) -> None:
+        super().__init__(statement, dialect)
+        self._nothing = [_nothing(gap.parameter.type) for gap in self.gaps]
+        if isinstance(statement, Insert):
+            row = ", ".join(["%s"] * len(self.gaps))
+            before, after = self.text.split(f"({row})")
+            self._before, self._after = before.replace("%%", "%"), after.replace("%%", "%")
 
     def with_values(self, parameters: Mapping[str, Any]) -> str:
         """The statement with these parameters; a list stands for several values."""
-        values = [(name, bind, parameters.get(name, self._fixed[name])) for name, bind in self._gaps]
-        written = [_written(value, bind) or self._nothing[name] for name, bind, value in values]
-        return "".join(part for pair in zip(self._pieces, [*written, ""], strict=True) for part in pair)
+        written = [_written(gap.value_in(parameters), gap.bind) for gap in self.gaps]
+        filled = [text or nothing for text, nothing in zip(written, self._nothing, strict=True)]
+        return "".join(part for pair in zip(self.pieces, [*filled, ""], strict=True) for part in pair)
 
     def with_rows(
         self, rows: Sequence[Mapping[str, Any]], *, most_bytes: int, packet_limit: int
@@ -57,7 +105,7 @@ class StatementText:
         waiting: list[str] = []
         size = 0
         for row in rows:
-            values = [literal(bind(row.get(name))) for name, bind in self._gaps]
+            values = [literal(gap.bind(row.get(gap.name))) for gap in self.gaps]
             text = f"({','.join(values)})"
             length = len(text) if text.isascii() else len(text.encode())
             size_alone = length + len(self._before) + len(self._after)
@@ -74,12 +122,6 @@ class StatementText:
 
     def _insertion(self, rows: Sequence[str]) -> tuple[str, int]:
         return f"{self._before}{','.join(rows)}{self._after}", len(rows)
-
-    def read(self, rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-        """What the driver has fetched, by the names of the statement's columns."""
-        return [
-            {name: convert(value) for (name, convert), value in zip(self._columns, row, strict=True)} for row in rows
-        ]
 
 
 def literal(value: object) -> str:

@@ -31,10 +31,12 @@ from bso.storage.dialects import dialect_named
 from bso.storage.filesystems import require_local
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
 from bso.storage.log_epochs import SqlLogEpochs
-from bso.storage.mysql import MySqlUnitOfWork, StatementTexts
+from bso.storage.mysql import MySqlUnitOfWork
 from bso.storage.parked_jobs import SqlParkedJobs, is_parked
 from bso.storage.rows import Moment, Row, profile_from, readable_event, stored_event, trial_from
 from bso.storage.schema import schema_state, state_of_revision
+from bso.storage.sqlite import SqliteStatement, SqliteUnitOfWork
+from bso.storage.statement_text import CompiledStatements, StatementText
 from bso.storage.statements import published
 from bso.storage.tables import event, job, power_profile, trial
 from bso.storage.unit_of_work import SqlUnitOfWork
@@ -73,7 +75,8 @@ class SqlStore:
         self.engine = engine
         self._dialect = dialect_named(engine.dialect.name)
         self._has_outbox = has_outbox
-        self._texts = StatementTexts(engine.dialect) if self._dialect.name == "mysql" else None
+        self._texts = CompiledStatements(StatementText, engine.dialect)
+        self._sqlite = CompiledStatements(SqliteStatement, engine.dialect)
         self.read_timeout_s = read_timeout_s
         self._file = file
         self._identity: tuple[int, int] | None = None  # of the file that the connections are open on
@@ -244,10 +247,12 @@ class SqlStore:
         await self.engine.dispose()
 
     async def _unit_of_work_on(self, connection: AsyncConnection) -> SqlUnitOfWork:
-        if self._texts is None:
-            return SqlUnitOfWork(connection, self._dialect, has_outbox=self._has_outbox)
         with translated():
-            return await MySqlUnitOfWork.on(connection, self._texts, has_outbox=self._has_outbox)
+            if self._dialect.name == "mysql":
+                return await MySqlUnitOfWork.on(connection, self._texts, has_outbox=self._has_outbox)
+            if self._dialect.name == "sqlite":
+                return await SqliteUnitOfWork.on(connection, self._sqlite, has_outbox=self._has_outbox)
+        return SqlUnitOfWork(connection, self._dialect, has_outbox=self._has_outbox)
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:

@@ -159,9 +159,12 @@ class SqlUnitOfWork:
             await self._release_places(change.job_id for change in changes.jobs)
         if any(event_id <= above for event_id in event_ids.values()):
             raise EventIdsReused
+        await self._end()
+        return event_ids
+
+    async def _end(self) -> None:
         with translated():
             await self._connection.commit()
-        return event_ids
 
     async def roll_back(self) -> None:
         """Undo what was not committed, and what SQLAlchemy does not undo when it closes the connection."""
@@ -232,7 +235,7 @@ class SqlUnitOfWork:
             result = await self._connection.execute(statement, parameters)
             return cast(Sequence[Row], result.mappings().all())
 
-    async def _run(self, statement: Executable, parameters: Any = None) -> None:
+    async def _run(self, statement: Executable, parameters: Sequence[Row] | None = None) -> None:
         with translated():
             await self._connection.execute(statement, parameters)
 
