@@ -54,7 +54,7 @@ class UnitOfWork(Protocol):
         """Lock jobs as ``lock`` does, but wait for none that exists and that another transaction holds.
 
         Those that are still in the revision in which they are ``known`` come without their state. Where it costs
-        nothing, ``recollect`` these commands and the active trials of the jobs that are not known as well.
+        nothing, ``recollect`` these commands and the active trials of all others as well.
         """
         ...
 

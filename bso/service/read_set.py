@@ -97,26 +97,20 @@ async def _locked(
     locked = await uow.try_lock(job_ids, creating=creating, command_ids=command_ids, known=known)
     if waits and locked.busy:
         return await _locked_in_order(uow, requests)
-    memory = locked.memory or await uow.recollect(command_ids, active_of=locked.jobs.keys() - known.keys())
-    return await _with_outdated(uow, locked, memory, kept=kept, known=known.keys())
+    read = {job_id for job_id, stored in locked.jobs.items() if stored.state}
+    memory = locked.memory or await uow.recollect(command_ids, active_of=read)
+    return await _with_outdated(uow, locked, memory, kept=kept)
 
 
 async def _with_outdated(
-    uow: UnitOfWork,
-    locked: TriedLocks,
-    memory: Recollection,
-    *,
-    kept: Mapping[str, KnownJob],
-    known: AbstractSet[str],
+    uow: UnitOfWork, locked: TriedLocks, memory: Recollection, *, kept: Mapping[str, KnownJob]
 ) -> tuple[TriedLocks, Recollection]:
-    """The same with the states and the active trials of the jobs that have changed since they were kept."""
+    """The same with the states and the active trials of the jobs that have the revision, but not the log, they had."""
     unread = [stored for stored in locked.jobs.values() if not stored.state]
     outdated = [one.job_id for one in unread if not kept[one.job_id].is_current(one, memory.log_epoch)]
     if outdated:
         locked = replace(locked, jobs={**locked.jobs, **await uow.lock(outdated, creating=())})
-    changed = [job_id for job_id in known if job_id in locked.jobs and locked.jobs[job_id].state]
-    if changed:
-        more = await uow.recollect((), active_of=changed)
+        more = await uow.recollect((), active_of=outdated)
         memory = replace(memory, active={**memory.active, **more.active})
     return locked, memory
 

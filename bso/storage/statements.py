@@ -72,31 +72,41 @@ def locked_jobs(dialect: Dialect) -> Select[Any]:
 @cache
 def free_jobs(dialect: Dialect) -> Select[Any]:
     """Lock those of ``job_ids`` that no other transaction holds, without the state of ``known`` (job_id, revision)."""
-    is_known = tuple_(job.c.job_id, job.c.revision).in_(bindparam("known", expanding=True))
-    state = case((is_known, ""), else_=job.c.state).label("state")
+    state = case((_is_known(), ""), else_=job.c.state).label("state")
     return _jobs(dialect, state).order_by(job.c.job_id).with_for_update(skip_locked=True)
+
+
+def _is_known() -> ColumnElement[bool]:
+    return tuple_(job.c.job_id, job.c.revision).in_(bindparam("known", expanding=True))
 
 
 @cache
 def recollection(dialect: Dialect) -> Select[*tuple[Any, ...]]:
-    """The database's clock, the log's epoch, what ``command_ids`` were answered, and the active trials of ``job_ids``.
+    """The database's clock, the log's epoch, what ``command_ids`` were answered, and trials.
 
-    One query, because each is a round trip while jobs are locked. Its rows are those of two queries, at least one each:
-    the answers (``answered_job_id`` is the job of one) without a trial, and the trials without an answer.
+    These are the active ones of ``job_ids``, but for those jobs that are still ``known`` (job_id, revision), of which
+    there must be one at least: no row is in a list of nothing, nor outside of it.
+
+    One query, because each is a round trip while jobs are locked. Its rows are those of several, at least one each:
+    the answers (``answered_job_id`` is the job of one) without a trial, and the trials in each state without an answer.
     """
-    halves = union_all(select(literal(_ANSWERS).label("half")), select(literal(_TRIALS))).subquery()
-    command_ids, job_ids = _several("command_ids", event.c.command_id), _several("job_ids", trial.c.job_id)
-    asked = and_(halves.c.half == _ANSWERS, event.c.command_id.in_(command_ids), event.c.part == 0)
-    # No trial has a lower number than 1: for MySQL, SQLAlchemy takes the third table of a join for connected only where
-    # a condition compares its columns with another's.
-    numbered = trial.c.trial_number >= halves.c.half
-    active = and_(halves.c.half == _TRIALS, numbered, trial.c.job_id.in_(job_ids), trial.c.state.in_(_ACTIVE))
+    parts = union_all(
+        select(literal(_ANSWERS).label("part"), literal("").label("state")),
+        *(select(literal(_TRIALS), literal(state)) for state in _ACTIVE),
+    ).subquery()
+    command_ids, job_ids = _several("command_ids", event.c.command_id), _several("job_ids", job.c.job_id)
+    asked = and_(parts.c.part == _ANSWERS, event.c.command_id.in_(command_ids), event.c.part == 0)
+    # A job's last seq is 1 at least: for MySQL, SQLAlchemy takes the third table of a join for connected only where a
+    # condition compares its columns with another's.
+    is_registered = job.c.last_seq >= parts.c.part
+    changed = and_(parts.c.part == _TRIALS, is_registered, job.c.job_id.in_(job_ids), ~_is_known())
+    active = and_(trial.c.job_id == job.c.job_id, trial.c.state == parts.c.state)  # no range: ended trials are many
     answered = (event.c.command_id, event.c.job_id.label("answered_job_id"), event.c.reply_type, event.c.reply)
-    rows = halves.outerjoin(event, asked).outerjoin(trial, active)
+    rows = parts.outerjoin(event, asked).outerjoin(job, changed).outerjoin(trial, active)
     # The one row of the log's epoch, or NULLs.
     epoch = [select(column).scalar_subquery().label(f"epoch_{column.name}") for column in log_epoch.columns]
     found = select(dialect.clock().label("now"), *epoch, *answered, *trial.columns).select_from(rows)
-    return dialect.by_index(found, trial, "ix_trial_active")
+    return dialect.by_index(dialect.by_index(found, job, "PRIMARY"), trial, "ix_trial_active")
 
 
 @cache

@@ -31,6 +31,7 @@ from bso.storage.dialects import Dialect, Updates
 from bso.storage.rows import Row, event_row, profile_from, profile_row, trial_from, trial_row
 from bso.storage.tables import event, job, parked_job, power_profile, trial
 
+_NONE_KNOWN = [("", -1)]
 _NO_UPDATE = Updates(replaced=("job_id",))
 _TRIAL_UPDATES = Updates.of_whole_rows(trial)
 _PROFILE_UPDATES = Updates(replaced=("measurements", "recorded_at"))
@@ -84,10 +85,8 @@ class SqlUnitOfWork:
 
         The memory is read in the same round trip, after the lock. Where places are created it would be too early.
         """
-        ids, unknown = sorted(job_ids), sorted(set(job_ids) - known.keys())
-        locking = {"job_ids": ids, "known": sorted(known.items())}
-        asking = {"command_ids": sorted(command_ids), "job_ids": unknown}
-        locked, recollected = await self._lock_and_recollect(locking, asking)
+        locking = {"job_ids": sorted(job_ids), "known": sorted(known.items()) or _NONE_KNOWN}
+        locked, recollected = await self._lock_and_recollect(locking, {**locking, "command_ids": sorted(command_ids)})
         memory: Recollection | None = recollection_from(recollected)
         found = {row["job_id"]: _stored(row) for row in locked}
         missing = sorted(set(job_ids) - found.keys())
@@ -117,7 +116,7 @@ class SqlUnitOfWork:
 
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
         """What these commands were answered, all active trials of the jobs ``active_of``, and the database's clock."""
-        asked = {"command_ids": sorted(command_ids), "job_ids": sorted(active_of)}
+        asked = {"command_ids": sorted(command_ids), "job_ids": sorted(active_of), "known": _NONE_KNOWN}
         return recollection_from(await self._rows(statements.recollection(self._dialect), asked))
 
     async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:

@@ -111,15 +111,17 @@ async def test_a_batch_takes_the_same_few_statements_whatever_went_before(migrat
 async def test_a_batch_takes_few_round_trips(
     migrated_url: str, open_at: OpenAt, tcp_proxy: Callable[[str], TcpProxy], waits: bool
 ) -> None:
-    """Lock and recollect, write and commit; whether it is one report or many. Waiting for the locks of several jobs
-    is a request of its own.
+    """Lock and recollect, write and commit; whether it is one report or many, and whoever decided on the jobs last.
+    Waiting for the locks of several jobs is a request of its own.
     """
     if "mysql" not in migrated_url:
         pytest.skip("only MySQL and MariaDB take several statements at once")
     proxy = tcp_proxy(migrated_url)
-    engine = Engine(open_at(proxy.url))
+    engine, other = Engine(open_at(proxy.url)), Engine(open_at(migrated_url))
     running = await trained(engine, trials=1)
-    for epoch, jobs in ((1, JOBS), (2, JOBS[:1])):
+    for epoch, jobs, last in ((1, JOBS, engine), (2, JOBS[:1], engine), (4, JOBS, other)):
+        if last is other:
+            await ask(other, *(report(running[job_id], epoch - 1, job_id=job_id) for job_id in jobs))
         reports = [report(running[job_id], epoch, job_id=job_id) for job_id in jobs]
         before = proxy.requests
         answers = await (engine.execute(reports) if waits else engine.attempt(reports))
