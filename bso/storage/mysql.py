@@ -117,7 +117,7 @@ class MySqlUnitOfWork(SqlUnitOfWork):
             texts += await self._other_writes(changes)
         if self._connection.in_transaction():  # SQLAlchemy has executed some statement, and commits
             found = await self._requests.send(texts) if texts else []
-            await super().commit()
+            await self._end()
             self._requests.committed()
         else:
             found = await self._requests.send([*texts, COMMIT])

@@ -252,7 +252,9 @@ class SqlStore:
                 return await MySqlUnitOfWork.on(connection, self._texts, has_outbox=self._has_outbox)
             if self._dialect.name == "sqlite":
                 return await SqliteUnitOfWork.on(connection, self._sqlite, has_outbox=self._has_outbox)
-        return SqlUnitOfWork(connection, self._dialect, has_outbox=self._has_outbox)
+        from bso.storage.postgresql import PostgresUnitOfWork  # 0.1 s, and loaded already where it is used
+
+        return PostgresUnitOfWork(connection, self._dialect, has_outbox=self._has_outbox)
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, cast
 
-from sqlalchemy import Executable, and_, delete, select, tuple_
+from sqlalchemy import Delete, Executable, Insert, and_, delete, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bso.domain.trial import EpochReport, Trial
@@ -152,9 +152,7 @@ class SqlUnitOfWork:
         """
         event_ids: Mapping[tuple[str, int], int] = {}
         if changes is not None:
-            for statement, rows in self._writes(changes):
-                await self._run(statement, rows)
-            event_ids = await self._append(changes)
+            event_ids = await self._write(changes)
             await self._release_places(change.job_id for change in changes.jobs)
         if any(event_id <= above for event_id in event_ids.values()):
             raise EventIdsReused
@@ -168,9 +166,15 @@ class SqlUnitOfWork:
     async def roll_back(self) -> None:
         """Undo what was not committed, and what SQLAlchemy does not undo when it closes the connection."""
 
-    def _writes(self, changes: ChangeSet) -> list[tuple[Executable, Sequence[Row] | None]]:
+    async def _write(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
+        """Write changes; returns the event_id of each new event."""
+        for statement, rows in self._writes(changes):
+            await self._run(statement, rows)
+        return await self._append(self._event_rows(changes)) if changes.events else {}
+
+    def _writes(self, changes: ChangeSet) -> list[tuple[Insert | Delete, Sequence[Row] | None]]:
         """What is to be written besides events, one statement per table."""
-        writes: list[tuple[Executable, Sequence[Row] | None]] = []
+        writes: list[tuple[Insert | Delete, Sequence[Row] | None]] = []
         if changes.trials:
             rows = [trial_row(job_id, changed) for (job_id, _), changed in changes.trials.items()]
             writes.append((self._dialect.upsert(trial, _TRIAL_UPDATES), rows))
@@ -208,26 +212,15 @@ class SqlUnitOfWork:
         if unused:
             await self._run(delete(job).where(job.c.job_id.in_(sorted(unused)), job.c.last_seq == 0))
 
-    async def _append(self, changes: ChangeSet) -> Mapping[tuple[str, int], int]:
-        rows = self._event_rows(changes)
-        if not rows:
-            return {}
-        if len(rows) == 1:  # an epoch of one training: the database gives the key without being asked again
-            return {(rows[0]["job_id"], rows[0]["seq"]): await self._append_one(rows[0])}
+    async def _append(self, rows: Sequence[Row]) -> Mapping[tuple[str, int], int]:
         await self._run(statements.APPEND_EVENTS, rows)
-        command_ids = sorted({new.command_id for new in changes.events})
+        command_ids = sorted({row["command_id"] for row in rows})
         found = await self._rows(statements.EVENT_IDS, {"command_ids": command_ids})
         return {(row["job_id"], row["seq"]): row["event_id"] for row in found}
 
     def _event_rows(self, changes: ChangeSet) -> Sequence[Row]:
         stamps = {"recorded_at": changes.now, "published_at": None if self._has_outbox else changes.now}
         return [{**event_row(new), **stamps} for new in changes.events]
-
-    async def _append_one(self, row: Row) -> int:
-        with translated():
-            result = await self._connection.execute(statements.APPEND_EVENTS, row)
-        (event_id,) = cast(Sequence[int], result.inserted_primary_key)
-        return event_id
 
     async def _rows(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Sequence[Row]:
         with translated():
