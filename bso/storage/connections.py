@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import URL, Connection, event
+from sqlalchemy import URL, Connection, PoolProxiedConnection, event
 from sqlalchemy.exc import InvalidatePoolError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from bso.domain.errors import BsoError
 from bso.service.errors import StoreLost, StoreUnavailable
@@ -71,6 +71,12 @@ def translated() -> Iterator[None]:
         if fault is None:
             raise
         raise fault from error
+
+
+def opened(connection: AsyncConnection) -> PoolProxiedConnection:
+    """The pooled connection under one of SQLAlchemy's that is open: asking for it would cost another greenlet."""
+    assert connection.sync_connection is not None
+    return connection.sync_connection.connection
 
 
 def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:

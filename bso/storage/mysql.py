@@ -20,7 +20,7 @@ from typing_extensions import override
 from bso.service.errors import StoreLost
 from bso.service.records import ChangeSet
 from bso.storage import statements
-from bso.storage.connections import translated
+from bso.storage.connections import opened, translated
 from bso.storage.dialects import dialect_named
 from bso.storage.packets import packet_limit
 from bso.storage.rows import Row
@@ -96,9 +96,9 @@ class MySqlUnitOfWork(SqlUnitOfWork):
         self._texts = texts
 
     @classmethod
-    async def on(cls, connection: AsyncConnection, texts: _Texts, *, has_outbox: bool) -> Self:
-        """Begin one on a connection."""
-        pooled = await connection.get_raw_connection()
+    def on(cls, connection: AsyncConnection, texts: _Texts, *, has_outbox: bool) -> Self:
+        """Begin one on a connection that is open."""
+        pooled = opened(connection)
         requests = Requests(pooled.driver_connection, packet_limit=packet_limit(pooled))
         return cls(connection, requests, texts, has_outbox=has_outbox)
 

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from typing_extensions import override
 
 from bso.storage import statements
-from bso.storage.connections import BEGIN_IMMEDIATELY, translated
+from bso.storage.connections import BEGIN_IMMEDIATELY, opened, translated
 from bso.storage.dialects import dialect_named
 from bso.storage.rows import Row
 from bso.storage.statement_text import CompiledStatement, CompiledStatements, Gap
@@ -68,11 +68,11 @@ class SqliteUnitOfWork(SqlUnitOfWork):
         self._compiled = compiled
 
     @classmethod
-    async def on(
+    def on(
         cls, connection: AsyncConnection, compiled: CompiledStatements[SqliteStatement], *, has_outbox: bool
     ) -> Self:
-        """Begin one on a connection."""
-        driver: Any = (await connection.get_raw_connection()).driver_connection
+        """Begin one on a connection that is open."""
+        driver: Any = opened(connection).driver_connection
         return cls(connection, driver, compiled, has_outbox=has_outbox)
 
     @override

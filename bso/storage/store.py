@@ -87,7 +87,7 @@ class SqlStore:
     async def unit_of_work(self) -> AsyncIterator[SqlUnitOfWork]:
         """Begin a transaction; leaving without commit rolls back. A cancelled one gives its connection up."""
         async with self._connection() as connection:
-            uow = await self._unit_of_work_on(connection)
+            uow = self._unit_of_work_on(connection)
             try:
                 yield uow
             except (asyncio.CancelledError, StoreLost):  # its connection is given up
@@ -246,12 +246,11 @@ class SqlStore:
         """Close all connections."""
         await self.engine.dispose()
 
-    async def _unit_of_work_on(self, connection: AsyncConnection) -> SqlUnitOfWork:
-        with translated():
-            if self._dialect.name == "mysql":
-                return await MySqlUnitOfWork.on(connection, self._texts, has_outbox=self._has_outbox)
-            if self._dialect.name == "sqlite":
-                return await SqliteUnitOfWork.on(connection, self._sqlite, has_outbox=self._has_outbox)
+    def _unit_of_work_on(self, connection: AsyncConnection) -> SqlUnitOfWork:
+        if self._dialect.name == "mysql":
+            return MySqlUnitOfWork.on(connection, self._texts, has_outbox=self._has_outbox)
+        if self._dialect.name == "sqlite":
+            return SqliteUnitOfWork.on(connection, self._sqlite, has_outbox=self._has_outbox)
         from bso.storage.postgresql import PostgresUnitOfWork  # 0.1 s, and loaded already where it is used
 
         return PostgresUnitOfWork(connection, self._dialect, has_outbox=self._has_outbox)
@@ -308,7 +307,8 @@ class SqlStore:
         with connecting():
             await connection.start()
         try:
-            await connection.execution_options(**options)
+            if options:
+                await connection.execution_options(**options)
             yield connection
         except (asyncio.CancelledError, StoreLost):
             # Its statement may still be running, and a rollback would wait for it: give the connection up.

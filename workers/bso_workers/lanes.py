@@ -23,7 +23,7 @@ from bso_workers.troubled_jobs import TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
-_AT_ONCE_S = 0.1  # so long a job that others hold is tried without waiting for its lock
+_AT_ONCE_S = 0.02  # so long a job that others hold is tried without waiting for its lock
 _LONGEST_TRY_S = 5.0  # then such a job is parked
 _GRACE_S = 0.5  # so long it is tried on when others need its room: other workers' batches hold a job for less
 _FIRST_PAUSE_S = 0.002  # between tries, of all lanes together; of one, a quarter of the time that they took so far

@@ -38,7 +38,10 @@ class Metrics:
             registry=self.registry,
         )
         self.batch_size = Histogram(
-            "bso_batch_commands", "Commands decided in one batch.", buckets=_BATCH_SIZES, registry=self.registry
+            "bso_batch_commands",
+            "Commands of one batch; those of a job that another worker holds come again.",
+            buckets=_BATCH_SIZES,
+            registry=self.registry,
         )
         self.decision_seconds = Histogram(
             "bso_batch_seconds",

@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from bso.domain.commands import RegisterJob
 from bso.domain.errors import BsoError
 from bso.service.answers import Answer, Undecided
-from bso.service.errors import Conflict, JobDamaged
+from bso.service.errors import Conflict, JobDamaged, JobHeld
 from bso_broker.messages import Delivery
 from bso_broker.ports import CommandSource
 from bso_workers.admission import Admission, Admitted, Undecidable
@@ -30,27 +30,32 @@ from bso_workers.troubled_jobs import KEPT_HERE, TroubledJobs
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _COSTLY_S = 0.003  # for one decision, on average: then none of the others waits for the job
-_WEIGHT = 0.25  # of the last decision in that average: one that was interrupted does not make a job costly
+_WEIGHT = 0.1  # of the last decision in that average: one that was interrupted does not make a job costly
 _QUICK_S = 0.02  # a batch that takes longer waits for the database
 _MOST_BATCHES = 8
 """Under way at once, each with a connection to the database: with 300 ms to it, 256 commands."""
 _MOST_COSTS = 10_000
+_HELD_S = 0.1  # so long jobs that other workers hold are tried together
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _UnderWay:
-    """A job in a batch: how many of its commands are being decided, and those that have come for it since."""
+    """A job in a batch: how many of its commands are being decided, and those that have come for it since.
+
+    ``held_since_s``: another worker has been found to hold it since then.
+    """
 
     deciding: int = 0
     since: list[Admitted] = field(default_factory=list)
+    held_since_s: float | None = None
 
 
 class CommandWorker:
     """Batches of disjoint jobs: decide, answer, acknowledge; the events are published beside it.
 
     One batch at a time, as long as the database is quick: what arrives meanwhile makes the next one larger. While one
-    waits for the database, others begin. A job that cannot go with the others goes through a lane of its own, and none
-    of the others waits for it.
+    waits for the database, others begin. Jobs that other workers hold are tried together, once a batch of theirs has
+    ended. A job that cannot go with the others goes through a lane of its own, and none of the others waits for it.
 
     Batches are filled round robin over the jobs. Of one job ``most_of_a_job`` commands at most are under way; others
     are declined, but for facts: their senders could not wait.
@@ -99,6 +104,8 @@ class CommandWorker:
         self._took_s = 0.0  # what deciding a batch took last
         self._tasks: asyncio.TaskGroup
         self._under_way: dict[str, _UnderWay] = {}
+        self._held: list[Admitted] = []  # by other workers, to be tried again
+        self._line = asyncio.Lock()  # of what is tried again: one waits for another worker's batch at a time
         self._costs_s: OrderedDict[str, float] = OrderedDict()  # what deciding for a job takes
 
     def busy_for_s(self) -> float:
@@ -136,6 +143,9 @@ class CommandWorker:
     def _abandon(self) -> None:
         """Forget what is in no batch yet: it is back with the broker."""
         self._backlog = []
+        for one in self._held:
+            self._under_way.pop(one.request.job_id, None)
+        self._held = []
         self._lanes.abandon()
 
     def _admit(self, arrived: Sequence[Delivery]) -> list[Admitted]:
@@ -187,15 +197,17 @@ class CommandWorker:
         for verdict in refused:
             await self._settlement.refuse(verdict)
 
-    async def _handle(self, admitted: Sequence[Admitted]) -> None:
+    async def _handle(self, admitted: Sequence[Admitted], *, behind: str | None = None) -> None:
+        """Handle commands, and what comes for their jobs meanwhile; ``behind``: a job that must be free first."""
         own = {job_id: self._under_way[job_id] for job_id in by_job(admitted)}
         is_handed_back = False
         try:
             while admitted and not is_handed_back:
                 for part in _parts(admitted):
-                    if not await self._handle_commands(part):
+                    if not await self._handle_commands(part, behind=behind):
                         is_handed_back = True  # and so was what has come since
                         break
+                    behind = None
                 else:
                     admitted = self._what_has_come(own)
                     self._begin_again()
@@ -222,7 +234,7 @@ class CommandWorker:
         """Commands that have come for these jobs since their batch began, but for those that go alone now."""
         still = {job_id: job for job_id, job in own.items() if self._under_way.get(job_id) is job}
         for job_id, job in still.items():
-            job.deciding = 0
+            job.deciding, job.held_since_s = 0, None
             if job.since and self._goes_alone(job_id):
                 self._lanes.add({job_id: job.since})
                 job.since = []
@@ -236,24 +248,56 @@ class CommandWorker:
     def _goes_alone(self, job_id: str) -> bool:
         return job_id in self._lanes or self._parking.knows(job_id) or self._costs_s.get(job_id, 0.0) > _COSTLY_S
 
-    async def _handle_commands(self, admitted: Sequence[Admitted]) -> bool:
+    async def _handle_commands(self, admitted: Sequence[Admitted], *, behind: str | None) -> bool:
         """Decide and answer; False when the database is away and the intake has been shut."""
         requests = [one.request for one in admitted]
         self._metrics.batch_size.observe(len(requests))
         began_s = asyncio.get_running_loop().time()
         try:
             with self._metrics.decision_seconds.time():
-                answers = await self._decider.attempt(requests)
+                answers = await self._decider.attempt(requests, behind=behind)
         except Exception as error:  # noqa: BLE001  one job must not stop all others
             return await self._apart(admitted, error)
+        finally:
+            if behind is not None:
+                self._line.release()
         self._batch_limit.succeeded()
         self._took_s = asyncio.get_running_loop().time() - began_s
         decided = [(one, answer) for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Answer)]
-        undecided = [one for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Undecided)]
-        self._lanes.add(by_job(undecided))
-        self._release(admitted)
+        self._release([one for one, _ in decided])
+        both = zip(admitted, answers, strict=True)
+        self._sort_undecided([(one, answer.cause) for one, answer in both if isinstance(answer, Undecided)])
         await self.settle([one for one, _ in decided], [answer for _, answer in decided])
         return True
+
+    def _sort_undecided(self, undecided: Sequence[tuple[Admitted, BsoError]]) -> None:
+        """Let jobs that another worker holds be tried again, but for those that it has held for long, and others."""
+        held = {one.request.job_id for one, cause in undecided if isinstance(cause, JobHeld)}
+        now_s = asyncio.get_running_loop().time()
+        since_s = {job_id: self._under_way[job_id].held_since_s or now_s for job_id in held & self._under_way.keys()}
+        again = {job_id for job_id, began_s in since_s.items() if now_s - began_s < _HELD_S}
+        alone = by_job([one for one, _ in undecided if one.request.job_id not in again])
+        self._lanes.add(alone)
+        self._release([one for commands in alone.values() for one in commands])
+        self._try_again([one for one, _ in undecided if one.request.job_id in again], since_s)
+
+    def _try_again(self, held: Sequence[Admitted], since_s: Mapping[str, float]) -> None:
+        """Take commands of jobs that others hold out of their batch, to be tried together with others of that kind."""
+        for job_id, commands in by_job(held).items():
+            since = self._under_way[job_id].since
+            self._under_way[job_id] = _UnderWay(deciding=len(commands), since=since, held_since_s=since_s[job_id])
+        if held and not self._held:
+            self._tasks.create_task(self._follow(), name="held jobs")
+        self._held += held
+
+    async def _follow(self) -> None:
+        """Try all that others hold when one of their batches has ended; what comes until then joins in."""
+        await self._line.acquire()
+        held, self._held = self._held, []
+        if held:
+            await self._handle(held, behind=held[0].request.job_id)
+        else:
+            self._line.release()
 
     async def _apart(self, admitted: Sequence[Admitted], error: Exception) -> bool:
         """Let each job go alone, unless nothing can be recorded at all: whose fault it is shows there."""

@@ -16,7 +16,7 @@ from bso.domain.errors import BsoError
 from bso.domain.replies import Problem
 from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
-from bso.service.errors import SchemaMissing, StoreNotReady, StoreRefused, StoreUnavailable
+from bso.service.errors import JobHeld, SchemaMissing, StoreNotReady, StoreRefused, StoreUnavailable
 from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.ports import Store
@@ -336,10 +336,10 @@ async def test_while_a_batch_waits_for_the_database_others_are_decided(
     gate = asyncio.Event()
 
     class Waiting(Engine):
-        async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
             if any(request.job_id == "far" for request in requests):
                 await gate.wait()
-            return await super().attempt(requests)
+            return await super().attempt(requests, behind=behind)
 
     monkeypatch.setattr(bootstrap, "Engine", Waiting)
     async with running_worker(memory_broker, memory_store, batch_limit=batch_limit, prefetch=prefetch):
@@ -361,9 +361,9 @@ async def test_batches_are_filled_round_robin_over_the_jobs_and_keep_the_order_w
     batches: list[list[str]] = []
 
     class Noting(Engine):
-        async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
             batches.append([request.command_id for request in requests])
-            return await super().attempt(requests)
+            return await super().attempt(requests, behind=behind)
 
     monkeypatch.setattr(bootstrap, "Engine", Noting)
     await memory_broker.declare()
@@ -376,6 +376,34 @@ async def test_batches_are_filled_round_robin_over_the_jobs_and_keep_the_order_w
         await asyncio.gather(*asked)
     assert batches[0] == [command_id(name) for name in ("hot-0", "one-1", "two-1", "hot-1", "two-2")]
     assert [one for batch in batches[1:] for one in batch] == [command_id(f"hot-{number}") for number in range(2, 6)]
+
+
+async def test_jobs_that_another_worker_holds_are_tried_together_once_its_batch_has_ended(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[tuple[str | None, list[str]]] = []
+
+    class Shared(Engine):
+        async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+            batches.append((behind, [request.command_id for request in requests]))
+            held = [one for one in requests if one.job_id.startswith("held") and behind is None]
+            found = iter(await super().attempt([one for one in requests if one not in held], behind=behind))
+            return [
+                Undecided(request=one, cause=JobHeld(one.job_id, last_seq=0)) if one in held else next(found)
+                for one in requests
+            ]
+
+    monkeypatch.setattr(bootstrap, "Engine", Shared)
+    await memory_broker.declare()
+    names = ["free-1", "held1-1", "held1-2", "held2-1"]
+    asked = [
+        asyncio.create_task(ask(name.partition("-")[0], DescribeJob(), command_id=command_id(name))) for name in names
+    ]
+    await eventually_async(lambda: len(memory_broker.wire.waiting) == len(names), what="commands that wait")
+    async with running_worker(memory_broker, memory_store):
+        await asyncio.gather(*asked)
+    in_turn = [command_id(name) for name in ("free-1", "held1-1", "held2-1", "held1-2")]
+    assert batches == [(None, in_turn), ("held1", in_turn[1:])]
 
 
 @pytest.mark.parametrize("costly", [True, False])
@@ -417,11 +445,11 @@ async def test_facts_are_never_declined_and_a_worker_is_idle_when_its_batches_ha
     gate.set()
 
     class Waiting(Engine):
-        async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
             if not gate.is_set():
                 has_a_batch.set()
             await gate.wait()
-            return await super().attempt(requests)
+            return await super().attempt(requests, behind=behind)
 
     monkeypatch.setattr(bootstrap, "Engine", Waiting)
     async with running_worker(memory_broker, memory_store, batch_limit=4, prefetch=16) as parts:
