@@ -26,7 +26,7 @@ from tests.integration.workers.recurrences import HARDWARE
 from tests.servers import eventually_async
 from tools.private_servers import RabbitMQ
 
-_SHORT_TRAININGS = 24
+_SHORT_TRAININGS = 16
 _ASTRAY = 50
 
 
@@ -42,13 +42,13 @@ async def broker_restarted(stage: Stage) -> None:
     await stage.suffer(_server(stage).stop, 0.0, _server(stage).start)
 
 
-@scenario("the broker is away for 40 s", needs_private=True, strikes_for_s=39.0)
+@scenario("the broker is away for 30 s", needs_private=True, strikes_for_s=29.0)
 async def broker_away(stage: Stage) -> None:
     await _begun_and_settled(stage)
-    await stage.suffer(_server(stage).kill, 40.0, _server(stage).start)
+    await stage.suffer(_server(stage).kill, 30.0, _server(stage).start)
 
 
-@scenario("24 short trainings of two jobs while the broker is away, eight at a time", needs_private=True)
+@scenario("16 short trainings of two jobs while the broker is away, eight at a time", needs_private=True)
 async def broker_away_from_many(stage: Stage) -> None:
     await _begun_and_settled(stage)
     async with stage.fault():
@@ -212,24 +212,24 @@ async def broker_login_removed(stage: Stage) -> None:
         await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, "secret", **rights))
 
 
-@scenario("300 ms to the broker and back, for 20 s")
+@scenario("300 ms to the broker and back, for 15 s")
 async def broker_far(stage: Stage) -> None:
     proxy = await stage.proxied(stage.amqp_url)
     await stage.begin(amqp_url=proxy.url)
     async with stage.fault():
         proxy.delay(0.15)
-        await stage.pause(20.0)
+        await stage.pause(15.0)
         proxy.restore()
 
 
-@scenario("300 ms to the broker and back, and to the database and back, for 20 s")
+@scenario("300 ms to the broker and back, and to the database and back, for 15 s")
 async def both_servers_far(stage: Stage) -> None:
     proxies = [await stage.proxied(url) for url in (stage.amqp_url, stage.database_url)]
     await stage.begin(amqp_url=proxies[0].url, database_url=proxies[1].url)
     async with stage.fault():
         for proxy in proxies:
             proxy.delay(0.15)
-        await stage.pause(20.0)
+        await stage.pause(15.0)
         for proxy in proxies:
             proxy.restore()
 

@@ -49,12 +49,12 @@ async def training_frozen(stage: Stage) -> None:
         stage.trainings[0].process.send_signal(signal.SIGCONT)
 
 
-@scenario("answers to trainings are lost, four times for 7 s: longer than a training waits for one")
+@scenario("answers to trainings are lost, three times for 7 s: longer than a training waits for one")
 async def answers_lost(stage: Stage) -> None:
     proxy = await stage.proxied(stage.amqp_url)
     await stage.begin(trainings=4, trainings_url=proxy.url)
     async with stage.fault():
-        for _ in range(4):
+        for _ in range(3):
             proxy.stall_replies()
             await stage.pause(7.0)
             proxy.drop()

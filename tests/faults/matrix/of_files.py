@@ -116,14 +116,14 @@ async def file_writers_killed(stage: FileStage) -> None:
             stage.train(like=victim)
 
 
-@file_scenario("somebody else holds the lock of the job file for 30 s")
+@file_scenario("somebody else holds the lock of the job file for 20 s")
 async def file_locked(stage: FileStage) -> None:
     await stage.begin()
     async with stage.fault():
         foreign = sqlite3.connect(stage.file, isolation_level=None, timeout=30.0)
         try:
             foreign.execute("BEGIN IMMEDIATE")  # nobody else can write then
-            await stage.pause(30.0)
+            await stage.pause(20.0)
             foreign.execute("ROLLBACK")
         finally:
             foreign.close()

@@ -14,34 +14,34 @@ _AT_ONCE = {"others_stall_s": 1.0, "others_slowest_s": 1.0}
 
 
 @scenario(
-    "somebody else's session holds the row of one job for 20 s", is_smoke=True, promises=_AT_ONCE, strikes_for_s=19.0
+    "somebody else's session holds the row of one job for 20 s", is_smoke=True, promises=_AT_ONCE, strikes_for_s=11.0
 )
 async def row_locked(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault(), stage.store.unit_of_work() as foreign:
         await foreign.lock([stage.harmed], creating=())
-        await stage.pause(20.0)
+        await stage.pause(12.0)
 
 
 @scenario(
-    "somebody else's session holds the rows of 24 jobs for 20 s, each with two lanes",
+    "somebody else's session holds the rows of 24 jobs for 12 s, each with two lanes",
     promises=_AT_ONCE,
-    strikes_for_s=19.0,
+    strikes_for_s=11.0,
 )
 async def many_rows_locked(stage: Stage) -> None:
     await stage.begin()
     harmed = await stage.harm_more(24, lanes=2)
     async with stage.fault(), stage.store.unit_of_work() as foreign:
         await foreign.lock(harmed, creating=())
-        await stage.pause(20.0)
+        await stage.pause(12.0)
 
 
-@scenario("somebody else's session holds the epoch of the log for 15 s", promises=_AT_ONCE)
+@scenario("somebody else's session holds the epoch of the log for 12 s", promises=_AT_ONCE)
 async def log_epoch_locked(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault(), stage.store.engine.begin() as foreign:
         await foreign.execute(sa.text("SELECT * FROM bso_log_epoch FOR UPDATE"))
-        await stage.pause(15.0)
+        await stage.pause(12.0)
 
 
 @scenario("the row of one job says less than its log", promises=_AT_ONCE, strikes_for_s=4.0)

@@ -170,24 +170,26 @@ async def ranks_killed(stage: RankStage) -> None:
             await asyncio.gather(*(stage.lose(one, stage.rng.choice(_RANKS)) for one in stage.ranked))
 
 
-@rank_scenario("SIGSTOP of rank 0 for 10 s, and for 40 s: longer than the other ranks wait for it")
+@rank_scenario("SIGSTOP of rank 0 of one training for 10 s, of another for 40 s: longer than other ranks wait for it")
 async def rank_0_frozen(stage: RankStage) -> None:
-    await stage.begin_ranked(elastic=1)
-    (training,) = stage.ranked
+    await stage.begin_ranked(elastic=2)
+
+    async def freeze(training: RankedTraining, seconds: float) -> None:
+        training.signal(0, signal.SIGSTOP)
+        await stage.pause(seconds)
+        with suppress(ProcessLookupError):  # torchrun may have killed it by then
+            training.signal(0, signal.SIGCONT)
+
     async with stage.fault():
-        for seconds in (10.0, 40.0):
-            training.signal(0, signal.SIGSTOP)
-            await stage.pause(seconds)
-            with suppress(ProcessLookupError):  # torchrun may have killed it by then
-                training.signal(0, signal.SIGCONT)
-            await stage.pause(2.0)
+        await asyncio.gather(*(freeze(one, seconds) for one, seconds in zip(stage.ranked, (10.0, 40.0), strict=True)))
+        await stage.pause(2.0)
 
 
-@rank_scenario("the connections of data-parallel trainings to the broker are cut for 25 s")
+@rank_scenario("the connections of data-parallel trainings to the broker are cut for 20 s")
 async def ranks_cut_off(stage: RankStage) -> None:
     proxy = await stage.proxied(stage.amqp_url)
     await stage.begin_ranked(elastic=2, trainings_url=proxy.url)
-    await stage.suffer(proxy.cut, 25.0, proxy.restore)
+    await stage.suffer(proxy.cut, 20.0, proxy.restore)
     lost = [fact["error"] for one in stage.ranked for rank in _RANKS for fact in one.noted(rank, "lost_a_rank")]
     stage.surprises += [f"an outage of the broker has cost a training a rank: {error}" for error in lost]
 

@@ -70,7 +70,7 @@ async def workers_away(stage: Stage) -> None:
 
 
 @scenario(
-    "SIGSTOP of a worker for 25 s, at a random moment",
+    "SIGSTOP of a worker for 21 s, at a random moment",
     promises={"others_stall_s": 12.0, "others_slowest_s": 20.0},
 )
 async def worker_frozen(stage: Stage) -> None:
@@ -79,12 +79,12 @@ async def worker_frozen(stage: Stage) -> None:
         await stage.pause(0.0, 0.5)
         victim = stage.rng.choice(stage.living)
         victim.process.send_signal(signal.SIGSTOP)
-        await stage.pause(25.0)
+        await stage.pause(21.0)
         victim.process.send_signal(signal.SIGCONT)
 
 
 @scenario(
-    "SIGSTOP of a worker inside its transaction, for 25 s",
+    "SIGSTOP of a worker inside its transaction, for 21 s",
     promises={"others_stall_s": 12.0, "others_slowest_s": 20.0},
 )
 async def worker_frozen_in_transaction(stage: Stage) -> None:
@@ -92,7 +92,7 @@ async def worker_frozen_in_transaction(stage: Stage) -> None:
     async with stage.fault():
         victim = stage.worker(program=(CRASHING, "before_commit_frozen"))
         await eventually_async(lambda: _is_stopped(victim), what="a worker that has stopped in its transaction")
-        await stage.pause(25.0)
+        await stage.pause(21.0)
         victim.process.send_signal(signal.SIGCONT)
 
 
@@ -109,7 +109,7 @@ async def worker_vanished(stage: Stage) -> None:
         database.stall()
         amqp.stall()
         stage.kill(victim)
-        await stage.pause(25.0)
+        await stage.pause(21.0)
 
 
 @scenario("the clocks of two workers go 7 h ahead and 7 h behind; leases of 8 s")
