@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from sqlalchemy import (
     case,
     insert,
     literal,
+    or_,
     select,
     tuple_,
     union_all,
@@ -27,6 +29,8 @@ from bso.storage.dialects import Dialect
 from bso.storage.tables import event, job, log_epoch, power_profile, trial
 
 _TRIALS, _ANSWERS = 1, 2
+_ENDS = ("first", "last")
+_MOST_RANGES = 16
 _ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
 
 APPEND_EVENTS = insert(event)
@@ -117,8 +121,47 @@ def power_profiles(dialect: Dialect) -> Select[Any]:
     return dialect.by_index(select(power_profile).where(of_jobs, on_kinds), power_profile, "PRIMARY")
 
 
+def published(dialect: Dialect, event_ids: Collection[int]) -> tuple[Update, Mapping[str, Any]]:
+    """Mark those of these events as published that nobody has marked before; with the parameters.
+
+    The event_ids of one worker alone follow one another, and are a few ranges.
+    """
+    ranges = _ranges(sorted(event_ids))
+    if len(ranges) > _MOST_RANGES:
+        return _published_ids(dialect), {"event_ids": sorted(event_ids)}
+    count = 1 << (len(ranges) - 1).bit_length()  # few statements to compile: the last range fills up
+    padded = [*ranges, *[ranges[-1]] * (count - len(ranges))]
+    ends = {
+        f"{name}_{number}": end for number, both in enumerate(padded) for name, end in zip(_ENDS, both, strict=True)
+    }
+    return _published_ranges(dialect, count), ends
+
+
+def _ranges(event_ids: Sequence[int]) -> list[tuple[int, int]]:
+    """The runs of consecutive numbers in a sorted list."""
+    firsts = [
+        one for one, before in zip(event_ids, (None, *event_ids), strict=False) if before is None or one > before + 1
+    ]
+    lasts = [
+        one for one, after in zip(event_ids, (*event_ids[1:], None), strict=True) if after is None or after > one + 1
+    ]
+    return list(zip(firsts, lasts, strict=True))
+
+
 @cache
-def published(dialect: Dialect) -> Update:
-    """Mark those of ``event_ids`` as published that nobody has marked before."""
-    unmarked = and_(event.c.event_id.in_(_several("event_ids", event.c.event_id)), event.c.published_at.is_(None))
-    return update(event).where(unmarked).values(published_at=dialect.clock())
+def _published_ids(dialect: Dialect) -> Update:
+    return _marking(dialect, event.c.event_id.in_(_several("event_ids", event.c.event_id)))
+
+
+@cache
+def _published_ranges(dialect: Dialect, count: int) -> Update:
+    first, last = _ENDS
+    ranges = (
+        event.c.event_id.between(bindparam(f"{first}_{number}"), bindparam(f"{last}_{number}"))
+        for number in range(count)
+    )
+    return _marking(dialect, or_(*ranges))
+
+
+def _marking(dialect: Dialect, chosen: ColumnElement[bool]) -> Update:
+    return update(event).where(chosen, event.c.published_at.is_(None)).values(published_at=dialect.clock())

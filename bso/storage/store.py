@@ -192,7 +192,7 @@ class SqlStore:
         if not event_ids:
             return
         async with self._writing() as connection:
-            await connection.execute(published(self._dialect), {"event_ids": sorted(event_ids)})
+            await connection.execute(*published(self._dialect, event_ids))
 
     async def job_ids(self, *, after: str = "", limit: int = 1000) -> Sequence[str]:
         """A page of the ids of all jobs of which any table holds anything, the log included."""

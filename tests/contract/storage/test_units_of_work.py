@@ -195,6 +195,18 @@ async def test_events_are_unpublished_until_they_are_marked(store: Store) -> Non
     assert (await store.unpublished(older_than_s=0.0)).events == []
 
 
+@pytest.mark.parametrize("every", [1, 2, 7])
+async def test_just_the_events_that_are_named_are_marked_however_they_lie(store: Store, every: int) -> None:
+    engine = Engine(store)
+    await ask(engine, registration())
+    trial = await begin(engine)
+    await ask(engine, *(report(trial, epoch) for epoch in range(1, 71)))
+    event_ids = [stored.event_id for stored in await store.history()]
+    left = event_ids[5::every] if every > 1 else event_ids[50:]
+    await store.mark_published([one for one in reversed(event_ids) if one not in left])
+    assert [stored.event_id for stored in (await store.unpublished(older_than_s=0.0)).events] == left
+
+
 async def test_history_is_read_in_pages(store: Store) -> None:
     engine = Engine(store)
     assert await store.last_event_id() == 0
