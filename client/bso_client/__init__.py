@@ -34,7 +34,7 @@ from bso_client.errors import (
 from bso_client.job_spec import JobSpec
 from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.power.optimizer import PowerLimitOptimizer
-from bso_client.power.selection import Choice, Cost, Energy, MaxSlowdown, Selection, Time
+from bso_client.power.selection import Cost, Energy, LimitChoice, MaxSlowdown, Selection, Time
 from bso_client.scaling import Accumulation, LearningRate
 from bso_client.trial import AsyncTrial, Trial
 
@@ -46,7 +46,6 @@ __all__ = [
     "BatchSizeOptimizer",
     "BsoError",
     "CannotResume",
-    "Choice",
     "Cost",
     "DistributedNotReady",
     "Energy",
@@ -59,6 +58,7 @@ __all__ = [
     "InvalidUrl",
     "JobSpec",
     "LearningRate",
+    "LimitChoice",
     "MaxSlowdown",
     "Measurement",
     "Misconfigured",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bso.simulator import Problem, Run
+from bso.simulator import BatchSizeProblem, Run
 from bso.simulator.study import Case, CaseRuns, StudySettings, study
 from bso.simulator.world import World
 from tests.benchmarks.figures import Figure
@@ -24,7 +24,7 @@ class Judging:
     found: list[Figure] = field(default_factory=list)
 
     def simulate(
-        self, problems: Sequence[Problem], policy: str, *, seeds: Sequence[int] = (), **settings: Any
+        self, problems: Sequence[BatchSizeProblem], policy: str, *, seeds: Sequence[int] = (), **settings: Any
     ) -> tuple[CaseRuns, ...]:
         """Runs of every problem with every seed; further arguments are fields of ``StudySettings``."""
         cases = [Case(name=problem.name, problem=problem) for problem in problems]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bso.domain.policies import own_policies
 from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
-from bso.simulator import Problem, Run, parse_drift, read_problems
+from bso.simulator import BatchSizeProblem, Run, parse_drift, read_problems
 from bso.simulator.study import CaseRuns
 from bso.simulator.world import World
 from tests.benchmarks import smooth_curves
@@ -69,7 +69,7 @@ def judge(judging: Judging) -> list[Figure]:
     return judging.found
 
 
-def _on_traces(judging: Judging, problems: Sequence[Problem]) -> None:
+def _on_traces(judging: Judging, problems: Sequence[BatchSizeProblem]) -> None:
     judging.say(f"policies: {len(problems)} problems, {len(judging.seeds)} seeds")
     resampled = Resampled([problem.workload for problem in problems], len(judging.seeds))
     steady = {policy: judging.simulate(problems, policy, recurrences=100) for policy in own_policies()}
@@ -107,7 +107,7 @@ def _tell_each(judging: Judging, policy: str, results: Sequence[CaseRuns], paper
 
 
 def _tell_changes(
-    judging: Judging, resampled: Resampled, problems: Sequence[Problem], policy: str, steady: Values
+    judging: Judging, resampled: Resampled, problems: Sequence[BatchSizeProblem], policy: str, steady: Values
 ) -> None:
     def regrets(text: str, failure_rate: float = 0.0) -> Values:
         drift = parse_drift(text)
@@ -123,7 +123,7 @@ def _tell_changes(
 
 
 def _tell_wasted(
-    judging: Judging, resampled: Resampled, problems: Sequence[Problem], case: str, wasted: Values
+    judging: Judging, resampled: Resampled, problems: Sequence[BatchSizeProblem], case: str, wasted: Values
 ) -> None:
     judging.tell(case, "wasted by it", "runs", resampled.mean(wasted))
     worst = int(wasted.mean(axis=1).argmax())
@@ -131,7 +131,7 @@ def _tell_wasted(
     judging.tell(case, f"wasted, {problems[worst].name}, the worst", "runs", on_worst)
 
 
-def _tell_overlapping(judging: Judging, resampled: Resampled, problems: Sequence[Problem]) -> None:
+def _tell_overlapping(judging: Judging, resampled: Resampled, problems: Sequence[BatchSizeProblem]) -> None:
     dearer = [_default_over_best(problem) - 1.0 for problem in problems]
     floor = AT_ONCE * sum(dearer) / len(dearer)
     judging.tell(f"{AT_ONCE} at once, the first all with the default", "regret", "runs", (floor, floor, floor))
@@ -140,7 +140,7 @@ def _tell_overlapping(judging: Judging, resampled: Resampled, problems: Sequence
         judging.tell(f"{AT_ONCE} at once; {policy}", "regret@50", "runs", resampled.mean(regrets_of(results, 50)))
 
 
-def _default_over_best(problem: Problem) -> float:
+def _default_over_best(problem: BatchSizeProblem) -> float:
     world = World(problem=problem, seed=0, eta_knob=0.5)
     return world.expected(problem.default_batch_size, 1).cost / world.expected(world.best_batch_size(1), 1).cost
 

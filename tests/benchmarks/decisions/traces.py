@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bso.simulator import Problem
+from bso.simulator import BatchSizeProblem
 from tests.benchmarks.judging import Judging, poor_share, regrets_of, values_of
 from tests.benchmarks.resampling import Resampled
 
@@ -10,7 +10,7 @@ RECURRENCES = 100
 HORIZONS = (10, 20, 100)
 
 
-def on_traces(judging: Judging, problems: Sequence[Problem], policy: str) -> None:
+def on_traces(judging: Judging, problems: Sequence[BatchSizeProblem], policy: str) -> None:
     """Regrets, their 99th percentile, and how often a choice is poor in the end."""
     results = judging.simulate(problems, policy, recurrences=RECURRENCES)
     resampled = Resampled([problem.workload for problem in problems], len(judging.seeds))

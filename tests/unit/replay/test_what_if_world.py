@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from bso.domain.commands import PowerMeasurement
 from bso.replay.what_if.record import End, Record, RecordedRun
 from bso.replay.what_if.world import step_of, world
-from bso.simulator import Problem
+from bso.simulator import BatchSizeProblem
 from tests.unit.replay.records import record, run
 
 SEEDS = range(60)
 
 
-def worlds(known: Record, *sizes: int) -> list[Problem]:
+def worlds(known: Record, *sizes: int) -> list[BatchSizeProblem]:
     return [world(known, sizes, sizes[0], seed=seed) for seed in SEEDS]
 
 
