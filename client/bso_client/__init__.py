@@ -7,7 +7,7 @@ require_own_package()
 from bso.domain.commands import PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.trial import Outcome
-from bso_client.async_optimizer import AsyncBatchSizeOptimizer
+from bso_client.async_optimizer import AsyncBatchSizeOptimizer, AsyncTrial
 from bso_client.distributed.ranks import Ranks
 from bso_client.energy import EnergyMonitor, Measurement, Monitor, NoMeter
 from bso_client.errors import (
@@ -36,7 +36,7 @@ from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.power.optimizer import PowerLimitOptimizer
 from bso_client.power.selection import Cost, Energy, LimitChoice, MaxSlowdown, Selection, Time
 from bso_client.scaling import Accumulation, LearningRate
-from bso_client.trial import AsyncTrial, Trial
+from bso_client.trial import Trial
 
 __all__ = [
     "RELAUNCH",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bso.domain.commands import Command
 from bso.domain.replies import Reply
-from bso.domain.trial import Outcome
+from bso.domain.trial import EpochReport, Outcome
 from bso_client.distributed.exchange import CarriedError
-from bso_client.training.state import Consumption
+from bso_client.training.state import Consumption, Notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,30 @@ class Ending:
     reason: str
     is_failure: bool
     is_broken: bool
+
+
+def report_of_all(said: Sequence[Evaluated], consumed: Consumption, *, averages_metrics: bool) -> EpochReport:
+    """The evaluation of all ranks, which have consumed that together: with the metric of rank 0, or the mean of all."""
+    metrics = [each.metric for each in said]
+    return EpochReport(
+        epoch=said[0].epoch,
+        time_s=consumed.time_s,
+        energy_j=consumed.energy_j,
+        metric=sum(metrics) / len(metrics) if averages_metrics else metrics[0],
+        is_profiling=any(each.is_profiling for each in said),
+    )
+
+
+def notices_of_metrics(said: Sequence[Evaluated]) -> Sequence[Notice]:
+    """That ranks evaluate to different metrics, of which that of rank 0 counts; nothing where they agree."""
+    shown = [str(each.metric) for each in said]  # two of NaN are alike
+    if len(set(shown)) == 1:
+        return ()
+    words = (
+        f"ranks evaluate to different metrics ({', '.join(shown[:8])}): that of rank 0 counts; reduce it over the "
+        "ranks first if each evaluates a part of the data"
+    )
+    return [Notice(level=logging.WARNING, action="metrics_differ", words=words)]
 
 
 def ending_of_all(said: Sequence[Said]) -> Ending | None:
