@@ -115,7 +115,7 @@ def test_a_trial_of_another_job_cannot_be_resumed(make_bso: MakeOptimizer) -> No
     state = preempted(make_bso)
     bso = make_bso(job_spec(job_id="other"))
     bso.load_state_dict(state)
-    with pytest.raises(CannotResume, match="one of job job, this is job other"):
+    with pytest.raises(CannotResume, match="this state belongs to job job, not to job other"):
         bso.get_batch_size()
 
 
