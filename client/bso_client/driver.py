@@ -15,7 +15,7 @@ from typing import SupportsFloat
 
 from bso.domain.commands import Command, PowerMeasurement
 from bso.domain.replies import EpochJudged, Reply
-from bso.domain.trial import Outcome
+from bso.domain.trial import EpochReport, Outcome
 from bso_client.delivery.outbox import Letter, Outbox
 from bso_client.distributed.endings import (
     Ending,
@@ -25,7 +25,6 @@ from bso_client.distributed.endings import (
     Said,
     ending_of_all,
     notices_of_metrics,
-    report_of_all,
 )
 from bso_client.distributed.exchange import CarriedError, RankExchange, carried, raise_first
 from bso_client.distributed.ranks import Ranks
@@ -147,18 +146,29 @@ class Driver:
         Raises TrainFailed where the batch size had failed before, what any rank has raised, RankLost, RanksOutOfStep.
         """
         said = await self._gathered(mine, about=EVALUATION)
-        if await self._end_with(said, about=EVALUATION) is not None:
+        if any(isinstance(each, Left) for each in said):
+            await self._end_with(said, about=EVALUATION)
             return
         raise_first(said, rank=self.ranks.rank)
         evaluations = [each for each in said if isinstance(each, Evaluated)]
-        if not self.averages_metrics and not self._exchange.has_warned_of_metrics:
+        if not self._exchange.is_alone and not self.averages_metrics and not self._exchange.has_warned_of_metrics:
             notices = notices_of_metrics(evaluations)
             self._exchange.has_warned_of_metrics = bool(notices)
             self._say(notices)
         self._is_profiling = False
-        report = report_of_all(evaluations, self._meter.consumed, averages_metrics=self.averages_metrics)
-        await self._take(reported(self.state, report), about=EVALUATION)
+        await self._take(reported(self.state, self._pooled(evaluations)), about=EVALUATION)
         self.acknowledge()
+
+    def _pooled(self, said: Sequence[Evaluated]) -> EpochReport:
+        metrics = [each.metric for each in said]
+        consumed = self._meter.consumed
+        return EpochReport(
+            epoch=said[0].epoch,
+            time_s=consumed.time_s,
+            energy_j=consumed.energy_j,
+            metric=sum(metrics) / len(metrics) if self.averages_metrics else metrics[0],
+            is_profiling=any(each.is_profiling for each in said),
+        )
 
     def go_on(self) -> None:
         """Measure again, if the training goes on."""

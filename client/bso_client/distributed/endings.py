@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bso.domain.commands import Command
 from bso.domain.replies import Reply
-from bso.domain.trial import EpochReport, Outcome
+from bso.domain.trial import Outcome
 from bso_client.distributed.exchange import CarriedError
 from bso_client.training.state import Consumption, Notice
 
@@ -63,18 +63,6 @@ class Ending:
     reason: str
     is_failure: bool
     is_broken: bool
-
-
-def report_of_all(said: Sequence[Evaluated], consumed: Consumption, *, averages_metrics: bool) -> EpochReport:
-    """The evaluation of all ranks, which have consumed that together: with the metric of rank 0, or the mean of all."""
-    metrics = [each.metric for each in said]
-    return EpochReport(
-        epoch=said[0].epoch,
-        time_s=consumed.time_s,
-        energy_j=consumed.energy_j,
-        metric=sum(metrics) / len(metrics) if averages_metrics else metrics[0],
-        is_profiling=any(each.is_profiling for each in said),
-    )
 
 
 def notices_of_metrics(said: Sequence[Evaluated]) -> Sequence[Notice]:
