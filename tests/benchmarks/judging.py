@@ -31,7 +31,7 @@ class Judging:
         chosen = StudySettings(spec_overrides={"policy": policy}, **settings)
         return study(cases, seeds or self.seeds, chosen, processes=self.processes)
 
-    def tell(  # noqa: PLR0917
+    def add(  # noqa: PLR0917
         self, case: str, quantity: str, unit: str, interval: Interval, ratio: Interval | None = None, to: str = ""
     ) -> None:
         """Add a figure: what was found between the ends of its interval, and its ratio to something."""

@@ -16,7 +16,7 @@ def on_traces(judging: Judging, problems: Sequence[BatchSizeProblem], policy: st
     resampled = Resampled([problem.workload for problem in problems], len(judging.seeds))
     case = f"{len(problems)} problems, {len(judging.seeds)} seeds; {policy}"
     for horizon in HORIZONS:
-        judging.tell(case, f"regret@{horizon}", "runs", resampled.mean(regrets_of(results, horizon)))
-    judging.tell(case, "regret@100, 99 % of runs", "runs", resampled.percentile(regrets_of(results, 100), 0.99))
+        judging.add(case, f"regret@{horizon}", "runs", resampled.mean(regrets_of(results, horizon)))
+    judging.add(case, "regret@100, 99 % of runs", "runs", resampled.percentile(regrets_of(results, 100), 0.99))
     poor = values_of(results, lambda run: 100 * poor_share(run))
-    judging.tell(case, "2 % worse than best, last fifth", "%", resampled.mean(poor))
+    judging.add(case, "2 % worse than best, last fifth", "%", resampled.mean(poor))

@@ -73,7 +73,7 @@ def test_a_table_compares_what_happened_the_job_as_it_is_and_each_alternative(bs
     assert "Of 128 no training has reached its target" in printed
 
 
-def test_a_job_whose_batch_sizes_were_tried_once_is_answered_and_told_what_is_missing(bso: Bso) -> None:
+def test_a_job_whose_batch_sizes_were_tried_once_is_answered_with_what_is_missing(bso: Bso) -> None:
     printed = bso.ok("replay", "what-if", ONCE, "--policy", "pruning_thompson", *QUICK)
     assert "policy pruning_thompson" in printed
     assert "a single training has reached its target: its costs are assumed to vary" in printed

@@ -1,4 +1,4 @@
-"""A recurring job told command by command, its trainings being those of a simulator's world."""
+"""A recurring job written command by command, its trainings being those of a simulator's world."""
 
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
