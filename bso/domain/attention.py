@@ -37,8 +37,8 @@ def attention_in_words(spec: JobSpec, knowledge: Knowledge) -> str:
     tried = knowledge.arms.values()
     if tried and all(arm.out_of_memories and not arm.not_converged_in_a_row for arm in tried):
         return (
-            f"{_without_model(knowledge)}, since no batch size fits in memory: add smaller ones, or lift what is known "
-            "of them (bso jobs allow) once they do"
+            f"{_without_model(knowledge)}, since no batch size fits in memory: add smaller ones, or allow these "
+            "again (bso jobs allow) once they fit"
         )
     direction = "at least" if spec.higher_is_better_metric else "at most"
     return (

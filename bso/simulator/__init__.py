@@ -4,7 +4,7 @@ from bso.simulator.drift import NO_DRIFT, Drift, parse_drift
 from bso.simulator.errors import InvalidSimulation, InvalidTrace
 from bso.simulator.noise import NO_NOISE, Noise, parse_noise
 from bso.simulator.phases import NO_CHANGES, Changes, Move, NewVersion, parse_changes
-from bso.simulator.problem import Problem, make_problem, read_problems
+from bso.simulator.problem import BatchSizeProblem, make_problem, read_problems
 from bso.simulator.run import Run, SimulatedTrial
 from bso.simulator.simulation import Submission, simulate
 from bso.simulator.traces import read_power_trace, read_train_trace
@@ -15,6 +15,7 @@ __all__ = [
     "NO_CHANGES",
     "NO_DRIFT",
     "NO_NOISE",
+    "BatchSizeProblem",
     "Changes",
     "Drift",
     "InvalidSimulation",
@@ -22,7 +23,6 @@ __all__ = [
     "Move",
     "NewVersion",
     "Noise",
-    "Problem",
     "Run",
     "SimulatedTrial",
     "Submission",

@@ -20,7 +20,7 @@ from pathlib import Path
 from bso.domain.randomness import seed_from, standard_normal, uniform
 from bso.simulator.csv_files import read_rows
 from bso.simulator.errors import InvalidSimulation, InvalidTrace
-from bso.simulator.problem import Problem
+from bso.simulator.problem import BatchSizeProblem
 from bso.simulator.simulation import Submission
 from bso.simulator.study import Case
 
@@ -62,9 +62,9 @@ def read_cluster_trace(path: Path) -> tuple[ClusterJob, ...]:
     return tuple(jobs)
 
 
-def cluster_cases(jobs: Sequence[ClusterJob], problems: Sequence[Problem]) -> tuple[Case, ...]:
+def cluster_cases(jobs: Sequence[ClusterJob], problems: Sequence[BatchSizeProblem]) -> tuple[Case, ...]:
     """A case for each group, on each GPU of the problems. Raises InvalidSimulation for a dataset without a problem."""
-    of_dataset: dict[str, list[Problem]] = {}
+    of_dataset: dict[str, list[BatchSizeProblem]] = {}
     for problem in problems:
         of_dataset.setdefault(problem.workload.dataset, []).append(problem)
     unknown = sorted({job.dataset for job in jobs} - of_dataset.keys())

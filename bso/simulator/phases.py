@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from bso.domain.frozen_values import replace
 from bso.simulator.errors import InvalidSimulation
-from bso.simulator.problem import JobPhase, Problem, make_problem
+from bso.simulator.problem import BatchSizeProblem, JobPhase, make_problem
 from bso.simulator.traces import PowerTrace, TrainTrace
 
 MOVE_EXAMPLE, VERSION_EXAMPLE = "v100@30", "0.65@30"
 _CHANGE = re.compile(r"(?P<what>.+)@(?P<start>\d{1,9})")
 
-Made = Callable[[str, float], Problem]
+Made = Callable[[str, float], BatchSizeProblem]
 """The problem of a job on a GPU with a target metric."""
 
 
@@ -58,7 +58,7 @@ def parse_changes(*, move_from: str = "", new_version: str = "") -> Changes:
     )
 
 
-def in_phases(own: Problem, changes: Changes, made: Made) -> Problem:
+def in_phases(own: BatchSizeProblem, changes: Changes, made: Made) -> BatchSizeProblem:
     """A problem as it is in the end, with its earlier phases. Raises InvalidSimulation for a change that is none.
 
     Its batch sizes are those for which every phase says whether they fit in memory: they were measured on every GPU,
@@ -76,8 +76,8 @@ def in_phases(own: Problem, changes: Changes, made: Made) -> Problem:
 
 
 def in_phases_of_traces(
-    problems: Sequence[Problem], changes: Changes, train: TrainTrace, powers: Sequence[PowerTrace]
-) -> tuple[Problem, ...]:
+    problems: Sequence[BatchSizeProblem], changes: Changes, train: TrainTrace, powers: Sequence[PowerTrace]
+) -> tuple[BatchSizeProblem, ...]:
     """Problems of these traces, each with its earlier phases.
 
     Raises InvalidSimulation where the traces do not hold the GPU or the target metric of a phase.
@@ -88,7 +88,7 @@ def in_phases_of_traces(
             f"there is no power trace of GPU {changes.move.gpu} to move from; there is {', '.join(by_gpu)}"
         )
 
-    def phases_of(own: Problem) -> Problem:
+    def phases_of(own: BatchSizeProblem) -> BatchSizeProblem:
         return in_phases(
             own,
             changes,
@@ -127,7 +127,7 @@ def _parts(text: str, change: str, example: str) -> tuple[str, int]:
     return found["what"], start
 
 
-def _check(own: Problem, changes: Changes) -> None:
+def _check(own: BatchSizeProblem, changes: Changes) -> None:
     if changes.move is not None and changes.move.gpu == own.gpu:
         raise InvalidSimulation(f"{own.name} cannot move from {own.gpu}, its own GPU: expected another one")
     if changes.new_version is not None and changes.new_version.target_metric == own.workload.target_metric:
@@ -142,17 +142,17 @@ def _starts(changes: Changes) -> tuple[int, ...]:
     return tuple(sorted({1, *(one.start for one in (changes.move, changes.new_version) if one is not None)}))
 
 
-def _gpu_at(own: Problem, changes: Changes, recurrence: int) -> str:
+def _gpu_at(own: BatchSizeProblem, changes: Changes, recurrence: int) -> str:
     move = changes.move
     return own.gpu if move is None or recurrence >= move.start else move.gpu
 
 
-def _target_at(own: Problem, changes: Changes, recurrence: int) -> float:
+def _target_at(own: BatchSizeProblem, changes: Changes, recurrence: int) -> float:
     version = changes.new_version
     return own.workload.target_metric if version is None or recurrence < version.start else version.target_metric
 
 
-def _shared_sizes(parts: Sequence[Problem]) -> frozenset[int]:
+def _shared_sizes(parts: Sequence[BatchSizeProblem]) -> frozenset[int]:
     """Those of all parts, and those larger than what a part has; smaller ones would fit there, at an unknown price."""
     largest = [part.batch_sizes[-1] for part in parts]
     sizes = frozenset(
@@ -168,7 +168,9 @@ def _shared_sizes(parts: Sequence[Problem]) -> frozenset[int]:
     return sizes
 
 
-def _with_sizes(part: Problem, sizes: frozenset[int], own: Problem, changes: Changes, made: Made) -> Problem:
+def _with_sizes(
+    part: BatchSizeProblem, sizes: frozenset[int], own: BatchSizeProblem, changes: Changes, made: Made
+) -> BatchSizeProblem:
     """A phase with these batch sizes; those that were not measured do not fit in memory, and their price is not paid.
 
     Epochs to the target do not depend on the GPU, so theirs are those of the other one.

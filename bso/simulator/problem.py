@@ -42,7 +42,7 @@ class EpochPrice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class BatchSizeProblem:
     """A workload on a GPU. Its batch sizes have both measured runs and measured epochs.
 
     ``runs`` holds, by batch size, the epochs that each measured run took to the target; None: it never got there.
@@ -62,13 +62,13 @@ class Problem:
         """How many phases of the job have ended before a recurrence (1, 2, ...)."""
         return sum(recurrence >= phase.until for phase in self.earlier)
 
-    def at(self, recurrence: int) -> Problem:
+    def at(self, recurrence: int) -> BatchSizeProblem:
         """What the job is at a recurrence (1, 2, ...)."""
         number = self.phase(recurrence)
         return self.earlier[number].problem if number < len(self.earlier) else self
 
     @property
-    def phases(self) -> Mapping[int, Problem]:
+    def phases(self) -> Mapping[int, BatchSizeProblem]:
         """What the job is, by the first recurrence of each phase, in the order of time."""
         starts = (1, *(phase.until for phase in self.earlier))
         return dict(zip(starts, (*(phase.problem for phase in self.earlier), self), strict=True))
@@ -143,11 +143,11 @@ class Problem:
 class JobPhase:
     """What a job is until a recurrence, the first one (1, 2, ...) that no longer belongs to it."""
 
-    problem: Problem
+    problem: BatchSizeProblem
     until: int
 
 
-def make_problem(workload: Workload, train: TrainTrace, power: PowerTrace) -> Problem:
+def make_problem(workload: Workload, train: TrainTrace, power: PowerTrace) -> BatchSizeProblem:
     """The problem that two traces describe. Raises InvalidSimulation where they do not hold it."""
     runs = train.of(workload.key)
     name = " ".join(workload.key)
@@ -168,7 +168,7 @@ def make_problem(workload: Workload, train: TrainTrace, power: PowerTrace) -> Pr
             f"no run of {name} in {train.path} reached {workload.target_metric:g} within {workload.max_epochs} epochs: "
             "no batch size can succeed; set another target metric or more epochs"
         )
-    return Problem(
+    return BatchSizeProblem(
         workload=workload,
         gpu=power.gpu,
         max_power_w=power.max_power_w,
@@ -179,7 +179,7 @@ def make_problem(workload: Workload, train: TrainTrace, power: PowerTrace) -> Pr
 
 def read_problems(
     folder: Path, *, gpus: Sequence[str] = (), workloads: Sequence[Workload] | None = None
-) -> tuple[Problem, ...]:
+) -> tuple[BatchSizeProblem, ...]:
     """The problems of a folder with ``summary_train.csv`` and a ``summary_power_GPU.csv`` for each GPU.
 
     Without ``gpus`` all there are; without ``workloads`` those of the paper, and those in ``workloads.csv``. Workloads
@@ -193,7 +193,7 @@ def read_problems(
 
 def problems_of(
     train: TrainTrace, powers: Sequence[PowerTrace], *, gpus: Sequence[str], workloads: Sequence[Workload]
-) -> tuple[Problem, ...]:
+) -> tuple[BatchSizeProblem, ...]:
     """The problems of these workloads on these GPUs (none named: all), as far as the traces hold them."""
     known = [power.gpu for power in powers]
     unknown = [gpu for gpu in gpus if gpu not in known]

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from bso.domain.policy import Expectation
 from bso.domain.trial import Outcome
-from bso.simulator.problem import Problem
+from bso.simulator.problem import BatchSizeProblem
 
 RECENT = 10
 """Recurrences over which the share of wrong batch sizes is counted."""
@@ -77,7 +77,7 @@ class Run:
     ``change_points`` counts the changes that it has reported.
     """
 
-    problem: Problem
+    problem: BatchSizeProblem
     policy: str
     eta_knob: float
     seed: int

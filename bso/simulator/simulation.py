@@ -17,7 +17,7 @@ from bso.simulator.drift import NO_DRIFT, Drift
 from bso.simulator.errors import InvalidSimulation
 from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.optimizer import SimulatedJob
-from bso.simulator.problem import EpochPrice, Problem
+from bso.simulator.problem import BatchSizeProblem, EpochPrice
 from bso.simulator.run import BestKnown, Run, SimulatedTrial
 from bso.simulator.workloads import Workload
 from bso.simulator.world import World
@@ -37,7 +37,7 @@ class Submission:
 
 
 def simulate(
-    problem: Problem,
+    problem: BatchSizeProblem,
     spec_overrides: Mapping[str, Any] | None = None,
     *,
     recurrences: int | None = None,
@@ -71,7 +71,7 @@ def simulate(
     return life.run()
 
 
-def _back_to_back(problem: Problem, recurrences: int | None, overlap: int) -> list[Submission]:
+def _back_to_back(problem: BatchSizeProblem, recurrences: int | None, overlap: int) -> list[Submission]:
     times = problem.default_recurrences if recurrences is None else recurrences
     if times < 1 or overlap < 0:
         raise InvalidSimulation(f"expected at least 1 recurrence and 0 overlaps, got {times} and {overlap}")
@@ -252,7 +252,7 @@ class _Life:
             self._run_epoch(training, now_s)
 
     def _end_trial(self, training: _Training, judged: EpochJudged | TrialFinished, now_s: float) -> None:
-        assert judged.outcome is not None, "who stops a trial says how it ended"
+        assert judged.outcome is not None, "a trial that was stopped has an outcome"
         begun = training.begun
         paid = EpochPrice(time_s=training.time_s, energy_j=training.energy_j)
         self._trials.append(

@@ -9,7 +9,7 @@ from typing import Any
 
 from bso.simulator.drift import NO_DRIFT, Drift
 from bso.simulator.noise import NO_NOISE, Noise
-from bso.simulator.problem import Problem
+from bso.simulator.problem import BatchSizeProblem
 from bso.simulator.process_pool import spread
 from bso.simulator.run import Run
 from bso.simulator.simulation import Submission, simulate
@@ -20,7 +20,7 @@ class Case:
     """One job to simulate. ``submissions`` None: it recurs back to back, as the settings say."""
 
     name: str
-    problem: Problem
+    problem: BatchSizeProblem
     submissions: tuple[Submission, ...] | None = None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bso.simulator.intervals import Bootstrap, MeanEstimate
-from bso.simulator.problem import Problem
+from bso.simulator.problem import BatchSizeProblem
 from bso.simulator.run import Run
 from bso.simulator.study import CaseRuns
 
@@ -38,7 +38,7 @@ class CaseSummary:
     """One case. ``oracle_batch_size`` is the best one at the end."""
 
     name: str
-    problem: Problem
+    problem: BatchSizeProblem
     recurrences: int
     oracle_batch_size: int
     measures: Measures

@@ -24,7 +24,7 @@ from bso.domain.frozen_values import replace
 from bso.domain.randomness import seed_from, standard_normal, uniform
 from bso.simulator.errors import InvalidSimulation
 from bso.simulator.phases import NO_CHANGES, Changes, in_phases
-from bso.simulator.problem import Problem
+from bso.simulator.problem import BatchSizeProblem
 from bso.simulator.traces import MeasuredEpoch
 from bso.simulator.workloads import Workload
 
@@ -58,7 +58,7 @@ class Start(Enum):
     COSTLIEST = "costliest"
 
 
-def made_problem(family: Family, start: Start, seed: int, *, changes: Changes = NO_CHANGES) -> Problem:
+def made_problem(family: Family, start: Start, seed: int, *, changes: Changes = NO_CHANGES) -> BatchSizeProblem:
     """The problem of a family with this seed: always the same one, whatever the default is.
 
     Raises InvalidSimulation for a change to a GPU, or a target metric, for which it is not known.
@@ -72,19 +72,19 @@ def made_problem(family: Family, start: Start, seed: int, *, changes: Changes = 
     own = _usual_problem(family, start, seed)
     name = f"truth {family.value} {seed}"
 
-    def made(gpu: str, target_metric: float) -> Problem:
+    def made(gpu: str, target_metric: float) -> BatchSizeProblem:
         there = own if gpu == GPU else _on_other_gpu(own, _Draws(seed_from(f"{name} {gpu}")))
         return there if target_metric == TARGET else _with_target(there, target_metric, _Draws(seed_from(f"{name} q")))
 
     return in_phases(own, changes, made)
 
 
-def made_problems(seed: int, *, changes: Changes = NO_CHANGES) -> tuple[Problem, ...]:
+def made_problems(seed: int, *, changes: Changes = NO_CHANGES) -> tuple[BatchSizeProblem, ...]:
     """One problem of each family, with each default. Raises InvalidSimulation as made_problem does."""
     return tuple(made_problem(family, start, seed, changes=changes) for family in Family for start in Start)
 
 
-def _usual_problem(family: Family, start: Start, seed: int) -> Problem:
+def _usual_problem(family: Family, start: Start, seed: int) -> BatchSizeProblem:
     draw = _Draws(seed_from(f"truth {family.value} {seed}"))
     sizes = draw.sizes()
     fitting = len(sizes) if family is not Family.CLIFF else max(3, round(draw.between(0.5, 0.8) * len(sizes)))
@@ -96,7 +96,7 @@ def _usual_problem(family: Family, start: Start, seed: int) -> Problem:
     means = {size: sum(runs[size]) / RUNS for size in sizes}
     epoch_s = {size: cost / means[size] / _POWER_W for size, cost in zip(sizes, costs, strict=False)}
     infeasible = frozenset(sizes[fitting:])
-    return Problem(
+    return BatchSizeProblem(
         workload=Workload(
             dataset=f"{family.value}-{start.value}",
             network="made",
@@ -120,7 +120,7 @@ def _usual_problem(family: Family, start: Start, seed: int) -> Problem:
     )
 
 
-def _on_other_gpu(problem: Problem, draw: _Draws) -> Problem:
+def _on_other_gpu(problem: BatchSizeProblem, draw: _Draws) -> BatchSizeProblem:
     """The same trainings where epochs cost something else."""
     level, slope = draw.between(math.log(0.2), math.log(5.0)), 0.1 * draw.normal()
     cosine, sine = 0.1 * draw.normal(), 0.1 * draw.normal()
@@ -134,7 +134,7 @@ def _on_other_gpu(problem: Problem, draw: _Draws) -> Problem:
     return replace(problem, gpu=OTHER_GPU, max_power_w=power_w, epochs=epochs)
 
 
-def _with_target(problem: Problem, target_metric: float, draw: _Draws) -> Problem:
+def _with_target(problem: BatchSizeProblem, target_metric: float, draw: _Draws) -> BatchSizeProblem:
     """The same trainings to another target."""
     exponent, per_octave = draw.between(0.5, 1.5), draw.between(-0.05, 0.05)
     harder = (1.0 - TARGET) / (1.0 - target_metric)
@@ -146,7 +146,7 @@ def _with_target(problem: Problem, target_metric: float, draw: _Draws) -> Proble
     return replace(problem, workload=workload, runs=runs)
 
 
-def _octaves(problem: Problem, size: int) -> float:
+def _octaves(problem: BatchSizeProblem, size: int) -> float:
     """How far a batch size is from the middle."""
     return math.log2(size / math.sqrt(problem.batch_sizes[0] * problem.batch_sizes[-1]))
 

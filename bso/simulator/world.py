@@ -14,7 +14,7 @@ from bso.domain.randomness import seed_from, uniform
 from bso.simulator.drift import NO_DRIFT, Drift
 from bso.simulator.errors import InvalidSimulation
 from bso.simulator.noise import NO_NOISE, Noise
-from bso.simulator.problem import EpochPrice, Problem
+from bso.simulator.problem import BatchSizeProblem, EpochPrice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class World:
     Prices and expectations are without the noise; its factors are asked for separately.
     """
 
-    problem: Problem
+    problem: BatchSizeProblem
     seed: int
     eta_knob: float
     drift: Drift = NO_DRIFT
@@ -177,7 +177,7 @@ class World:
         return {size: place for place, size in enumerate(self.problem.batch_sizes)}
 
 
-def usual_runtime_s(problem: Problem) -> float:
+def usual_runtime_s(problem: BatchSizeProblem) -> float:
     """How long a training of the default batch size takes on the average; of the best one if that never converges."""
     world = World(problem=problem, seed=0, eta_knob=0.5)
     size = problem.default_batch_size

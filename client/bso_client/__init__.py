@@ -7,7 +7,7 @@ require_own_package()
 from bso.domain.commands import PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.trial import Outcome
-from bso_client.async_optimizer import AsyncBatchSizeOptimizer
+from bso_client.async_optimizer import AsyncBatchSizeOptimizer, AsyncTrial
 from bso_client.distributed.ranks import Ranks
 from bso_client.energy import EnergyMonitor, Measurement, Monitor, NoMeter
 from bso_client.errors import (
@@ -34,9 +34,9 @@ from bso_client.errors import (
 from bso_client.job_spec import JobSpec
 from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.power.optimizer import PowerLimitOptimizer
-from bso_client.power.selection import Choice, Cost, Energy, MaxSlowdown, Selection, Time
+from bso_client.power.selection import Cost, Energy, LimitChoice, MaxSlowdown, Selection, Time
 from bso_client.scaling import Accumulation, LearningRate
-from bso_client.trial import AsyncTrial, Trial
+from bso_client.trial import Trial
 
 __all__ = [
     "RELAUNCH",
@@ -46,7 +46,6 @@ __all__ = [
     "BatchSizeOptimizer",
     "BsoError",
     "CannotResume",
-    "Choice",
     "Cost",
     "DistributedNotReady",
     "Energy",
@@ -59,6 +58,7 @@ __all__ = [
     "InvalidUrl",
     "JobSpec",
     "LearningRate",
+    "LimitChoice",
     "MaxSlowdown",
     "Measurement",
     "Misconfigured",

@@ -1,13 +1,14 @@
-"""The optimizer for asynchronous training scripts."""
+"""The optimizer for asynchronous training scripts, and its trials."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, SupportsFloat, Unpack
 
+from bso.domain.commands import PowerMeasurement
 from bso.domain.trial import Outcome
 from bso_client.distributed import Ranks
 from bso_client.job_spec import JobSpec
@@ -15,7 +16,34 @@ from bso_client.lifecycle import CLOSE_TIMEOUT_S
 from bso_client.options import OptimizerOptions
 from bso_client.session import Session
 from bso_client.training.checkpoint import checkpoint_of
-from bso_client.trial import AsyncTrial
+from bso_client.trial import TrialView
+
+
+class AsyncTrial(TrialView):
+    """One training with one batch size, inside ``async with trial:``; as Trial, with its units and errors."""
+
+    async def on_evaluate(
+        self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None
+    ) -> None:
+        """Report an evaluation of the model; as Trial.on_evaluate."""
+        driver = self._here
+        await driver.evaluated(driver.measured(metric, epoch=epoch, samples=samples))
+        driver.go_on()
+
+    async def report_power_profile(self, measurements: Sequence[PowerMeasurement]) -> None:
+        """Keep what was measured under several power limits; as Trial.report_power_profile."""
+        self._here.report_power_profile(measurements)
+
+    async def __aenter__(self) -> Self:
+        """Begin to measure."""
+        self._here.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        """End the trial."""
+        return False if self._is_copy else await self._here.leave(error)
 
 
 class AsyncBatchSizeOptimizer:

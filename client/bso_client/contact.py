@@ -186,7 +186,7 @@ class Contact:
         deadline = await self._ready()
         spec = await self._register(deadline)
         if saved.job_id != self.job_id:
-            raise CannotResume(f"the state is one of job {saved.job_id}, this is job {self.job_id}")
+            raise CannotResume(f"this state belongs to job {saved.job_id}, not to job {self.job_id}")
         if saved.trial_number is None or saved.trial_id is None:
             return self._resume_alone(saved, spec)
         command = RenewLease(trial_number=saved.trial_number, trial_id=saved.trial_id, is_resumption=True)

@@ -17,7 +17,15 @@ from bso.domain.commands import Command, PowerMeasurement
 from bso.domain.replies import EpochJudged, Reply
 from bso.domain.trial import EpochReport, Outcome
 from bso_client.delivery.outbox import Letter, Outbox
-from bso_client.distributed.endings import Ending, Evaluated, Left, Received, Said, ending_of_all
+from bso_client.distributed.endings import (
+    Ending,
+    Evaluated,
+    Left,
+    Received,
+    Said,
+    ending_of_all,
+    notices_of_metrics,
+)
 from bso_client.distributed.exchange import CarriedError, RankExchange, carried, raise_first
 from bso_client.distributed.ranks import Ranks
 from bso_client.errors import BsoError, RankLost, RanksOutOfStep, TrainFailed
@@ -143,10 +151,24 @@ class Driver:
             return
         raise_first(said, rank=self.ranks.rank)
         evaluations = [each for each in said if isinstance(each, Evaluated)]
-        self._warn_of_metrics(evaluations)
+        if not self._exchange.is_alone and not self.averages_metrics and not self._exchange.has_warned_of_metrics:
+            notices = notices_of_metrics(evaluations)
+            self._exchange.has_warned_of_metrics = bool(notices)
+            self._say(notices)
         self._is_profiling = False
         await self._take(reported(self.state, self._pooled(evaluations)), about=EVALUATION)
         self.acknowledge()
+
+    def _pooled(self, said: Sequence[Evaluated]) -> EpochReport:
+        metrics = [each.metric for each in said]
+        consumed = self._meter.consumed
+        return EpochReport(
+            epoch=said[0].epoch,
+            time_s=consumed.time_s,
+            energy_j=consumed.energy_j,
+            metric=sum(metrics) / len(metrics) if self.averages_metrics else metrics[0],
+            is_profiling=any(each.is_profiling for each in said),
+        )
 
     def go_on(self) -> None:
         """Measure again, if the training goes on."""
@@ -326,7 +348,7 @@ class Driver:
         except BsoError as lost:
             await self.finish(Outcome.INFEASIBLE, reason)
             raise lost from error
-        return ending.is_failure and self.state.should_retry
+        return ending is not None and ending.is_failure and self.state.should_retry
 
     async def _leave_with_error(self, outcome: Outcome, reason: str, error: BaseException) -> None:
         is_alone = self._exchange.is_alone or self._exchange.is_lost
@@ -334,15 +356,17 @@ class Driver:
             try:
                 async with asyncio.timeout(_GRACE_S):
                     said = await self._gathered(self._left(outcome, reason, is_error=True), about=END)
-                ending = _ending_in(said)
-                outcome, reason = ending.outcome, ending.reason
+                if (ending := ending_of_all(said)) is not None:
+                    outcome, reason = ending.outcome, ending.reason
             except (BsoError, TimeoutError) as lost:
                 logger.debug("the other ranks did not learn of it: %s", lost, extra={"action": "rank_lost"})
         await self.finish(outcome, reason)
 
-    async def _end_with(self, said: Sequence[Said], *, about: str) -> Ending:
-        """The end of the trial, which ranks have left; those that evaluate learn of it, by an error where they must."""
-        ending = _ending_in(said)
+    async def _end_with(self, said: Sequence[Said], *, about: str) -> Ending | None:
+        """End the trial if ranks have left it; those that evaluate learn of it, by an error where they must."""
+        ending = ending_of_all(said)
+        if ending is None:
+            return None
         left = [rank for rank, each in enumerate(said) if isinstance(each, Left)]
         names = ", ".join(map(str, left))
         if ending.is_broken:
@@ -379,30 +403,6 @@ class Driver:
     async def _has_note(self, key: str) -> bool | None:
         return await self._exchange.has_note(f"{key}-{self.state.key}")
 
-    # ------------------------------------------------------------------ what an evaluation says
-
-    def _pooled(self, said: Sequence[Evaluated]) -> EpochReport:
-        metrics = [each.metric for each in said]
-        consumed = self._meter.consumed
-        return EpochReport(
-            epoch=said[0].epoch,
-            time_s=consumed.time_s,
-            energy_j=consumed.energy_j,
-            metric=sum(metrics) / len(metrics) if self.averages_metrics else metrics[0],
-            is_profiling=any(each.is_profiling for each in said),
-        )
-
-    def _warn_of_metrics(self, said: Sequence[Evaluated]) -> None:
-        shown = [str(each.metric) for each in said]
-        if self.averages_metrics or len(set(shown)) == 1 or self._exchange.has_warned_of_metrics:
-            return
-        self._exchange.has_warned_of_metrics = True
-        words = (
-            f"ranks evaluate to different metrics ({', '.join(shown[:8])}): that of rank 0 counts; reduce it over the "
-            "ranks first if each evaluates a part of the data"
-        )
-        self._say([Notice(level=logging.WARNING, action="metrics_differ", words=words)])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
@@ -415,9 +415,3 @@ class _Answer:
 def say(notice: Notice) -> None:
     """Log a notice."""
     logger.log(notice.level, "%s", notice.words, extra={"action": notice.action, **notice.facts})
-
-
-def _ending_in(said: Sequence[Said]) -> Ending:
-    ending = ending_of_all(said)
-    assert ending is not None, "a rank has left"
-    return ending

@@ -7,9 +7,9 @@ alone is in contact with the optimizer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
@@ -37,13 +37,11 @@ from bso_client.options import OptimizerOptions, check_options, kind_of
 from bso_client.registration import Registration
 from bso_client.settings import read_settings
 from bso_client.training.checkpoint import read_checkpoint
-from bso_client.training.recurrence import loop_after
+from bso_client.training.recurrence import check_ended, loop_after
 from bso_client.training.state import Consumption, Step, TrainingState
 from bso_client.transports import Transport, open_transport
 
 logger = logging.getLogger("bso")
-
-_announced: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +127,10 @@ class Session:
         driver, self.driver = self.driver, None
         instruments, self._instruments = self._instruments, None
         deadline = asyncio.get_running_loop().time() + timeout_s
-        if contact is None:
-            await _finish(driver, outcome, reason, timeout_s)
-        else:
-            with contact.closing(timeout_s=timeout_s):
-                await _finish(driver, outcome, reason, timeout_s)
+        with contextlib.nullcontext() if contact is None else contact.closing(timeout_s=timeout_s):
+            if driver is not None:
+                await driver.finish(outcome, reason, timeout_s=timeout_s)
+            if contact is not None:
                 await contact.close(timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
         if group is not None:
             group.close()
@@ -234,7 +231,8 @@ class Session:
 
     def _equipment(self, group: Group, saved: TrainingState | None) -> Equipment:
         """What this rank brings. Raises WrongOrder while another training runs, InvalidSetting, InvalidSpec."""
-        self._check_free()
+        if self.driver is not None:
+            check_ended(self.driver.state)
         if self._instruments is None:
             self._instruments = instruments_for(self._options, self._metering, speaks=group.ranks.rank == 0)
         own, options = self._instruments, self._options
@@ -255,20 +253,11 @@ class Session:
         )
         return Equipment(member=member, share=share, monitor=own.monitor, assumed=own.assumed)
 
-    def _check_free(self) -> None:
-        if self.driver is None or self.driver.state.has_ended:
-            return
-        if not self.driver.state.has_started:
-            raise WrongOrder(
-                "the batch size of this trial was given already: the training comes next (on_train_begin, or "
-                "`with trial:` inside the loop)"
-            )
-        raise WrongOrder("a training is running: it has to end before the next batch size (leave its `with` block)")
-
     def _opened_contact(self) -> Contact:
         if self._contact is None:
             options, settings = self._options, self.settings
-            self._announce_place()
+            if options.get("transport") is None:
+                settings.announce_place()
             self._contact = Contact(
                 registration=Registration(
                     self.spec,
@@ -298,16 +287,6 @@ class Session:
         given = self._options.get("transport")
         return given or open_transport(self.settings.resolved_url, trial_log=self.settings.trial_log)
 
-    def _announce_place(self) -> None:
-        words = self.settings.announced_place
-        if words is None or self._options.get("transport") is not None or words in _announced:
-            return
-        _announced.add(words)
-        if logger.isEnabledFor(logging.INFO):
-            logger.info("%s", words, extra={"action": "place_announced"})
-        else:
-            print(words, file=sys.stderr)  # noqa: T201  # a user without logging has to know where files appear
-
     def __getstate__(self) -> dict[str, Any]:
         """A copy for another process: it knows what it was, and stays silent."""
         silent = ("data_parallel_group", "monitor", "transport")
@@ -320,8 +299,3 @@ class Session:
             "_saved": None,
             "_pid": -1,
         }
-
-
-async def _finish(driver: Driver | None, outcome: Outcome, reason: str, timeout_s: float) -> None:
-    if driver is not None:
-        await driver.finish(outcome, reason, timeout_s=timeout_s)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,9 @@ from urllib.parse import urlsplit
 
 from bso.domain.identifiers import MAX_LENGTH, identifier_problem
 from bso_client.errors import InvalidSetting, InvalidUrl
+from bso_client.once import said
+
+logger = logging.getLogger("bso")
 
 SCHEMES = ("sqlite", "amqp", "amqps")
 _DATABASES = ("mysql", "mariadb", "postgresql", "postgres")
@@ -41,9 +46,20 @@ class Settings:
 
         return Path(platformdirs.user_state_dir("bso", appauthor=False))
 
+    def announce_place(self) -> None:
+        """Say where things are kept, once in a process."""
+        words = self.announced_place
+        if words is None or words in said:
+            return
+        said.add(words)
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s", words, extra={"action": "place_announced"})
+        else:
+            print(words, file=sys.stderr)  # noqa: T201  # a user without logging has to know where files appear
+
     @property
     def announced_place(self) -> str | None:
-        """A notice of where things are kept, unless the address says it already."""
+        """A notice of where things are kept; None where the address says it already."""
         if self.url is None:
             own = self.resolved_url.removeprefix("sqlite:///")
             return f"bso keeps what it learns in {own} (BSO_URL or BSO_STATE_DIR change it)"

@@ -290,33 +290,6 @@ class Trial(TrialView):
         return super().__getstate__() | {"_wait": None}
 
 
-class AsyncTrial(TrialView):
-    """One training with one batch size, inside ``async with trial:``; as Trial, with its units and errors."""
-
-    async def on_evaluate(
-        self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None
-    ) -> None:
-        """Report an evaluation of the model; as Trial.on_evaluate."""
-        driver = self._here
-        await driver.evaluated(driver.measured(metric, epoch=epoch, samples=samples))
-        driver.go_on()
-
-    async def report_power_profile(self, measurements: Sequence[PowerMeasurement]) -> None:
-        """Keep what was measured under several power limits; as Trial.report_power_profile."""
-        self._here.report_power_profile(measurements)
-
-    async def __aenter__(self) -> Self:
-        """Begin to measure."""
-        self._here.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        """End the trial."""
-        return False if self._is_copy else await self._here.leave(error)
-
-
 async def _done(change: Callable[..., T], *arguments: Any) -> T:
     """Change the state of a training on the event loop, where all else changes it."""
     return change(*arguments)

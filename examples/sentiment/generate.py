@@ -33,7 +33,7 @@ class Language:
 
 EASY = Language(telling=4, lexicon=30)
 HARD = Language(telling=3, lexicon=800)
-MISLEADING = 0.1  # the share of telling words that belong to the other mood
+MISLEADING = 0.1  # the share of words with a mood that belong to the other mood
 
 
 def words(count: int, generator: random.Random) -> list[str]:
@@ -90,7 +90,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=60_000, help="messages (60000)")
     parser.add_argument("--days", type=float, default=300.0, help="the time that they span (300)")
     parser.add_argument("--change-at", type=float, default=0.5, help="when the language changes, of 0 to 1 (0.5)")
-    parser.add_argument("--turnover", type=float, default=1.0, help="share of telling words replaced over the time (1)")
+    parser.add_argument(
+        "--turnover", type=float, default=1.0, help="share of words with a mood replaced over the time (1)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="(1)")
     arguments = parser.parse_args()
     if arguments.rows < 1 or arguments.turnover < 0.0:

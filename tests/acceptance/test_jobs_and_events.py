@@ -77,10 +77,10 @@ def test_a_job_in_trouble_is_shown_with_its_reason_and_the_remedy(trained: Comma
     assert trained.json("jobs", "list")[0]["kinds"], "it can be read again"
 
 
-def test_why_tells_the_recorded_reasons_in_order(trained: Command) -> None:
-    told = trained.json("jobs", "why", "toy")
-    assert [one["seq"] for one in told] == sorted(one["seq"] for one in told)
-    assert [one["trial_number"] for one in told if one["type"] == "trial_started"] == [1, 2, 3, 4]
+def test_why_shows_the_recorded_reasons_in_order(trained: Command) -> None:
+    noted = trained.json("jobs", "why", "toy")
+    assert [one["seq"] for one in noted] == sorted(one["seq"] for one in noted)
+    assert [one["trial_number"] for one in noted if one["type"] == "trial_started"] == [1, 2, 3, 4]
     reason = "nothing has converged yet; 16 is the default"
     assert f"trial 1 began with batch size 16: {reason}" in trained.ok("jobs", "why", "toy")
 

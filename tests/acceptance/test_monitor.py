@@ -15,7 +15,7 @@ from tests.fakes.powercap import FakePowercap
 WAIT = """
 import signal, sys
 def stop(number, frame):
-    print("heard", number, flush=True)
+    print("received", number, flush=True)
     sys.exit(9)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
     signal.signal(number, stop)
@@ -130,11 +130,11 @@ def test_a_measured_command_as_json_has_standard_output_for_itself(bso: Command,
     powercap.add_package(energy_j=10.0)
     counter = powercap.root / "intel-rapl:0" / "energy_uj"
     done = bso("monitor", "--json", "--", "sh", "-c", f"echo 13500000 > {counter}; echo out; exit 5")
-    told = json.loads(done.stdout)
+    noted = json.loads(done.stdout)
 
-    assert (done.returncode, told["exit_code"], done.stderr) == (5, 5, "out\n")
-    assert told["total_energy_j"] == 3.5
-    assert told["devices"][0]["energy_j"] == 3.5
+    assert (done.returncode, noted["exit_code"], done.stderr) == (5, 5, "out\n")
+    assert noted["total_energy_j"] == 3.5
+    assert noted["devices"][0]["energy_j"] == 3.5
 
 
 def test_without_a_meter_a_command_runs_all_the_same(bso: Command, powercap: FakePowercap) -> None:
@@ -148,10 +148,10 @@ def test_without_a_meter_a_command_runs_all_the_same(bso: Command, powercap: Fak
 def test_a_meter_that_fails_meanwhile_leaves_the_energy_unknown(bso: Command, powercap: FakePowercap) -> None:
     powercap.add_package()
     done = bso("monitor", "--json", "--", "rm", powercap.root / "intel-rapl:0" / "energy_uj")
-    told = json.loads(done.stdout)
+    noted = json.loads(done.stdout)
 
     assert done.returncode == 0
-    assert (told["total_energy_j"], told["devices"][0]["energy_j"]) == (None, None)
+    assert (noted["total_energy_j"], noted["devices"][0]["energy_j"]) == (None, None)
 
 
 def test_a_killed_command_exits_as_a_shell_says(bso: Command, powercap: FakePowercap) -> None:
@@ -170,19 +170,19 @@ def test_signals_are_passed_on(bso: Command, powercap: FakePowercap, number: sig
     process.send_signal(number)
 
     out, said = process.communicate(timeout=60)
-    assert (process.returncode, out) == (9, f"heard {int(number)}\n")
+    assert (process.returncode, out) == (9, f"received {int(number)}\n")
     assert "energy unknown" in said
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_command_once(bso: Command, powercap: FakePowercap, tmp_path: Path) -> None:
-    heard = tmp_path / "heard"
+    received = tmp_path / "received"
     script = f"""
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # it waits until it is asked for
 print("ready", flush=True)
 signal.sigwait([signal.SIGINT])
 again = signal.sigtimedwait([signal.SIGINT], 0.5)
-open({str(heard)!r}, "w").write("once" if again is None else "twice")
+open({str(received)!r}, "w").write("once" if again is None else "twice")
 """
     process, typed = bso.start_in_terminal("monitor", "--", sys.executable, "-c", script)
     shown = b""
@@ -193,7 +193,7 @@ open({str(heard)!r}, "w").write("once" if again is None else "twice")
         shown += os.read(typed, 1024)
 
     assert process.wait(60) == 0
-    assert heard.read_text() == "once"
+    assert received.read_text() == "once"
 
 
 def test_the_doctor_says_which_meters_are_readable(bso: Command, powercap: FakePowercap, gpus: FakeGpus) -> None:

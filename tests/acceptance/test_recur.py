@@ -162,7 +162,7 @@ def read_to_the_end(terminal: int) -> str:
     return shown.decode()
 
 
-def test_a_training_that_does_not_heed_a_signal_is_killed_in_the_end(
+def test_a_training_that_ignores_a_signal_is_killed_in_the_end(
     bso: Command, training: list[str], tmp_path: Path
 ) -> None:
     reached = tmp_path / "reached"

@@ -256,8 +256,8 @@ def test_a_training_with_a_checkpoint_goes_on_with_its_own_trial(
     assert [(one["trial_number"], one["outcome"]) for one in recurrence["trials"]] == [(1, "converged")]
 
 
-def test_the_command_is_told_its_recurrence_launch_seed_and_folder(bso: Command, tmp_path: Path) -> None:
-    printed = tmp_path / "told"
+def test_the_command_gets_its_recurrence_launch_seed_and_folder(bso: Command, tmp_path: Path) -> None:
+    printed = tmp_path / "noted"
     words = f'echo "$BSO_RECURRENCE_NUMBER $BSO_LAUNCH_NUMBER $BSO_SEED $BSO_RECURRENCE_DIR" >>{printed}'
     bso.ok("recur", 2, "--seed", 41, "--log-dir", tmp_path / "run", "--", "sh", "-c", words)
     assert printed.read_text().splitlines() == [

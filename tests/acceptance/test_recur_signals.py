@@ -29,12 +29,12 @@ open(sys.argv[3], "w").write("once" if again is None else "twice")
 def test_a_signal_to_the_driver_or_to_its_group_reaches_the_command_once(
     bso: Command, tmp_path: Path, driver: tuple[object, ...], number: signal.Signals, send: object
 ) -> None:
-    reached, heard = tmp_path / "reached", tmp_path / "heard"
-    command = [BSO, *driver, "--", sys.executable, "-c", _COUNTING, int(number), reached, heard]
+    reached, received = tmp_path / "reached", tmp_path / "received"
+    command = [BSO, *driver, "--", sys.executable, "-c", _COUNTING, int(number), reached, received]
     process = subprocess.Popen(list(map(str, command)), env=bso.environment, start_new_session=True)
     bso.started.append(process)
     eventually(reached.exists)
     assert callable(send)
     send(process.pid, number)
     process.wait(PATIENCE_S)
-    assert heard.read_text() == "once"
+    assert received.read_text() == "once"

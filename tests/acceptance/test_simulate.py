@@ -19,7 +19,7 @@ def traces(tmp_path: Path) -> Path:
     return write_known_traces(tmp_path)
 
 
-def test_a_job_is_simulated_and_told_as_json_csv_and_pictures(bso: Command, traces: Path, tmp_path: Path) -> None:
+def test_a_job_is_simulated_and_shown_as_json_csv_and_pictures(bso: Command, traces: Path, tmp_path: Path) -> None:
     found = bso.json(
         *("simulate", "single", traces, *JOB, "--seeds", 2, "-n", 21, "--csv", tmp_path / "trials.csv"),
         *("--plots", tmp_path / "plots"),

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.curves --seeds 40
 
 Trains the numpy example of examples/digits with each batch size a dozen times, then lets the production rules of the
-policy ``curve`` choose and stop among these trainings. Without curves means: each report tells only whether the target
+policy ``curve`` choose and stop among these trainings. Without curves means: each report says only whether the target
 is reached. Prints the regret (total cost over the mean cost of the best batch size, less the number of recurrences) of
 both, and the difference on the same seeds with its 95 % interval. Either every trial is as lucky as it happens, or all
 trials of a recurrence are alike, as where its data make a training hard. Needs numpy and scikit-learn; takes minutes.

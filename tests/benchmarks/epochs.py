@@ -22,7 +22,7 @@ EPOCH_S = 0.1
 """Short, so that what the client adds, which does not grow with the epoch, stands out of the machine's noise."""
 
 REFERENCE_EPOCH_S = 10.0
-"""An epoch that is short in practice: what the client adds is told as a part of it."""
+"""An epoch that is short in practice: what the client adds is given as a part of it."""
 
 WITHOUT = "the same epoch without it"
 
@@ -83,11 +83,11 @@ def measure(laboratory: Laboratory) -> list[Figure]:
                 found[case].append(taken)
     synced_ms = fdatasync_s(laboratory.folder, times=100) * 1e3
     figures.add("fdatasync of 4 KiB on the servers' disk", "time", "ms", [synced_ms])
-    _tell(figures, found.pop(WITHOUT), found)
+    _note(figures, found.pop(WITHOUT), found)
     return figures.found
 
 
-def _tell(figures: Figures, without: list[Taken], found: Mapping[str, list[Taken]]) -> None:
+def _note(figures: Figures, without: list[Taken], found: Mapping[str, list[Taken]]) -> None:
     without_ms = [taken.time_s * 1e3 for taken in without]
     figures.add("an epoch without the client", "time", "ms", without_ms)
     for case, taken in found.items():
@@ -116,11 +116,11 @@ def _medians(urls: Mapping[str, str], train: Epoch, *, state_dir: str, rounds: i
         for _ in range(rounds):
             for case, epoch in loops.items():
                 one = _taken_by(epoch)
-                taken[case].append(one if case not in timed else _told_apart(one, timed[case]))
+                taken[case].append(one if case not in timed else _separated(one, timed[case]))
     return {case: _median(values) for case, values in taken.items()}
 
 
-def _told_apart(taken: Taken, transport: TimedTransport) -> Taken:
+def _separated(taken: Taken, transport: TimedTransport) -> Taken:
     answered_s = transport.answered_s
     return replace(taken, answered_s=answered_s, own_s=transport.held_up_s - answered_s)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bso.simulator import Problem, Run
+from bso.simulator import BatchSizeProblem, Run
 from bso.simulator.study import Case, CaseRuns, StudySettings, study
 from bso.simulator.world import World
 from tests.benchmarks.figures import Figure
@@ -24,14 +24,14 @@ class Judging:
     found: list[Figure] = field(default_factory=list)
 
     def simulate(
-        self, problems: Sequence[Problem], policy: str, *, seeds: Sequence[int] = (), **settings: Any
+        self, problems: Sequence[BatchSizeProblem], policy: str, *, seeds: Sequence[int] = (), **settings: Any
     ) -> tuple[CaseRuns, ...]:
         """Runs of every problem with every seed; further arguments are fields of ``StudySettings``."""
         cases = [Case(name=problem.name, problem=problem) for problem in problems]
         chosen = StudySettings(spec_overrides={"policy": policy}, **settings)
         return study(cases, seeds or self.seeds, chosen, processes=self.processes)
 
-    def tell(  # noqa: PLR0917
+    def add(  # noqa: PLR0917
         self, case: str, quantity: str, unit: str, interval: Interval, ratio: Interval | None = None, to: str = ""
     ) -> None:
         """Add a figure: what was found between the ends of its interval, and its ratio to something."""

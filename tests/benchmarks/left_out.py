@@ -25,7 +25,7 @@ from typing import Any
 
 from bso.policies.curve.hypotheses import EPOCHS_PRIOR
 from bso.policies.curve.memory import NAME as CURVE
-from bso.simulator import Problem, read_problems
+from bso.simulator import BatchSizeProblem, read_problems
 from bso.simulator.traces import TRAIN_FILE
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.judging import Judging, regrets_of
@@ -95,7 +95,7 @@ def applied(variant: Variant) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def regrets(problems: Sequence[Problem], seeds: Sequence[int], variant: Variant) -> Values:
+def regrets(problems: Sequence[BatchSizeProblem], seeds: Sequence[int], variant: Variant) -> Values:
     """Runs wasted by a variant: a row per problem, a column per seed."""
     with applied(variant):
         results = Judging(seeds=seeds, say=lambda _: None).simulate(problems, CURVE, recurrences=RECURRENCES)
@@ -107,9 +107,9 @@ def chosen(table: Mapping[str, Values], rows: Sequence[int]) -> str:
     return min(table, key=lambda name: float(table[name][rows].mean()))
 
 
-def judged(table: Mapping[str, Values], problems: Sequence[Problem]) -> list[Figure]:
+def judged(table: Mapping[str, Values], problems: Sequence[BatchSizeProblem]) -> list[Figure]:
     """What the constants waste that were chosen without each workload, and without each GPU, beside those in use."""
-    kinds: tuple[tuple[str, Callable[[Problem], str]], ...] = (
+    kinds: tuple[tuple[str, Callable[[BatchSizeProblem], str]], ...] = (
         ("workload", lambda problem: problem.workload.dataset),
         ("GPU", lambda problem: problem.gpu),
     )
@@ -119,7 +119,7 @@ def judged(table: Mapping[str, Values], problems: Sequence[Problem]) -> list[Fig
 
 
 def _judged_by(
-    kind: str, groups: Sequence[str], table: Mapping[str, Values], problems: Sequence[Problem]
+    kind: str, groups: Sequence[str], table: Mapping[str, Values], problems: Sequence[BatchSizeProblem]
 ) -> Iterator[Figure]:
     blind = table[IN_USE.name].copy()
     for left_out in sorted(set(groups)):

@@ -4,7 +4,7 @@
 
 Simulates the measured problems in the folder that BSO_TRACES names (docs/simulator.md says what it holds), as they are
 and with drift, overlap and failures; then a made family of smooth cost curves, where a hill climber stands beside the
-policies. Without BSO_TRACES only the family. Regret is told in runs: trainings with the best batch size. What a change
+policies. Without BSO_TRACES only the family. Regret is given in runs: trainings with the best batch size. What a change
 wastes is the regret less that of the same seeds without the change; it may be negative where runs fail, because the
 oracle that regret is measured by pays a failed run to its end and a policy may stop it early. Here ``min`` and ``max``
 of the table are the ends of the 95 % interval, by a bootstrap that draws workloads, then seeds; four workloads are few.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bso.domain.policies import own_policies
 from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
-from bso.simulator import Problem, Run, parse_drift, read_problems
+from bso.simulator import BatchSizeProblem, Run, parse_drift, read_problems
 from bso.simulator.study import CaseRuns
 from bso.simulator.world import World
 from tests.benchmarks import smooth_curves
@@ -69,45 +69,45 @@ def judge(judging: Judging) -> list[Figure]:
     return judging.found
 
 
-def _on_traces(judging: Judging, problems: Sequence[Problem]) -> None:
+def _on_traces(judging: Judging, problems: Sequence[BatchSizeProblem]) -> None:
     judging.say(f"policies: {len(problems)} problems, {len(judging.seeds)} seeds")
     resampled = Resampled([problem.workload for problem in problems], len(judging.seeds))
     steady = {policy: judging.simulate(problems, policy, recurrences=100) for policy in own_policies()}
     for policy, results in steady.items():
-        _tell_steady(judging, resampled, policy, results, steady[PRUNING_THOMPSON])
+        _judge_steady(judging, resampled, policy, results, steady[PRUNING_THOMPSON])
     for policy, results in steady.items():
-        _tell_each(judging, policy, results, steady[PRUNING_THOMPSON])
+        _judge_each(judging, policy, results, steady[PRUNING_THOMPSON])
     regrets = {policy: regrets_of(results, 100) for policy, results in steady.items()}
     del steady
     for policy in own_policies():
-        _tell_changes(judging, resampled, problems, policy, regrets[policy])
-    _tell_overlapping(judging, resampled, problems)
+        _judge_changes(judging, resampled, problems, policy, regrets[policy])
+    _judge_overlapping(judging, resampled, problems)
 
 
-def _tell_steady(
+def _judge_steady(
     judging: Judging, resampled: Resampled, policy: str, results: Sequence[CaseRuns], paper: Sequence[CaseRuns]
 ) -> None:
     case = f"nothing drifts; {policy}"
     for quantity, (unit, of) in QUANTITIES.items():
         mine = values_of(results, of)
         ratio = resampled.ratio(mine, values_of(paper, of)) if results is not paper else None
-        judging.tell(case, quantity, unit, resampled.mean(mine), ratio, PRUNING_THOMPSON)
-    judging.tell(case, "regret@100, 99 % of runs", "runs", resampled.percentile(regrets_of(results, 100), 0.99))
+        judging.add(case, quantity, unit, resampled.mean(mine), ratio, PRUNING_THOMPSON)
+    judging.add(case, "regret@100, 99 % of runs", "runs", resampled.percentile(regrets_of(results, 100), 0.99))
 
 
-def _tell_each(judging: Judging, policy: str, results: Sequence[CaseRuns], paper: Sequence[CaseRuns]) -> None:
+def _judge_each(judging: Judging, policy: str, results: Sequence[CaseRuns], paper: Sequence[CaseRuns]) -> None:
     """The problems one by one."""
     for result, other in zip(results, paper, strict=True):
         resampled = Resampled([result.case.name], len(judging.seeds))
         mine = regrets_of([result], 100)
         ratio = resampled.ratio(mine, regrets_of([other], 100)) if result is not other else None
-        judging.tell(
+        judging.add(
             f"{result.case.name}; {policy}", "regret@100", "runs", resampled.mean(mine), ratio, PRUNING_THOMPSON
         )
 
 
-def _tell_changes(
-    judging: Judging, resampled: Resampled, problems: Sequence[Problem], policy: str, steady: Values
+def _judge_changes(
+    judging: Judging, resampled: Resampled, problems: Sequence[BatchSizeProblem], policy: str, steady: Values
 ) -> None:
     def regrets(text: str, failure_rate: float = 0.0) -> Values:
         drift = parse_drift(text)
@@ -117,30 +117,30 @@ def _tell_changes(
 
     for name, (drift, unlike) in CHANGES.items():
         without = regrets(unlike) if unlike else steady
-        _tell_wasted(judging, resampled, problems, f"{name}; {policy}", regrets(drift) - without)
+        _judge_wasted(judging, resampled, problems, f"{name}; {policy}", regrets(drift) - without)
     failing = f"{FAILURES:.0%} of runs fail; {policy}"
-    _tell_wasted(judging, resampled, problems, failing, regrets("", FAILURES) - steady)
+    _judge_wasted(judging, resampled, problems, failing, regrets("", FAILURES) - steady)
 
 
-def _tell_wasted(
-    judging: Judging, resampled: Resampled, problems: Sequence[Problem], case: str, wasted: Values
+def _judge_wasted(
+    judging: Judging, resampled: Resampled, problems: Sequence[BatchSizeProblem], case: str, wasted: Values
 ) -> None:
-    judging.tell(case, "wasted by it", "runs", resampled.mean(wasted))
+    judging.add(case, "wasted by it", "runs", resampled.mean(wasted))
     worst = int(wasted.mean(axis=1).argmax())
     on_worst = Resampled([problems[worst].name], len(judging.seeds)).mean(wasted[worst : worst + 1])
-    judging.tell(case, f"wasted, {problems[worst].name}, the worst", "runs", on_worst)
+    judging.add(case, f"wasted, {problems[worst].name}, the worst", "runs", on_worst)
 
 
-def _tell_overlapping(judging: Judging, resampled: Resampled, problems: Sequence[Problem]) -> None:
-    dearer = [_default_over_best(problem) - 1.0 for problem in problems]
-    floor = AT_ONCE * sum(dearer) / len(dearer)
-    judging.tell(f"{AT_ONCE} at once, the first all with the default", "regret", "runs", (floor, floor, floor))
+def _judge_overlapping(judging: Judging, resampled: Resampled, problems: Sequence[BatchSizeProblem]) -> None:
+    costlier = [_default_over_best(problem) - 1.0 for problem in problems]
+    floor = AT_ONCE * sum(costlier) / len(costlier)
+    judging.add(f"{AT_ONCE} at once, the first all with the default", "regret", "runs", (floor, floor, floor))
     for policy in own_policies():
         results = judging.simulate(problems, policy, recurrences=50, overlap=AT_ONCE - 1)
-        judging.tell(f"{AT_ONCE} at once; {policy}", "regret@50", "runs", resampled.mean(regrets_of(results, 50)))
+        judging.add(f"{AT_ONCE} at once; {policy}", "regret@50", "runs", resampled.mean(regrets_of(results, 50)))
 
 
-def _default_over_best(problem: Problem) -> float:
+def _default_over_best(problem: BatchSizeProblem) -> float:
     world = World(problem=problem, seed=0, eta_knob=0.5)
     return world.expected(problem.default_batch_size, 1).cost / world.expected(world.best_batch_size(1), 1).cost
 

@@ -3,7 +3,7 @@
 import time
 
 from bso.domain.policies import own_policies
-from bso.simulator import Problem, Run, Workload, simulate
+from bso.simulator import BatchSizeProblem, Run, Workload, simulate
 from bso.simulator.traces import MeasuredEpoch
 from tests.benchmarks.figures import Figure, Figures
 from tests.benchmarks.laboratory import Laboratory
@@ -31,7 +31,7 @@ def measure(laboratory: Laboratory) -> list[Figure]:
     return figures.found
 
 
-def steep_problem() -> Problem:
+def steep_problem() -> BatchSizeProblem:
     """A problem with ten batch sizes, an optimum between them, and a larger one that does not converge."""
     workload = Workload(
         dataset="bench",
@@ -41,7 +41,7 @@ def steep_problem() -> Problem:
         max_epochs=30,
         default_batch_size=1024,
     )
-    return Problem(
+    return BatchSizeProblem(
         workload=workload,
         gpu="bench",
         max_power_w=300.0,

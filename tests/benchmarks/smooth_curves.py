@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bso.domain.policies import own_policies
 from bso.domain.randomness import seed_from, standard_normal, uniform
-from bso.simulator import Problem, Workload
+from bso.simulator import BatchSizeProblem, Workload
 from bso.simulator.traces import MeasuredEpoch
 from bso.simulator.world import World
 from tests.benchmarks.hill_climber import HillClimber
@@ -67,14 +67,14 @@ def compare(judging: Judging) -> None:
         for horizon, regrets in by_horizon.items():
             ratio = resampled.ratio(regrets, found[CLIMBER][horizon]) if name != CLIMBER else None
             mean = resampled.mean(regrets)
-            judging.tell(f"{len(problems)} smooth curves; {name}", f"regret@{horizon}", "runs", mean, ratio, CLIMBER)
+            judging.add(f"{len(problems)} smooth curves; {name}", f"regret@{horizon}", "runs", mean, ratio, CLIMBER)
 
 
-def _climbed(problem: Problem, seed: int) -> list[float]:
+def _climbed(problem: BatchSizeProblem, seed: int) -> list[float]:
     return HillClimber(World(problem=problem, seed=seed, eta_knob=0.5)).regrets(HORIZONS[-1])
 
 
-def smooth_problem(number: int, *, noise: float | None = None) -> Problem:
+def smooth_problem(number: int, *, noise: float | None = None) -> BatchSizeProblem:
     """The problem of that number: always the same one; ``noise`` None: .1 to .3."""
     seed = seed_from(f"smooth curve {number}")
     curve = SmoothCurve(
@@ -95,7 +95,7 @@ def smooth_problem(number: int, *, noise: float | None = None) -> Problem:
         max_epochs=max_epochs,
         default_batch_size=default,
     )
-    return Problem(
+    return BatchSizeProblem(
         workload=workload,
         gpu="none",
         max_power_w=_POWER_W,

@@ -89,7 +89,7 @@ async def check_state_directory(places: Places) -> list[Finding]:
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(bytes(_PAGE))  # what a full disk or a quota does not take
     except OSError as error:
-        advice = "make it writable, or let BSO_STATE_DIR name a directory that is"
+        advice = "make it writable, or let BSO_STATE_DIR name a writable directory"
         return [broken("state directory", f"{existing} is not writable ({error.strerror})", advice)]
     try:
         require_local(directory)

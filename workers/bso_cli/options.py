@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -58,6 +61,24 @@ OutputOption = Annotated[
 ]
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job_id.", show_default=False)]
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let typer read the fields of a dataclass, the type of the parameter ``options``, as options of a command."""
+    own = dict(inspect.signature(command, eval_str=True).parameters)
+    kind = own.pop("options").annotation
+    hints = get_type_hints(kind, include_extras=True)
+    read = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
+        for each in fields(kind)
+    ]
+
+    @wraps(command)
+    def run(**words: Any) -> None:
+        command(options=kind(**{each.name: words.pop(each.name) for each in read}), **words)
+
+    run.__signature__ = inspect.Signature([*own.values(), *read])  # type: ignore[attr-defined]  # functions may have one
+    return run
 
 
 def known_types(types: Sequence[str] | None) -> Sequence[str]:

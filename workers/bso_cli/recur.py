@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,49 +13,55 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bso.domain.errors import Misconfigured
-from bso_cli.options import JsonOption, UrlOption, here
+from bso_cli.options import JsonOption, UrlOption, with_options
 from bso_cli.terminal import print_blocks, print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
     from bso_cli.recurring.recurrences import RecurringRun, RunFolder
 
-_STANDARD_ERROR = 2
+
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[N] [-- COMMAND...]", help="How many recurrences, and the training command.", show_default=False
+    ),
+]
 
 
-def recur(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[N] [-- COMMAND...]", help="How many recurrences, and the training command.", show_default=False
-        ),
-    ] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurOptions:
+    """How recurrences are run, and what is kept of them."""
+
     log_dir: Annotated[
         Path | None,
         typer.Option(
             "--log-dir", metavar="DIR", help="Keep the output of each launch, and go on from here when started again."
         ),
-    ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Keep the output in --log-dir without showing it.")
-    ] = False,
+    ] = None
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Keep the output in --log-dir without showing it.")] = (
+        False
+    )
     summary: Annotated[
         bool, typer.Option("--summary", help="Only show the results of the run in --log-dir, which may still run.")
-    ] = False,
+    ] = False
     seed: Annotated[
         int | None,
         typer.Option("--seed", metavar="S", help="Set BSO_SEED: S for the first launch, then one more for each."),
-    ] = None,
+    ] = None
     job_id: Annotated[
         str | None, typer.Option("--job-id", metavar="JOB", help="Set BSO_JOB_ID for the command.", show_default=False)
-    ] = None,
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a recurrence that failed.")] = False,
-    launches: Annotated[int, typer.Option(min=1, metavar="N", help="Most launches of one recurrence.")] = 20,
+    ] = None
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a recurrence that failed.")] = False
+    launches: Annotated[int, typer.Option(min=1, metavar="N", help="Most launches of one recurrence.")] = 20
     grace: Annotated[
         float, typer.Option(min=0.0, metavar="SEC", help="How long a stopped training may take to end.")
-    ] = 30.0,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    ] = 30.0
+    url: UrlOption = None
+    as_json: JsonOption = False
+
+
+@with_options
+def recur(words: WordsArgument = None, *, options: RecurOptions) -> None:
     """Run a training command for N recurrences, one after the other, and follow its trials.
 
     **A recurrence** is one occasion on which a model is wanted. A command that exits with 75 asks for another batch
@@ -65,13 +69,10 @@ def recur(
     the 75, as torchrun does. Any other failure stops, with the command's exit code. The trial of a command that was
     killed is finished as interrupted. SIGTERM and Ctrl-C are passed on.
 
-    **The command finds** in its environment BSO_URL, BSO_RECURRENCE_ID (one for all launches of a recurrence),
-    BSO_RECURRENCE_NUMBER and BSO_LAUNCH_NUMBER (from 1), with --job-id BSO_JOB_ID, with --seed BSO_SEED, and with
-    --log-dir BSO_RECURRENCE_DIR, a folder of this recurrence, for checkpoints and the like. The trial of a killed
-    command that has left something there may be resumed by the next launch.
+    **The command finds** BSO_URL, BSO_RECURRENCE_ID (one for all launches of a recurrence), BSO_RECURRENCE_NUMBER and
+    BSO_LAUNCH_NUMBER (from 1) in its environment, and with --log-dir BSO_RECURRENCE_DIR, a folder for checkpoints.
 
-    **With --log-dir** a run that was stopped or killed goes on when it is started again, with the recurrence that it
-    was in; what has ended is not repeated.
+    **With --log-dir** a run that was stopped or killed goes on when it is started again, in the same recurrence.
 
     **On a schedule**, let cron, systemd or Kubernetes begin a recurrence when it is due: docs/ml-engineer.md.
 
@@ -85,34 +86,21 @@ def recur(
 
     Go on after a reboot: `bso recur --log-dir runs/nightly`
 
-    Look at it meanwhile: `bso recur --summary --log-dir runs/nightly`
-
     Drifting data, a slice a day: `bso recur 30 -- sh -c 'python train.py --slice $BSO_RECURRENCE_NUMBER'`
 
     Four GPUs: `bso recur 20 --seed 1 -- torchrun --nproc-per-node 4 train.py`
     """
     from bso_cli.recurring.driver import RunDriver
 
-    if summary:
-        _show_summary(log_dir, as_json=as_json)
+    if options.summary:
+        _show(_run_so_far(options.log_dir), as_json=options.as_json)
         return
-    if quiet and log_dir is None:
+    if options.quiet and options.log_dir is None:
         raise typer.BadParameter("--quiet needs --log-dir DIR: without it the output would be lost")
-    count, command = _count_and_command(words or [])
-    with _settled(command, count, job_id, seed, log_dir=log_dir) as (run, folder, lock):
-        driver = RunDriver(
-            run=run,
-            folder=folder,
-            lock=lock,
-            environment={**os.environ, "BSO_URL": here(url=url).optimizer_url},
-            launches=launches,
-            keeps_going=keep_going,
-            grace_s=grace,
-            shown=None if quiet else (sys.stderr if as_json else sys.stdout).buffer,
-            stdout=_STANDARD_ERROR if as_json else None,
-        )
+    with _settled(words or [], options) as (run, folder, lock):
+        driver = RunDriver(run=run, folder=folder, lock=lock, options=options)
         code = driver.drive()
-    _show(driver.run, as_json=as_json)
+    _show(driver.run, as_json=options.as_json)
     raise typer.Exit(code or int(any(one.is_without_model for one in driver.run.recurrences)))
 
 
@@ -126,62 +114,69 @@ def _count_and_command(words: list[str]) -> tuple[int | None, tuple[str, ...]]:
 
 
 @contextlib.contextmanager
-def _settled(
-    command: tuple[str, ...], count: int | None, job_id: str | None, seed: int | None, *, log_dir: Path | None
-) -> Iterator[tuple[RecurringRun, RunFolder, int | None]]:
+def _settled(words: list[str], options: RecurOptions) -> Iterator[tuple[RecurringRun, RunFolder, int | None]]:
     """What to run, its folder, and that folder's lock. What cannot be run is refused before anything is made."""
-    from bso_cli.programs import require_program
-    from bso_cli.recurring.recurrences import RecurringRun, RunFolder
+    from bso_cli.recurring.recurrences import RunFolder
 
-    if log_dir is not None and (log_dir / "run.json").exists():
-        folder = RunFolder(log_dir)
-        with folder.occupied() as lock:
-            found = folder.run()
-            assert found is not None
-            for what, before, now in (
-                ("the command", " ".join(found.command), " ".join(command)),
-                ("--job-id", found.job_id, job_id),
-                ("--seed", found.seed, seed),
-            ):
-                if now not in (None, "", before):
-                    raise Misconfigured(
-                        f"{log_dir} holds another run: there, {what} is {before!r}, not {now!r}. "
-                        "Leave it out to go on with that run, or use another folder"
-                    )
-            yield replace(found, count=count or found.count), folder, lock
-        return
-    if not command:
-        where = f" ({log_dir} holds no run to go on with)" if log_dir is not None else ""
-        raise typer.BadParameter(f"which command?{where} As in: bso recur 20 -- python train.py")
-    if count is None:
-        raise typer.BadParameter("how many recurrences? As in: bso recur 20 -- python train.py")
-    require_program(command[0])
-    run = RecurringRun(command=command, began_at=datetime.now(UTC), count=count, job_id=job_id, seed=seed)
-    if log_dir is None:
+    count, command = _count_and_command(words)
+    if options.log_dir is None:
+        run = _new_run(count, command, options)
         with tempfile.TemporaryDirectory(prefix="bso-recur-") as path:
             yield run, RunFolder(Path(path)), None
         return
-    folder = RunFolder(log_dir)
+    folder = RunFolder(options.log_dir)
+    new = None if folder.holds_run() else _new_run(count, command, options)
     with folder.occupied() as lock:
+        run = new or _known_run(folder.run(), count, command, options)
         folder.save(run)
         yield run, folder, lock
 
 
-def _show_summary(log_dir: Path | None, *, as_json: bool) -> None:
+def _new_run(count: int | None, command: tuple[str, ...], options: RecurOptions) -> RecurringRun:
+    from bso_cli.programs import require_program
+    from bso_cli.recurring.recurrences import RecurringRun
+
+    if not command:
+        where = f" ({options.log_dir} holds no run to go on with)" if options.log_dir is not None else ""
+        raise typer.BadParameter(f"which command?{where} As in: bso recur 20 -- python train.py")
+    if count is None:
+        raise typer.BadParameter("how many recurrences? As in: bso recur 20 -- python train.py")
+    require_program(command[0])
+    return RecurringRun(
+        command=command, began_at=datetime.now(UTC), count=count, job_id=options.job_id, seed=options.seed
+    )
+
+
+def _known_run(run: RecurringRun, count: int | None, command: tuple[str, ...], options: RecurOptions) -> RecurringRun:
+    """A folder's run, of ``count`` recurrences from now on. Raises Misconfigured where another one was asked for."""
+    for what, before, now in (
+        ("the command", " ".join(run.command), " ".join(command)),
+        ("--job-id", run.job_id, options.job_id),
+        ("--seed", run.seed, options.seed),
+    ):
+        if now not in (None, "", before):
+            raise Misconfigured(
+                f"{options.log_dir} holds another run: there, {what} is {before!r}, not {now!r}. "
+                "Leave it out to go on with that run, or use another folder"
+            )
+    return replace(run, count=count or run.count)
+
+
+def _run_so_far(log_dir: Path | None) -> RecurringRun:
     from bso_cli.recurring.recurrences import RunFolder
     from bso_cli.recurring.trials import TrialLog
 
     if log_dir is None:
         raise typer.BadParameter("--summary needs the --log-dir DIR of a run")
     folder = RunFolder(log_dir)
-    run = folder.run()
-    if run is None:
+    if not folder.holds_run():
         raise Misconfigured(f"{log_dir} holds no run: give the --log-dir that `bso recur` was started with")
+    run = folder.run()
     for last in [one for one in run.recurrences if one.is_open]:
         log = TrialLog(folder.trial_log(last))
         log.read_new()
         run = run.with_(replace(last, trials=log.trials))
-    _show(run, as_json=as_json)
+    return run
 
 
 def _show(run: RecurringRun, *, as_json: bool) -> None:

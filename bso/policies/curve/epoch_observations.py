@@ -59,16 +59,7 @@ def censored(
         surprises = surprises.after_stop(reached - belief.epochs, usual, belief.fails)
     if surprises.is_change:
         believed += EPOCHS_CHANGE.level_variance
-    total = believed + belief.noise
-    deviation = math.sqrt(total)
-    z = (reached - belief.epochs) / deviation
-    longer = max(normal.above(z), 1e-9)
-    # Equation 15 of docs/curve.md.
-    hazard = normal.density(z) / longer
-    value = reached + deviation
-    if longer > _RARE:
-        value = min(belief.epochs + deviation / max(hazard - z, 1e-9), belief.epochs + _LONGEST * deviation)
-    variance = max(total / (hazard * (hazard - z) + 1e-12) - believed, 0.25 * belief.noise)
+    value, variance, longer = _observed_beyond(reached, belief, believed)
     if forecast is not None:
         value, variance = _with_forecast(belief, believed, reached, forecast) or (value, variance)
     if not may_have_failed:
@@ -81,6 +72,21 @@ def censored(
         kept=_KEPT if surprises.is_change else 1.0,
         surprises=surprises.left,
     )
+
+
+def _observed_beyond(reached: float, belief: Belief, believed: float) -> tuple[float, float, float]:
+    """The observation of a run that is longer than ``reached``, its variance, and how likely such a run was."""
+    total = believed + belief.noise
+    deviation = math.sqrt(total)
+    z = (reached - belief.epochs) / deviation
+    longer = max(normal.above(z), 1e-9)
+    # Equation 15 of docs/curve.md.
+    hazard = normal.density(z) / longer
+    value = reached + deviation
+    if longer > _RARE:
+        value = min(belief.epochs + deviation / max(hazard - z, 1e-9), belief.epochs + _LONGEST * deviation)
+    variance = max(total / (hazard * (hazard - z) + 1e-12) - believed, 0.25 * belief.noise)
+    return value, variance, longer
 
 
 def _with_forecast(belief: Belief, believed: float, reached: float, forecast: Forecast) -> tuple[float, float] | None:

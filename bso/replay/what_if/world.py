@@ -22,7 +22,7 @@ from statistics import median
 
 from bso.domain.randomness import seed_from, standard_normal, uniform
 from bso.replay.what_if.record import End, Record, RecordedRun
-from bso.simulator import Problem, Workload
+from bso.simulator import BatchSizeProblem, Workload
 from bso.simulator.problem import EpochPrice
 from bso.simulator.traces import MeasuredEpoch
 
@@ -48,7 +48,7 @@ def step_of(record: Record) -> float:
     return max(1.0 if math.isclose(finest, 1.0) else finest, longest / _MOST_STEPS)
 
 
-def world(record: Record, batch_sizes: Iterable[int], default_batch_size: int, *, seed: int) -> Problem:
+def world(record: Record, batch_sizes: Iterable[int], default_batch_size: int, *, seed: int) -> BatchSizeProblem:
     """A problem in which an epoch is a step: what trainings take if those that were recorded are typical.
 
     ``batch_sizes`` must be known, and some training must have converged. The same seed draws the same trainings of a
@@ -58,7 +58,7 @@ def world(record: Record, batch_sizes: Iterable[int], default_batch_size: int, *
     limit = math.ceil(record.spec.max_epochs / step - _NOTHING)
     drawn = {size: _drawn(record, size, seed) for size in batch_sizes}
     epochs = {size: _measured(record, size, runs, step) for size, runs in drawn.items() if runs}
-    return Problem(
+    return BatchSizeProblem(
         workload=Workload(
             dataset=record.job_id,
             network="",

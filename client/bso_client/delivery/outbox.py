@@ -33,7 +33,7 @@ _OBSTACLES = {
         "the optimizer is out of reach (%s): the training goes on, its reports are kept and delivered later"
     ),
     "optimizer_refuses": (
-        "the optimizer refuses this process (%s): the training goes on, its reports are kept until that is put right"
+        "the optimizer refuses this process (%s): the training goes on, its reports are kept until that is corrected"
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from bso.domain.commands import Command
 from bso.domain.replies import Reply
 from bso.domain.trial import Outcome
 from bso_client.distributed.exchange import CarriedError
-from bso_client.training.state import Consumption
+from bso_client.training.state import Consumption, Notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,18 @@ class Ending:
     reason: str
     is_failure: bool
     is_broken: bool
+
+
+def notices_of_metrics(said: Sequence[Evaluated]) -> Sequence[Notice]:
+    """That ranks evaluate to different metrics, of which that of rank 0 counts; nothing where they agree."""
+    shown = [str(each.metric) for each in said]  # two of NaN are alike
+    if len(set(shown)) == 1:
+        return ()
+    words = (
+        f"ranks evaluate to different metrics ({', '.join(shown[:8])}): that of rank 0 counts; reduce it over the "
+        "ranks first if each evaluates a part of the data"
+    )
+    return [Notice(level=logging.WARNING, action="metrics_differ", words=words)]
 
 
 def ending_of_all(said: Sequence[Said]) -> Ending | None:

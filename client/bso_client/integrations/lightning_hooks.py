@@ -203,7 +203,7 @@ def _doubts(trainer: Any, trial: Trial, reporter: Reporter) -> Iterator[str]:
     elif max_epochs is not None and 0 <= max_epochs < trial.spec.max_epochs:
         yield (
             f"Trainer(max_epochs={max_epochs}) ends each training before the job's max_epochs={trial.spec.max_epochs}: "
-            "one that has not reached the target by then counts as not converged; set both alike"
+            "one that has not reached the target by then counts as not converged; set both to the same number"
         )
     if min_epochs > 1 or trainer.min_steps:
         yield (
@@ -238,7 +238,7 @@ def _trial_in(checkpoint: Path) -> Mapping[str, Any]:
     except Exception as error:
         raise CannotResume(
             f"{checkpoint} cannot be read ({' '.join(str(error).split())[:300]}): a checkpoint has to hold plain data "
-            "(hyperparameters of one's own classes are none); to train anew, leave it out"
+            "(objects of your own classes among the hyperparameters are not); to train anew, leave it out"
         ) from error
     state: Mapping[str, Any] = data.get("callbacks", {}).get(STATE_KEY, {})
     return state

@@ -137,9 +137,9 @@ def _epochs_differ(num_train_epochs: float, max_epochs: int) -> str:
     if num_train_epochs < max_epochs:
         return (
             f"num_train_epochs={num_train_epochs:g} ends each training before the job's max_epochs={max_epochs}: "
-            "one that has not reached the target by then counts as not converged; set both alike"
+            "one that has not reached the target by then counts as not converged; set both to the same number"
         )
     return (
         f"the job's max_epochs={max_epochs} ends each training before num_train_epochs={num_train_epochs:g}, for which "
-        "the learning rate schedule is made; set both alike"
+        "the learning rate schedule is made; set both to the same number"
     )

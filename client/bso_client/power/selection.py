@@ -14,7 +14,7 @@ DEFAULT_ETA_KNOB = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class LimitChoice:
     """A power limit [W], for each GPU, and why it is the best, in a sentence."""
 
     power_limit_w: float
@@ -24,7 +24,7 @@ class Choice:
 class Selection(Protocol):
     """Chooses among power limits. An object of one's own fits."""
 
-    def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> Choice:
+    def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> LimitChoice:
         """Choose one of the measured limits.
 
         ``measurements`` is not empty: per limit of each GPU [W], average power [W] and throughput [samples/s] of all
@@ -46,7 +46,7 @@ class Cost:
             raise InvalidSetting(f"eta_knob must be from 0 (time alone) to 1 (energy alone), got {eta_knob!r}")
         self.eta_knob = eta_knob
 
-    def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> Choice:
+    def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> LimitChoice:
         """Choose the cheapest limit."""
         eta = eta_knob if self.eta_knob is None else self.eta_knob
 
@@ -65,7 +65,7 @@ class Cost:
 class Energy:
     """The limit at which a sample takes the least energy [J/sample], however long the training takes."""
 
-    def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> Choice:
+    def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> LimitChoice:
         """Choose the limit of least energy."""
         best = _least(measurements, joules_per_sample)
         return _choice(best, f"a sample takes the least energy at it ({joules_per_sample(best):.4g} J)")
@@ -77,7 +77,7 @@ class Time:
     Between limits that are nearly as fast, the noise of measurements decides.
     """
 
-    def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> Choice:
+    def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> LimitChoice:
         """Choose the fastest limit."""
         best = _least(measurements, lambda measured: -measured.samples_per_s)
         return _choice(best, f"training is fastest at it ({best.samples_per_s:.4g} samples/s)")
@@ -94,7 +94,7 @@ class MaxSlowdown:
             raise InvalidSetting(f"factor must be 1 or more (1.1 allows 10 % more time), got {factor!r}")
         self.factor = factor
 
-    def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> Choice:
+    def select(self, measurements: Sequence[PowerMeasurement], *, eta_knob: float, max_power_w: float) -> LimitChoice:
         """Choose the lowest limit that is fast enough."""
         highest = max(measurements, key=lambda measured: measured.power_limit_w)
         enough = highest.samples_per_s / self.factor
@@ -116,5 +116,5 @@ def _least(measurements: Sequence[PowerMeasurement], price: Callable[[PowerMeasu
     return min(measurements, key=lambda measured: (price(measured), measured.power_limit_w))
 
 
-def _choice(best: PowerMeasurement, why: str) -> Choice:
-    return Choice(power_limit_w=best.power_limit_w, reason=f"{best.power_limit_w:g} W: {why}")
+def _choice(best: PowerMeasurement, why: str) -> LimitChoice:
+    return LimitChoice(power_limit_w=best.power_limit_w, reason=f"{best.power_limit_w:g} W: {why}")

@@ -71,6 +71,18 @@ class LoopEnd:
     notice: Notice | None = None
 
 
+def check_ended(state: TrainingState) -> None:
+    """Raise WrongOrder if another training cannot follow yet."""
+    if state.has_ended:
+        return
+    if not state.has_started:
+        raise WrongOrder(
+            "the batch size of this trial was given already: the training comes next (on_train_begin, or `with trial:` "
+            "inside the loop)"
+        )
+    raise WrongOrder("a training is running: it has to end before the next batch size (leave its `with` block)")
+
+
 def loop_after(state: TrainingState, *, interruptions: int) -> LoopEnd:
     """Whether another trial follows this one in its loop, of whose trials ``interruptions`` were interrupted.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import SupportsFloat
 
@@ -28,8 +28,16 @@ from bso_client.errors import InvalidReport, WrongOrder
 from bso_client.training.start import registered
 from bso_client.training.state import Consumption, Message, Notice, Phase, Step, TrainingState
 
-_ONE_REPORT = frozenset({"invalid_report", "conflicting_report", "report_goes_backwards"})
+_REFUSES_ONE_REPORT = ("invalid_report", "conflicting_report", "report_goes_backwards")
 """Refusals of one report; any other one refuses the trial."""
+_REFUSED: Mapping[type[Command], tuple[str, str]] = {
+    ReportEpoch: ("{}: a report was refused", "report_refused"),
+    FinishTrial: ("{}: its end was refused", "finish_refused"),
+    ReportPowerProfile: ("{}: its power profile was refused", "power_profile_refused"),
+    BeginTrial: ("the trial could not be registered", "optimizer_warning"),
+    RegisterJob: ("the job could not be registered", "optimizer_warning"),
+}
+"""What is refused, in words, and the action word of the log record."""
 
 
 def started(state: TrainingState) -> TrainingState:
@@ -229,28 +237,16 @@ def _judged(state: TrainingState, reply: EpochJudged) -> Step:
 
 
 def _refused(state: TrainingState, command: Command, problem: Problem) -> Step:
-    said = f"{problem.title}: {problem.detail}"
-    match command:
-        case ReportEpoch():
-            is_refused = problem.type not in _ONE_REPORT
-            words, action = f"{state.name}: a report was refused: {said}", "report_refused"
-        case FinishTrial():
-            is_refused = state.is_refused
-            words, action = f"{state.name}: its end was refused: {said}", "finish_refused"
-        case ReportPowerProfile():
-            is_refused = state.is_refused
-            words, action = f"{state.name}: its power profile was refused: {said}", "power_profile_refused"
-        case BeginTrial():
-            is_refused = True
-            words, action = f"the trial could not be registered: {said}", "optimizer_warning"
-        case RegisterJob():
-            is_refused = state.is_refused
-            words, action = f"the job could not be registered: {said}", "optimizer_warning"
-        case _:
-            return Step(state=state)
+    if type(command) not in _REFUSED:
+        return Step(state=state)
+    what, action = _REFUSED[type(command)]
+    words = f"{what.format(state.name)}: {problem.title}: {problem.detail}"
+    is_fatal = isinstance(command, BeginTrial) or (
+        isinstance(command, ReportEpoch) and problem.type not in _REFUSES_ONE_REPORT
+    )
     facts: dict[str, object] = {"problem": problem.type, "job_id": state.job_id}
     notice = Notice(level=logging.WARNING, action=action, words=words, facts=facts)
-    return Step(state=replace(state, is_refused=is_refused), notices=(notice,))
+    return Step(state=replace(state, is_refused=is_fatal or state.is_refused), notices=(notice,))
 
 
 def _with_outcome(state: TrainingState, outcome: Outcome, reason: str, *, should_retry: bool) -> TrainingState:

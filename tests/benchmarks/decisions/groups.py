@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bso.policies.curve.memory import NAME as CURVE
 from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
-from bso.simulator import Changes, InvalidSimulation, Move, NewVersion, Problem, Workload, make_problem
+from bso.simulator import BatchSizeProblem, Changes, InvalidSimulation, Move, NewVersion, Workload, make_problem
 from bso.simulator.phases import in_phases_of_traces
 from bso.simulator.problem import problems_of
 from bso.simulator.traces import TRAIN_FILE, PowerTrace, TrainTrace, power_files, read_power_trace, read_train_trace
@@ -87,7 +87,7 @@ class _Traces:
 
     train: TrainTrace
     powers: Sequence[PowerTrace]
-    problems: Sequence[Problem]
+    problems: Sequence[BatchSizeProblem]
 
     @classmethod
     def read(cls, folder: Path) -> "_Traces":
@@ -131,7 +131,7 @@ class _Traces:
         place = min(range(len(targets)), key=lambda i: abs(targets[i] - workload.target_metric))
         return [*targets[max(0, place - 1) : place], *targets[place + 1 : place + 2]]
 
-    def _with_target(self, problem: Problem, target: float) -> Problem | None:
+    def _with_target(self, problem: BatchSizeProblem, target: float) -> BatchSizeProblem | None:
         """None where no run reaches it."""
         (power,) = (one for one in self.powers if one.gpu == problem.gpu)
         try:
@@ -139,11 +139,11 @@ class _Traces:
         except InvalidSimulation:
             return None
 
-    def _changed(self, problem: Problem, changes: Changes) -> Problem:
+    def _changed(self, problem: BatchSizeProblem, changes: Changes) -> BatchSizeProblem:
         (found,) = in_phases_of_traces([problem], changes, self.train, self.powers)
         return found
 
 
-def _is_within_reach(problem: Problem) -> bool:
+def _is_within_reach(problem: BatchSizeProblem) -> bool:
     runs = problem.runs[problem.default_batch_size]
     return 2 * sum(epochs is not None and epochs <= problem.workload.max_epochs for epochs in runs) >= len(runs)

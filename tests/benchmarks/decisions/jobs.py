@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from bso.simulator import Problem, Run, parse_drift, parse_noise, simulate
+from bso.simulator import BatchSizeProblem, Run, parse_drift, parse_noise, simulate
 from bso.simulator.truths import Family
 from bso.simulator.world import World
 from tests.benchmarks.decisions.round_robin import ROUND_ROBIN, round_robin
@@ -88,7 +88,7 @@ def job_figures(made: MadeWorld, policy: str, seed: int) -> JobFigures:
     )
 
 
-def _begun(run: Run, problem: Problem) -> list[int]:
+def _begun(run: Run, problem: BatchSizeProblem) -> list[int]:
     """The batch sizes of the trials of the first 29 recurrences that cost anything, in their order."""
     trials = sorted(run.trials, key=lambda trial: trial.trial_number)
     return [one.batch_size for one in trials if one.recurrence < AT and one.batch_size not in problem.infeasible]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bso.simulator import Problem
+from bso.simulator import BatchSizeProblem
 from tests.benchmarks.judging import Judging, poor_share, regrets_of, values_of
 from tests.benchmarks.resampling import Resampled
 
@@ -10,13 +10,13 @@ RECURRENCES = 100
 HORIZONS = (10, 20, 100)
 
 
-def on_traces(judging: Judging, problems: Sequence[Problem], policy: str) -> None:
+def on_traces(judging: Judging, problems: Sequence[BatchSizeProblem], policy: str) -> None:
     """Regrets, their 99th percentile, and how often a choice is poor in the end."""
     results = judging.simulate(problems, policy, recurrences=RECURRENCES)
     resampled = Resampled([problem.workload for problem in problems], len(judging.seeds))
     case = f"{len(problems)} problems, {len(judging.seeds)} seeds; {policy}"
     for horizon in HORIZONS:
-        judging.tell(case, f"regret@{horizon}", "runs", resampled.mean(regrets_of(results, horizon)))
-    judging.tell(case, "regret@100, 99 % of runs", "runs", resampled.percentile(regrets_of(results, 100), 0.99))
+        judging.add(case, f"regret@{horizon}", "runs", resampled.mean(regrets_of(results, horizon)))
+    judging.add(case, "regret@100, 99 % of runs", "runs", resampled.percentile(regrets_of(results, 100), 0.99))
     poor = values_of(results, lambda run: 100 * poor_share(run))
-    judging.tell(case, "2 % worse than best, last fifth", "%", resampled.mean(poor))
+    judging.add(case, "2 % worse than best, last fifth", "%", resampled.mean(poor))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bso.domain.randomness import seed_from, uniform
-from bso.simulator import NO_CHANGES, Changes, Move, NewVersion, Problem
+from bso.simulator import NO_CHANGES, BatchSizeProblem, Changes, Move, NewVersion
 from bso.simulator.truths import OTHER_GPU, TARGET, Family, Start, made_problem
 
 QUIET = ""
@@ -71,7 +71,7 @@ class MadeWorld:
         """All made worlds have truths of their own for each seed, so only seeds are drawn again."""
         return "made"
 
-    def problem(self, seed: int) -> Problem:
+    def problem(self, seed: int) -> BatchSizeProblem:
         """The problem of the job with this seed."""
         return made_problem(self.family, self.start, seed, changes=self.changes(seed))
 
@@ -81,14 +81,14 @@ class MeasuredWorld:
     """Jobs with one measured problem, and what is called so."""
 
     name: str
-    measured: Problem
+    measured: BatchSizeProblem
 
     @property
     def cluster(self) -> str:
         """Problems of one dataset share their runs, so they are drawn together."""
         return self.measured.workload.dataset
 
-    def problem(self, seed: int) -> Problem:
+    def problem(self, seed: int) -> BatchSizeProblem:
         """The same for every seed."""
         return self.measured
 

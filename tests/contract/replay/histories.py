@@ -51,7 +51,7 @@ async def unusual(store: SqlStore) -> None:
 
 
 async def given_up(store: SqlStore, job_id: str) -> TrialBegun:
-    """A trial of which nothing was heard for so long that it was ended."""
+    """A trial that sent nothing for so long that it was ended."""
     engine = Engine(store, Rules(lease_s=0.0, resume_window_s=0.0))
     trial = await begin(engine, job_id)
     for _ in range(2):
@@ -89,7 +89,7 @@ async def verdicts(store: SqlStore) -> list[JobCheck]:
 
 
 async def assert_sound(store: SqlStore) -> None:
-    """Every log tells what the tables hold."""
+    """Every log gives what the tables hold."""
     for verdict in await verdicts(store):
         assert verdict.is_sound, (verdict.job_id, verdict.problem, [one.sentence for one in verdict.differences])
 

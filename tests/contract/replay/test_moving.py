@@ -237,7 +237,7 @@ async def test_tables_are_rebuilt_where_they_differ_and_nowhere_else(store: SqlS
     assert await without_leases(store) == history
 
 
-async def test_rebuilding_a_pruned_job_leaves_what_the_log_cannot_tell(store: SqlStore, database_url: str) -> None:
+async def test_rebuilding_a_pruned_job_leaves_what_is_not_in_the_log(store: SqlStore, database_url: str) -> None:
     await lived(store)
     await pruned(store)
     whole = await rows_of(database_url, *TABLES)

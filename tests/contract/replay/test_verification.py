@@ -230,7 +230,7 @@ async def test_a_stop_that_never_arrived_may_be_overruled_after_its_log_was_prun
 
 
 @in_sqlite
-async def test_a_row_that_a_pruned_log_ought_to_tell_of_is_missed(store: SqlStore, database_url: str) -> None:
+async def test_a_row_that_a_pruned_log_should_hold_is_reported_as_missing(store: SqlStore, database_url: str) -> None:
     await unusual(store)
     await pruned(store)
     await execute(database_url, "DELETE FROM trial WHERE trial_number = 1")  # it was running

@@ -1,4 +1,4 @@
-"""NVML as a file tells it: stands in for nvidia-ml-py's pynvml, in this process and in its children.
+"""NVML as a file describes it: stands in for nvidia-ml-py's pynvml, in this process and in its children.
 
 The JSON file named by BSO_FAKE_NVML is the machine (tests.fakes.gpus writes it); without it there is no driver.
 Constants, error classes, messages, units (mW, mJ) and calling conventions are those of nvidia-ml-py 13, errors those
@@ -285,7 +285,7 @@ def nvmlDeviceGetC2cModeInfoV(handle: _Handle) -> Any:
 
 
 def _nvmlGetFunctionPointer(name: str) -> Any:
-    """Zeus looks for it to tell nvidia-ml-py from its namesake."""
+    """Zeus looks for it to distinguish nvidia-ml-py from its namesake."""
     return globals()[name]
 
 
@@ -321,7 +321,7 @@ def _check_initialised() -> None:
 
 
 def _check(thing: dict[str, Any], function: str) -> None:
-    """Fail as the machine or one device of it is told to: always, or as a list of codes, one for each call, says."""
+    """Fail as the file says of the machine or of one device: always, or by a list of codes, one for each call."""
     code = thing["errors"].get(function, NVML_SUCCESS)
     if isinstance(code, list):
         code = code.pop(0) if code else NVML_SUCCESS

@@ -38,7 +38,7 @@ def test_a_script_without_any_server_finds_a_model_again_and_again(tmp_path: Pat
     results = [script.run() for _ in range(3)]
 
     assert [result.returncode for result in results] == [0, 0, 0], results[0].stderr
-    assert str(tmp_path / "state" / "bso.sqlite") in results[0].stderr  # told where it is
+    assert str(tmp_path / "state" / "bso.sqlite") in results[0].stderr  # noted where it is
     trials = recorded_trials(tmp_path)
     assert all(trial.state is TrialState.ENDED for trial in trials)
     assert [trial.recurrence_id for trial in trials if trial.outcome is Outcome.CONVERGED] == [

@@ -110,7 +110,7 @@ def test_a_file_without_a_header_in_another_encoding_and_time_format_is_read(tmp
         ("2026-01-04,sad,\udce9", "not utf-8 from here on or a little further: give --encoding"),
     ],
 )
-def test_a_bad_row_is_told_with_its_line_and_nothing_is_left_behind(tmp_path: Path, line: str, said: str) -> None:
+def test_a_bad_row_is_reported_with_its_line_and_nothing_is_left_behind(tmp_path: Path, line: str, said: str) -> None:
     source = tmp_path / "m.csv"
     good = "day,mood,words\n2026-01-01,sad,one\n2026-01-02,glad,two\n"
     source.write_bytes((good + line + "\n").encode("utf-8", "surrogateescape"))
@@ -159,7 +159,7 @@ def test_unordered_rows_can_be_sorted(tmp_path: Path) -> None:
         (("--window", "1d", "--stride", "1d"), "--time must name the column of times"),
     ],
 )
-def test_arguments_that_do_not_fit_are_told(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_arguments_that_do_not_fit_are_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     source = write(tmp_path / "m.csv", daily(8))
     command = [sys.executable, str(SENTIMENT / "slice.py"), str(source), str(tmp_path / "slices")]
     done = subprocess.run(

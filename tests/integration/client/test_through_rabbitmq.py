@@ -221,7 +221,7 @@ def test_no_broker_says_so_after_the_time_given(make_bso: MakeOptimizer) -> None
     assert "is it running" in said
 
 
-def test_sigterm_is_told_through_the_queue(amqp_url: str, worker: QueueWorker, tmp_path: Path) -> None:
+def test_sigterm_is_reported_through_the_queue(amqp_url: str, worker: QueueWorker, tmp_path: Path) -> None:
     body = """
     if __name__ == "__main__":
         for trial in bso.trials():

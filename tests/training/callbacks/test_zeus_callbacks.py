@@ -14,16 +14,16 @@ class Listener(ZeusCallback):  # type: ignore[misc]  # zeus is Any where it need
     """A callback as Zeus' users write them."""
 
     def __init__(self) -> None:
-        self.heard: list[object] = []
+        self.received: list[object] = []
 
     def on_epoch_end(self) -> None:
-        self.heard.append("epoch")
+        self.received.append("epoch")
 
     def on_evaluate(self, metric: float) -> None:
-        self.heard.append(metric)
+        self.received.append(metric)
 
     def on_instruction_begin(self, name: str) -> None:
-        self.heard.append(name)
+        self.received.append(name)
 
 
 def optimizer_in(folder: Path) -> BatchSizeOptimizer:
@@ -59,7 +59,7 @@ def test_a_callback_of_zeus_works_in_a_set_of_ours(tmp_path: Path) -> None:
             own = OptimizerCallback(trial)
             run_hooks(CallbackSet([own, listener]), own)
             assert trial.outcome is Outcome.CONVERGED
-    assert listener.heard == ["forward", "epoch", 0.5, "forward", "epoch", 0.95]
+    assert listener.received == ["forward", "epoch", 0.5, "forward", "epoch", 0.95]
 
 
 def test_a_callback_of_ours_works_in_a_set_of_zeus(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_callback_of_ours_works_in_a_set_of_zeus(tmp_path: Path) -> None:
             both: list[Any] = [own, listener]
             run_hooks(ZeusCallbackSet(both), own)
             assert (trial.outcome, trial.epoch) == (Outcome.CONVERGED, 2.0)
-    assert listener.heard == ["forward", "epoch", 0.5, "forward", "epoch", 0.95]
+    assert listener.received == ["forward", "epoch", 0.5, "forward", "epoch", 0.95]
 
 
 def test_our_hooks_are_those_of_zeus() -> None:

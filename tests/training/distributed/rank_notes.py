@@ -60,7 +60,7 @@ def make_bso(spec: JobSpec | None = None, **more: Any) -> BatchSizeOptimizer:
 
 
 class ScriptedMonitor:
-    """Measures as many joules in each window as it is told."""
+    """Measures the joules of each window that it was given."""
 
     def __init__(self, energy_j: float) -> None:
         self.energy_j = energy_j
@@ -69,5 +69,5 @@ class ScriptedMonitor:
         """Nothing."""
 
     def end_window(self, key: str, /) -> Any:
-        """The joules it was told."""
+        """The joules it was given."""
         return type("Measured", (), {"time": 1.0, "total_energy": self.energy_j})

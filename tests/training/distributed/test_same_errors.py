@@ -10,7 +10,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Launched:
     return done
 
 
-def test_processes_that_have_not_found_each_other_are_told_what_comes_first(done: Launched) -> None:
+def test_processes_that_have_not_found_each_other_get_an_error_that_names_what_comes_first(done: Launched) -> None:
     for rank, [[kind, words]] in enumerate(done.of_all("uninitialised")):
         assert kind == "DistributedNotReady"
         assert words.startswith(f"this is rank {rank} of 2, but no process group is initialised")

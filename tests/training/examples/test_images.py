@@ -132,7 +132,7 @@ def test_a_folder_of_image_files_is_read_by_worker_processes(tmp_path: Path) -> 
         (("--smoke", "--arch", "torchvision:nix"), "--arch torchvision:nix: "),
     ],
 )
-def test_what_is_missing_is_told_in_a_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_what_is_missing_is_printed_in_a_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     printed = run(tmp_path, sys.executable, TRAIN, *arguments, code=1)
 
     assert said in printed

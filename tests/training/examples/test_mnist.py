@@ -39,8 +39,8 @@ def test_two_ranks_train_with_half_of_the_batch_each_in_one_trial(tmp_path: Path
     command = ("--standalone", "--nproc-per-node", "2", script, "--dataset", "digits", "--seed", "1")
     printed = run(tmp_path, str(TORCHRUN), *command)
 
-    (told,) = re.findall(r"^trial 1: batch size 128, 64 on each of 2 ranks, .*", printed, re.MULTILINE)
-    assert "reached the target" in told
+    (noted,) = re.findall(r"^trial 1: batch size 128, 64 on each of 2 ranks, .*", printed, re.MULTILINE)
+    assert "reached the target" in noted
 
 
 def test_the_loaders_train_on_one_process_and_on_two(tmp_path: Path) -> None:

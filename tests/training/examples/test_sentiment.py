@@ -89,7 +89,9 @@ def test_the_trainer_fine_tunes_the_slice_of_its_recurrence_and_leaves_a_model(t
         ((), "give --slice N or --all, or run under `bso recur`"),
     ],
 )
-def test_what_is_missing_is_told_in_a_line(tmp_path: Path, slices: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_what_is_missing_is_printed_in_a_line(
+    tmp_path: Path, slices: Path, arguments: tuple[str, ...], said: str
+) -> None:
     code = 1 if arguments else 2
     assert said in run(tmp_path, *python("train.py", "--slices", slices, *arguments), code=code)
 

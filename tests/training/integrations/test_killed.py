@@ -1,4 +1,4 @@
-"""Trainers whose process is killed, or told to end: the next process goes on with the trial and its checkpoint."""
+"""Trainers whose process is killed, or gets SIGTERM: the next process goes on with the trial and its checkpoint."""
 
 import json
 import os
@@ -27,7 +27,7 @@ bso = BatchSizeOptimizer(spec)
 
 def end_at(step, at):
     if step == at and word != "goes":
-        os.kill(os.getpid(), {"killed": signal.SIGKILL, "told": signal.SIGTERM}[word])
+        os.kill(os.getpid(), {"killed": signal.SIGKILL, "noted": signal.SIGTERM}[word])
 """
 
 TRANSFORMERS = """
@@ -101,8 +101,8 @@ def test_a_killed_trainer_of_transformers_goes_on_at_its_checkpoint(tmp_path: Pa
     assert [(trial.outcome, trial.reports) for trial in recorded_trials(tmp_path)] == [(Outcome.CONVERGED, 3)]
 
 
-def test_a_trainer_of_lightning_that_is_told_to_end_suspends_its_trial_and_goes_on(tmp_path: Path) -> None:
-    assert run(tmp_path, LIGHTNING, "told").returncode != 0
+def test_a_trainer_of_lightning_that_gets_sigterm_suspends_its_trial_and_goes_on(tmp_path: Path) -> None:
+    assert run(tmp_path, LIGHTNING, "noted").returncode != 0
     assert [trial.state for trial in recorded_trials(tmp_path)] == [TrialState.SUSPENDED]
 
     assert resumed(tmp_path, LIGHTNING) == {"began_at": 8, "epoch": 3.0}

@@ -273,7 +273,7 @@ def test_a_data_module_without_its_trial_says_what_comes_first() -> None:
         _ = Data().batch_size
 
 
-def test_a_data_module_that_sets_a_batch_size_of_its_own_is_told_so() -> None:
+def test_a_data_module_that_sets_a_batch_size_of_its_own_is_refused() -> None:
     class Stubborn(TrialDataModule, lightning.pytorch.LightningDataModule):  # type: ignore[misc]  # as above
         def __init__(self) -> None:
             super().__init__()

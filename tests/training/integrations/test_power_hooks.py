@@ -1,4 +1,4 @@
-"""The power limit optimizer hears of training steps, and of nothing that lies between them."""
+"""The power limit optimizer receives training steps, and nothing that lies between them."""
 
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from tests.unit.client.doubles import ReachableOptimizer, job_spec
 from tests.unit.client.fixtures import MakeOptimizer
 
 
-class Heard:
-    """Notes what a power limit optimizer is told: e and E around rows of steps, s and S around each step."""
+class Recorded:
+    """Records the calls of a power limit optimizer: e and E around rows of steps, s and S around each step."""
 
     def __init__(self, *, fails_at_step: int | None = None) -> None:
         self.calls = ""
@@ -42,20 +42,20 @@ class Heard:
 
 
 class Validations(lightning.pytorch.Callback):  # type: ignore[misc]  # lightning has no types here
-    """Notes validations among what was heard; to stand before the trial's callback."""
+    """Records validations among these calls; to stand before the trial's callback."""
 
-    def __init__(self, heard: Heard) -> None:
-        self.heard = heard
+    def __init__(self, received: Recorded) -> None:
+        self.received = received
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        self.heard.calls += "v"
+        self.received.calls += "v"
 
 
-def test_a_trainer_tells_of_its_steps_and_of_pauses_between_them(bso: BatchSizeOptimizer, tmp_path: Path) -> None:
-    heard = Heard()
+def test_a_trainer_reports_its_steps_and_the_pauses_between_them(bso: BatchSizeOptimizer, tmp_path: Path) -> None:
+    received = Recorded()
 
     def evaluate(predictions: Any) -> dict[str, float]:
-        heard.calls += "v"
+        received.calls += "v"
         return {"accuracy": 0.1}
 
     trial = next(trials := bso.trials())
@@ -63,33 +63,33 @@ def test_a_trainer_tells_of_its_steps_and_of_pauses_between_them(bso: BatchSizeO
         arguments(tmp_path, num_train_epochs=2, eval_strategy="steps", eval_steps=3, eval_on_start=True), trial
     )
     with trial:
-        callback = BsoCallback(trial, metric="accuracy", power_limit=heard)
+        callback = BsoCallback(trial, metric="accuracy", power_limit=received)
         trainer_for(args, callback, compute_metrics=evaluate).train()
     trials.close()
 
-    assert heard.calls == "vesSsSsSE vesSE esSsSE vesSsSE v"  # an epoch has four steps
+    assert received.calls == "vesSsSsSE vesSE esSsSE vesSsSE v"  # an epoch has four steps
 
 
 def test_accumulated_batches_are_one_step(bso: BatchSizeOptimizer, tmp_path: Path) -> None:
-    heard = Heard()
+    received = Recorded()
     trial = next(trials := bso.trials())
     args = apply_trial(arguments(tmp_path, num_train_epochs=1), trial, max_micro_batch_size=4)
     with trial:
-        trainer_for(args, BsoCallback(trial, metric="accuracy", power_limit=heard)).train()
+        trainer_for(args, BsoCallback(trial, metric="accuracy", power_limit=received)).train()
     trials.close()
 
-    assert heard.calls == "esSsSsSsSE "
+    assert received.calls == "esSsSsSsSE "
 
 
 @pytest.mark.parametrize("max_micro_batch_size", [16, 4])
-def test_lightning_tells_of_its_updates_and_of_pauses_between_them(
+def test_lightning_reports_its_updates_and_the_pauses_between_them(
     bso: BatchSizeOptimizer, tmp_path: Path, max_micro_batch_size: int
 ) -> None:
-    heard = Heard()
+    received = Recorded()
     trial = next(trials := bso.trials())
     data = data_class(lightning.pytorch)().use(trial, max_micro_batch_size=max_micro_batch_size)
     with trial:
-        callbacks = [Validations(heard), LightningCallback(trial, monitor="val_acc", power_limit=heard)]
+        callbacks = [Validations(received), LightningCallback(trial, monitor="val_acc", power_limit=received)]
         options = trainer_options(
             tmp_path, max_epochs=2, val_check_interval=0.5, accumulate_grad_batches=data.accumulate_grad_batches
         )
@@ -97,23 +97,23 @@ def test_lightning_tells_of_its_updates_and_of_pauses_between_them(
         trainer.fit(module_class(lightning.pytorch)(), data)
     trials.close()
 
-    assert heard.calls == "v" + "esSsSE v" * 4
+    assert received.calls == "v" + "esSsSE v" * 4
 
 
 def test_a_power_limit_that_fails_ends_no_training(
     bso: BatchSizeOptimizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard = Heard(fails_at_step=3)
+    received = Recorded(fails_at_step=3)
     trial = next(trials := bso.trials())
     with trial:
         trainer = trainer_for(
-            apply_trial(arguments(tmp_path), trial), BsoCallback(trial, metric="accuracy", power_limit=heard)
+            apply_trial(arguments(tmp_path), trial), BsoCallback(trial, metric="accuracy", power_limit=received)
         )
         trainer.train()
     trials.close()
 
     assert trainer.state.epoch == 5.0
-    assert heard.calls == "esSsSs"
+    assert received.calls == "esSsSs"
     assert "the power limit is left as it is" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""A Trainer with a power limit and no job: the optimizer hears of steps in rows, without evaluations in between."""
+"""A Trainer with a power limit and no job: the optimizer receives steps in rows, without evaluations in between."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from bso_client.integrations.transformers import PowerLimitCallback
 from tests.training.integrations.tiny_task import NUMBER_OF_SAMPLES, Classifier, FirstTokens
 
 
-class Heard:
-    """A power limit optimizer that writes down what it is told; it breaks at the step ``breaks_at``."""
+class Recorded:
+    """A power limit optimizer that records its calls; it breaks at the step ``breaks_at``."""
 
     def __init__(self, breaks_at: int | None = None) -> None:
         self.hooks: list[str] = []
@@ -33,7 +33,7 @@ class Heard:
     def on_step_end(self) -> None: ...
 
 
-def train(folder: Path, heard: Heard) -> int:
+def train(folder: Path, received: Recorded) -> int:
     arguments = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=NUMBER_OF_SAMPLES // 8,
@@ -46,26 +46,26 @@ def train(folder: Path, heard: Heard) -> int:
         use_cpu=True,
     )
     data = FirstTokens()
-    callbacks = [PowerLimitCallback(heard)]
+    callbacks = [PowerLimitCallback(received)]
     trainer = Trainer(Classifier(), arguments, train_dataset=data, eval_dataset=data, callbacks=callbacks)
     return int(trainer.train().global_step)
 
 
 def test_steps_come_in_rows_that_evaluations_and_epochs_end(tmp_path: Path) -> None:
-    heard = Heard()
-    assert train(tmp_path, heard) == 8
-    rows = " ".join(heard.hooks).split("end")
+    received = Recorded()
+    assert train(tmp_path, received) == 8
+    rows = " ".join(received.hooks).split("end")
     assert [row.count("step") for row in rows] == [3, 1, 2, 2, 0]
     assert all(row.split()[0] == "row" for row in rows[:-1])
 
 
-def test_it_is_told_how_many_samples_an_update_has(tmp_path: Path) -> None:
-    heard = Heard()
-    train(tmp_path, heard)
-    assert heard.samples == [NUMBER_OF_SAMPLES // 4]
+def test_it_gets_the_number_of_samples_of_an_update(tmp_path: Path) -> None:
+    received = Recorded()
+    train(tmp_path, received)
+    assert received.samples == [NUMBER_OF_SAMPLES // 4]
 
 
 def test_a_power_limit_that_breaks_ends_no_training(tmp_path: Path) -> None:
-    heard = Heard(breaks_at=2)
-    assert train(tmp_path, heard) == 8
-    assert heard.hooks.count("step") == 2
+    received = Recorded(breaks_at=2)
+    assert train(tmp_path, received) == 8
+    assert received.hooks.count("step") == 2

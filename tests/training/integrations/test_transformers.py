@@ -319,7 +319,7 @@ def test_progress_without_a_length_is_doubted(
     assert "the training data have no length" in caplog.text
 
 
-def test_a_training_outside_of_its_block_is_told_so_and_goes_on(
+def test_a_training_outside_of_its_block_is_warned_and_goes_on(
     bso: BatchSizeOptimizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trial = next(trials := bso.trials())

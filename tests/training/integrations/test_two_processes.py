@@ -29,14 +29,14 @@ folder = Path(sys.argv[1])
 spec = JobSpec(job_id="job", policy="pruning_thompson",
     batch_sizes=[8, 16, 32], default_batch_size=16, target_metric=0.9, max_epochs=5)
 options = {"learning_rate": LearningRate(0.1, reference_batch_size=8)}
-told = []
+noted = []
 
-def tell(trial, **more):
-    told.append({"batch_size": trial.batch_size, "outcome": trial.outcome.value, "number": trial.trial_number} | more)
+def note(trial, **more):
+    noted.append({"batch_size": trial.batch_size, "outcome": trial.outcome.value, "number": trial.trial_number} | more)
 
 def write():
     rank = torch.distributed.get_rank()
-    (folder / f"rank-{rank}.json").write_text(json.dumps(told))
+    (folder / f"rank-{rank}.json").write_text(json.dumps(noted))
 """
 
 TRANSFORMERS = """
@@ -53,7 +53,7 @@ for trial in resumable_trials(bso, base):
         trainer = trainer_for(args, BsoCallback(trial, metric="accuracy"), model=model,
                               compute_metrics=Accuracies(0.1, 0.95))
         trainer.train()
-    tell(trial, seen=model.batches_seen, step=trainer.state.global_step, rate=args.learning_rate,
+    note(trial, seen=model.batches_seen, step=trainer.state.global_step, rate=args.learning_rate,
          folder=Path(args.output_dir).name)
 write()
 """
@@ -76,13 +76,13 @@ for trial in bso.trials():
         trainer = make_trainer(callbacks=[BsoCallback(trial, monitor="val_acc")],
                                accumulate_grad_batches=data.accumulate_grad_batches)
         trainer.fit(model, data)
-    tell(trial, seen=model.batches_seen, step=trainer.global_step, rate=rate)
+    note(trial, seen=model.batches_seen, step=trainer.global_step, rate=rate)
 write()
 """
 
 
 def run(folder: Path, body: str, *launcher: str) -> list[list[dict[str, Any]]]:
-    """Run a script as its launcher does; what each rank told about its trials."""
+    """Run a script as its launcher does; what each rank wrote about its trials."""
     script = folder / "train.py"
     script.write_text(PREAMBLE + textwrap.dedent(body))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BSO_")}

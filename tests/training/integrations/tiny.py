@@ -1,4 +1,4 @@
-"""Trainers of Hugging Face for the small task, which evaluate as they are told: each training takes a second."""
+"""Trainers of Hugging Face for the small task, with evaluations that a test chooses: each training takes a second."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def tiny_bert() -> Any:
 
 
 class Accuracies:
-    """compute_metrics that tells the accuracies it is given, one per evaluation; the last one for ever."""
+    """compute_metrics that returns the accuracies it is given, one per evaluation; the last one for ever."""
 
     def __init__(self, *accuracies: float) -> None:
         self._told = for_ever(accuracies)

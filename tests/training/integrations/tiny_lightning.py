@@ -24,7 +24,7 @@ def module_class(pl: Any) -> Any:
         ) -> None:
             super().__init__()
             self.net = torch.nn.Sequential(torch.nn.Embedding(20, 4), torch.nn.Flatten(), torch.nn.Linear(24, 2))
-            self.told = for_ever(accuracies or (0.1,))
+            self.noted = for_ever(accuracies or (0.1,))
             self.largest_batch = largest_batch
             self.learning_rate = learning_rate
             self.name = name
@@ -44,7 +44,7 @@ def module_class(pl: Any) -> Any:
 
         def on_validation_epoch_end(self) -> None:
             if not self.trainer.sanity_checking:
-                self.log(self.name, next(self.told))
+                self.log(self.name, next(self.noted))
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=self.learning_rate)

@@ -36,7 +36,7 @@ bso = BatchSizeOptimizer(spec, rank_timeout=120.0)
 def values(loader):
     return [batch.tolist() for (batch,) in loader]
 
-def tell(**what):
+def note(**what):
     Path(os.environ["SAID"], f"rank-{rank}.json").write_text(json.dumps(what))
 
 """
@@ -48,7 +48,7 @@ def flat(batches: list[list[float]]) -> list[float]:
 
 
 def run(folder: Path, body: str) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
-    """Run a script in two processes; returns how it ended, and what each rank has told."""
+    """Run a script in two processes; returns how it ended, and what each rank has written."""
     script = folder / "script.py"
     script.write_text(PREAMBLE + textwrap.dedent(body))
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BSO_")}
@@ -56,8 +56,8 @@ def run(folder: Path, body: str) -> tuple[subprocess.CompletedProcess[str], list
     environ |= {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
-    told = [folder / f"rank-{rank}.json" for rank in range(2)]
-    return done, [json.loads(path.read_text()) if path.exists() else None for path in told]
+    noted = [folder / f"rank-{rank}.json" for rank in range(2)]
+    return done, [json.loads(path.read_text()) if path.exists() else None for path in noted]
 
 
 def test_each_rank_loads_its_part_with_its_share_of_the_batch_size(tmp_path: Path) -> None:
@@ -73,18 +73,18 @@ def test_each_rank_loads_its_part_with_its_share_of_the_batch_size(tmp_path: Pat
                     epochs.append(values(train_loader))
                     evaluated.append(values(eval_loader))
                     train_loader.report_metric([[0.1, 0.3], [0.8, 1.0]][epoch][rank])
-        tell(epochs=epochs, evaluated=evaluated, metric=trial.metric, batch=[trial.batch_size, trial.local_batch_size])
+        note(epochs=epochs, evaluated=evaluated, metric=trial.metric, batch=[trial.batch_size, trial.local_batch_size])
         """,
     )
 
     assert done.returncode == 0, done.stderr
     assert first["batch"] == second["batch"] == [16, 8]
     for epoch in range(2):
-        parts = [flat(told["epochs"][epoch]) for told in (first, second)]
+        parts = [flat(noted["epochs"][epoch]) for noted in (first, second)]
         assert [len(batch) for batch in first["epochs"][epoch]] == [8] * 6
         assert not set(parts[0]) & set(parts[1])
     assert first["epochs"][0] != first["epochs"][1], "each epoch has another order"
-    evaluated = [flat(told["evaluated"][0]) for told in (first, second)]
+    evaluated = [flat(noted["evaluated"][0]) for noted in (first, second)]
     assert sorted(evaluated[0] + evaluated[1]) == [float(number) for number in range(100)]
     assert first["metric"] == second["metric"] == pytest.approx(0.9), "the mean of all ranks"
     (trial,) = recorded_trials(tmp_path)
@@ -120,7 +120,7 @@ def test_a_model_trains_data_parallel_through_a_failure_and_an_out_of_memory_on_
                                  EvaluationLoader(data, train_loader)]
                     train_loader.report_metric(sum(right) / 80)
         weights = [model.module.weight.tolist()]
-        tell(sizes=sizes, weights=weights, converged=trial.converged, steps=train_loader.accumulation.steps)
+        note(sizes=sizes, weights=weights, converged=trial.converged, steps=train_loader.accumulation.steps)
         """,
     )
 
@@ -132,7 +132,7 @@ def test_a_model_trains_data_parallel_through_a_failure_and_an_out_of_memory_on_
 
 
 def test_a_failure_of_the_one_loop_script_ends_every_rank_with_the_code_for_another_launch(tmp_path: Path) -> None:
-    _done, told = run(
+    _done, noted = run(
         tmp_path,
         """
         train_loader = TrainingLoader(numbers, bso)
@@ -140,17 +140,17 @@ def test_a_failure_of_the_one_loop_script_ends_every_rank_with_the_code_for_anot
             for epoch in train_loader.epochs():
                 train_loader.report_metric(0.1)
         except SystemExit as ended:
-            tell(code=ended.code, epoch=epoch)
+            note(code=ended.code, epoch=epoch)
             raise
         """,
     )
 
-    assert told == [{"code": RELAUNCH, "epoch": 1}] * 2
+    assert noted == [{"code": RELAUNCH, "epoch": 1}] * 2
     assert [trial.outcome for trial in recorded_trials(tmp_path)] == [Outcome.NOT_CONVERGED]
 
 
 def test_what_is_wrong_on_one_rank_is_raised_on_both_and_nobody_waits(tmp_path: Path) -> None:
-    done, told = run(
+    done, noted = run(
         tmp_path,
         """
         errors = []
@@ -161,32 +161,32 @@ def test_what_is_wrong_on_one_rank_is_raised_on_both_and_nobody_waits(tmp_path: 
             except InvalidReport as error:
                 errors.append(str(error))
             train_loader.report_metric(0.95)
-        tell(errors=errors, outcome=train_loader.trial.outcome.value)
+        note(errors=errors, outcome=train_loader.trial.outcome.value)
         """,
     )
 
     assert done.returncode == 0, done.stderr
-    assert [each["outcome"] for each in told] == ["converged", "converged"]
-    assert all("a metric is one number, got the text" in each["errors"][0] for each in told)
+    assert [each["outcome"] for each in noted] == ["converged", "converged"]
+    assert all("a metric is one number, got the text" in each["errors"][0] for each in noted)
 
 
 def test_a_sampler_that_does_not_divide_is_refused(tmp_path: Path) -> None:
-    done, told = run(
+    done, noted = run(
         tmp_path,
         """
         try:
             TrainingLoader(numbers, bso, sampler=RandomSampler(numbers))
         except InvalidSetting as error:
-            tell(error=str(error))
+            note(error=str(error))
         """,
     )
 
     assert done.returncode == 0, done.stderr
-    assert all("each of the 2 ranks would load the same samples" in each["error"] for each in told)
+    assert all("each of the 2 ranks would load the same samples" in each["error"] for each in noted)
 
 
 def test_a_stream_that_divides_itself_gives_every_rank_as_many_batches(tmp_path: Path) -> None:
-    done, told = run(
+    done, noted = run(
         tmp_path,
         """
         class Stream(IterableDataset):
@@ -197,9 +197,9 @@ def test_a_stream_that_divides_itself_gives_every_rank_as_many_batches(tmp_path:
         for epoch in train_loader.epochs():
             batches = values(train_loader)
             train_loader.report_metric(0.95)
-        tell(lengths=[len(batch) for batch in batches], first=batches[0][0])
+        note(lengths=[len(batch) for batch in batches], first=batches[0][0])
         """,
     )
 
     assert done.returncode == 0, done.stderr
-    assert told == [{"lengths": [8, 8, 8, 8, 8, 8, 3], "first": 0.0}, {"lengths": [8, 8, 8, 8, 8, 8, 2], "first": 1.0}]
+    assert noted == [{"lengths": [8, 8, 8, 8, 8, 8, 3], "first": 0.0}, {"lengths": [8, 8, 8, 8, 8, 8, 2], "first": 1.0}]

@@ -225,9 +225,7 @@ def test_the_evaluation_counts_up_to_the_last_report(
     assert (loader.trial.cost, monitor.windows) == (20.0, [])
 
 
-def test_an_evaluation_is_loaded_like_the_training_unless_told_otherwise(
-    bso: BatchSizeOptimizer, numbers: TensorDataset
-) -> None:
+def test_an_evaluation_is_loaded_like_the_training_by_default(bso: BatchSizeOptimizer, numbers: TensorDataset) -> None:
     training = TrainingLoader(numbers, bso, max_micro_batch_size=4)
 
     assert EvaluationLoader(numbers, training).batch_size == 4
@@ -260,23 +258,23 @@ class PowerLimit:
     """Writes down its hooks."""
 
     def __init__(self) -> None:
-        self.told = ""
+        self.noted = ""
 
     def on_epoch_begin(self) -> None:
-        self.told += "{"
+        self.noted += "{"
 
     def on_epoch_end(self) -> None:
-        self.told += "}"
+        self.noted += "}"
 
     def on_step_begin(self) -> None:
-        self.told += "("
+        self.noted += "("
 
     def on_step_end(self) -> None:
-        self.told += ")"
+        self.noted += ")"
 
 
 @pytest.mark.parametrize("micro_batch", [None, 4])
-def test_the_power_limit_hears_of_each_update_and_of_no_evaluation(
+def test_the_power_limit_sees_each_update_and_no_evaluation(
     bso: BatchSizeOptimizer, numbers: TensorDataset, micro_batch: int | None
 ) -> None:
     power_limit = PowerLimit()
@@ -286,7 +284,7 @@ def test_the_power_limit_hears_of_each_update_and_of_no_evaluation(
         values(EvaluationLoader(numbers, loader))
         loader.report_metric(0.95 if epoch else 0.1)
 
-    assert power_limit.told == "{()()()()()()}" * 2
+    assert power_limit.noted == "{()()()()()()}" * 2
 
 
 def test_an_epoch_that_is_left_early_ends_for_the_power_limit_too(
@@ -300,7 +298,7 @@ def test_an_epoch_that_is_left_early_ends_for_the_power_limit_too(
                 break
         loader.report_metric(0.95)
 
-    assert power_limit.told == "{()(}"
+    assert power_limit.noted == "{()(}"
 
 
 class Stream(IterableDataset):  # type: ignore[misc]  # as above

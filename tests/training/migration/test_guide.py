@@ -119,8 +119,8 @@ def test_every_name_of_zeus_in_its_tables_is_one() -> None:
     from zeus.callback import Callback
     from zeus.optimizer.batch_size import JobSpec
 
-    told = re.findall(r"^\| (`.*?) \|", PAGE.partition("field of JobSpec")[2].partition("\n\n")[0], re.MULTILINE)
-    named = {name for row in told for name in re.findall(r"`(\w+\*?)`", row)}
+    noted = re.findall(r"^\| (`.*?) \|", PAGE.partition("field of JobSpec")[2].partition("\n\n")[0], re.MULTILINE)
+    named = {name for row in noted for name in re.findall(r"`(\w+\*?)`", row)}
     fields = set(JobSpec.__fields__)
     assert {name for name in fields if not name.startswith("mab_")} <= named
     assert "mab_*" in named
@@ -135,6 +135,6 @@ def test_every_name_of_bso_exists() -> None:
     import bso_client
 
     named = set(re.findall(r"`(\w+)(?:\([^`]*\))?`", " ".join(re.findall(r"^\|[^|]*\|(.*)\|$", PAGE, re.MULTILINE))))
-    classes = {name for name in named if re.fullmatch(r"[A-Z][a-z]+[A-Z]\w+|Choice|Cost|Refused|Unreachable", name)}
+    classes = {name for name in named if re.fullmatch(r"[A-Z][a-z]+[A-Z]\w+|Cost|Refused|Unreachable", name)}
     assert {"TrainFailed", "WrongOrder", "MaxSlowdown", "Unreachable"} <= classes
     assert {name for name in classes if not hasattr(bso_client, name)} == set()

@@ -30,7 +30,7 @@ def train_step(model, images, labels):
 def count_right(model, images, labels):
     return int((model(images).argmax(1) == labels).sum())
 """
-TOLD = "print('trained', trial.outcome.value, trial.metric > 0.8)"
+NOTED = "print('trained', trial.outcome.value, trial.metric > 0.8)"
 
 
 def script() -> str:
@@ -41,10 +41,10 @@ def script() -> str:
 
 
 def test_the_data_loaders_train_in_one_process(tmp_path: Path) -> None:
-    assert "trained converged True" in run(tmp_path, JOINED, READER, script(), TOLD)
+    assert "trained converged True" in run(tmp_path, JOINED, READER, script(), NOTED)
 
 
 def test_two_ranks_report_the_accuracy_and_not_their_share_of_it(tmp_path: Path) -> None:
-    printed = run(tmp_path, JOINED, READER, script(), TOLD, launcher=torchrun())
+    printed = run(tmp_path, JOINED, READER, script(), NOTED, launcher=torchrun())
 
     assert printed.count("converged True") == 2  # both ranks write to one place

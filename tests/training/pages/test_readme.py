@@ -19,11 +19,11 @@ def block(words: str) -> str:
 
 
 SPECIFIED = block("PowerLimitOptimizer").partition("power = ")[0]
-TOLD = "print('trained', trial.batch_size, trial.outcome.value)"
+NOTED = "print('trained', trial.batch_size, trial.outcome.value)"
 
 
 def test_a_training_in_one_process(tmp_path: Path) -> None:
-    assert "converged" in run(tmp_path, block("PowerLimitOptimizer"), TOLD)
+    assert "converged" in run(tmp_path, block("PowerLimitOptimizer"), NOTED)
 
 
 def test_a_part_of_a_script_is_measured(tmp_path: Path) -> None:
@@ -31,9 +31,9 @@ def test_a_part_of_a_script_is_measured(tmp_path: Path) -> None:
     gpus = FakeGpus(tmp_path / "gpus.json")
     gpus.run(gpus.add(), power_w=300)
     printed = run(tmp_path, body, block("begin_window"), machine=gpus.environment)
-    told = re.fullmatch(r"([\d.]+) s, (\d+) J \{0: [\d.]+\}\n", printed)
-    assert told is not None, printed
-    time_s, energy_j = map(float, told.groups())
+    noted = re.fullmatch(r"([\d.]+) s, (\d+) J \{0: [\d.]+\}\n", printed)
+    assert noted is not None, printed
+    time_s, energy_j = map(float, noted.groups())
     assert energy_j == pytest.approx(300 * time_s, abs=50)
 
 
@@ -49,7 +49,7 @@ def test_a_training_under_torchrun(tmp_path: Path) -> None:
 """
     after = after.replace("            ...\n", epoch)
     printed = run(
-        tmp_path, joining.replace("()", "('gloo')"), SPECIFIED, before, model, after, TOLD, launcher=torchrun()
+        tmp_path, joining.replace("()", "('gloo')"), SPECIFIED, before, model, after, NOTED, launcher=torchrun()
     )
     assert len(set(printed.splitlines())) == 1
     assert printed.count("converged") == 2
@@ -70,13 +70,13 @@ class Reader(torch.nn.Module):
 make_model = Reader
 train_set = [{"images": image, "labels": int(digit)} for image, digit in zip(images[:1400], digits[:1400])]
 test_set = [{"images": image, "labels": int(digit)} for image, digit in zip(images[1400:], digits[1400:])]
-compute_metrics = lambda told: {"accuracy": float((told.predictions.argmax(1) == told.label_ids).mean())}
+compute_metrics = lambda noted: {"accuracy": float((noted.predictions.argmax(1) == noted.label_ids).mean())}
 """
 
 
 def test_a_training_in_a_hugging_face_trainer(tmp_path: Path) -> None:
     specified = SPECIFIED.replace("LearningRate(0.1", "LearningRate(0.005")
-    assert "converged" in run(tmp_path, HUGGING_FACE, specified, block("apply_trial"), TOLD)
+    assert "converged" in run(tmp_path, HUGGING_FACE, specified, block("apply_trial"), NOTED)
 
 
 LIGHTNING = """
@@ -109,4 +109,4 @@ def test_a_training_in_lightning(tmp_path: Path) -> None:
     body = block("LightningDataModule")
     first = "class Digits(TrialDataModule, pl.LightningDataModule):\n"
     body = body.replace(first, first + GIVEN)
-    assert "converged" in run(tmp_path, LIGHTNING, SPECIFIED, body, TOLD)
+    assert "converged" in run(tmp_path, LIGHTNING, SPECIFIED, body, NOTED)

@@ -33,7 +33,7 @@ gpus.path = Path(os.environ["BSO_FAKE_NVML"])
 training = SimulatedTraining(gpus, rank)
 options = {"monitor": training, "warmup_steps": 1, "profile_steps": 2, "step_w": 100, "lock_folder": folder}
 torch.distributed.init_process_group("gloo")
-told = {}
+noted = {}
 
 def train(power_limit, steps):
     for _ in power_limit.steps(range(steps)):
@@ -41,8 +41,8 @@ def train(power_limit, steps):
 
 BODY
 
-told |= {"limits_w": training.limits_w, "best_w": power_limit.power_limit_w}
-(folder / f"rank-{rank}.json").write_text(json.dumps(told))
+noted |= {"limits_w": training.limits_w, "best_w": power_limit.power_limit_w}
+(folder / f"rank-{rank}.json").write_text(json.dumps(noted))
 torch.distributed.barrier()
 power_limit.close()
 torch.distributed.destroy_process_group()
@@ -62,7 +62,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeGpus:
 
 
 def run(folder: Path, body: str) -> tuple[list[dict[str, Any]], str]:
-    """Run the script with two ranks; what each of them told, and what they said."""
+    """Run the script with two ranks; what each of them wrote to its file, and what they logged."""
     path = folder / "training_script.py"
     path.write_text(SCRIPT.replace("BODY", textwrap.dedent(body)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(path)]
@@ -88,7 +88,7 @@ def test_ranks_take_the_same_limits_at_the_same_steps_and_keep_the_same_best_one
     assert first[0] == first[1]
     assert first[0]["best_w"] == CHEAPEST_W
     assert set(first[0]["limits_w"]) == set(LIMITS_W)
-    assert all(told == {"limits_w": [CHEAPEST_W] * 25, "best_w": CHEAPEST_W} for told in second)
+    assert all(noted == {"limits_w": [CHEAPEST_W] * 25, "best_w": CHEAPEST_W} for noted in second)
     assert [gpus.device(index)["limit_w"] for index in range(2)] == [700.0, 700.0]
 
     (stored,) = json.loads((tmp_path / "profiles.json").read_text())["profiles"].values()
@@ -100,9 +100,9 @@ def test_ranks_take_the_same_limits_at_the_same_steps_and_keep_the_same_best_one
 
 def test_a_slower_gpu_sets_the_pace_of_all(gpus: FakeGpus, tmp_path: Path) -> None:
     gpus.change(1, max_limit_w=600.0, default_limit_w=600.0, limit_w=600.0, min_limit_w=300.0)
-    told, _ = run(tmp_path, "power_limit = PowerLimitOptimizer(**options); train(power_limit, 20)")
-    assert told[0] == told[1]
-    assert set(told[0]["limits_w"]) == {600.0, 500.0, 400.0, 300.0}
+    noted, _ = run(tmp_path, "power_limit = PowerLimitOptimizer(**options); train(power_limit, 20)")
+    assert noted[0] == noted[1]
+    assert set(noted[0]["limits_w"]) == {600.0, 500.0, 400.0, 300.0}
 
 
 def test_epochs_that_differ_by_a_step_keep_ranks_together(gpus: FakeGpus, tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_epochs_that_differ_by_a_step_keep_ranks_together(gpus: FakeGpus, tmp_pa
         train(power_limit, 7 + rank)
     train(power_limit, 30)
     """
-    told, said = run(tmp_path, body)
-    assert [each["best_w"] for each in told] == [CHEAPEST_W, CHEAPEST_W]
+    noted, said = run(tmp_path, body)
+    assert [each["best_w"] for each in noted] == [CHEAPEST_W, CHEAPEST_W]
     assert "could not agree" not in said
 
 
@@ -125,20 +125,20 @@ def test_a_rank_whose_profile_is_complete_waits_for_one_at_the_end_of_its_epoch(
     power_limit = PowerLimitOptimizer(**options)
     train(power_limit, 6)  # 700 W is measured
     train(power_limit, {steps} - rank)
-    told["after"] = power_limit.power_limit_w
+    noted["after"] = power_limit.power_limit_w
     train(power_limit, 20)
     """
-    told, said = run(tmp_path, body)
-    assert told[0]["after"] == told[1]["after"]
-    assert [each["best_w"] for each in told] == [CHEAPEST_W, CHEAPEST_W]
+    noted, said = run(tmp_path, body)
+    assert noted[0]["after"] == noted[1]["after"]
+    assert [each["best_w"] for each in noted] == [CHEAPEST_W, CHEAPEST_W]
     assert "could not agree" not in said
 
 
 def test_a_rank_without_permission_leaves_the_limits_of_all_alone(gpus: FakeGpus, tmp_path: Path) -> None:
     gpus.fail("nvmlDeviceSetPowerManagementLimit", 4, index=1)
-    told, said = run(tmp_path, "power_limit = PowerLimitOptimizer(**options); train(power_limit, 20)")
-    assert [each["best_w"] for each in told] == [None, None]
-    assert set(told[0]["limits_w"] + told[1]["limits_w"]) == {700.0}
+    noted, said = run(tmp_path, "power_limit = PowerLimitOptimizer(**options); train(power_limit, 20)")
+    assert [each["best_w"] for each in noted] == [None, None]
+    assert set(noted[0]["limits_w"] + noted[1]["limits_w"]) == {700.0}
     assert said.count("needs root or the right CAP_SYS_ADMIN") == 2  # each rank explains once
     assert "no power limit is tuned: rank 1: " in said
 
@@ -146,9 +146,9 @@ def test_a_rank_without_permission_leaves_the_limits_of_all_alone(gpus: FakeGpus
 def test_a_limit_that_one_rank_cannot_set_is_left_out_on_all(gpus: FakeGpus, tmp_path: Path) -> None:
     failing = [0, 0, 0, *[999 if limit_w == CHEAPEST_W else 0 for limit_w in LIMITS_W[1:]], *[0] * 9]
     gpus.fail("nvmlDeviceSetPowerManagementLimit", failing, index=1)
-    told, _ = run(tmp_path, "power_limit = PowerLimitOptimizer(**options); train(power_limit, 30)")
-    assert told[0]["best_w"] == told[1]["best_w"]
-    assert told[0]["best_w"] in (CHEAPEST_W - 100, CHEAPEST_W + 100)
+    noted, _ = run(tmp_path, "power_limit = PowerLimitOptimizer(**options); train(power_limit, 30)")
+    assert noted[0]["best_w"] == noted[1]["best_w"]
+    assert noted[0]["best_w"] in (CHEAPEST_W - 100, CHEAPEST_W + 100)
 
 
 def test_a_rank_that_makes_no_power_limit_optimizer_does_not_hold_up_the_others_for_ever(
@@ -163,8 +163,8 @@ def test_a_rank_that_makes_no_power_limit_optimizer_does_not_hold_up_the_others_
     if rank == 0:
         train(power_limit, 5)
     """
-    told, said = run(tmp_path, body)
-    assert told[0]["limits_w"] == [700.0] * 5
+    noted, said = run(tmp_path, body)
+    assert noted[0]["limits_w"] == [700.0] * 5
     assert "the ranks could not agree on power limits: not every rank came to PowerLimitOptimizer's hooks" in said
 
 
@@ -177,7 +177,7 @@ for trial in bso.trials():
     with trial:
         while not trial.finished:
             train(power_limit, 30)
-            told["profile"] = [measured.samples_per_s for measured in trial.power_profile]
+            noted["profile"] = [measured.samples_per_s for measured in trial.power_profile]
             trial.on_evaluate(0.95)
 bso.close()
 """

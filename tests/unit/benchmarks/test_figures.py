@@ -31,12 +31,12 @@ def test_a_peer_that_took_no_measurable_time_gives_no_ratio() -> None:
     assert not figure.peer
 
 
-def test_the_table_and_the_json_tell_the_same() -> None:
+def test_the_table_and_the_json_agree() -> None:
     figures = Figures(benchmark="example")
     figures.add("case", "time", "ms", [10.0, 12_345.0, 0.05], peer="floor", peer_values=[5.0, 5.0, 5.0])
     heading, line = table_of(figures.found).splitlines()
     assert heading.split() == ["case", "quantity", "min", "median", "max", "ratio", "(min-max)", "to"]
     assert line.split() == ["case", "time", "[ms]", "0.05", "10.0", "12", "345", "2.0", "x", "(0.01-2", "469)", "floor"]
-    told = json.loads(json_of(figures.found, {"cores": 2}))
-    assert told["machine"] == {"cores": 2}
-    assert told["figures"][0]["spread"] == {"least": 0.05, "middle": 10.0, "greatest": 12_345.0}
+    noted = json.loads(json_of(figures.found, {"cores": 2}))
+    assert noted["machine"] == {"cores": 2}
+    assert noted["figures"][0]["spread"] == {"least": 0.05, "middle": 10.0, "greatest": 12_345.0}

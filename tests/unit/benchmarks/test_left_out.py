@@ -6,13 +6,13 @@ from pkgutil import iter_modules
 
 from bso.policies import curve
 from bso.policies.curve import choices
-from bso.simulator import Problem
+from bso.simulator import BatchSizeProblem
 from tests.benchmarks.left_out import IN_USE, VARIANTS, Variant, applied, judged, regrets
 from tests.benchmarks.resampling import Values, table_over
 from tests.benchmarks.smooth_curves import smooth_problem
 
 
-def problem(dataset: str, gpu: str) -> Problem:
+def problem(dataset: str, gpu: str) -> BatchSizeProblem:
     made = smooth_problem(1)
     return replace(made, gpu=gpu, workload=replace(made.workload, dataset=dataset))
 

@@ -158,7 +158,7 @@ def test_an_error_without_words_is_its_docstring() -> None:
     assert sentence_of(Broken()) == "The thing is broken."
 
 
-def test_a_worker_can_be_told_everything_on_the_command_line() -> None:
+def test_every_setting_of_a_worker_is_an_option() -> None:
     assert set(inspect.signature(worker, eval_str=False).parameters) == set(WorkerSettings.model_fields)
 
 

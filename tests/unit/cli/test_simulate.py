@@ -64,7 +64,7 @@ def test_the_table_has_a_line_for_each_problem_and_one_for_all(traces: Path) -> 
     assert "\nall" in said
 
 
-def test_a_difference_is_told_with_its_sign() -> None:
+def test_a_difference_is_printed_with_its_sign() -> None:
     estimates = {"20": MeanEstimate(mean=-4.25, ci95=0.5), "full": MeanEstimate(mean=1.0, ci95=None)}
     said = sentence_of(PairedDifference(policy="a", against="b", regret=estimates, cost_over_oracle=estimates))
     assert said == "a minus b, with the same luck: regret -4.2 ± 0.5 @20, +1.0 @full"

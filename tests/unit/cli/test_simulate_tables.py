@@ -34,9 +34,9 @@ def test_on_a_narrow_screen_two_tables_show_all_of_it_unbroken() -> None:
     headings = " ".join(lines).split()
     for heading in ("best", "n", *(f"@{name}" for name in REGRETS), "run", "oracle", "default", "wrong", "tries"):
         assert heading in headings
-    told = " ".join(lines)
-    assert told.count("22.2 ± 10.4") == 2 * len(REGRETS)  # of the problem, and of all
-    assert told.count("1.25 ± 0.11") == 2
+    noted = " ".join(lines)
+    assert noted.count("22.2 ± 10.4") == 2 * len(REGRETS)  # of the problem, and of all
+    assert noted.count("1.25 ± 0.11") == 2
     assert len([line for line in lines if line.startswith("all ")]) == 2
 
 

@@ -67,7 +67,7 @@ def said(log: Path, *replies: Reply | Exception) -> None:
     asyncio.run(receive())
 
 
-def test_a_trial_is_told_when_it_begins_and_when_it_ends(log: Path) -> None:
+def test_a_trial_is_shown_when_it_begins_and_when_it_ends(log: Path) -> None:
     trials = TrialLog(log)
     said(log, BEGUN, GOING_ON)
     [begun] = trials.read_new()
@@ -113,7 +113,7 @@ def test_half_a_line_waits_for_its_other_half(log: Path) -> None:
         '{"job_id": ["job"], "trial_number": 7, "type": ["x"], "body": null}',
     ],
 )
-def test_lines_that_make_no_sense_are_skipped_and_told_once(
+def test_lines_that_make_no_sense_are_skipped_with_one_warning(
     log: Path, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trials = TrialLog(log)
@@ -142,7 +142,7 @@ def test_what_the_transport_raises_goes_through(log: Path) -> None:
         said(log, Retryable("away"))
 
 
-def test_what_was_measured_is_told_with_the_answer(log: Path) -> None:
+def test_what_was_measured_is_shown_with_the_answer(log: Path) -> None:
     trials = TrialLog(log)
     said(log, BEGUN, GOING_ON)
     trials.read_new()

@@ -32,7 +32,7 @@ def test_nothing_is_a_dash() -> None:
     assert [listed([]), number(None), moment(None)] == ["–"] * 3
 
 
-def test_moments_are_told_in_utc() -> None:
+def test_moments_are_shown_in_utc() -> None:
     assert moment(NOW) == "2026-03-04 05:06:07"
     assert moment(datetime(2026, 3, 4)) == "2026-03-04 00:00:00"  # noqa: DTZ001  a database without zones
 

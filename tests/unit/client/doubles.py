@@ -1,4 +1,4 @@
-"""An optimizer within reach of a test, and a meter that measures what it is told."""
+"""An optimizer within reach of a test, and a meter that measures what it is given."""
 
 import asyncio
 from collections.abc import Sequence

@@ -47,7 +47,7 @@ def test_what_keeps_a_training_from_beginning_is_one_error_and_not_a_chain(
     assert "contact.py" not in shown
 
 
-def test_a_job_that_is_known_here_goes_on_with_the_best_size_last_heard_of(
+def test_a_job_that_is_known_here_goes_on_with_the_best_size_last_received(
     make_bso: MakeOptimizer, optimizer: ReachableOptimizer, monitor: ScriptedMonitor, has_delivered: Callable[[], bool]
 ) -> None:
     first = make_bso()
@@ -463,7 +463,7 @@ class _AfterWarning(ReachableOptimizer):
         return await super().call(request, timeout_s=timeout_s)
 
 
-def test_who_waits_for_an_answer_is_told_for_how_long(make_bso: MakeOptimizer) -> None:
+def test_a_wait_for_an_answer_is_logged_with_its_limit(make_bso: MakeOptimizer) -> None:
     warnings = _Warnings()
     logging.getLogger("bso").addHandler(warnings)
     try:

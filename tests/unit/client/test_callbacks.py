@@ -21,17 +21,17 @@ HOOKS = {
 
 
 class Recorder(Callback):
-    """Writes down what it is told."""
+    """Records its calls."""
 
-    def __init__(self, name: str, told: list[tuple[object, ...]]) -> None:
+    def __init__(self, name: str, noted: list[tuple[object, ...]]) -> None:
         self.name = name
-        self.told = told
+        self.noted = noted
 
     def on_train_begin(self) -> None:
-        self.told.append((self.name, "on_train_begin"))
+        self.noted.append((self.name, "on_train_begin"))
 
     def on_evaluate(self, metric: float) -> None:
-        self.told.append((self.name, "on_evaluate", metric))
+        self.noted.append((self.name, "on_evaluate", metric))
 
 
 class Broken(Callback):
@@ -43,19 +43,19 @@ class PowerLimit:
     """Writes down the hooks that a power limit optimizer has."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.noted: list[str] = []
 
     def on_epoch_begin(self) -> None:
-        self.told.append("epoch (")
+        self.noted.append("epoch (")
 
     def on_epoch_end(self) -> None:
-        self.told.append(") epoch")
+        self.noted.append(") epoch")
 
     def on_step_begin(self) -> None:
-        self.told.append("step (")
+        self.noted.append("step (")
 
     def on_step_end(self) -> None:
-        self.told.append(") step")
+        self.noted.append(") step")
 
 
 def train(callbacks: Callback, own: OptimizerCallback, *, metric: float = 0.1, epochs: int = 9) -> None:
@@ -83,24 +83,24 @@ def test_every_hook_may_be_left_out(hook: str) -> None:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_set_passes_every_hook_on_in_order(hook: str) -> None:
-    told: list[tuple[object, ...]] = []
+    noted: list[tuple[object, ...]] = []
 
     class Listener:
         def __init__(self, name: str) -> None:
-            setattr(self, hook, lambda *arguments: told.append((name, *arguments)))
+            setattr(self, hook, lambda *arguments: noted.append((name, *arguments)))
 
     getattr(CallbackSet([Listener("a"), CallbackSet([Listener("b")]), Listener("c")]), hook)(*HOOKS[hook])
 
-    assert told == [(name, *HOOKS[hook]) for name in "abc"]
+    assert noted == [(name, *HOOKS[hook]) for name in "abc"]
 
 
 def test_all_callbacks_are_called_before_the_first_exception_is_raised(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[tuple[object, ...]] = []
-    callbacks = CallbackSet([Recorder("a", told), Broken(), Broken(), Recorder("b", told)])
+    noted: list[tuple[object, ...]] = []
+    callbacks = CallbackSet([Recorder("a", noted), Broken(), Broken(), Recorder("b", noted)])
     with pytest.raises(OSError, match="no space"):
         callbacks.on_evaluate(0.5)
 
-    assert told == [("a", "on_evaluate", 0.5), ("b", "on_evaluate", 0.5)]
+    assert noted == [("a", "on_evaluate", 0.5), ("b", "on_evaluate", 0.5)]
     assert [record.__dict__["action"] for record in caplog.records if record.levelno == logging.ERROR] == [
         "callback_failed"
     ]
@@ -147,13 +147,13 @@ def test_a_training_that_ends_by_itself_without_its_target_has_failed(
 
 
 def test_with_the_optimizer_itself_a_failure_is_raised_as_by_its_flat_methods(bso: BatchSizeOptimizer) -> None:
-    told: list[tuple[object, ...]] = []
+    noted: list[tuple[object, ...]] = []
     callback = OptimizerCallback(bso)
     with pytest.raises(TrainFailed, match="batch size 64 failed") as raised:
-        train(CallbackSet([callback, Recorder("checkpoint", told)]), callback)
+        train(CallbackSet([callback, Recorder("checkpoint", noted)]), callback)
 
     assert raised.value.exit_code == RELAUNCH
-    assert len([one for one in told if one[1] == "on_evaluate"]) == 5, "the last model is saved, too"
+    assert len([one for one in noted if one[1] == "on_evaluate"]) == 5, "the last model is saved, too"
 
 
 def test_with_the_optimizer_itself_an_early_end_is_a_failure_too(bso: BatchSizeOptimizer) -> None:
@@ -180,7 +180,7 @@ def test_the_power_limit_is_driven_by_the_steps_of_each_epoch(bso: BatchSizeOpti
     train(callback, callback, epochs=2)
 
     epoch = ["epoch (", "step (", ") step", "step (", ") step", ") epoch"]
-    assert power_limit.told == [*epoch, *epoch]
+    assert power_limit.noted == [*epoch, *epoch]
 
 
 def test_an_evaluation_before_the_training_is_an_error_that_says_what_comes_first(

@@ -31,7 +31,7 @@ def test_an_interrupted_trial_that_gave_its_state_can_be_resumed(
         with trial:
             trial.on_evaluate(0.1)
             states.append(trial.state_dict())
-            trial.interrupt("the process was told to end")
+            trial.interrupt("the process was noted to end")
     again = make_bso()
     again.load_state_dict(states[0])
     for trial in again.trials():

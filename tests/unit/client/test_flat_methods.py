@@ -157,7 +157,7 @@ def test_closing_ends_what_runs(bso: BatchSizeOptimizer, optimizer: ReachableOpt
     assert optimizer.is_closed
 
 
-def test_a_with_block_around_the_optimizer_tells_why_it_was_left(
+def test_a_with_block_around_the_optimizer_records_why_it_was_left(
     make_bso: MakeOptimizer, optimizer: ReachableOptimizer
 ) -> None:
     with pytest.raises(OSError, match="no space"), make_bso() as bso:

@@ -29,7 +29,7 @@ FINISHED = TrialFinished(outcome=Outcome.CONVERGED, reason="", cost=10.0, should
 
 
 class SlowTransport:
-    """Answers each command only when it is told to."""
+    """Answers each command only when a test says so."""
 
     def __init__(self) -> None:
         self.came: list[Request] = []

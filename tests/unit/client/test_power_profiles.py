@@ -17,7 +17,7 @@ PROFILE = (
 )
 
 
-def test_a_profile_is_told_to_the_next_trial_with_the_same_batch_size(
+def test_the_next_trial_with_the_same_batch_size_receives_the_profile(
     make_bso: MakeOptimizer, optimizer: ReachableOptimizer
 ) -> None:
     bso = make_bso(job_spec(batch_sizes=[64]))
@@ -36,7 +36,7 @@ def test_a_profile_is_told_to_the_next_trial_with_the_same_batch_size(
             trial.on_evaluate(0.95)
 
 
-def test_a_resumed_training_is_told_its_profile(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+def test_a_resumed_training_receives_its_profile(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
     bso = make_bso()
     bso.get_batch_size()
     bso.on_train_begin()
@@ -98,7 +98,7 @@ def test_an_epoch_that_is_trained_again_is_not_counted_and_neither_is_its_mark(
     bso.on_train_begin()
     bso.on_evaluate(0.1)
     state = bso.state_dict()
-    bso.on_evaluate(0.2)  # told, and trained again after the checkpoint
+    bso.on_evaluate(0.2)  # reported, and trained again after the checkpoint
     bso.close()
 
     bso = resumed(make_bso, state)
@@ -120,7 +120,7 @@ def test_the_first_pass_through_an_epoch_counts(
     assert bso.trial is not None
     bso.trial.mark_profiling()
     monitor.energy_j = 500.0
-    bso.on_evaluate(0.2)  # told, slow, and trained again after the checkpoint
+    bso.on_evaluate(0.2)  # reported, slow, and trained again after the checkpoint
     bso.close()
 
     bso = resumed(make_bso, state)

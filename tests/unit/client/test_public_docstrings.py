@@ -1,4 +1,4 @@
-"""What every public class tells its reader: its units, and what it raises."""
+"""What the docstring of every public class names: its units, and what it raises."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ UNIT = re.compile(
 )
 
 
-def told_by(kind: type) -> str:
+def named_by(kind: type) -> str:
     """Its docstring, and those of its public members."""
     members = [member for name, member in vars(kind).items() if not name.startswith("_")]
     return "\n".join(inspect.getdoc(one) or "" for one in (kind, *members))
@@ -25,11 +25,11 @@ def test_it_has_a_docstring_of_its_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_what_has_quantities_tells_their_units(name: str) -> None:
+def test_classes_with_quantities_name_their_units(name: str) -> None:
     kind = getattr(bso_client, name)
     if issubclass(kind, BaseException) or not re.search(r":.*\bfloat\b", inspect.getsource(kind)):
         return
-    assert UNIT.search(told_by(kind)), f"{name} has floats, and no unit stands in its docstrings"
+    assert UNIT.search(named_by(kind)), f"{name} has floats, and no unit stands in its docstrings"
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -38,4 +38,4 @@ def test_what_raises_says_so(name: str) -> None:
     raised = re.findall(r"\braise (?!NotImplementedError|AssertionError)[A-Z]\w+\(", inspect.getsource(kind))
     if issubclass(kind, BaseException) or not raised:
         return
-    assert re.search(r"\braises?\b|errors are the same|its units and errors", told_by(kind), re.IGNORECASE)
+    assert re.search(r"\braises?\b|errors are the same|its units and errors", named_by(kind), re.IGNORECASE)

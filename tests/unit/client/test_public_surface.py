@@ -57,7 +57,7 @@ def test_everything_that_is_promised_is_there() -> None:
             *("NotInThisProcess", "Refused", "SpecConflict", "TrainFailed", "Unreachable", "WrongOrder"),
             *("Accumulation", "LearningRate"),
             *("RankLost", "Ranks", "RanksOutOfStep"),
-            *("Choice", "Cost", "Energy", "MaxSlowdown", "Selection", "Time"),
+            *("LimitChoice", "Cost", "Energy", "MaxSlowdown", "Selection", "Time"),
             *("PowerLimitOptimizer", "PowerMeasurement"),
             "RELAUNCH",
         ],

@@ -65,7 +65,9 @@ def test_epochs_that_are_trained_again_are_not_reported_again(
     assert optimizer.trials()[0].outcome is Outcome.CONVERGED
 
 
-def test_a_target_reached_while_training_again_is_told(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+def test_a_target_reached_while_training_again_is_reported(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer
+) -> None:
     state = preempted(make_bso, epochs=1, lost_epochs=2)
     bso = make_bso()
     bso.load_state_dict(state)
@@ -115,7 +117,7 @@ def test_a_trial_of_another_job_cannot_be_resumed(make_bso: MakeOptimizer) -> No
     state = preempted(make_bso)
     bso = make_bso(job_spec(job_id="other"))
     bso.load_state_dict(state)
-    with pytest.raises(CannotResume, match="one of job job, this is job other"):
+    with pytest.raises(CannotResume, match="this state belongs to job job, not to job other"):
         bso.get_batch_size()
 
 
@@ -134,7 +136,7 @@ def test_a_state_is_loaded_before_the_batch_size(bso: BatchSizeOptimizer) -> Non
         bso.load_state_dict(bso.state_dict())
 
 
-def test_a_resumption_out_of_reach_goes_on_and_is_told_later(
+def test_a_resumption_out_of_reach_goes_on_and_is_reported_later(
     make_bso: MakeOptimizer, optimizer: ReachableOptimizer, has_delivered: Callable[[], bool]
 ) -> None:
     state = preempted(make_bso)

@@ -96,7 +96,7 @@ def test_micro_batches_make_up_the_batch_size_exactly_and_are_the_largest_equal_
     ("batch_size", "limit", "expected"),
     [(256, None, (256, 1)), (256, 512, (256, 1)), (256, 64, (64, 4)), (96, 40, (32, 3)), (7, 7, (7, 1))],
 )
-def test_a_trial_tells_its_micro_batches(batch_size: int, limit: int | None, expected: tuple[int, int]) -> None:
+def test_a_trial_computes_its_micro_batches(batch_size: int, limit: int | None, expected: tuple[int, int]) -> None:
     found = accumulate(batch_size, max_micro_batch_size=limit)
 
     assert (found.micro_batch_size, found.steps) == expected
@@ -110,7 +110,7 @@ def test_the_trial_accumulates_its_own_batch_size(bso: BatchSizeOptimizer) -> No
     assert bso.trial.accumulation() == Accumulation(micro_batch_size=64)
 
 
-def test_a_prime_batch_size_is_told_to_be_a_waste(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_prime_batch_size_is_warned_of_as_a_waste(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "bso"):
         found = accumulate(254, world_size=2, max_micro_batch_size=64)
 
@@ -128,7 +128,7 @@ def test_a_batch_size_with_a_good_divisor_is_no_waste(caplog: pytest.LogCaptureF
     assert not caplog.records
 
 
-def test_ranks_that_cannot_share_equally_are_told_which_batch_sizes_can() -> None:
+def test_ranks_that_cannot_share_equally_get_batch_sizes_that_can() -> None:
     with pytest.raises(InvalidSetting, match=r"batch size 130 .* among 4 ranks.* multiples of 4 .* 128 or 132"):
         accumulate(130, world_size=4)
 

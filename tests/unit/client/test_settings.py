@@ -13,10 +13,10 @@ from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, ScriptedMoni
 
 def test_arguments_beat_the_environment() -> None:
     environ = {"BSO_URL": "amqp://a", "BSO_STATE_DIR": "/env", "BSO_JOB_ID": "env", "BSO_RECURRENCE_ID": "env"}
-    told = read_settings(environ)
+    noted = read_settings(environ)
     argued = read_settings(environ, url="sqlite:///x.db", state_dir="/arg", job_id="arg", recurrence_id="arg")
 
-    assert (told.url, told.state_dir, told.job_id, told.recurrence_id) == ("amqp://a", Path("/env"), "env", "env")
+    assert (noted.url, noted.state_dir, noted.job_id, noted.recurrence_id) == ("amqp://a", Path("/env"), "env", "env")
     assert (argued.url, argued.state_dir) == ("sqlite:///x.db", Path("/arg"))
     assert (argued.job_id, argued.recurrence_id) == ("arg", "arg")
 
@@ -127,7 +127,7 @@ def test_a_job_without_a_name_is_given_one_in_a_file_too(tmp_path: Path) -> None
     ],
     ids=["unset", "other", "first"],
 )
-async def test_ranks_are_told_what_to_do(
+async def test_ranks_get_an_error_that_says_what_to_do(
     environ: dict[str, str], words: str, optimizer: ReachableOptimizer, tmp_path: Path
 ) -> None:
     environ |= {"BSO_STATE_DIR": str(tmp_path)}
@@ -167,7 +167,7 @@ def test_an_unknown_argument_is_a_type_error() -> None:
     ("name", "words"),
     [("server_url", r"is url= \(or BSO_URL\) here; known are url"), ("job", "is the first argument here, a JobSpec")],
 )
-def test_an_argument_of_zeus_is_told_what_it_is_called_here(name: str, words: str) -> None:
+def test_an_argument_of_zeus_is_refused_with_its_name_here(name: str, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         BatchSizeOptimizer(**{name: "http://a"})  # type: ignore[arg-type]  # as Zeus' scripts do
     with pytest.raises(TypeError, match=f"unknown argument {name}; what Zeus calls {name} {words}"):
@@ -181,7 +181,7 @@ def test_a_spec_of_another_kind_is_refused() -> None:
         BatchSizeOptimizer()
 
 
-def test_a_spec_of_the_same_name_is_told_apart_by_its_module() -> None:
+def test_a_spec_of_the_same_name_is_refused_with_its_module() -> None:
     zeus_spec: Any = type("JobSpec", (), {"__module__": "zeus.optimizer.batch_size"})()
     with pytest.raises(
         InvalidSetting, match=r"expected a bso_client\.JobSpec .*, got zeus\.optimizer\.batch_size\.JobSpec"
@@ -203,7 +203,7 @@ def test_an_address_that_cannot_be_one_is_refused_at_once(url: str) -> None:
         read_settings({"BSO_URL": url})
 
 
-def test_a_state_directory_that_cannot_be_made_is_told_by_its_setting(
+def test_a_state_directory_that_cannot_be_made_is_named_with_its_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

@@ -124,7 +124,7 @@ def test_a_stop_is_acknowledged_once() -> None:
     assert acknowledged(step.state) == Step(state=step.state)
 
 
-def test_a_training_that_goes_on_after_a_stop_is_told_so_by_an_error() -> None:
+def test_a_training_that_goes_on_after_a_stop_gets_an_error() -> None:
     with pytest.raises(TrainFailed, match="too costly"):
         reported(judged(a_training(), STOP), evaluation(2.0))
 

@@ -213,7 +213,7 @@ def test_out_of_memory_goes_on_as_an_exception_when_no_attempt_is_left(
     assert warnings_in(caplog) == ["batch size 64 does not fit in memory; no attempt is left"]
 
 
-def test_the_name_of_a_job_that_had_none_is_told_once_where_everybody_sees_it(
+def test_the_name_of_a_job_that_had_none_is_announced_once_where_everybody_sees_it(
     make_bso: MakeOptimizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     bso = make_bso(job_spec(job_id=None, job_id_prefix="digits"))
@@ -459,7 +459,7 @@ def test_train_failed_of_somebody_else_is_not_swallowed_while_the_trial_runs(bso
                 raise other
 
 
-def test_a_trial_tells_whether_it_has_begun_and_how_it_failed(bso: BatchSizeOptimizer) -> None:
+def test_a_trial_knows_whether_it_has_begun_and_how_it_failed(bso: BatchSizeOptimizer) -> None:
     trials = bso.trials()
     trial = next(trials)
     assert (trial.has_begun, trial.failure) == (False, None)

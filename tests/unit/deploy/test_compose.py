@@ -60,10 +60,10 @@ def test_its_commands_explain_themselves(name: str) -> None:
     assert f"bso {command}" in done.stdout or "Usage" in done.stdout
 
 
-def test_the_worker_is_told_only_what_it_understands() -> None:
+def test_the_worker_gets_only_settings_that_it_knows() -> None:
     fields = {PREFIX + field.upper() for field in WorkerSettings.model_fields}
-    told = {name.removesuffix(FILE_SUFFIX) for name in SERVICES["worker"]["environment"]}
-    assert told <= fields
+    noted = {name.removesuffix(FILE_SUFFIX) for name in SERVICES["worker"]["environment"]}
+    assert noted <= fields
 
 
 def test_workers_wait_for_the_migration_and_the_migration_for_the_database() -> None:

@@ -121,16 +121,16 @@ TRAININGS = pytest.mark.parametrize(("name", "pod", "container"), list(trainings
 
 
 @TRAININGS
-def test_each_training_is_told_where_and_for_which_recurrence(
+def test_each_training_gets_the_address_and_its_recurrence(
     name: str, pod: dict[str, Any], container: dict[str, Any]
 ) -> None:
-    told = {one["name"]: one for one in container["env"]}
+    noted = {one["name"]: one for one in container["env"]}
     if "embedded" in name:
-        assert told["BSO_URL"]["value"].startswith(f"sqlite:///{told['BSO_STATE_DIR']['value']}/")
+        assert noted["BSO_URL"]["value"].startswith(f"sqlite:///{noted['BSO_STATE_DIR']['value']}/")
     else:
-        assert told["BSO_URL"]["valueFrom"]["secretKeyRef"] == {"name": "bso", "key": "url"}
-    read = {key: _source(one)["fieldRef"]["fieldPath"] for key, one in told.items() if "fieldRef" in _source(one)}
-    made_of = re.findall(r"\$\((\w+)\)", told["BSO_RECURRENCE_ID"].get("value", "$(BSO_RECURRENCE_ID)"))
+        assert noted["BSO_URL"]["valueFrom"]["secretKeyRef"] == {"name": "bso", "key": "url"}
+    read = {key: _source(one)["fieldRef"]["fieldPath"] for key, one in noted.items() if "fieldRef" in _source(one)}
+    made_of = re.findall(r"\$\((\w+)\)", noted["BSO_RECURRENCE_ID"].get("value", "$(BSO_RECURRENCE_ID)"))
     assert made_of
     assert set(made_of) <= set(read)
     assert all(path.startswith("metadata.labels['") for path in read.values())  # of all pods, also after a restart

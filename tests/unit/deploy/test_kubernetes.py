@@ -31,9 +31,9 @@ def test_the_commands_are_those_of_the_compose_file() -> None:
 
 
 def test_the_settings_are_those_of_the_compose_file() -> None:
-    told = {one["name"] for one in pod(WORKER["Deployment"])["containers"][0]["env"]}
-    assert told <= set(COMPOSE["worker"]["environment"])
-    assert {"BSO_DATABASE_URL_FILE", "BSO_AMQP_URL_FILE", "BSO_REQUIRE_USER_ID"} <= told
+    noted = {one["name"] for one in pod(WORKER["Deployment"])["containers"][0]["env"]}
+    assert noted <= set(COMPOSE["worker"]["environment"])
+    assert {"BSO_DATABASE_URL_FILE", "BSO_AMQP_URL_FILE", "BSO_REQUIRE_USER_ID"} <= noted
 
 
 def test_liveness_and_readiness_are_different_questions() -> None:

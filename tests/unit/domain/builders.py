@@ -1,4 +1,4 @@
-"""What the tests of the domain are made of: hardware, requests, and a job whose life a test tells step by step."""
+"""What the tests of the domain are made of: hardware, requests, and a job whose life a test writes step by step."""
 
 import json
 import math

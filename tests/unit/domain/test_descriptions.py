@@ -1,4 +1,4 @@
-"""What people are told of a job: where each batch size stands, and why it is not offered."""
+"""What people read about a job: where each batch size stands, and why it is not offered."""
 
 from pathlib import Path
 

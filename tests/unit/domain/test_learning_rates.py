@@ -90,7 +90,7 @@ def test_another_version_may_have_another_rate_and_each_remembers_its_own() -> N
     assert len(life.begin("d", learning_rate=other).warnings) == 1
 
 
-def test_a_training_that_does_not_tell_its_rate_is_left_alone() -> None:
+def test_a_training_that_does_not_report_its_rate_is_left_alone() -> None:
     life = JobLife()
     life.register()
     assert life.begin("a").warnings == ()

@@ -59,8 +59,8 @@ def end(life: JobLife, trial: Any, ending: str, cost: float) -> None:
     if ending == "converge":
         life.converge(trial, cost)
     elif ending == "exceed" and trial.bound is not None:
-        told = life.report(trial, cost=trial.bound * 1.1)
-        if not told.should_stop:
+        reply = life.report(trial, cost=trial.bound * 1.1)
+        if not reply.should_stop:
             life.give_up(trial)
     elif ending == "out of memory":
         life.run_out_of_memory(trial)

@@ -1,4 +1,4 @@
-"""Power profiles: who measures one tells all trials to come of the same batch size on the same hardware kind."""
+"""Power profiles: a measured one is sent to all later trials of the same batch size on the same hardware kind."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def report(life: JobLife, batch_size: int, hardware: HardwareKind, *limits_w: fl
     expect(PowerProfileRecorded, life.send(command))
 
 
-def test_a_trial_is_told_the_profile_of_the_batch_size_chosen_for_it(life: JobLife) -> None:
+def test_a_trial_receives_the_profile_of_the_batch_size_chosen_for_it(life: JobLife) -> None:
     report(life, 64, A100, 400.0, 300.0)
     report(life, 128, A100, 400.0)
     assert life.begin("a").power_profile == profile(400.0, 300.0)
@@ -53,7 +53,7 @@ def test_profiles_of_another_hardware_kind_are_not_used(life: JobLife, other: Ha
     assert life.begin("b", hardware=other, batch_size=64).power_profile == profile(250.0)
 
 
-def test_a_resumption_is_told_the_profile_and_a_plain_renewal_is_not(life: JobLife) -> None:
+def test_a_resumption_receives_the_profile_and_a_plain_renewal_does_not(life: JobLife) -> None:
     trial = life.begin("a")
     report(life, 64, A100, 400.0)
     renewal = do.RenewLease(trial_number=trial.trial_number, trial_id=trial.trial_id)

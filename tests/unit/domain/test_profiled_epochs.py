@@ -23,12 +23,12 @@ def life() -> JobLife:
 
 def test_a_marked_epoch_costs_what_the_others_cost_in_the_mean(life: JobLife) -> None:
     trial = life.begin()
-    told = [
+    reply = [
         life.report(trial, cost=10.0).cost,
         life.report(trial, cost=60.0, is_profiling=True).cost,
         life.report(trial, cost=74.0).cost,
     ]
-    assert told == [10.0, 20.0, 36.0]
+    assert reply == [10.0, 20.0, 36.0]
     row = life.row(trial)
     assert (row.energy_j, row.time_s) == (74.0, 74.0 / row.hardware.max_power_w), "what it took stays recorded"
     assert [event.energy_j for event in life.happened(EpochReported)] == [10.0, 60.0, 74.0]
@@ -84,8 +84,8 @@ def test_the_end_of_a_training_counts_as_it_is(life: JobLife) -> None:
     life.report(trial, cost=10.0)
     life.report(trial, cost=100.0, is_profiling=True)
     watts = life.row(trial).hardware.max_power_w
-    told = life.finish(trial, Outcome.INTERRUPTED, "killed", time_s=104.0 / watts, energy_j=104.0)
-    assert told.cost == pytest.approx(24.0)
+    reply = life.finish(trial, Outcome.INTERRUPTED, "killed", time_s=104.0 / watts, energy_j=104.0)
+    assert reply.cost == pytest.approx(24.0)
 
 
 def test_a_late_report_of_a_lower_epoch_changes_no_cost(life: JobLife) -> None:
@@ -156,12 +156,12 @@ def test_the_cost_is_that_of_every_marked_increment_replaced_by_the_mean_of_the_
     for count in range(1, len(steps) + 1):
         seen = steps[:count]
         totals = {"cost": math.fsum(one.cost for one in seen), "epoch": math.fsum(one.epochs for one in seen)}
-        told = life.report(trial, **totals, is_profiling=seen[-1].is_profiling)
-        assert told.cost == pytest.approx(_expected(seen), rel=1e-6, abs=1e-6)
+        reply = life.report(trial, **totals, is_profiling=seen[-1].is_profiling)
+        assert reply.cost == pytest.approx(_expected(seen), rel=1e-6, abs=1e-6)
         if not any(one.is_profiling for one in seen):
             row = life.row(trial)
             plain = cost_of(energy_j=row.energy_j, time_s=row.time_s, eta_knob=0.5, max_power_w=A100.max_power_w)
-            assert told.cost == plain, "without marks nothing is computed anew, to the last bit"
+            assert reply.cost == plain, "without marks nothing is computed anew, to the last bit"
     assert as_json(life.folded().trials[1].profiled) == as_json(life.row(trial).profiled)
 
 

@@ -50,8 +50,8 @@ def test_a_job_of_another_default_policy_keeps_it_when_it_is_registered_again_in
 def test_a_policy_is_changed_and_changed_back_with_one_word() -> None:
     life = registered()
     life.converge(life.begin("a"), 10.0)
-    told = [life.register(policy=policy) for policy in ("pruning_thompson", "pruning_thompson", "curve")]
-    assert [(reply.spec.policy, reply.version_number, reply.is_new) for reply in told] == [
+    noted = [life.register(policy=policy) for policy in ("pruning_thompson", "pruning_thompson", "curve")]
+    assert [(reply.spec.policy, reply.version_number, reply.is_new) for reply in noted] == [
         ("pruning_thompson", 1, False),
         ("pruning_thompson", 1, False),
         ("curve", 1, False),
@@ -377,8 +377,8 @@ def test_a_job_is_described_as_people_want_to_see_it() -> None:
         life.run_out_of_memory(life.begin(f"z{number}", hardware=V100))
     life.register(batch_sizes=[16, 32, 64, 128, 256, 512])
     life.begin("open")
-    told = expect(JobDescription, life.send(do.DescribeJob()))
-    kinds = {kind.hardware_key: kind for kind in told.kinds}
+    noted = expect(JobDescription, life.send(do.DescribeJob()))
+    kinds = {kind.hardware_key: kind for kind in noted.kinds}
     arms = {arm.batch_size: arm for arm in kinds[A100.key].arms}
     assert {size: arm.status for size, arm in arms.items()} == {
         16: "pruned",
@@ -391,8 +391,8 @@ def test_a_job_is_described_as_people_want_to_see_it() -> None:
     assert kinds[A100.key].best_batch_size == 64
     assert arms[512].posterior_mean is None
     assert {arm.status for arm in kinds[V100.key].arms} >= {"to explore"}
-    assert told.open_recurrences[-1] == "open"
-    assert told.active_trials[0].batch_size in arms
+    assert noted.open_recurrences[-1] == "open"
+    assert noted.active_trials[0].batch_size in arms
 
 
 def test_the_exploration_is_described_too() -> None:

@@ -43,7 +43,7 @@ def test_what_was_just_asked_is_not_worked_out_again() -> None:
     assert adding.asked == [(one, other), (other, one), (nothing, nothing)]
 
 
-def test_values_are_told_apart_although_their_memory_is_used_again() -> None:
+def test_values_are_not_confused_although_their_memory_is_used_again() -> None:
     add = remembered(Adding())
     for number in range(3 * MOST):
         assert add(Value({"a": number}), Value({"b": 1})) == number + 1

@@ -32,17 +32,17 @@ def test_a_trial_is_stopped_when_its_cost_is_above_beta_times_the_reference() ->
     trial = life.begin("b")
     assert trial.bound == 15.0
     assert not life.report(trial, cost=15.0).should_stop
-    told = life.report(trial, cost=15.1)
-    assert (told.should_stop, told.outcome, told.should_retry) == (True, Outcome.COST_EXCEEDED, True)
+    reply = life.report(trial, cost=15.1)
+    assert (reply.should_stop, reply.outcome, reply.should_retry) == (True, Outcome.COST_EXCEEDED, True)
     assert life.known().arm(trial.batch_size).costs.mean == pytest.approx(15.1), "a censored cost is learnt as it is"
 
 
 @pytest.mark.parametrize(("epochs", "words"), [(1, "after 1 epoch"), (2, "after 2 epochs")])
-def test_one_epoch_is_told_as_one(epochs: int, words: str) -> None:
+def test_one_epoch_is_written_in_the_singular(epochs: int, words: str) -> None:
     life = job()
     trial = life.begin("a")
-    told = [life.report(trial, cost=epoch, metric=0.5 if epoch == epochs else 0.1) for epoch in range(1, epochs + 1)]
-    assert told[-1].reason.partition(",")[0].endswith(words)
+    reply = [life.report(trial, cost=epoch, metric=0.5 if epoch == epochs else 0.1) for epoch in range(1, epochs + 1)]
+    assert reply[-1].reason.partition(",")[0].endswith(words)
 
 
 @pytest.mark.parametrize("spec", [{"beta_knob": None}, {"early_stopping": False}])
@@ -191,9 +191,9 @@ def test_two_metrics_in_a_row_that_are_no_numbers_mean_diverged(metric: float, i
     assert not life.report(trial, cost=1.0, metric=metric).should_stop
     assert not life.report(trial, cost=2.0, metric=bad).should_stop
     assert not life.report(trial, cost=3.0, metric=metric).should_stop
-    told = life.report(trial, cost=4.0, metric=metric)
-    assert told.outcome is Outcome.NOT_CONVERGED
-    assert told.reason.startswith("diverged: ")
+    reply = life.report(trial, cost=4.0, metric=metric)
+    assert reply.outcome is Outcome.NOT_CONVERGED
+    assert reply.reason.startswith("diverged: ")
 
 
 def test_one_out_of_memory_excludes_that_size_and_larger_ones_in_this_recurrence() -> None:

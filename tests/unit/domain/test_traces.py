@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bso.domain.trial import Outcome
-from bso.simulator import Problem, read_problems, simulate
+from bso.simulator import BatchSizeProblem, read_problems, simulate
 
 FOLDER = os.environ.get("BSO_TRACES")
 pytestmark = pytest.mark.skipif(
@@ -18,12 +18,14 @@ NAMES = [
 
 
 @pytest.fixture(scope="module")
-def problems() -> dict[str, Problem]:
+def problems() -> dict[str, BatchSizeProblem]:
     return {problem.name: problem for problem in read_problems(Path(str(FOLDER)))}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_measured_job_wastes_few_runs_and_ends_near_the_oracle(problems: dict[str, Problem], name: str) -> None:
+def test_a_measured_job_wastes_few_runs_and_ends_near_the_oracle(
+    problems: dict[str, BatchSizeProblem], name: str
+) -> None:
     """Over 100 recurrences the paper's rules waste 9.5 runs in the mean, 20 in the worst case; nearly all early."""
     run = simulate(problems[name], recurrences=100, seed=1)
     assert run.regret(100) < 30

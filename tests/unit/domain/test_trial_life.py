@@ -24,7 +24,7 @@ def life() -> JobLife:
 
 
 def given_up(life: JobLife) -> TrialBegun:
-    """A trial of which nothing was heard for the whole resume window."""
+    """A trial that sent nothing for the whole resume window."""
     trial = life.begin("a")
     life.report(trial, cost=3.0)
     life.lapse(trial)
@@ -51,7 +51,7 @@ def test_a_report_wakes_a_suspended_trial_up(life: JobLife) -> None:
     assert len(life.happened(TrialResumed)) == 1
 
 
-def test_a_renewal_wakes_a_suspended_trial_up_and_tells_what_a_resumption_needs(life: JobLife) -> None:
+def test_a_renewal_wakes_a_suspended_trial_up_and_returns_what_a_resumption_needs(life: JobLife) -> None:
     trial = life.begin()
     life.report(trial, cost=1.0, epoch=2.5)
     life.lapse(trial)
@@ -97,8 +97,8 @@ def test_after_the_resume_window_a_trial_ends_as_interrupted(life: JobLife) -> N
 
 def test_a_result_later_than_that_is_still_learnt_and_a_trial_ends_once(life: JobLife) -> None:
     trial = given_up(life)
-    told = life.converge(trial, 5.0)
-    assert told.outcome is Outcome.CONVERGED
+    reply = life.converge(trial, 5.0)
+    assert reply.outcome is Outcome.CONVERGED
     assert len(life.happened(TrialEnded)) == len(life.happened(LateResult)) == 1
     assert life.known().arm(64).costs.mean == 5.0
     assert life.row(trial).outcome is Outcome.INTERRUPTED
@@ -159,16 +159,16 @@ def test_nothing_is_learnt_of_a_batch_size_that_the_job_never_had(life: JobLife)
 
 def test_a_journalled_report_is_recorded_and_never_judged(life: JobLife) -> None:
     trial = life.begin()
-    told = life.report(trial, cost=1.0, metric=1.0, is_journalled=True)
-    assert not told.should_stop
+    reply = life.report(trial, cost=1.0, metric=1.0, is_journalled=True)
+    assert not reply.should_stop
     assert life.row(trial).metric == 1.0
 
 
 def test_the_journalled_outcome_is_what_the_client_did_with_the_bound_it_used(life: JobLife) -> None:
     trial = life.begin()
     life.report(trial, cost=9.0, is_journalled=True)
-    told = life.finish(trial, Outcome.COST_EXCEEDED, "too expensive", is_journalled=True, bound=8.0)
-    assert (told.outcome, life.row(trial).bound, told.should_retry) == (Outcome.COST_EXCEEDED, 8.0, True)
+    reply = life.finish(trial, Outcome.COST_EXCEEDED, "too expensive", is_journalled=True, bound=8.0)
+    assert (reply.outcome, life.row(trial).bound, reply.should_retry) == (Outcome.COST_EXCEEDED, 8.0, True)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CONVERGED, Outcome.COST_EXCEEDED])

@@ -33,7 +33,7 @@ def stopped(life: JobLife, recurrence_id: str = "night") -> TrialBegun:
     return trial
 
 
-def told_late(life: JobLife, trial: TrialBegun, outcome: Outcome = Outcome.CONVERGED) -> bool:
+def reported_late(life: JobLife, trial: TrialBegun, outcome: Outcome = Outcome.CONVERGED) -> bool:
     """What a training says that went on without knowing of its stop; whether to retry."""
     metric = 0.95 if outcome is Outcome.CONVERGED else 0.5
     late = replace(life.reporting(trial, 2500.0, metric), epoch=2.0, is_journalled=True)
@@ -58,7 +58,7 @@ def control(life: JobLife, outcome: Outcome = Outcome.CONVERGED) -> JobLife:
 
 def test_a_stop_that_never_arrived_is_not_learnt(life: JobLife) -> None:
     trial = stopped(life)
-    assert not told_late(life, trial), "there is a model"
+    assert not reported_late(life, trial), "there is a model"
     assert life.known() == control(life).known()
     assert life.job is not None
     assert epochs_of(life.job.version) == epochs_of(expect_job(control(life)).version)
@@ -72,7 +72,7 @@ def test_a_stop_that_never_arrived_is_not_learnt(life: JobLife) -> None:
 
 def test_it_is_learnt_once(life: JobLife) -> None:
     trial = stopped(life)
-    told_late(life, trial)
+    reported_late(life, trial)
     before = life.job
     assert life.finish(trial, Outcome.CONVERGED, is_journalled=True).outcome is Outcome.CONVERGED
     assert life.finish(trial, Outcome.NOT_CONVERGED, is_journalled=True).outcome is Outcome.CONVERGED
@@ -99,7 +99,7 @@ def test_a_stop_that_was_acknowledged_stands(life: JobLife) -> None:
 
 def test_another_failure_is_the_same_attempt(life: JobLife) -> None:
     trial = stopped(life)
-    assert told_late(life, trial, Outcome.NOT_CONVERGED)
+    assert reported_late(life, trial, Outcome.NOT_CONVERGED)
     assert life.job is not None
     assert life.job.recurrences["night"].aborts == 1
     assert life.known() == control(life, Outcome.NOT_CONVERGED).known()
@@ -123,7 +123,7 @@ def test_where_others_have_ended_since_the_late_result_is_added(life: JobLife) -
     trial = stopped(life)
     other = life.begin("another-night")
     life.converge(other, 260.0)
-    told_late(life, trial)
+    reported_late(life, trial)
     assert len(life.happened(StopWithdrawn)) == 1
     assert life.known().arm(trial.batch_size).convergences >= 1
     assert not any(recurrence == "night" for recurrence in expect_job(life).recurrences)

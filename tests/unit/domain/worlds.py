@@ -50,16 +50,16 @@ def run_recurrence(life: JobLife, world: World, number: int) -> list[TrialBegun]
 
 
 def run_trial(life: JobLife, world: World, trial: TrialBegun, number: int) -> bool:
-    """Train until told to stop; whether the recurrence wants another trial."""
+    """Train until stopped; whether the recurrence wants another trial."""
     if trial.batch_size >= world.out_of_memory_from:
         return life.run_out_of_memory(trial).should_retry
     cost = world.cost(trial.batch_size, number)
     spent = world.costs[trial.batch_size] * 20 if cost is None else cost
     for epoch in range(1, EPOCHS + 1):
         is_last = cost is not None and epoch == EPOCHS
-        told = life.report(trial, cost=spent * epoch / EPOCHS, metric=trial.spec.target_metric if is_last else 0.0)
-        if told.should_stop:
-            return told.should_retry
+        reply = life.report(trial, cost=spent * epoch / EPOCHS, metric=trial.spec.target_metric if is_last else 0.0)
+        if reply.should_stop:
+            return reply.should_retry
     return life.finish(trial, Outcome.NOT_CONVERGED, "max_epochs passed").should_retry
 
 

@@ -1,4 +1,4 @@
-"""A recurring job told command by command, its trainings being those of a simulator's world."""
+"""A recurring job written command by command, its trainings being those of a simulator's world."""
 
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
@@ -12,14 +12,14 @@ from bso.domain.log import RecordedEvent
 from bso.domain.replies import EpochJudged, Reply, TrialBegun
 from bso.domain.trial import Outcome
 from bso.replay.fold import Folding
-from bso.simulator import Problem
+from bso.simulator import BatchSizeProblem
 from bso.simulator.world import World
 
 JOB = "nightly"
 BEGINNING = datetime(2026, 10, 1, tzinfo=UTC)
 
 
-def spec_of(problem: Problem, **changes: Any) -> dict[str, Any]:
+def spec_of(problem: BatchSizeProblem, **changes: Any) -> dict[str, Any]:
     """A job specification that fits a problem."""
     return {
         "batch_sizes": problem.batch_sizes,
@@ -33,7 +33,7 @@ def spec_of(problem: Problem, **changes: Any) -> dict[str, Any]:
 
 
 def recurring(
-    problem: Problem, spec: dict[str, Any], *, recurrences: int, seed: int
+    problem: BatchSizeProblem, spec: dict[str, Any], *, recurrences: int, seed: int
 ) -> Generator[Command, Reply, None]:
     """The commands of a job that recurs, each recurrence until it has a model; send in what was replied."""
     world = World(problem=problem, seed=seed, eta_knob=spec.get("eta_knob", 0.5))
@@ -79,7 +79,7 @@ def _training(
     raise AssertionError("a training is stopped in the end")
 
 
-def _profile(problem: Problem, batch_size: int) -> ReportPowerProfile:
+def _profile(problem: BatchSizeProblem, batch_size: int) -> ReportPowerProfile:
     return ReportPowerProfile(
         batch_size=batch_size,
         hardware=problem.hardware,
@@ -94,7 +94,7 @@ def _profile(problem: Problem, batch_size: int) -> ReportPowerProfile:
     )
 
 
-def folded(problem: Problem, *, recurrences: int, seed: int, **changes: Any) -> Folding:
+def folded(problem: BatchSizeProblem, *, recurrences: int, seed: int, **changes: Any) -> Folding:
     """The log of a job that recurred, folded."""
     story = recurring(problem, spec_of(problem, **changes), recurrences=recurrences, seed=seed)
     folding, job = Folding(JOB), Job(job_id=JOB)

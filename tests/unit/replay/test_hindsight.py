@@ -1,4 +1,4 @@
-"""What was known when a trial began, told by the log, is what the job knew then."""
+"""What was known when a trial began, as the log gives it, is what the job knew then."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -57,7 +57,7 @@ async def test_hindsight_counts_the_trials_of_that_moment() -> None:
     assert seen.tallies[first.batch_size].mean_cost in (7.0, (7.0 + COSTS[first.batch_size]) / 2)
 
 
-async def test_other_trials_that_were_running_are_told() -> None:
+async def test_other_trials_that_were_running_are_shown() -> None:
     life = JobLife()
     life.register()
     first = life.begin("a")
@@ -75,7 +75,7 @@ async def test_a_trial_that_the_log_does_not_hold_is_none() -> None:
     assert await before_trial("job", 2, logged(life)) is None
 
 
-async def test_a_log_with_a_gap_cannot_tell() -> None:
+async def test_a_log_with_a_gap_is_refused() -> None:
     life = JobLife()
     life.register()
     life.run("a", COSTS)

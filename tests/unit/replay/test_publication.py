@@ -1,4 +1,4 @@
-"""Which recorded events are told again, in which order, and how fast."""
+"""Which recorded events are published again, in which order, and how fast."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,36 +34,36 @@ async def store() -> InMemoryStore:
     return store
 
 
-async def told(store: InMemoryStore, wanted: Wanted, *, rate_per_s: float | None = None) -> list[RecordedEvent]:
+async def noted(store: InMemoryStore, wanted: Wanted, *, rate_per_s: float | None = None) -> list[RecordedEvent]:
     """What was published."""
-    heard: list[RecordedEvent] = []
+    received: list[RecordedEvent] = []
     counted: list[int] = []
 
     async def send(events: Sequence[StoredEvent]) -> None:
-        heard.extend(one.recorded for one in events)
+        received.extend(one.recorded for one in events)
 
     sent = await publish(store, wanted, send, rate_per_s=rate_per_s, progress=counted.append)
-    assert sent == len(heard) == sum(counted)
-    return heard
+    assert sent == len(received) == sum(counted)
+    return received
 
 
-async def test_everything_is_told_in_the_order_in_which_it_was_recorded(store: InMemoryStore) -> None:
-    assert await told(store, Wanted()) == [stored.recorded for stored in await store.history()]
+async def test_everything_is_published_in_the_order_in_which_it_was_recorded(store: InMemoryStore) -> None:
+    assert await noted(store, Wanted()) == [stored.recorded for stored in await store.history()]
 
 
-async def test_jobs_are_told_one_after_another(store: InMemoryStore) -> None:
-    heard = await told(store, Wanted(jobs=["b", "a", "b"]))
-    assert [event.job_id for event in heard] == sorted((event.job_id for event in heard), reverse=True)
-    assert len(heard) == len(await store.history())
-    assert await told(store, Wanted(jobs=["nobody"])) == []
+async def test_jobs_are_published_one_after_another(store: InMemoryStore) -> None:
+    received = await noted(store, Wanted(jobs=["b", "a", "b"]))
+    assert [event.job_id for event in received] == sorted((event.job_id for event in received), reverse=True)
+    assert len(received) == len(await store.history())
+    assert await noted(store, Wanted(jobs=["nobody"])) == []
 
 
-async def test_types_and_times_narrow_what_is_told(store: InMemoryStore) -> None:
-    ends = await told(store, Wanted(types=["trial_ended", "recurrence_ended"]))
+async def test_types_and_times_narrow_what_is_published(store: InMemoryStore) -> None:
+    ends = await noted(store, Wanted(types=["trial_ended", "recurrence_ended"]))
     assert {wire_name(type(event.event)) for event in ends} == {"trial_ended", "recurrence_ended"}
-    everything = await told(store, Wanted())
+    everything = await noted(store, Wanted())
     moment = everything[len(everything) // 2].recorded_at
-    early, late = await told(store, Wanted(before=moment)), await told(store, Wanted(since=moment))
+    early, late = await noted(store, Wanted(before=moment)), await noted(store, Wanted(since=moment))
     assert early
     assert late[0].recorded_at == moment
     assert early + late == everything
@@ -72,9 +72,9 @@ async def test_types_and_times_narrow_what_is_told(store: InMemoryStore) -> None
 async def test_the_rate_is_kept(store: InMemoryStore) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
-    heard = await told(store, Wanted(), rate_per_s=50.0)
-    assert len(heard) > 10
-    assert loop.time() - began >= (len(heard) - 5) / 50.0  # a tenth of a second's worth goes at once
+    received = await noted(store, Wanted(), rate_per_s=50.0)
+    assert len(received) > 10
+    assert loop.time() - began >= (len(received) - 5) / 50.0  # a tenth of a second's worth goes at once
 
 
 async def test_what_sending_raises_ends_it(store: InMemoryStore) -> None:
@@ -91,14 +91,14 @@ async def test_what_sending_raises_ends_it(store: InMemoryStore) -> None:
 
 async def test_a_batch_that_did_not_go_out_is_sent_again_as_a_whole(store: InMemoryStore) -> None:
     tries: list[Sequence[StoredEvent]] = []
-    heard: list[RecordedEvent] = []
+    received: list[RecordedEvent] = []
     said: list[str] = []
 
     async def send(events: Sequence[StoredEvent]) -> None:
         tries.append(events)
         if len(tries) in (2, 3, 5):
             raise Retryable(f"away at try {len(tries)}")
-        heard.extend(one.recorded for one in events)
+        received.extend(one.recorded for one in events)
 
     def say(error: Retryable) -> None:
         said.append(str(error))
@@ -108,8 +108,8 @@ async def test_a_batch_that_did_not_go_out_is_sent_again_as_a_whole(store: InMem
     assert said == ["away at try 2", "away at try 5"]  # once until something has gone out again
     assert tries[1] == tries[2] == tries[3]
     assert tries[4] == tries[5]
-    assert heard == [stored.recorded for stored in await store.history()]
-    assert sent == len(heard)
+    assert received == [stored.recorded for stored in await store.history()]
+    assert sent == len(received)
 
 
 async def test_patience_ends_and_what_would_never_succeed_ends_it_at_once(store: InMemoryStore) -> None:
@@ -144,7 +144,7 @@ async def test_after_any_batch_the_rest_is_what_has_not_gone_out(
 ) -> None:
     for history in (store, imported):
         wanted = Wanted(jobs=jobs, since=since)
-        everything = await told(history, wanted)
+        everything = await noted(history, wanted)
         gone = Gone(wanted)
         rests: list[list[RecordedEvent]] = []
 
@@ -154,7 +154,7 @@ async def test_after_any_batch_the_rest_is_what_has_not_gone_out(
             gone.count(events)
             rest = gone.rest()
             assert rest is not None
-            rests.append(await told(history, rest))
+            rests.append(await noted(history, rest))
 
         assert gone.rest() is None
         await publish(history, wanted, send, rate_per_s=30.0)

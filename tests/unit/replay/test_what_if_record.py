@@ -22,7 +22,7 @@ OTHER = replace(HARDWARE, gpu_model="V100")
 
 
 def folding_of(*trials: Trial, eta_knob: float = 0.5) -> Folding:
-    """A log that tells of these trials, of a job whose limit are 50 epochs."""
+    """A log of these trials, of a job whose limit are 50 epochs."""
     folding = Folding(JOB)
     registered = folded(EASY, recurrences=1, seed=1).job
     version = replace(registered.version, spec=resolve_spec({"eta_knob": eta_knob}, recorded=registered.spec))
@@ -40,7 +40,7 @@ def price_of(found: Record, batch_size: int) -> EpochPrice:
     return price
 
 
-def test_a_log_tells_how_long_trainings_took_and_how_they_ended() -> None:
+def test_a_log_shows_how_long_trainings_took_and_how_they_ended() -> None:
     found = record_of(folded(EASY, recurrences=30, seed=3))
     assert (found.job_id, found.version_number, found.hardware) == (JOB, 1, EASY.hardware)
     assert found.models == 30
@@ -212,7 +212,7 @@ def test_a_cost_is_as_certain_as_so_many_trainings_make_it() -> None:
     assert alone.low * alone.high == pytest.approx(alone.cost**2)
 
 
-def test_it_is_said_how_many_trainings_would_tell_two_batch_sizes_apart() -> None:
+def test_the_number_of_trainings_that_would_separate_two_batch_sizes_is_given() -> None:
     """One that takes 15 % longer than nine stands out if it comes three times, one that takes twice as long at once."""
     found = record([*[run(32, 10)] * 9, run(64, 11.5), run(128, 20), run(16, 10.1)])
     spread = found.spread

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from bso.domain.commands import PowerMeasurement
 from bso.replay.what_if.record import End, Record, RecordedRun
 from bso.replay.what_if.world import step_of, world
-from bso.simulator import Problem
+from bso.simulator import BatchSizeProblem
 from tests.unit.replay.records import record, run
 
 SEEDS = range(60)
 
 
-def worlds(known: Record, *sizes: int) -> list[Problem]:
+def worlds(known: Record, *sizes: int) -> list[BatchSizeProblem]:
     return [world(known, sizes, sizes[0], seed=seed) for seed in SEEDS]
 
 
@@ -95,7 +95,7 @@ def test_an_epoch_takes_what_it_took_in_the_mean_of_those_drawn() -> None:
     assert seen == {(10.0, 1000.0), (20.0, 1500.0)}
 
 
-def test_where_no_training_that_is_drawn_tells_of_its_energy_it_is_the_usual_one() -> None:
+def test_where_no_training_that_is_drawn_has_its_energy_it_is_the_usual_one() -> None:
     bare = replace(run(32, 10), energy_j=0.0, is_energy_measured=False)
     seen = {one.epochs[32][0].energy_j for one in worlds(record([run(32, 10), bare], eta_knob=0.0), 32)}
     assert seen == {1000.0}
@@ -159,7 +159,7 @@ def test_a_training_that_was_stopped_just_before_the_limit_may_have_converged_at
     assert set(drawn) == {5, 6, 50, None}
 
 
-def test_trainings_that_report_all_the_time_are_told_in_two_hundred_steps() -> None:
+def test_trainings_that_report_all_the_time_are_simulated_in_two_hundred_steps() -> None:
     assert step_of(record([run(32, 2, reports=4000), run(32, 2, reports=4000)])) == pytest.approx(0.01)
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bso.simulator import Problem, Workload
+from bso.simulator import BatchSizeProblem, Workload
 from bso.simulator.traces import MeasuredEpoch
 
 SIZES = (16, 32, 64, 128)
@@ -48,9 +48,9 @@ def write_known_traces(folder: Path, *, train: str = TRAIN) -> Path:
 
 def make(
     epochs: dict[int, tuple[int | None, ...]], *, default: int = 64, max_epochs: int = 50, epoch_time_s: float = 10.0
-) -> Problem:
+) -> BatchSizeProblem:
     """A problem whose epochs all take this long: at the lower limit a fifth longer, with half the power."""
-    return Problem(
+    return BatchSizeProblem(
         workload=Workload(
             dataset="shapes",
             network="tiny",

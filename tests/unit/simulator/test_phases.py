@@ -8,8 +8,8 @@ import pytest
 from bso.domain.policies import own_policies
 from bso.domain.trial import Outcome
 from bso.simulator import (
+    BatchSizeProblem,
     InvalidSimulation,
-    Problem,
     Run,
     parse_changes,
     parse_drift,
@@ -40,7 +40,7 @@ def power_rows(times_s: dict[int, float], watts: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def changed(folder: Path, changes: Changes, *, old: dict[int, float], own: dict[int, float]) -> Problem:
+def changed(folder: Path, changes: Changes, *, old: dict[int, float], own: dict[int, float]) -> BatchSizeProblem:
     """A problem on the GPU ``own``; on both GPUs an epoch of a batch size takes so many seconds."""
     sizes = sorted(old | own)
     train = "dataset,network,batch_size,optimizer,run,target_metric,target_epoch\n"
@@ -61,13 +61,13 @@ OLD, OWN = {16: 30.0, 32: 20.0, 64: 8.0}, {16: 4.0, 32: 10.0, 64: 20.0}
 
 
 @pytest.fixture
-def moved(tmp_path: Path) -> Problem:
+def moved(tmp_path: Path) -> BatchSizeProblem:
     """64 is the cheapest on the old GPU (7 epochs of 8 s), and 16 on its own one (9 of 4 s)."""
     return changed(tmp_path, MOVED, old=OLD, own=OWN)
 
 
 @pytest.fixture
-def renewed(tmp_path: Path) -> Problem:
+def renewed(tmp_path: Path) -> BatchSizeProblem:
     """Trainings take twice as many epochs from recurrence 5 on."""
     return changed(tmp_path, RENEWED, old=OLD, own=OWN)
 
@@ -98,7 +98,7 @@ def test_something_must_come_before_a_change(start: int) -> None:
         parse_changes(move_from=f"v100@{start}")
 
 
-def test_prices_are_those_of_the_gpu_of_the_recurrence(moved: Problem) -> None:
+def test_prices_are_those_of_the_gpu_of_the_recurrence(moved: BatchSizeProblem) -> None:
     assert [moved.at(number).gpu for number in (1, 4, 5, 9)] == ["old", "old", "own", "own"]
     world = World(problem=moved, seed=1, eta_knob=0.5)
     for number, time_s, watts in ((4, 20.0, 100.0), (5, 10.0, 300.0)):
@@ -111,7 +111,7 @@ def test_prices_are_those_of_the_gpu_of_the_recurrence(moved: Problem) -> None:
     assert world.epochs_to_target(32, 1, 4) == world.epochs_to_target(32, 1, 5) == 5
 
 
-def test_the_oracle_and_the_default_go_by_the_gpu_of_the_recurrence(moved: Problem) -> None:
+def test_the_oracle_and_the_default_go_by_the_gpu_of_the_recurrence(moved: BatchSizeProblem) -> None:
     run = simulate(moved, recurrences=8, seed=1)
     assert run.oracle.batch_sizes == (64,) * 4 + (16,) * 4
     assert run.oracle.mean_costs == pytest.approx((7 * 1.2 * 8 * 75,) * 4 + (9 * 1.2 * 4 * 225,) * 4)
@@ -120,7 +120,9 @@ def test_the_oracle_and_the_default_go_by_the_gpu_of_the_recurrence(moved: Probl
 
 
 @pytest.mark.parametrize("policy", own_policies())
-def test_a_trial_names_the_gpu_that_it_runs_on_so_limits_are_measured_on_each(moved: Problem, policy: str) -> None:
+def test_a_trial_names_the_gpu_that_it_runs_on_so_limits_are_measured_on_each(
+    moved: BatchSizeProblem, policy: str
+) -> None:
     run = simulate(moved, {"policy": policy}, recurrences=40, seed=1)
     profiled = [(moved.at(trial.recurrence).gpu, trial.batch_size) for trial in run.trials if trial.is_profiling]
     ran = {(moved.at(trial.recurrence).gpu, trial.batch_size) for trial in run.trials}
@@ -132,7 +134,7 @@ def test_a_trial_names_the_gpu_that_it_runs_on_so_limits_are_measured_on_each(mo
     }
 
 
-def test_what_the_policy_knows_in_the_end_is_of_the_gpu_in_the_end(moved: Problem) -> None:
+def test_what_the_policy_knows_in_the_end_is_of_the_gpu_in_the_end(moved: BatchSizeProblem) -> None:
     run = simulate(moved, {"policy": "curve"}, recurrences=40, seed=1)
     (known,) = {known.batch_size for known in run.best_known[30:]}
     assert run.expected[known].cost == pytest.approx(run.mean_costs[known], rel=0.1)
@@ -178,7 +180,7 @@ def test_gpus_without_a_common_batch_size_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", own_policies())
-def test_a_new_version_has_another_target_and_takes_other_epochs(renewed: Problem, policy: str) -> None:
+def test_a_new_version_has_another_target_and_takes_other_epochs(renewed: BatchSizeProblem, policy: str) -> None:
     run = simulate(renewed, {"policy": policy}, recurrences=12, seed=1)
     for trial in run.trials:
         if trial.outcome is Outcome.CONVERGED:

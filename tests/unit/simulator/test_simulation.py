@@ -37,7 +37,7 @@ def test_the_same_arguments_give_the_same_run_and_another_seed_gives_another() -
 
 
 @pytest.mark.parametrize("policy", own_policies())
-def test_a_run_tells_what_models_cost_in_the_end_and_what_the_policy_expects_of_them(policy: str) -> None:
+def test_a_run_holds_what_models_cost_in_the_end_and_what_the_policy_expects_of_them(policy: str) -> None:
     run = simulate(EASY, {"policy": policy}, recurrences=40, seed=3, drift=parse_drift("epoch-cost:x2@10"))
     assert run.mean_costs == pytest.approx({16: 20 * EPOCH, 32: 11 * EPOCH, 64: 17 * EPOCH, 128: 42 * EPOCH})
     often = run.expected[32]
@@ -46,7 +46,7 @@ def test_a_run_tells_what_models_cost_in_the_end_and_what_the_policy_expects_of_
 
 
 @pytest.mark.parametrize("policy", own_policies())
-def test_a_run_tells_what_was_taken_for_the_best_on_the_way(policy: str) -> None:
+def test_a_run_holds_what_was_taken_for_the_best_on_the_way(policy: str) -> None:
     run = simulate(EASY, {"policy": policy}, recurrences=40, seed=3)
     assert len(run.best_known) == 40
     assert {known.batch_size for known in run.best_known[30:]} == {32}

@@ -17,11 +17,11 @@ SETTINGS = StudySettings(recurrences=25)
 
 
 def test_results_do_not_depend_on_the_number_of_processes() -> None:
-    heard: list[Run] = []
+    received: list[Run] = []
     alone = study([EASY, OTHER], range(2), SETTINGS)
-    spread = study([EASY, OTHER], range(2), SETTINGS, processes=2, on_done=heard.append)
+    spread = study([EASY, OTHER], range(2), SETTINGS, processes=2, on_done=received.append)
     assert spread == alone
-    assert len(heard) == 4
+    assert len(received) == 4
     assert [result.case.name for result in alone] == ["easy", "other"]
     assert [run.seed for run in alone[0].runs] == [0, 1]
 

@@ -8,7 +8,7 @@ import pytest
 
 from bso.domain.policies import own_policies
 from bso.domain.trial import Outcome
-from bso.simulator import InvalidSimulation, Problem, parse_changes, parse_drift, parse_noise, simulate
+from bso.simulator import BatchSizeProblem, InvalidSimulation, parse_changes, parse_drift, parse_noise, simulate
 from bso.simulator.truths import OTHER_GPU, Family, Start, made_problem, made_problems
 from bso.simulator.world import World
 
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_never_the_best_even_where_the_optimum_moves(drift:
         assert finite == set(problem.batch_sizes) - problem.infeasible
 
 
-def epoch_costs(problem: Problem, recurrence: int) -> list[float]:
+def epoch_costs(problem: BatchSizeProblem, recurrence: int) -> list[float]:
     """What an epoch of each batch size costs."""
     world = World(problem=problem, seed=0, eta_knob=0.5)
     return [world.cost(world.price(size, recurrence), recurrence) for size in problem.batch_sizes]
@@ -125,7 +125,7 @@ def test_a_move_changes_prices_and_power_and_leaves_the_problem_as_it_is_in_the_
     assert measured.average_power_w == measured.power_limit_w == before.max_power_w
 
 
-def usual_epochs(problem: Problem) -> list[float]:
+def usual_epochs(problem: BatchSizeProblem) -> list[float]:
     """What trainings take on the average, by batch size."""
     return [sum(epochs or 0 for epochs in runs) / len(runs) for runs in problem.runs.values()]
 

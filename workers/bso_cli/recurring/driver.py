@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import BinaryIO
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.rule import Rule
 
 from bso.domain.quantities import joules
 from bso.domain.trial import Outcome
+from bso_cli.options import here
 from bso_cli.recurring.launches import finish_as_interrupted, launch
 from bso_cli.recurring.recurrences import Launch, Occasion, RecurringRun, RunFolder
 from bso_cli.recurring.trials import SeenTrial, TrialLog
@@ -21,27 +24,26 @@ from bso_cli.terminal import HANG, counted, onlookers, print_notice, styled
 from bso_client import RELAUNCH
 from bso_client.energy.meters import ENERGY_ASSUMED, NOTICE_GIVEN
 
+if TYPE_CHECKING:
+    from bso_cli.recur import RecurOptions
+
 _RULE = 80  # columns at most; a file has no width
+_STANDARD_ERROR = 2
 
 
-@dataclass(slots=True, kw_only=True)
 class RunDriver:
-    """Drives a run in its folder, from where it stands, ``launches`` being the most of one recurrence.
+    """Drives a run in its folder, from where it stands.
 
-    ``lock`` is the file descriptor of the lock on a folder that stays, and holds what programs print; ``shown`` gets a
-    copy. None: the folder is this run's alone, and programs have this terminal, ``stdout`` being their standard output.
-    ``keeps_going``: whether a failed recurrence is left behind.
+    ``lock`` is the file descriptor of the lock on a folder that stays, and holds what programs print. None: the folder
+    is this run's alone, and programs have this terminal.
     """
 
-    run: RecurringRun
-    folder: RunFolder
-    lock: int | None
-    environment: Mapping[str, str]
-    launches: int
-    keeps_going: bool
-    grace_s: float
-    shown: BinaryIO | None
-    stdout: int | None
+    def __init__(self, *, run: RecurringRun, folder: RunFolder, lock: int | None, options: RecurOptions) -> None:
+        self.run = run
+        self._folder = folder
+        self._lock = lock
+        self._options = options
+        self._url = here(url=options.url).optimizer_url
 
     def drive(self) -> int:
         """Run what is left. Returns the first failed command's exit code, 128 + n after signal n, else 0."""
@@ -71,9 +73,9 @@ class RunDriver:
 
     def _recur(self, recurrence: Occasion) -> Occasion:
         """Work on a recurrence until it is over, or has to be left open."""
-        log = TrialLog(self.folder.trial_log(recurrence))
+        log = TrialLog(self._folder.trial_log(recurrence))
         log.read_new()
-        left = self.launches
+        left = self._options.launches
         while True:
             code = stopped_by = None
             if not recurrence.is_running:  # else it was left by a process that was killed, and the lock shows its end
@@ -88,7 +90,7 @@ class RunDriver:
                 if code is None or (left and _asks_for_another(recurrence)):
                     self._save(recurrence)
                     continue
-                is_over = code == 0 or self.keeps_going
+                is_over = code == 0 or self._options.keep_going
             if is_over:
                 recurrence = replace(recurrence, ended_at=_now())
                 self._give_up(recurrence)
@@ -99,12 +101,17 @@ class RunDriver:
         """Launch the command, which has been noted; its exit code, and the signal that stopped it."""
         environment = self._environment(recurrence, log)
         self._save(recurrence)
+        options = self._options
         code, stopped_by = launch(
             self.run.command,
-            {"env": environment, "stdout": self.stdout, "pass_fds": () if self.lock is None else (self.lock,)},
-            log=None if self.lock is None else self.folder.of(recurrence) / f"launch-{len(recurrence.launches)}.log",
-            shown=self.shown,
-            grace_s=self.grace_s,
+            {
+                "env": environment,
+                "stdout": _STANDARD_ERROR if options.as_json else None,
+                "pass_fds": () if self._lock is None else (self._lock,),
+            },
+            log=None if self._lock is None else self._folder.of(recurrence) / f"launch-{len(recurrence.launches)}.log",
+            shown=None if options.quiet else (sys.stderr if options.as_json else sys.stdout).buffer,
+            grace_s=options.grace,
             look=lambda: _say_news(log),
         )
         _say_news(log)
@@ -112,17 +119,18 @@ class RunDriver:
 
     def _environment(self, recurrence: Occasion, log: TrialLog) -> Mapping[str, str]:
         own: dict[str, object] = {
+            "BSO_URL": self._url,
             "BSO_RECURRENCE_ID": recurrence.recurrence_id,
             "BSO_RECURRENCE_NUMBER": recurrence.number,
             "BSO_LAUNCH_NUMBER": len(recurrence.launches),
             "BSO_TRIAL_LOG": log.path.absolute(),
             "BSO_JOB_ID": self.run.job_id,
             "BSO_SEED": self.run.next_seed,
-            "BSO_RECURRENCE_DIR": None if self.lock is None else self.folder.of(recurrence).absolute(),
+            "BSO_RECURRENCE_DIR": None if self._lock is None else self._folder.of(recurrence).absolute(),
         }
         if any(trial.is_energy_assumed for one in self.run.recurrences for trial in one.trials):
             own[NOTICE_GIVEN] = ENERGY_ASSUMED
-        return {**self.environment, **{name: str(value) for name, value in own.items() if value is not None}}
+        return {**os.environ, **{name: str(value) for name, value in own.items() if value is not None}}
 
     def _settle(self, recurrence: Occasion, log: TrialLog) -> None:
         """Finish as interrupted what a program has left open; the next launch may go on with it from a checkpoint."""
@@ -141,14 +149,14 @@ class RunDriver:
                 self._finish(trial, trial.outcome_reason, may_resume=False)
 
     def _may_resume(self, recurrence: Occasion) -> bool:
-        return self.lock is not None and self.folder.holds_more(recurrence)
+        return self._lock is not None and self._folder.holds_more(recurrence)
 
     def _finish(self, trial: SeenTrial, reason: str, *, may_resume: bool) -> None:
-        finish_as_interrupted(self.environment["BSO_URL"], trial, reason, may_resume=may_resume)
+        finish_as_interrupted(self._url, trial, reason, may_resume=may_resume)
 
     def _save(self, recurrence: Occasion) -> None:
         self.run = self.run.with_(recurrence)
-        self.folder.save(self.run)
+        self._folder.save(self.run)
 
     def _say_end(self, recurrence: Occasion) -> None:
         if recurrence.exit_code == RELAUNCH:
@@ -164,8 +172,8 @@ class RunDriver:
             this, mean = joules(recurrence.cost), joules(total / len(done))
             words = f"cost of this recurrence {this}, mean {mean}, total {joules(total)} in {trials}"
             print_notice(styled(f"[dim]{words}[/]"))
-        if recurrence.is_open and self.lock is not None:
-            print_notice(f"go on with this recurrence: bso recur --log-dir {self.folder.path}")
+        if recurrence.is_open and self._lock is not None:
+            print_notice(f"go on with this recurrence: bso recur --log-dir {self._folder.path}")
 
 
 def _now() -> datetime:

@@ -164,25 +164,30 @@ class RunFolder:
                 holder = lock.read().strip() or "another process"
                 raise Misconfigured(
                     f"{self.path} is in use by {holder}, or by a training that it has left running: one `bso recur` at "
-                    f"a time may write there. Wait, or look on with `bso recur --summary --log-dir {self.path}`"
+                    f"a time may write there. Wait, or see its results with `bso recur --summary --log-dir {self.path}`"
                 )
             lock.truncate(0)
             lock.write(f"process {os.getpid()} on {platform.node()}\n")
             lock.flush()
             yield lock.fileno()
 
-    def run(self) -> RecurringRun | None:
-        """What is run here; None in a new folder. Raises Misconfigured where it cannot be read."""
+    @property
+    def _file(self) -> Path:
+        return self.path / "run.json"
+
+    def holds_run(self) -> bool:
+        """Whether anything was ever run here."""
+        return self._file.exists()
+
+    def run(self) -> RecurringRun:
+        """What is run here. Raises Misconfigured where it cannot be read."""
         from bso.schema.envelope import validated
         from bso.schema.errors import MalformedMessage
 
-        path = self.path / "run.json"
         try:
-            found: RecurringRun = validated(RecurringRun, json.loads(path.read_bytes()), str(path))
-        except FileNotFoundError:
-            return None
+            found: RecurringRun = validated(RecurringRun, json.loads(self._file.read_bytes()), str(self._file))
         except (ValueError, MalformedMessage) as error:
-            raise Misconfigured(f"{path} is damaged ({error}): use another folder") from error
+            raise Misconfigured(f"{self._file} is damaged ({error}): use another folder") from error
         return found
 
     def save(self, run: RecurringRun) -> None:
@@ -192,7 +197,7 @@ class RunFolder:
 
         for recurrence in run.recurrences[-1:]:
             self.of(recurrence).mkdir(exist_ok=True)
-        replace_file(self.path / "run.json", json.dumps(json.loads(dump(run)), indent=1) + "\n")
+        replace_file(self._file, json.dumps(json.loads(dump(run)), indent=1) + "\n")
 
     def of(self, recurrence: Occasion) -> Path:
         """The folder of a recurrence."""

@@ -6,8 +6,8 @@ import asyncio
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +15,15 @@ from rich.text import Text
 
 from bso.domain.errors import BsoError
 from bso_cli.moments import EXPECTED, moment_from
-from bso_cli.options import BrokerOption, DatabaseOption, JsonOption, TypesOption, known_types, operators_broker
+from bso_cli.options import (
+    BrokerOption,
+    DatabaseOption,
+    JsonOption,
+    TypesOption,
+    known_types,
+    operators_broker,
+    with_options,
+)
 from bso_cli.progress import counting
 from bso_cli.refusals import CommandRefused
 from bso_cli.replaying.sources import FromOption, JobsArgument, log_of
@@ -30,15 +38,17 @@ _ONE_TRY_S = 30.0
 _PATIENCE_S = 300.0
 
 
-def publish(
-    jobs: JobsArgument = None,
-    types: TypesOption = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishOptions:
+    """Which events, from where, and to which broker."""
+
+    types: TypesOption = None
     since: Annotated[
         str | None, typer.Option(metavar="WHEN", help=f"Only events recorded at or after this time: {EXPECTED}.")
-    ] = None,
+    ] = None
     before: Annotated[
         str | None, typer.Option(metavar="WHEN", help="Only events recorded before this time; in the same forms.")
-    ] = None,
+    ] = None
     after: Annotated[
         int,
         typer.Option(
@@ -48,37 +58,40 @@ def publish(
             "names it. With --from: the number of different events before.",
             show_default=False,
         ),
-    ] = 0,
+    ] = 0
     rate: Annotated[
         float | None, typer.Option(min=0.001, metavar="N", help="At most so many events a second. [default: no limit]")
-    ] = None,
-    source: FromOption = None,
-    url: BrokerOption = None,
-    database_url: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    ] = None
+    source: FromOption = None
+    url: BrokerOption = None
+    database_url: DatabaseOption = None
+    as_json: JsonOption = False
+
+    def wanted(self, jobs: Sequence[str], now: datetime) -> Wanted:
+        """The events that are asked for. Raises typer.BadParameter."""
+        from bso.replay.publication import Wanted
+
+        return Wanted(
+            jobs=jobs,
+            types=known_types(self.types),
+            since=None if self.since is None else moment_from(self.since, now=now),
+            before=None if self.before is None else moment_from(self.before, now=now),
+            after=self.after,
+        )
+
+
+@with_options
+def publish(jobs: JobsArgument = None, *, options: PublishOptions) -> None:
     """Publish recorded events again, on the topic exchange bso.replay.
 
     Routing keys and bodies are those of live events. The exchange is another one, because trainings and dashboards
     take every event of bso.events for a new one. Bind a queue to bso.replay before: without one, events are lost.
     Events may arrive twice; (job_id, log_epoch, seq) identifies them.
     """
-    from bso.replay.publication import Wanted
-
-    now = datetime.now(UTC)
-    wanted = Wanted(
-        jobs=jobs or (),
-        types=known_types(types),
-        since=None if since is None else moment_from(since, now=now),
-        before=None if before is None else moment_from(before, now=now),
-        after=after,
-    )
-    broker = operators_broker(url, what="replays")
-    others = as_typed(
-        {"--rate": rate, "--from": source, "--url": url, "--database-url": database_url, "--json": as_json}
-    )
-    sent = asyncio.run(_publish(wanted, source, database_url, broker, rate, others))
-    print_answer({"published": sent}, f"{counted(sent, 'event')} published on bso.replay", as_json=as_json)
+    wanted = options.wanted(jobs or (), datetime.now(UTC))
+    broker = operators_broker(options.url, what="replays")
+    sent = asyncio.run(_publish(wanted, broker, options))
+    print_answer({"published": sent}, f"{counted(sent, 'event')} published on bso.replay", as_json=options.as_json)
 
 
 def as_typed(options: Mapping[str, object]) -> list[str]:
@@ -92,33 +105,36 @@ def as_typed(options: Mapping[str, object]) -> list[str]:
     return words
 
 
-def command_for(wanted: Wanted, others: Sequence[str]) -> str:
-    """The command that publishes what is wanted, ``others`` being its further options.
+def command_for(wanted: Wanted, options: PublishOptions) -> str:
+    """The command that publishes what is wanted, and otherwise has these options.
 
     Ages have become points in time: an age would mean another one later.
     """
     types = [word for name in wanted.types for word in ("--type", name)]
-    since = None if wanted.since is None else wanted.since.isoformat()
-    before = None if wanted.before is None else wanted.before.isoformat()
-    narrowed = as_typed({"--since": since, "--before": before, "--after": wanted.after or None})
-    return shlex.join(["bso", "replay", "publish", *wanted.jobs, *types, *narrowed, *others])
+    words = as_typed(
+        {
+            "--since": wanted.since and wanted.since.isoformat(),
+            "--before": wanted.before and wanted.before.isoformat(),
+            "--after": wanted.after or None,
+            "--rate": options.rate,
+            "--from": options.source,
+            "--url": options.url,
+            "--database-url": options.database_url,
+            "--json": options.as_json,
+        }
+    )
+    return shlex.join(["bso", "replay", "publish", *wanted.jobs, *types, *words])
 
 
-async def _publish(
-    wanted: Wanted,
-    source: Path | None,
-    database_url: str | None,
-    address: str,
-    rate_per_s: float | None,
-    others: Sequence[str],
-) -> int:
+async def _publish(wanted: Wanted, address: str, options: PublishOptions) -> int:
     from bso.replay.publication import Gone, patient
     from bso.replay.publication import publish as publish_wanted
     from bso_broker.messages import event_message
     from bso_broker.rabbit import RabbitBroker
 
     gone = Gone(wanted)
-    async with log_of(source, database_url, command="bso replay publish") as log, RabbitBroker(address) as broker:
+    logged = log_of(options.source, options.database_url, command="bso replay publish")
+    async with logged as log, RabbitBroker(address) as broker:
         await _require_recorded(log, wanted.jobs)
         await broker.declare()
         publisher = broker.replay_publisher()
@@ -134,13 +150,12 @@ async def _publish(
                 gone.count(events)
 
             try:
-                return await publish_wanted(log, wanted, send_and_count, rate_per_s=rate_per_s, progress=counter)
+                return await publish_wanted(log, wanted, send_and_count, rate_per_s=options.rate, progress=counter)
             except BsoError as error:
                 said = f"stopped after {counted(gone.events, 'event')}: {error}"
-                rest = gone.rest()
-                raise CommandRefused(
-                    said if rest is None else f"{said}\nTo go on: {command_for(rest, others)}"
-                ) from error
+                if (rest := gone.rest()) is not None:
+                    said += f"\nTo go on: {command_for(rest, options)}"
+                raise CommandRefused(said) from error
 
 
 async def _require_recorded(log: History, jobs: Collection[str]) -> None:

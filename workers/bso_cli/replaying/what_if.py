@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from bso_cli.options import DatabaseOption, JobArgument, JsonOption
+from bso_cli.options import DatabaseOption, JobArgument, JsonOption, with_options
 from bso_cli.progress import counting, simulating
 from bso_cli.refusals import CommandRefused
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, log_of
@@ -24,43 +25,48 @@ SEEDS = 100
 MOST = 200
 
 
-def what_if(
-    job: JobArgument,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfOptions:
+    """What to compare a job with, and how."""
+
     policy: Annotated[
         list[str] | None, typer.Option("--policy", metavar="POLICY", help="Another policy.", show_default=False)
-    ] = None,
+    ] = None
     eta: Annotated[
         list[float] | None,
         typer.Option("--eta", metavar="ETA", help="eta_knob: 1 counts energy alone, 0 time alone.", show_default=False),
-    ] = None,
+    ] = None
     beta: Annotated[
         list[float] | None,
         typer.Option("--beta", metavar="BETA", help="beta_knob; 0: never stop early.", show_default=False),
-    ] = None,
-    spec: SpecOption = None,
+    ] = None
+    spec: SpecOption = None
     recurrences: Annotated[
         int | None,
         typer.Option(
             "--recurrences", "-n", min=1, metavar="N", help=f"[default: as many as were recorded, at most {MOST}]"
         ),
-    ] = None,
-    seeds: Annotated[
-        int, typer.Option("--seeds", min=2, metavar="N", help="Lives simulated of each alternative.")
-    ] = SEEDS,
+    ] = None
+    seeds: Annotated[int, typer.Option("--seeds", min=2, metavar="N", help="Lives simulated of each alternative.")] = (
+        SEEDS
+    )
     job_version: Annotated[
         int | None, typer.Option("--job-version", min=1, metavar="N", help="[default: the current version]")
-    ] = None,
+    ] = None
     hardware: Annotated[
         str | None,
         typer.Option(
-            "--hardware", metavar="KIND", help="Its key, or a part of its name. [default: that of the most models]"
+            "--hardware", metavar="KIND", help="Its key, or a part of its name. [default: the one with most models]"
         ),
-    ] = None,
-    processes: ProcessesOption = None,
-    source: FromOption = None,
-    database_url: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    ] = None
+    processes: ProcessesOption = None
+    source: FromOption = None
+    database_url: DatabaseOption = None
+    as_json: JsonOption = False
+
+
+@with_options
+def what_if(job: JobArgument, *, options: WhatIfOptions) -> None:
     """Say what other policies and knobs would have cost a job, judged by its own recorded trainings.
 
     The job as it is and each combination of --policy, --eta and --beta, which may be repeated, are simulated from
@@ -80,20 +86,22 @@ def what_if(
     from bso.replay.what_if.history import record_of
     from bso_cli.replaying import what_if_printed as printed
 
+    source = options.source
     if source is not None and source != STANDARD_INPUT and not source.exists():
         raise CommandRefused(f"there is no file {source}")
-    record = record_of(asyncio.run(_folded(job, source, database_url)), version_number=job_version, hardware=hardware)
+    folded = asyncio.run(_folded(job, source, options.database_url))
+    record = record_of(folded, version_number=options.job_version, hardware=options.hardware)
     compared = alternatives(
         record,
-        policies=policy or (),
-        eta_knobs=eta or (),
-        beta_knobs=[value or None for value in beta or ()],
-        changes=spec_fields(spec or ()),
+        policies=options.policy or (),
+        eta_knobs=options.eta or (),
+        beta_knobs=[value or None for value in options.beta or ()],
+        changes=spec_fields(options.spec or ()),
     )
-    times = recurrences or min(max(1, record.models), MOST)
+    times, seeds = options.recurrences or min(max(1, record.models), MOST), options.seeds
     with simulating(len(compared) * seeds) as advance:
-        found = play(record, compared, seeds=seeds, recurrences=times, processes=processes, on_done=advance)
-    if as_json:
+        found = play(record, compared, seeds=seeds, recurrences=times, processes=options.processes, on_done=advance)
+    if options.as_json:
         print_json(printed.as_json(record, found, seeds=seeds, recurrences=times))
         return
     print_block(printed.known_table(record))

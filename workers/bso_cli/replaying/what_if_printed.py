@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _KNOWN = "A training: what it costs to the target, and the interval that holds its true mean with 95%."
 _MEANS = (
-    "Means; in brackets what 95% of the simulated lives had. Costs are by the alternative's own eta, and so is the one "
-    "that they are compared with."
+    "Means; in brackets the range of 95% of the simulated lives. Costs use the alternative's own eta, and so do the "
+    "costs that they are compared with."
 )
 
 
@@ -112,17 +112,17 @@ def notes(record: Record, found: Sequence[AlternativeTotals]) -> Iterator[str]:
     for answer in found[1:]:
         share = answer.more_cost_share
         if share is not None and share.low < 0 < share.high:
-            yield f"{answer.alternative.name}: in some lives it costs more than as it is, in others less."
+            yield f"{answer.alternative.name}: in some lives it costs more than the job as it is, in others less."
     converged = {size: record.count(size, End.CONVERGED) for size in as_it_is.batch_sizes}
     if once := [size for size, count in converged.items() if count == 1]:
         yield (
-            f"Of {_listed(once)} a single training has reached its target: others are taken to vary as trainings of "
+            f"Of {_listed(once)} a single training has reached its target: its costs are assumed to vary as those of "
             f"all batch sizes do, by {percent(record.spread)}."
         )
     if stopped := [size for size, count in converged.items() if not count and record.count(size, End.CENSORED)]:
         yield (
-            f"Of {_listed(stopped)} no training has reached its target: in half of the lives one epoch more would have "
-            "done, in the others none ever would."
+            f"Of {_listed(stopped)} no training has reached its target: half of the lives assume that one more epoch "
+            "would have been enough, the others that it never converges."
         )
     if (default := record.spec.default_batch_size) not in as_it_is.batch_sizes:
         yield f"The job's default batch size {default} is left out: lives begin with another."

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import wraps
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -18,7 +16,7 @@ from bso_cli.options import JsonOption
 from bso_cli.terminal import print_notice
 
 if TYPE_CHECKING:
-    from bso.simulator import Changes, Problem, Workload
+    from bso.simulator import BatchSizeProblem, Changes, Workload
     from bso.simulator.study import StudySettings
     from bso.simulator.traces import TrainTrace
 
@@ -90,7 +88,7 @@ class StudyOptions:
     ] = None
     as_json: JsonOption = False
 
-    def settings(self, *, recurrences: int | None = None, overlap: int = 0) -> StudySettings:
+    def settings(self) -> StudySettings:
         """What all simulations have in common. Raises InvalidSimulation for a drift or a noise that is none."""
         from bso.simulator import parse_drift, parse_noise
         from bso.simulator.study import StudySettings
@@ -98,37 +96,61 @@ class StudyOptions:
         overrides: dict[str, Any] = {"policy": self.policy, "eta_knob": self.eta, "beta_knob": self.beta or None}
         return StudySettings(
             spec_overrides=overrides | spec_fields(self.spec or ()),
-            recurrences=recurrences,
-            overlap=overlap,
             drift=parse_drift(self.drift),
             noise=parse_noise(self.noise),
             failure_rate=self.failure_rate,
         )
 
 
-def with_study_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let typer read the fields of StudyOptions as options of a command, which gets them as ``options``."""
-    hints = get_type_hints(StudyOptions, include_extras=True)
-    shared = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
-        for each in fields(StudyOptions)
-    ]
-    own = inspect.signature(command, eval_str=True).parameters
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleOptions(StudyOptions):
+    """What ``bso simulate single`` may be given."""
 
-    @wraps(command)
-    def run(**words: Any) -> None:
-        options = StudyOptions(**{each.name: words.pop(each.name) for each in shared})
-        command(**words, options=options)
+    truths: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="SEED",
+            help="Generated problems in place of traces: six families, drawn from SEED, each with the cheapest, a "
+            "middle and the costliest batch size as default.",
+            show_default=False,
+        ),
+    ] = None
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DATASET", help="Only this dataset; may be repeated. [default: all known]"),
+    ] = None
+    recurrences: Annotated[
+        int | None,
+        typer.Option("--recurrences", "-n", min=1, help="[default: 2 x batch sizes x power limits]"),
+    ] = None
+    overlap: Annotated[
+        int, typer.Option("--overlap", min=0, help="How many other recurrences run beside each one.")
+    ] = 0
+    new_version: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET@N",
+            help="At recurrence N the job gets this target metric, and so a new version: 0.65@30; with traces it needs "
+            "one --dataset.",
+        ),
+    ] = ""
 
-    parameters = [*(each for name, each in own.items() if name != "options"), *shared]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions may have one
-    return run
+    def settings(self) -> StudySettings:
+        """As those of any study."""
+        return replace(StudyOptions.settings(self), recurrences=self.recurrences, overlap=self.overlap)
+
+    def problems(self, traces: Path | None) -> tuple[BatchSizeProblem, ...]:
+        """Those of traces, or made ones. Raises as problems_from; BadParameter where neither is named."""
+        from bso.simulator import parse_changes
+
+        changes = parse_changes(move_from=self.move_from, new_version=self.new_version)
+        return _problems_of_single(traces, self.truths, self.gpu or (), self.dataset or (), changes)
 
 
-def problems_of_single(
+def _problems_of_single(
     traces: Path | None, truths: int | None, gpus: Sequence[str], datasets: Sequence[str], changes: Changes
-) -> tuple[Problem, ...]:
-    """The problems of traces, or made ones. Raises as problems_from; BadParameter where neither is named."""
+) -> tuple[BatchSizeProblem, ...]:
     if truths is None:
         if traces is None:
             raise typer.BadParameter("name a folder of traces, or draw problems with --truths SEED")
@@ -148,7 +170,7 @@ def problems_of_single(
 
 def problems_from(
     traces: Path, gpus: Sequence[str], changes: Changes, datasets: Sequence[str] = ()
-) -> tuple[Problem, ...]:
+) -> tuple[BatchSizeProblem, ...]:
     """The problems that arguments name. Raises InvalidTrace, InvalidSimulation, and OSError for a missing file."""
     from bso.simulator.phases import in_phases_of_traces
     from bso.simulator.problem import problems_of

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bso_cli.options import with_options
 from bso_cli.progress import simulating
 from bso_cli.refusals import CommandGroup
 from bso_cli.simulating import arguments as given
 from bso_cli.terminal import people, print_blocks, print_json, print_result
 
 if TYPE_CHECKING:
-    from bso.simulator.study import Case, CaseRuns, StudySettings
+    from bso.simulator.study import Case, CaseRuns
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -34,7 +35,7 @@ CLUSTER_SEEDS = 3
 
 
 @app.command()
-@given.with_study_options
+@with_options
 def single(
     *,
     traces: Annotated[
@@ -46,37 +47,8 @@ def single(
             show_default=False,
         ),
     ] = None,
-    truths: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="SEED",
-            help="Generated problems in place of traces: six families, drawn from SEED, each with the cheapest, a "
-            "middle and the costliest batch size as default.",
-            show_default=False,
-        ),
-    ] = None,
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(metavar="DATASET", help="Only this dataset; may be repeated. [default: all known]"),
-    ] = None,
     seeds: given.SeedsOption = SEEDS,
-    recurrences: Annotated[
-        int | None,
-        typer.Option("--recurrences", "-n", min=1, help="[default: 2 x batch sizes x power limits]"),
-    ] = None,
-    overlap: Annotated[
-        int, typer.Option("--overlap", min=0, help="How many other recurrences run beside each one.")
-    ] = 0,
-    new_version: Annotated[
-        str,
-        typer.Option(
-            metavar="TARGET@N",
-            help="At recurrence N the job gets this target metric, and so a new version: 0.65@30; with traces it needs "
-            "one --dataset.",
-        ),
-    ] = "",
-    options: given.StudyOptions,
+    options: given.SingleOptions,
 ) -> None:
     """Let one job after the other recur, each recurrence until it has a model.
 
@@ -93,17 +65,14 @@ def single(
 
     `bso simulate single traces/ --gpu a40 --move-from v100@30 --recurrences 60`
     """
-    from bso.simulator import parse_changes
     from bso.simulator.study import Case
 
-    changes = parse_changes(move_from=options.move_from, new_version=new_version)
-    problems = given.problems_of_single(traces, truths, options.gpu or (), dataset or (), changes)
-    cases = [Case(name=problem.name, problem=problem) for problem in problems]
-    _study(cases, options.settings(recurrences=recurrences, overlap=overlap), seeds, options)
+    cases = [Case(name=problem.name, problem=problem) for problem in options.problems(traces)]
+    _study(cases, seeds, options)
 
 
 @app.command()
-@given.with_study_options
+@with_options
 def cluster(
     *,
     traces: given.TracesArgument,
@@ -125,7 +94,7 @@ def cluster(
     from bso.simulator.cluster import cluster_cases, read_cluster_trace
 
     problems = given.problems_from(traces, options.gpu or (), parse_changes(move_from=options.move_from))
-    _study(cluster_cases(read_cluster_trace(trace), problems), options.settings(), seeds, options)
+    _study(cluster_cases(read_cluster_trace(trace), problems), seeds, options)
 
 
 @app.command("trace")
@@ -170,7 +139,7 @@ def make_trace(
         write_cluster_trace(output, jobs)
 
 
-def _study(cases: Sequence[Case], settings: StudySettings, seeds: int, options: given.StudyOptions) -> None:
+def _study(cases: Sequence[Case], seeds: int, options: given.StudyOptions) -> None:
     """Simulate all cases, and print what came of them. Raises OSError, before that, where it could not be written."""
     from bso.simulator.study import study
 
@@ -178,6 +147,7 @@ def _study(cases: Sequence[Case], settings: StudySettings, seeds: int, options: 
         options.csv.touch()
     if options.plots is not None:
         options.plots.mkdir(parents=True, exist_ok=True)
+    settings = options.settings()
     compared = [settings]
     if options.against is not None:
         compared.append(replace(settings, spec_overrides={**settings.spec_overrides, "policy": options.against}))

@@ -63,7 +63,7 @@ def test_a_limit_that_was_never_set_is_not_touched(gpus: FakeGpus, make_limit: M
 
 
 @pytest.mark.parametrize("code", [2, 4, 15])
-def test_what_nvml_refuses_is_told_and_the_next_limit_may_be_set(
+def test_what_nvml_refuses_is_raised_and_the_next_limit_may_be_set(
     gpus: FakeGpus, make_limit: MakeLimit, code: int
 ) -> None:
     limit = make_limit()
@@ -125,7 +125,7 @@ def test_without_a_guard_no_limit_is_touched(
     assert gpus.limits_set == []
 
 
-def test_a_gpu_that_is_not_there_is_told(gpus: FakeGpus, tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_there_is_an_error(gpus: FakeGpus, tmp_path: Path) -> None:
     gpus.add()
     with pytest.raises(NoSuchGpu, match="there is no GPU that this process sees"):
         GuardedLimit({"CUDA_VISIBLE_DEVICES": "GPU-gone"}, lock_folder=tmp_path)

@@ -259,7 +259,7 @@ def test_without_a_place_for_locks_no_limit_is_touched(
     assert "no lock can be kept in" in caplog.text
 
 
-def test_a_limit_that_cannot_be_restored_is_told_and_remembered(
+def test_a_limit_that_cannot_be_restored_is_logged_and_remembered(
     gpus: FakeGpus, make_power_limit: MakePowerLimit, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     power_limit = make_power_limit()

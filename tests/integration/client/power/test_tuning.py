@@ -138,7 +138,7 @@ def test_the_energy_counters_of_the_gpus_measure_where_no_monitor_is_given(
     assert power_limit.power_limit_w == 600.0
 
 
-def test_steps_too_short_for_a_meter_are_told(
+def test_steps_too_short_for_a_meter_are_warned_of(
     gpus: FakeGpus, make_power_limit: MakePowerLimit, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpus.add()
@@ -216,7 +216,7 @@ def test_a_meter_that_fails_costs_its_limit_only(gpus: FakeGpus, make_power_limi
     assert power_limit.power_limit_w in (CHEAPEST_W - 100, CHEAPEST_W + 100)
 
 
-def test_a_meter_that_tells_nothing_leaves_the_limit_as_it_was(
+def test_a_meter_that_measures_nothing_leaves_the_limit_as_it_was(
     gpus: FakeGpus, make_power_limit: MakePowerLimit, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpus.add(limit_w=650.0)  # draws nothing
@@ -399,7 +399,7 @@ def test_a_copy_in_another_process_does_nothing(gpus: FakeGpus, make_power_limit
     assert (copy.power_limit_w, copy.is_profiling, gpus.limits_set) == (None, False, [])
 
 
-def test_a_monitor_in_the_place_of_the_optimizer_is_told_where_it_belongs() -> None:
+def test_a_monitor_in_the_place_of_the_optimizer_is_refused_with_its_right_place() -> None:
     with pytest.raises(InvalidSetting, match="pass a monitor as monitor="):
         PowerLimitOptimizer(SimpleNamespace(begin_window=print, end_window=print))
 

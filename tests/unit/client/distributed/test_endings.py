@@ -66,7 +66,7 @@ def test_an_error_that_does_not_pickle_arrives_in_words() -> None:
 
 
 class Clock:
-    """Tells the time, and measures 10 W."""
+    """A clock, and a meter that measures 10 W."""
 
     def __init__(self) -> None:
         self.now, self.began = 0.0, 0.0
@@ -82,7 +82,7 @@ class Clock:
         return self
 
 
-def test_energies_add_up_and_the_slowest_rank_tells_the_time() -> None:
+def test_energies_add_up_and_time_is_that_of_the_slowest_rank() -> None:
     clock = Clock()
     meter = PooledMeter(Meter(clock, clock=clock), before=Consumption(time_s=100.0, energy_j=1000.0), size=2)
     meter.start()

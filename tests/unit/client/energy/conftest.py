@@ -30,7 +30,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeGpus:
 
 @pytest.fixture
 def powercap(tmp_path: Path) -> FakePowercap:
-    """A machine whose processor tells nothing yet."""
+    """A machine whose processor has no counters yet."""
     return FakePowercap(tmp_path / "powercap")
 
 

@@ -1,4 +1,4 @@
-"""What readings of counters tell, and what they do not."""
+"""What readings of counters show, and what they do not."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""Windows over the meters of a process: which devices, what they tell, and what happens when one fails."""
+"""Windows over the meters of a process: which devices, what they measure, and what happens when one fails."""
 
 import gc
 import math
@@ -43,7 +43,7 @@ def test_a_window_holds_what_was_consumed_in_it(two: FakeGpus, make_monitor: Mak
 def draw(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, powers_w: Sequence[float], *lost_s: tuple[float, float]
 ) -> None:
-    """Let the counters grow with the clock; so much time [s] passes before and after one of them tells its value."""
+    """Let the counters grow with the clock; so much time [s] passes before and after one of them is read."""
     remaining_s = iter(lost_s)
 
     def millijoules(handle: SimpleNamespace) -> float:

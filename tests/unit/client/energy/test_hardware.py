@@ -92,7 +92,7 @@ def test_a_rank_runs_on_the_gpu_of_its_own(gpus: FakeGpus) -> None:
     assert assumed(rank_1 | {"CUDA_VISIBLE_DEVICES": "2"}).gpu_model == "C"
 
 
-def test_a_foreign_monitor_tells_which_gpus_it_measures(gpus: FakeGpus) -> None:
+def test_a_foreign_monitor_names_the_gpus_it_measures(gpus: FakeGpus) -> None:
     for model in ("A", "B", "C"):
         gpus.add(name=model)
 
@@ -137,7 +137,7 @@ def test_a_gpu_that_nobody_can_ask_is_no_cpu(gpus: FakeGpus, tmp_path: Path) -> 
     assert in_use == [False, True, False]
 
 
-def test_a_gpu_that_tells_no_power_limit_has_the_constant_power(
+def test_a_gpu_without_a_readable_power_limit_has_the_constant_power(
     gpus: FakeGpus, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpus.add(min_limit_w=None, max_limit_w=None)
@@ -156,14 +156,14 @@ def test_the_largest_power_of_processors_is_their_own(powercap: FakePowercap, ma
     assert (found.max_power_w, found.energy_method) == (410.0, EnergyMethod.RAPL)
 
 
-def test_a_processor_that_does_not_tell_its_largest_power_has_the_constant_power(
+def test_a_processor_that_does_not_report_its_largest_power_has_the_constant_power(
     powercap: FakePowercap, make_monitor: MakeMonitor, caplog: pytest.LogCaptureFixture
 ) -> None:
     powercap.add_package(0, max_power_w=205.0)
     powercap.add_package(1, max_power_w=None)
 
-    told = hardware_for(None, monitor=make_monitor(), constant_power_w=280.0, environ={})
-    assert (told.max_power_w, caplog.records) == (280.0, [])
+    noted = hardware_for(None, monitor=make_monitor(), constant_power_w=280.0, environ={})
+    assert (noted.max_power_w, caplog.records) == (280.0, [])
 
     hardware_for(None, monitor=make_monitor(), constant_power_w=None, environ={})
     assert [getattr(record, "action", "") for record in caplog.records] == ["max_power_unknown"]

@@ -38,7 +38,7 @@ def test_errors_say_which_gpu_and_what_to_expect_of_it(
 
 
 @pytest.mark.parametrize(("code", "kind"), [(9, NoNvml), (12, NoNvml), (18, NoNvml), (999, NvmlError)])
-def test_a_driver_that_does_not_answer_is_told_from_other_errors(
+def test_a_driver_that_does_not_answer_differs_from_other_errors(
     gpus: FakeGpus, code: int, kind: type[NvmlError]
 ) -> None:
     gpus.fail("nvmlInit", code)

@@ -50,7 +50,7 @@ def test_the_links_of_the_real_folder_are_followed(powercap: FakePowercap, tmp_p
     assert [zone.name for zone in find_zones(links)] == ["package-0", "dram"]
 
 
-def test_a_limit_of_zero_and_one_that_is_not_told_are_unknown(powercap: FakePowercap) -> None:
+def test_a_limit_of_zero_and_one_that_is_not_reported_are_unknown(powercap: FakePowercap) -> None:
     powercap.add_package(0, max_power_w=0.0)
     (powercap.root / "intel-rapl:0" / "constraint_1_max_power_uw").mkdir()  # reading it is an error
 
@@ -74,7 +74,7 @@ def test_processors_and_memory_are_measured_together(powercap: FakePowercap, mak
     assert (measured.gpu_energy, measured.total_energy, measured.method) == ({}, 11.5, EnergyMethod.RAPL)
 
 
-def test_processors_are_told_beside_gpus_and_do_not_count(
+def test_processors_are_listed_beside_gpus_and_do_not_count(
     gpus: FakeGpus, powercap: FakePowercap, make_monitor: MakeMonitor
 ) -> None:
     gpus.add()

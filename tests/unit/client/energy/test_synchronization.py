@@ -59,7 +59,9 @@ def test_gpus_that_the_process_has_not_touched_are_left_alone(monkeypatch: pytes
     assert torch.waited_for == [0, 2]
 
 
-def test_where_pytorch_does_not_tell_the_current_gpu_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_pytorch_does_not_say_which_gpus_it_uses_the_current_one_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch = torch_with(monkeypatch, 1, has_contexts=False)
 
     synchronize([0, 1])

@@ -37,5 +37,5 @@ def test_a_process_sees_the_gpus_that_cuda_shows_it(visible: str | None, positio
     ("visible", "is_slice"),
     [(None, False), ("", False), ("0", False), ("GPU-9", False), ("MIG-GPU-9/1/0", True), ("MIG-41b3", True)],
 )
-def test_slices_are_told_by_their_name(visible: str | None, is_slice: bool) -> None:
+def test_slices_are_recognised_by_their_name(visible: str | None, is_slice: bool) -> None:
     assert names_mig_slice(visible) is is_slice

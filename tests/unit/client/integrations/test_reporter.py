@@ -107,7 +107,7 @@ def test_a_training_without_any_evaluation_is_called_off(reporter: Reporter, tri
         ({"eval_runtime": 1.0, "eval_samples_per_second": 9.0, "epoch": 1.0}, "there is none at all"),
     ],
 )
-def test_a_metric_that_is_missing_is_told_with_the_nearest_one(
+def test_a_missing_metric_is_reported_with_the_nearest_one(
     reporter: Reporter, trial: Trial, caplog: pytest.LogCaptureFixture, found: dict[str, float], words: str
 ) -> None:
     reporter.evaluated(found, epoch=1.0)

@@ -37,8 +37,8 @@ def test_ranks_take_the_limits_that_suit_all_their_gpus() -> None:
 
 
 def test_what_rank_0_knows_counts() -> None:
-    told = Opening(highest_w=300, lowest_w=100, max_power_w=300, profile=(measured(200),))
-    assert joint_opening([Opening(highest_w=300, lowest_w=100, max_power_w=300), told]).profile == ()
+    noted = Opening(highest_w=300, lowest_w=100, max_power_w=300, profile=(measured(200),))
+    assert joint_opening([Opening(highest_w=300, lowest_w=100, max_power_w=300), noted]).profile == ()
 
 
 def test_a_rank_that_cannot_set_limits_is_named() -> None:
@@ -72,6 +72,6 @@ def test_the_profile_is_done_when_all_ranks_have_measured_all_limits() -> None:
     assert not resume_together(begin_profiling(PLAN), [stand(3), stand(2)]).is_done
 
 
-def test_a_stand_tells_windows_and_steps() -> None:
+def test_a_stand_holds_windows_and_steps() -> None:
     state, _ = begin_step(begin_profiling(PLAN))
     assert stand_of(state, []) == stand(0)

@@ -24,7 +24,7 @@ PLAN = Plan(limits_w=(300, 200, 100), wait_steps=1, warmup_steps=2, profile_step
 
 
 def train(state: Profiling, steps: int) -> tuple[Profiling, list[tuple[int, Action]]]:
-    """Begin this many steps; tells before which step (from 0) each action came."""
+    """Begin this many steps; returns before which step (from 0) each action came."""
     happened: list[tuple[int, Action]] = []
     for step in range(steps):
         state, todo = begin_step(state)

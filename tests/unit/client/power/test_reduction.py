@@ -30,7 +30,7 @@ def test_a_limit_that_one_rank_could_not_set_or_measure_is_left_out_for_all() ->
 
 
 @pytest.mark.parametrize("broken", [{"energy_j": 0.0}, {"energy_j": math.nan}, {"time_s": 0.0}, {"samples": math.inf}])
-def test_a_window_in_which_the_meter_told_nothing_is_left_out(broken: dict[str, float]) -> None:
+def test_a_window_in_which_the_meter_measured_nothing_is_left_out(broken: dict[str, float]) -> None:
     assert reduced([[window(300, **broken)]]) == ()
 
 

@@ -37,7 +37,7 @@ def test_the_cost_of_a_sample_decides(eta_knob: float, limit_w: float) -> None:
     assert chosen(Cost(eta_knob), eta_knob=0.25) == limit_w
 
 
-def test_the_cost_is_told_in_joules_per_sample() -> None:
+def test_the_cost_is_given_in_joules_per_sample() -> None:
     choice = Cost().select(PROFILE, eta_knob=0.5, max_power_w=300)
     assert choice.reason == "200 W: a sample costs least at it (2.579 J, eta_knob 0.5)"  # (190 + 300) / 2 / 95
 

@@ -60,7 +60,7 @@ class Trainings:
         return self.train(trial)
 
     def train(self, trial: TrialBegun, *, up_to: float = math.inf) -> EpochJudged:
-        """Train a trial until it is told to stop, or has come so far."""
+        """Train a trial until it is stopped, or has come so far."""
         needed = self.epochs[trial.batch_size]
         if needed is not None:
             needed = max(1, round(needed * self.paths.lognormvariate(0.0, self.noise)))
@@ -70,9 +70,9 @@ class Trainings:
             metric = trial.spec.target_metric if needed is not None and epoch >= needed else 0.0
             if trial.batch_size in self.diverging:
                 metric = math.nan
-            told = self.life.report(trial, cost=row.cost + self.prices[trial.batch_size], metric=metric)
-            if told.should_stop or epoch >= up_to:
-                return told
+            noted = self.life.report(trial, cost=row.cost + self.prices[trial.batch_size], metric=metric)
+            if noted.should_stop or epoch >= up_to:
+                return noted
 
     def chosen(self, recurrences: range) -> list[int]:
         """The batch size that gave each recurrence its model."""

@@ -26,7 +26,7 @@ def test_before_anything_was_seen_all_are_as_likely() -> None:
     assert math.isclose(own_variance({}), sum(OWN_VARIANCES) / len(OWN_VARIANCES))
 
 
-def test_what_was_seen_before_a_change_tells_of_it_too() -> None:
+def test_what_was_seen_before_a_change_informs_about_it_too() -> None:
     knowledge = lasting(ROUGH)
     changed = Beliefs(SPEC, lasting({64: 30.0}, before=knowledge), costing())
     assert changed.prior.own_variance > 0.95 * max(OWN_VARIANCES)

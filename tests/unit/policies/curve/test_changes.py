@@ -18,7 +18,7 @@ def failures_since(trainings: Trainings, trial_number: int, *sizes: int) -> int:
     return sum(row.outcome is not Outcome.CONVERGED for row in rows if not sizes or row.batch_size in sizes)
 
 
-def test_dearer_epochs_stop_nobody() -> None:
+def test_more_expensive_epochs_stop_no_trial() -> None:
     trainings = settled()
     before = max(trainings.life.rows)
     trainings.prices = {size: 2.5 * price for size, price in PRICES.items()}
@@ -26,7 +26,7 @@ def test_dearer_epochs_stop_nobody() -> None:
     assert failures_since(trainings, before) == 0
 
 
-def test_epochs_that_get_slowly_dearer_are_followed() -> None:
+def test_slowly_rising_epoch_costs_are_followed() -> None:
     trainings = settled()
     before = max(trainings.life.rows)
     for number in range(30, 130):
@@ -96,7 +96,7 @@ def test_an_interruption_counts_as_no_failure() -> None:
 
 
 def test_a_curve_that_turns_over_is_searched_anew() -> None:
-    """The incumbent takes longer, and what was far too dear before is the cheapest now."""
+    """The incumbent takes longer, and what was far too expensive before is the cheapest now."""
     trainings = settled()
     before = max(trainings.life.rows)
     trainings.epochs = {16: 300, 32: 200, 64: 120, 128: 60, 256: 26, 512: 14}

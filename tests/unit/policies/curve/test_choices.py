@@ -101,7 +101,7 @@ def test_one_unlucky_look_does_not_keep_a_job_where_it_began() -> None:
     assert chosen_with(EpochKnowledge(records={**records, **others}), several, three, recurrence=15).batch_size == 64
 
 
-def test_near_ties_are_told_apart_though_the_curve_has_a_kink() -> None:
+def test_near_ties_are_separated_though_the_curve_has_a_kink() -> None:
     trainings = Trainings(epochs={**EPOCHS, 64: 19, 128: 20, 256: 30}, noise=0.1).register(default_batch_size=512)
     assert trainings.chosen(range(80))[40:].count(128) >= 36
 
@@ -134,14 +134,14 @@ def test_epochs_are_learnt_on_one_kind_of_hardware_for_all() -> None:
     assert len(elsewhere.life.folded().version.knowledge) == 2
 
 
-def test_reasons_tell_where_a_few_trials_may_save_what_one_cannot() -> None:
+def test_reasons_say_where_a_few_trials_may_save_what_one_cannot() -> None:
     trainings = Trainings(epochs={**EPOCHS, 32: 14, 64: 13}, noise=0.5).register()
     trainings.chosen(range(80))
     reasons = [started.reason for started in trainings.life.happened(TrialStarted)]
     assert any("trials of it may save" in reason and "recurrences, and cost " in reason for reason in reasons)
 
 
-def test_reasons_tell_what_may_be_saved() -> None:
+def test_reasons_say_what_may_be_saved() -> None:
     trainings = Trainings().register()
     trainings.chosen(range(20))
     reasons = [started.reason for started in trainings.life.happened(TrialStarted)]

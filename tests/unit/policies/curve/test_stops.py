@@ -72,8 +72,8 @@ def test_the_cost_budget_bounds_what_has_no_other_bound() -> None:
     trainings = Trainings(epochs={**EPOCHS, 256: None}).register(cost_budget=100.0)
     first = trainings.life.begin("r0")
     assert first.bound == 100.0
-    told = trainings.train(first)
-    assert told.outcome is Outcome.COST_EXCEEDED
+    noted = trainings.train(first)
+    assert noted.outcome is Outcome.COST_EXCEEDED
     assert trainings.life.row(first).epoch == 16
 
 

@@ -1,4 +1,4 @@
-"""Validation curves: what they tell of the epochs that a running trial will need."""
+"""Validation curves: what they show of the epochs that a running trial will need."""
 
 import copy
 import dataclasses
@@ -139,7 +139,7 @@ def test_a_change_fades_the_landmarks() -> None:
     assert after[-3].mean == pytest.approx(math.log(3.0))
 
 
-def test_a_run_tells_of_each_landmark_how_much_longer_it_took() -> None:
+def test_a_run_shows_for_each_landmark_how_much_longer_it_took() -> None:
     assert ratios(AT_TEN, 40.0) == (
         Ratio(power=-2, ln_ratio=math.log(10.0)),
         Ratio(power=-3, ln_ratio=math.log(4.0)),
@@ -151,7 +151,7 @@ class CurvedTrainings(Trainings):
     """Trainings whose metric approaches the target evenly, in as many epochs as they need."""
 
     def train(self, trial: TrialBegun, *, up_to: float = math.inf) -> EpochJudged:
-        """Train a trial until it is told to stop, or has come so far."""
+        """Train a trial until it is stopped, or has come so far."""
         usual = self.epochs[trial.batch_size]
         assert usual is not None
         return self.train_for(trial, max(1, round(usual * self.paths.lognormvariate(0.0, self.noise))), up_to=up_to)

@@ -64,7 +64,7 @@ def test_a_few_runs_may_be_worth_it_where_one_is_not() -> None:
     assert several.price == pytest.approx(several.runs * one.price)
 
 
-def test_what_is_not_worth_it_is_told_of_one_run() -> None:
+def test_what_is_not_worth_it_is_given_for_one_run() -> None:
     dear = value_of(near_tie(other=40.0), 128, 64, recurrences=100, together=TOGETHER)
     assert dear.net < 0.0
     assert dear.runs == 1

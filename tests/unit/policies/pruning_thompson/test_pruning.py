@@ -83,8 +83,8 @@ def test_a_convergence_above_the_bound_counts_as_a_failure_here_and_the_user_kee
     life = job()
     life.converge(life.begin("a"), 20.0)
     trial = life.begin("b")
-    told = life.converge(trial, 41.0)
-    assert (trial.batch_size, told.outcome, told.should_retry) == (32, Outcome.CONVERGED, False)
+    noted = life.converge(trial, 41.0)
+    assert (trial.batch_size, noted.outcome, noted.should_retry) == (32, Outcome.CONVERGED, False)
     assert life.row(trial).is_over_bound
     assert not life.pruning().verdicts[32].has_converged
     assert life.known().arm(32).costs.mean == 41.0, "its cost is learnt in full"
