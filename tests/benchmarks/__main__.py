@@ -19,7 +19,7 @@ BENCHMARKS = {
     "policies": "regret by policy, on measured and on made problems: min and max are a 95 % interval",
     "engine": "one transaction per batch, against the bare driver and against fsync",
     "rpc": "a report through RabbitMQ, workers and MariaDB, beside Zeus' server, an echo, and a bare transaction",
-    "loads": "one job, a job for each training, the other policy; two workers beside one at equal batches",
+    "loads": "one job, a job for each training, the other policy; two workers beside one at equal commits",
     "workers": "whole trials: one, two and four workers, both policies; then every job's log is audited",
     "client": "what a training pays for an evaluation, and for the import",
     "epochs": "what a training loop pays per epoch, against the same loop without the client",
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help="run this one; repeatable")
     parser.add_argument(
-        "--out", type=Path, default=Path("build/bench.json"), help="where the rows of rpc go (build/bench.json)"
+        "--out", type=Path, default=Path("build/bench.json"), help="where the rows go (build/bench.json)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with every single value")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: shows that they run, not how fast")

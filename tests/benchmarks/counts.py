@@ -74,7 +74,9 @@ async def _measure(laboratory: Laboratory, figures: Figures) -> None:
                 for name, count in counts.items():
                     found.setdefault(name, []).append(count / len(driven.replies))
                 found.setdefault("commands_per_batch", []).append(driven.commands_per_batch)
-                found.setdefault("sql_round_trips_per_batch", []).append(counts["sql_round_trips"] / driven.batches)
+                found.setdefault("sql_round_trips_per_batch", []).append(
+                    counts["sql_round_trips"] / driven.tally.batches
+                )
             _tell(laboratory, figures, found, path="bso", in_flight=in_flight, workers=1)
 
 

@@ -17,7 +17,7 @@ from bso.storage import SqlStore
 from bso.storage.tables import event, job, trial
 from tests.benchmarks.engine import execute, new_lanes
 from tests.benchmarks.figures import Figure, Figures
-from tests.benchmarks.journeys import Driven
+from tests.benchmarks.journeys import Driven, Tally
 from tests.benchmarks.laboratory import Laboratory, run
 from tests.benchmarks.lanes import batches, open_lanes
 from tests.benchmarks.machine import Stopwatch
@@ -111,7 +111,8 @@ async def _executed(engine: Engine, requests: Sequence[Sequence[Request]]) -> Dr
             await execute(engine, [batch])
             latencies_s += [perf_counter() - began_s] * len(batch)
     replies = (b"",) * len(latencies_s)
-    return Driven(elapsed=watch.elapsed, latencies_s=tuple(latencies_s), replies=replies, batches=len(requests))
+    tally = Tally(taken=len(replies), batches=len(requests))
+    return Driven(elapsed=watch.elapsed, latencies_s=tuple(latencies_s), replies=replies, tally=tally)
 
 
 async def _age(store: SqlStore, history: int) -> None:

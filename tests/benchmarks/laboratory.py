@@ -116,7 +116,9 @@ class Laboratory:
             "broker": [pid_of(self.rabbitmq)],
             "database": [pid_of(self.mariadb)],
         }
-        route = Route(amqp_url=amqp_url, pids=pids, database_url=database_url, workers=workers)
+        route = Route(
+            amqp_url=amqp_url, pids=pids, database_url=database_url, workers=workers, commits=self.mariadb.commits
+        )
         return Crew(workers=workers, route=route)
 
     def start_worker(self, *, amqp_url: str, database_url: str) -> WorkerProcess:

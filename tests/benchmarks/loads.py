@@ -71,8 +71,9 @@ BY_TWO = tuple(
 def measure(laboratory: Laboratory) -> list[Figure]:
     """What each load costs; of two workers also beside one worker that decides as many commands per batch.
 
-    A worker's CPU time per decision depends on how many commands a batch holds more than on anything else. So two
-    workers are compared with what one takes for batches of their size, between the sizes at which it was measured.
+    A worker's CPU time per decision depends on how many commands a transaction holds more than on anything else. So two
+    workers are compared with what one takes for transactions of their size, between the sizes at which it was measured.
+    The database counts commits, those that mark events as published among them, about one a second.
     """
     figures = Figures(benchmark="loads")
     run(_measure(laboratory, figures))
@@ -87,14 +88,14 @@ async def _measure(laboratory: Laboratory, figures: Figures) -> None:
         for _ in range(laboratory.effort.repetitions):
             for load, window in windows.items():
                 found[load].append(await laboratory.undisturbed(window))
-    alone = [(_batch_size(found[load]), _worker_us(found[load])) for load in BY_ONE]
+    alone = [(_size(found[load]), _worker_us(found[load])) for load in BY_ONE]
     for load, driven in found.items():
         about: dict[str, Any] = {"jobs": load.jobs, "policy": load.policy}
         tell(figures, load.words, driven)
         if load in BY_TWO:
-            beside = at_batch_size(_batch_size(driven), alone)
-            about["one_worker_at_equal_batches_us"] = beside
-            peer = "one worker at as many commands per batch"
+            beside = at_size(_size(driven), alone)
+            about["one_worker_at_equal_commits_us"] = beside
+            peer = "one worker at as many commands per commit"
             figures.add(load.words, "a worker's CPU", "us", [_worker_us(driven)], peer=peer, peer_values=[beside])
         row = row_of("bso", driven, in_flight=load.in_flight, workers=load.workers, case=load.case)
         laboratory.rows.append({**row, **about})
@@ -142,17 +143,17 @@ async def _decided(shares: Shares, calls: int) -> Driven:
     return driven
 
 
-def at_batch_size(size: float, measured: Sequence[tuple[float, float]]) -> float:
-    """A cost per command where batches hold so many, from pairs of a batch size and the cost that was measured there.
+def at_size(size: float, measured: Sequence[tuple[float, float]]) -> float:
+    """A cost per command where transactions hold so many, from pairs of a size and the cost that was measured there.
 
-    What a batch costs is shared by its commands, so the cost is linear in 1 / size between two of them.
+    What a transaction costs is shared by its commands, so the cost is linear in 1 / size between two of them.
     """
-    ordered = sorted((1 / batch, cost) for batch, cost in measured)
+    ordered = sorted((1 / one, cost) for one, cost in measured)
     return float(np.interp(1 / size, [place for place, _ in ordered], [cost for _, cost in ordered]))
 
 
-def _batch_size(driven: Sequence[Driven]) -> float:
-    return statistics.median(one.commands_per_batch for one in driven)
+def _size(driven: Sequence[Driven]) -> float:
+    return statistics.median(one.commands_per_commit for one in driven)
 
 
 def _worker_us(driven: Sequence[Driven]) -> float:

@@ -30,7 +30,7 @@ WORDS = {
     "Two workers beside one": (
         "Workers that share a queue decide on any job. Where each job stays with one of them, each has a virtual host "
         "of its own, with half of the jobs; the database is the same. The last columns compare with what one worker "
-        "takes at as many commands per batch, between the batches that were measured."
+        "takes at as many commands per commit, between the sizes that were measured."
     ),
     "What a training pays": (
         "`on_evaluate` in a training's process, beside a row and a commit in a file of SQLite by the bare driver."
@@ -139,9 +139,9 @@ def _sections(rows: Sequence[Row]) -> list[tuple[str, Columns, list[Row]]]:
                 "in flight": _in_flight,
                 **_RATES,
                 **_CPU,
-                "one worker at such batches [us]": lambda row: _number(row.get("one_worker_at_equal_batches_us")),
+                "one worker at such commits [us]": lambda row: _number(row.get("one_worker_at_equal_commits_us")),
                 "over it": lambda row: _ratio(
-                    median(row["cpu_us"]["worker"]), row.get("one_worker_at_equal_batches_us")
+                    median(row["cpu_us"]["worker"]), row.get("one_worker_at_equal_commits_us")
                 ),
             },
             _pairs(rows),
@@ -201,7 +201,7 @@ def _sections(rows: Sequence[Row]) -> list[tuple[str, Columns, list[Row]]]:
 
 
 def _pairs(rows: Sequence[Row]) -> list[Row]:
-    cases = {row["case"] for row in rows if "one_worker_at_equal_batches_us" in row} | {"one worker"}
+    cases = {row["case"] for row in rows if "one_worker_at_equal_commits_us" in row} | {"one worker"}
     return [row for row in rows if row["case"] in cases]
 
 
@@ -242,6 +242,7 @@ _CPU: Columns = {
     **{f"{name} [us]": _cpu(name) for name in PROCESSES},
     "all [us]": lambda row: _number(_all_us(row)),
     "commands per batch": lambda row: _number(median(row.get("commands_per_batch"))),
+    "commands per commit": lambda row: _number(median(row.get("commands_per_commit"))),
 }
 
 

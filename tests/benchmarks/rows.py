@@ -22,7 +22,8 @@ _QUANTITIES: _Quantities = {
 def row_of(path: str, driven: Sequence[Driven], *, in_flight: int, workers: int, case: str = "") -> Row:
     """What windows of one path have in common.
 
-    ``foreign``: one of them was disturbed by foreign processes. ``commands_per_batch`` is there where workers count.
+    ``foreign``: one of them was disturbed by foreign processes. ``commands_per_batch`` and ``commands_per_commit`` are
+    there where workers and database count.
     """
     processes = {"client": None, **{process: process for process in driven[0].elapsed.others_s}}
     row = {
@@ -36,9 +37,17 @@ def row_of(path: str, driven: Sequence[Driven], *, in_flight: int, workers: int,
         "cpu_us": {key: spread([one.cpu_us(process) for one in driven]) for key, process in processes.items()},
         "foreign": any(one.elapsed.is_disturbed for one in driven),
     }
-    if any(one.batches for one in driven):
-        row["commands_per_batch"] = spread([one.commands_per_batch for one in driven])
-    return row
+    counted = {name: spread(values) for name, values in _sizes(driven).items()}
+    return {**row, **counted}
+
+
+def _sizes(driven: Sequence[Driven]) -> dict[str, list[float]]:
+    """How many commands were decided together, as far as anybody has counted."""
+    found = {
+        "commands_per_batch": [one.commands_per_batch for one in driven],
+        "commands_per_commit": [one.commands_per_commit for one in driven],
+    }
+    return {name: values for name, values in found.items() if any(values)}
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -59,8 +68,8 @@ def tell(
         has_peer = bool(peers) and (quantity not in cpu or quantity.split()[0] in peers[0].elapsed.others_s)
         others = list(map(value, peers)) if has_peer else ()
         figures.add(case, quantity, unit, list(map(value, driven)), peer=peer, peer_values=others)
-    if driven[0].batches:
-        figures.add(case, "commands per batch", "", [one.commands_per_batch for one in driven])
+    for name, values in _sizes(driven).items():
+        figures.add(case, name.replace("_", " "), "", values)
 
 
 def median(found: Mapping[str, float] | None) -> float | None:

@@ -12,7 +12,7 @@ from bso.policies import DEFAULT
 from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
 from bso.storage import open_store
 from tests.benchmarks.figures import Figure, Figures
-from tests.benchmarks.journeys import Driven, Journeys
+from tests.benchmarks.journeys import Driven, Journeys, Window
 from tests.benchmarks.laboratory import Crew, Laboratory, run
 from tests.benchmarks.lanes import request
 from tests.benchmarks.rows import row_of, tell
@@ -91,19 +91,14 @@ async def _driven(ask: "_Asking", journeys: Journeys, jobs: Sequence[str], load:
     """Whole trials; recurrences of a job overlap, so that all jobs together keep so many commands in flight."""
     ask.latencies_s.clear()
     each, rest = divmod(load.times * IN_FLIGHT, len(jobs))
-    batches = await journeys.counted("bso_batch_commands_count")
-    with journeys.watch() as watch:
+    async with Window([journeys]) as window:
         await asyncio.gather(
             *(
                 recur_at_once(ask, job, at_once=each + (number < rest), trials=max(1, trials // len(jobs)))
                 for number, job in enumerate(jobs)
             )
         )
-    await journeys.settled()
-    elapsed = watch.include_others()
-    batches = await journeys.counted("bso_batch_commands_count") - batches
-    replies = (b"",) * len(ask.latencies_s)
-    return Driven(elapsed=elapsed, latencies_s=tuple(ask.latencies_s), replies=replies, batches=batches)
+    return window.driven(ask.latencies_s, (b"",) * len(ask.latencies_s))
 
 
 class _Asking:
