@@ -110,9 +110,8 @@ def check_loads(rows: list[dict[str, Any]]) -> None:
     beside_one = [row for row in rows if "one_worker_at_equal_commits_us" in row]
     assert {row["workers"] for row in beside_one} == {2}
     messages = [row["messages"] for row in rows if row["case"] == "memory"]
-    assert len(messages) > 5
+    assert len(messages) >= 2
     assert messages == sorted(messages)
-    assert messages[-1] >= 100_000
 
 
 def check_counts(rows: list[dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ WARM_AFTER = 10
 """Batches that a worker has decided when it is told to drain."""
 
 MESSAGES, POINTS = 1_000_000, 10
-MOST_S = 1_200.0
+MOST_S = 900
 """A slow machine sends fewer messages."""
 MANY_JOBS, AT_ONCE = 1_536, 256
 """More jobs than a worker keeps in its memory, which are 1 024; so many of them report at once."""
@@ -105,7 +105,7 @@ async def _ended(pid: int) -> None:
 async def _memory(laboratory: Laboratory, figures: Figures) -> None:
     crew = await asyncio.to_thread(laboratory.new_crew, 1)
     pid = crew.workers[0].process.pid
-    total = laboratory.effort.of(MESSAGES)
+    total, most_s = laboratory.effort.of(MESSAGES), laboratory.effort.of(MOST_S)
     async with crew.route.opened() as journeys:
         lanes = await open_lanes(journeys.ask, MANY_JOBS, jobs=MANY_JOBS, at_once=IN_FLIGHT)
         turns = [Turns(lanes[first::AT_ONCE]) for first in range(AT_ONCE)]
@@ -115,7 +115,7 @@ async def _memory(laboratory: Laboratory, figures: Figures) -> None:
             figures.add(f"memory after {sent} messages", "RAM", "MB", [resident])
             about = {"path": "worker", "case": "memory", "in_flight": AT_ONCE, "workers": 1, "jobs": MANY_JOBS}
             laboratory.rows.append({**about, "messages": sent, "rss_mb": spread([resident])})
-            if sent >= total or taken_s > MOST_S:
+            if sent >= total or taken_s > most_s:
                 return
             driven = await journeys.drive(turns, total // POINTS)
             check_judged([decode_reply(reply) for reply in driven.replies])
