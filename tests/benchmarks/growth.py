@@ -1,6 +1,7 @@
 """Databases that have been in use for long: a decision must not pay for history."""
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -59,6 +60,34 @@ def measure(laboratory: Laboratory) -> list[Figure]:
     return figures.found
 
 
+async def age(store: SqlStore, history: int) -> None:
+    """Put a past behind the jobs: ended trials, shared equally, each with some reports like those that are there.
+
+    Each job has a running trial and a report. 100 000 trials take some seconds.
+    """
+    async with store.engine.begin() as connection:
+        jobs = (await connection.execute(select(job.c.job_id, job.c.last_seq))).all()
+        each = history // len(jobs)
+        reported = await _one(connection, event, event.c.type == "epoch_reported")
+        running = await _one(connection, trial, trial.c.state == "running")
+        ended = {"state": "ended", "outcome": "converged", "lease_expires_at": None, "trial_number": _PAST + 1}
+        first = [running | ended | {"job_id": job_id, "trial_id": str(uuid.uuid4())} for job_id, _ in jobs]
+        await connection.execute(insert(trial), first)
+        for number in range(1, EVENTS_PER_TRIAL + 1):
+            past = {"trial_number": _PAST + 1, "epoch": float(number), "published_at": reported["recorded_at"]}
+            rows = [reported | past | {"job_id": job_id, "seq": last_seq + number} for job_id, last_seq in jobs]
+            await connection.execute(insert(event), [row | {"command_id": str(uuid.uuid4())} for row in rows])
+        there = 1
+        while there < each:
+            more = min(there, each - there)
+            await _again(connection, trial, more, there, {"trial_id": _random(connection)})
+            added = {"seq": event.c.seq + there * EVENTS_PER_TRIAL, "command_id": _random(connection)}
+            await _again(connection, event, more, there, added)
+            there += more
+        seqs = {"last_seq": job.c.last_seq + each * EVENTS_PER_TRIAL, "revision": job.c.revision + 1}
+        await connection.execute(update(job).values(seqs))
+
+
 async def _measure(laboratory: Laboratory, figures: Figures) -> None:
     histories = [history for history in HISTORIES if history <= QUICK_MOST or not laboratory.effort.is_quick]
     for aged_by in (_on_whole_way, _on_sqlite):
@@ -80,7 +109,7 @@ async def _on_whole_way(laboratory: Laboratory, stack: AsyncExitStack, history: 
     assert journeys.store is not None
     lanes = await open_lanes(journeys.ask, IN_FLIGHT, jobs=JOBS)
     await decided(journeys, lanes, IN_FLIGHT, IN_FLIGHT)
-    await _age(journeys.store, history)
+    await age(journeys.store, history)
     await decided(journeys, lanes, IN_FLIGHT, 4 * IN_FLIGHT)
     window = partial(decided, journeys, lanes, IN_FLIGHT, laboratory.effort.of(CALLS))
     return Aged(path="bso", in_flight=IN_FLIGHT, workers=1, history=history, window=window)
@@ -93,7 +122,7 @@ async def _on_sqlite(laboratory: Laboratory, stack: AsyncExitStack, history: int
     engine = Engine(store)
     lanes = await new_lanes(engine, BATCH, jobs=JOBS)
     await execute(engine, batches(lanes, size=BATCH, count=1))
-    await _age(store, history)
+    await age(store, history)
     await execute(engine, batches(lanes, size=BATCH, count=5))
 
     async def window() -> Driven:
@@ -113,32 +142,6 @@ async def _executed(engine: Engine, requests: Sequence[Sequence[Request]]) -> Dr
     replies = (b"",) * len(latencies_s)
     tally = Tally(taken=len(replies), batches=len(requests))
     return Driven(elapsed=watch.elapsed, latencies_s=tuple(latencies_s), replies=replies, tally=tally)
-
-
-async def _age(store: SqlStore, history: int) -> None:
-    """Put a past behind the jobs: ended trials, shared equally, each with some reports like those that are there."""
-    each = history // JOBS
-    async with store.engine.begin() as connection:
-        jobs = (await connection.execute(select(job.c.job_id, job.c.last_seq))).all()
-        reported = await _one(connection, event, event.c.type == "epoch_reported")
-        running = await _one(connection, trial, trial.c.state == "running")
-        ended = {"state": "ended", "outcome": "converged", "lease_expires_at": None, "trial_number": _PAST + 1}
-        await connection.execute(insert(trial), [running | ended | {"job_id": job_id} for job_id, _ in jobs])
-        for number in range(1, EVENTS_PER_TRIAL + 1):
-            past = {"trial_number": _PAST + 1, "epoch": float(number), "published_at": reported["recorded_at"]}
-            rows = [reported | past | {"job_id": job_id, "seq": last_seq + number} for job_id, last_seq in jobs]
-            await connection.execute(
-                insert(event), [row | {"command_id": f"{row['job_id'][:30]}{row['seq']}"} for row in rows]
-            )
-        there = 1
-        while there < each:
-            more = min(there, each - there)
-            await _again(connection, trial, more, there, {"trial_id": _random(connection)})
-            added = {"seq": event.c.seq + there * EVENTS_PER_TRIAL, "command_id": _random(connection)}
-            await _again(connection, event, more, there, added)
-            there += more
-        seqs = {"last_seq": job.c.last_seq + each * EVENTS_PER_TRIAL, "revision": job.c.revision + 1}
-        await connection.execute(update(job).values(seqs))
 
 
 async def _one(connection: AsyncConnection, table: Table, condition: Any) -> dict[str, Any]:

@@ -60,7 +60,7 @@ KINDS = (
 )
 # Two workers have twice as many reports in flight as one, so that their batches are about as large.
 STAYING, SPREAD = "each job stays with one of two workers", "jobs are spread over two workers"
-BY_ONE = tuple(Load(case=ALONE, in_flight=number, jobs=SHARED) for number in (8, 64, 256))
+BY_ONE = tuple(Load(case=ALONE, in_flight=number, jobs=SHARED) for number in (2, 8, 64, 256))
 BY_TWO = tuple(
     Load(case=case, in_flight=number, jobs=2 * SHARED, workers=2, queues=queues)
     for case, queues in ((STAYING, 2), (SPREAD, 1))
