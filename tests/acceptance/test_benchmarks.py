@@ -83,7 +83,7 @@ def test_every_benchmark_runs_on_its_private_servers(tmp_path: Path) -> None:
         assert list(spreads_in(row))
         assert all(one["min"] <= one["median"] <= one["max"] for one in spreads_in(row))
         if (row["path"], row["case"]) in PATHS:
-            assert row.keys() >= MEASURED | {"cpu_us", "foreign"}
+            assert row.keys() >= MEASURED | {"cpu_us", "foreign_share", "foreign"}
             assert "client" in row["cpu_us"]
         if row["path"] == "bso" and row["case"] != "counted":
             assert row["cpu_us"].keys() == {"client", "worker", "broker", "database"}

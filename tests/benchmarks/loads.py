@@ -52,10 +52,8 @@ class Load:
 
 
 KINDS = (
-    Load(case="one job", in_flight=64, jobs=1),
-    Load(case="one job", in_flight=64, jobs=1, workers=2),
-    Load(case="a job for each training", in_flight=64, jobs=64),
-    Load(case="a job for each training", in_flight=64, jobs=64, workers=2),
+    *(Load(case="one job", in_flight=number, jobs=1, workers=workers) for number in (8, 64, 256) for workers in (1, 2)),
+    *(Load(case="a job for each training", in_flight=64, jobs=64, workers=workers) for workers in (1, 2)),
     Load(case=f"policy {PRUNING_THOMPSON}", in_flight=64, jobs=SHARED, policy=PRUNING_THOMPSON),
 )
 # Two workers have twice as many reports in flight as one, so that their batches are about as large.
@@ -69,7 +67,7 @@ BY_TWO = tuple(
 
 
 def measure(laboratory: Laboratory) -> list[Figure]:
-    """What each load costs; of two workers also beside one worker that decides as many commands per batch.
+    """What each load costs; of two workers also beside one worker at as many commands per commit.
 
     A worker's CPU time per decision depends on how many commands a transaction holds more than on anything else. So two
     workers are compared with what one takes for transactions of their size, between the sizes at which it was measured.

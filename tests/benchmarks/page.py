@@ -106,8 +106,8 @@ def _sections(rows: Sequence[Row]) -> list[tuple[str, Columns, list[Row]]]:
     def over_shortest(row: Row) -> str:
         return _ratio(_all_us(row), _all_us(past[row["path"]]))
 
-    def wanted(*cases: str, but: Sequence[str] = ()) -> list[Row]:
-        return [row for row in rows if row["case"] in cases and row["path"] not in but]
+    def wanted(*cases: str) -> list[Row]:
+        return [row for row in rows if row["case"] in cases]
 
     return [
         (

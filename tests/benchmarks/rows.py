@@ -22,7 +22,7 @@ _QUANTITIES: _Quantities = {
 def row_of(path: str, driven: Sequence[Driven], *, in_flight: int, workers: int, case: str = "") -> Row:
     """What windows of one path have in common.
 
-    ``foreign``: one of them was disturbed by foreign processes. ``commands_per_batch`` and ``commands_per_commit`` are
+    ``foreign``: one of them was disturbed by foreign processes, which took ``foreign_share`` of the machine. ``commands_per_batch`` and ``commands_per_commit`` are
     there where workers and database count.
     """
     processes = {"client": None, **{process: process for process in driven[0].elapsed.others_s}}
@@ -35,6 +35,7 @@ def row_of(path: str, driven: Sequence[Driven], *, in_flight: int, workers: int,
         "p50_ms": spread([percentile(one.latencies_s, 0.5) * 1e3 for one in driven]),
         "p99_ms": spread([percentile(one.latencies_s, 0.99) * 1e3 for one in driven]),
         "cpu_us": {key: spread([one.cpu_us(process) for one in driven]) for key, process in processes.items()},
+        "foreign_share": spread([one.elapsed.foreign_share for one in driven]),
         "foreign": any(one.elapsed.is_disturbed for one in driven),
     }
     counted = {name: spread(values) for name, values in _sizes(driven).items()}
