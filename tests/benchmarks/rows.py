@@ -22,8 +22,8 @@ _QUANTITIES: _Quantities = {
 def row_of(path: str, driven: Sequence[Driven], *, in_flight: int, workers: int, case: str = "") -> Row:
     """What windows of one path have in common.
 
-    ``foreign``: one of them was disturbed by foreign processes, which took ``foreign_share`` of the machine. ``commands_per_batch`` and ``commands_per_commit`` are
-    there where workers and database count.
+    ``foreign``: one of them was disturbed by foreign processes, which took ``foreign_share`` of the machine.
+    ``commands_per_batch`` and ``commands_per_commit`` are there where workers and database count.
     """
     processes = {"client": None, **{process: process for process in driven[0].elapsed.others_s}}
     row = {
