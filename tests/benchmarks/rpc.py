@@ -19,6 +19,8 @@ from tests.benchmarks.zeus.peer import ZeusJourneys
 JOBS = 20
 CALLS = {1: 150, 8: 800, 64: 2560, 256: 5120}
 """Calls per repetition, by how many are under way at once."""
+LEAST_CALLS = 60
+"""Clocks of processes tick every 10 ms."""
 WORKERS = (1, 2)
 ABOUT: Mapping[str, Row] = {"bso": {"jobs": JOBS, "policy": DEFAULT}, "zeus": {"jobs": JOBS}}
 
@@ -43,7 +45,7 @@ async def _measure(laboratory: Laboratory, figures: Figures) -> None:
     async with AsyncExitStack() as stack:
         paths = await _paths(laboratory, stack)
         for in_flight, usual in CALLS.items():
-            calls = laboratory.effort.of(usual)
+            calls = max(LEAST_CALLS, laboratory.effort.of(usual))
             found: dict[Path, list[Driven]] = {path: [] for path in paths}
             for _ in range(laboratory.effort.repetitions):
                 for path, drive in paths.items():

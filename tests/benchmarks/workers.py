@@ -47,7 +47,6 @@ LOADS = (
     Load(workers=2, times=1),
     Load(workers=4, times=1),
     Load(workers=2, times=2),
-    Load(workers=4, times=4),
 )
 
 
