@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks import machine
+from tests.benchmarks import machine, page
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.laboratory import QUICK, THOROUGH, Laboratory
 from tests.benchmarks.printing import json_of, table_of
@@ -19,10 +19,13 @@ BENCHMARKS = {
     "policies": "regret by policy, on measured and on made problems: min and max are a 95 % interval",
     "engine": "one transaction per batch, against the bare driver and against fsync",
     "rpc": "a report through RabbitMQ, workers and MariaDB, beside Zeus' server, an echo, and a bare transaction",
-    "workers": "one, two and three workers under the same load",
+    "loads": "one job, a job for each training, the other policy; two workers beside one at equal commits",
+    "workers": "whole trials: one, two and four workers, both policies; then every job's log is audited",
     "client": "what a training pays for an evaluation, and for the import",
     "epochs": "what a training loop pays per epoch, against the same loop without the client",
-    "growth": "the engine on a short and on a long event log",
+    "growth": "decisions with 10, 1 000 and 100 000 ended trials behind them",
+    "counts": "requests to the database and AMQP frames per decision",
+    "lifecycle": "a worker's start-up, its drain under load, and its memory after up to 10^6 messages",
 }
 
 
@@ -43,9 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = laboratory.rows
     about = machine.description()
     if rows:
+        about_run = {"command": " ".join(["python -m tests.benchmarks", *(arguments or sys.argv[1:])])}
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({"machine": about, "rows": rows}, indent=2) + "\n")
-        _say(f"wrote {options.out}")
+        options.out.write_text(json.dumps({"machine": about | about_run, "rows": rows}, indent=2) + "\n")
+        _say(f"wrote {options.out} and {page.write(about | about_run, rows, options.out.parent / 'performance')}")
     if options.json:
         sys.stdout.write(json_of(figures, about) + "\n")
     else:
@@ -66,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help="run this one; repeatable")
     parser.add_argument(
-        "--out", type=Path, default=Path("build/bench.json"), help="where the rows of rpc go (build/bench.json)"
+        "--out", type=Path, default=Path("build/bench.json"), help="where the rows go (build/bench.json)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with every single value")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: shows that they run, not how fast")

@@ -5,13 +5,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from tests.benchmarks.digits import Classifier, split_for, use_one_core
-from tests.benchmarks.figures import Figure, Figures, percentile
+from tests.benchmarks.figures import Figure, Figures
+from tests.benchmarks.floors import fsyncs
+from tests.benchmarks.journeys import Driven
 from tests.benchmarks.laboratory import Laboratory
-from tests.benchmarks.trials import endless_trial
+from tests.benchmarks.machine import Stopwatch
+from tests.benchmarks.rows import row_of, spread, tell
+from tests.benchmarks.trials import EMBEDDED, THROUGH_WORKER, endless_trial
 
 EVALUATIONS = 100
 TRAINED_WITH = 512
@@ -23,54 +26,53 @@ IMPORTS = {
     "import bso_client": "import bso_client",
 }
 BASELINE = "pass"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """What a number of evaluations took this process."""
-
-    half_ms: float
-    slow_ms: float
-    cpu_ms: float
+FLOOR = "a row and a commit in SQLite, bare driver"
+PATHS = {EMBEDDED: ("embedded", 0), THROUGH_WORKER: ("client", 1), FLOOR: ("floor_fsync", 0)}
+"""Names for the rows, and how many workers."""
 
 
 def measure(laboratory: Laboratory) -> list[Figure]:
     """The time that on_evaluate holds a training up, beside one epoch of a small training; the time of an import."""
     figures = Figures(benchmark="client")
-    amqp_url, database_url = laboratory.rabbitmq.create_vhost(), laboratory.new_database()
-    laboratory.start_workers(1, amqp_url=amqp_url, database_url=database_url)
-    urls = {"embedded (SQLite)": f"sqlite:///{laboratory.folder}/client.sqlite", "through broker and worker": amqp_url}
-    _measure_evaluations(laboratory, figures, urls)
+    _measure_evaluations(laboratory, figures)
     _measure_imports(laboratory, figures)
     return figures.found
 
 
-def _measure_evaluations(laboratory: Laboratory, figures: Figures, urls: dict[str, str]) -> None:
-    found: dict[str, list[Evaluated]] = {case: [] for case in urls}
+def _measure_evaluations(laboratory: Laboratory, figures: Figures) -> None:
+    crew = laboratory.crew(1)
+    evaluations = laboratory.effort.of(EVALUATIONS)
+    state_dir = str(laboratory.folder)
+    windows: dict[str, Callable[[], Driven]] = {
+        EMBEDDED: partial(_evaluated, f"sqlite:///{state_dir}/client.sqlite", state_dir, evaluations),
+        THROUGH_WORKER: partial(_evaluated, crew.route.amqp_url, state_dir, evaluations, **crew.route.pids),
+        FLOOR: partial(fsyncs, laboratory.folder, evaluations),
+    }
+    found: dict[str, list[Driven]] = {case: [] for case in windows}
     epochs_ms: list[float] = []
     with use_one_core():
         train = _epoch()
         for _ in range(laboratory.effort.repetitions):
             epochs_ms.append(_milliseconds(train))
-            for case, url in urls.items():
-                evaluations = laboratory.effort.of(EVALUATIONS)
-                found[case].append(_evaluated(url, state_dir=str(laboratory.folder), evaluations=evaluations))
+            for case, window in windows.items():
+                tries = laboratory.tries()
+                while tries.want_more:
+                    tries.add(window())
+                found[case].append(tries.best)
     figures.add("one epoch of a small training, batch size 512", "time", "ms", epochs_ms)
-    for case, evaluated in found.items():
-        held_up = [one.half_ms for one in evaluated]
-        figures.add(f"on_evaluate, {case}", "time", "ms", held_up, peer="that epoch", peer_values=epochs_ms)
-        figures.add(f"on_evaluate, {case}", "time, 99 %", "ms", [one.slow_ms for one in evaluated])
-        figures.add(f"on_evaluate, {case}", "CPU", "ms", [one.cpu_ms for one in evaluated])
+    for case, driven in found.items():
+        tell(figures, f"on_evaluate, {case}" if case != FLOOR else FLOOR, driven, peer=FLOOR, peers=found[FLOOR])
+        path, workers = PATHS[case]
+        laboratory.rows.append(row_of(path, driven, in_flight=1, workers=workers, case=case))
 
 
-def _evaluated(url: str, *, state_dir: str, evaluations: int) -> Evaluated:
+def _evaluated(url: str, state_dir: str, evaluations: int, **pids: Sequence[int]) -> Driven:
     with endless_trial("bench-client", url, state_dir=state_dir) as trial:
         trial.on_evaluate(0.1)
-        cpu_before_s = time.process_time()
-        taken_ms = [_milliseconds(partial(trial.on_evaluate, 0.1)) for _ in range(evaluations)]
-        cpu_ms = (time.process_time() - cpu_before_s) / evaluations * 1e3
+        with Stopwatch(**pids) as watch:
+            latencies_s = [_milliseconds(partial(trial.on_evaluate, 0.1)) / 1e3 for _ in range(evaluations)]
         assert trial.epoch == evaluations + 1, "every evaluation was reported"
-    return Evaluated(half_ms=percentile(taken_ms, 0.5), slow_ms=percentile(taken_ms, 0.99), cpu_ms=cpu_ms)
+    return Driven(elapsed=watch.elapsed, latencies_s=tuple(latencies_s), replies=(b"",) * evaluations)
 
 
 def _epoch() -> Callable[[], object]:
@@ -103,6 +105,10 @@ def _measure_imports(laboratory: Laboratory, figures: Figures) -> None:
     figures.add("python -c pass", "CPU", "ms", bare)
     for case, values in found.items():
         figures.add(f'python -c "{case}"', "CPU", "ms", values, peer="python -c pass", peer_values=bare)
+        row = {"path": "client", "case": case, "in_flight": 0, "workers": 0}
+        laboratory.rows.append(
+            {**row, "cpu_ms": spread([mine - other for mine, other in zip(values, bare, strict=True)])}
+        )
 
 
 def _python_cpu_ms(program: str) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from bso.domain.commands import Request
+from bso.domain.replies import Reply
 from bso.service.engine import Engine
 from bso.storage import SqlStore
 from tests.benchmarks.figures import Figure, Figures
@@ -47,14 +48,14 @@ async def _measure_on(place: Place, store: SqlStore, laboratory: Laboratory, fig
         _report(figures, f"{place.name}, batches of {size}", size * count, count, through_engine, bare, synced_s)
 
 
-async def new_lanes(engine: Engine, count: int = TRAININGS) -> list[Lane]:
-    """Running trials, one per job."""
+async def new_lanes(engine: Engine, count: int = TRAININGS, *, jobs: int = TRAININGS) -> list[Lane]:
+    """Running trials, spread over so many jobs."""
 
-    async def ask(request: Request) -> object:
+    async def ask(request: Request) -> Reply:
         (answer,) = await engine.execute([request])
         return answer.reply
 
-    return await open_lanes(ask, count, jobs=count)  # type: ignore[arg-type]
+    return await open_lanes(ask, count, jobs=jobs)
 
 
 async def execute(engine: Engine, requests: Sequence[Sequence[Request]]) -> None:

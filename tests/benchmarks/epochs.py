@@ -13,7 +13,8 @@ from tests.benchmarks.digits import Classifier, split_for, use_one_core
 from tests.benchmarks.figures import Figure, Figures
 from tests.benchmarks.laboratory import Laboratory
 from tests.benchmarks.machine import fdatasync_s
-from tests.benchmarks.trials import endless_trial
+from tests.benchmarks.rows import spread
+from tests.benchmarks.trials import EMBEDDED, THROUGH_WORKER, endless_trial
 
 ROUNDS = 20
 """Epochs of each loop, in each repetition."""
@@ -71,9 +72,8 @@ def measure(laboratory: Laboratory) -> list[Figure]:
     beside it, what a block takes to be on this disk, which a broker and a database each wait for.
     """
     figures = Figures(benchmark="epochs")
-    amqp_url, database_url = laboratory.rabbitmq.create_vhost(), laboratory.new_database()
-    laboratory.start_workers(1, amqp_url=amqp_url, database_url=database_url)
-    urls = {"embedded (SQLite)": f"sqlite:///{laboratory.folder}/epochs.sqlite", "through broker and worker": amqp_url}
+    amqp_url = laboratory.crew(1).route.amqp_url
+    urls = {EMBEDDED: f"sqlite:///{laboratory.folder}/epochs.sqlite", THROUGH_WORKER: amqp_url}
     found: dict[str, list[Taken]] = {case: [] for case in (WITHOUT, *urls)}
     with use_one_core():
         train = _epoch_of(EPOCH_S * laboratory.effort.share)
@@ -83,11 +83,11 @@ def measure(laboratory: Laboratory) -> list[Figure]:
                 found[case].append(taken)
     synced_ms = fdatasync_s(laboratory.folder, times=100) * 1e3
     figures.add("fdatasync of 4 KiB on the servers' disk", "time", "ms", [synced_ms])
-    _note(figures, found.pop(WITHOUT), found)
+    _note(figures, found.pop(WITHOUT), found, laboratory)
     return figures.found
 
 
-def _note(figures: Figures, without: list[Taken], found: Mapping[str, list[Taken]]) -> None:
+def _note(figures: Figures, without: list[Taken], found: Mapping[str, list[Taken]], laboratory: Laboratory) -> None:
     without_ms = [taken.time_s * 1e3 for taken in without]
     figures.add("an epoch without the client", "time", "ms", without_ms)
     for case, taken in found.items():
@@ -103,6 +103,9 @@ def _note(figures: Figures, without: list[Taken], found: Mapping[str, list[Taken
         figures.add(f"added, {case}", "the client's own", "ms", own_ms)
         parts = [value / REFERENCE_EPOCH_S * 100 for value in added_s]
         figures.add(f"added, {case}", "time, part of 10 s", "%", parts)
+        about = {"path": "client", "case": f"an epoch, {case}", "in_flight": 1, "workers": int(case == THROUGH_WORKER)}
+        added_ms = [value * 1e3 for value in added_s]
+        laboratory.rows.append({**about, "added_ms": spread(added_ms), "own_ms": spread(own_ms)})
 
 
 def _medians(urls: Mapping[str, str], train: Epoch, *, state_dir: str, rounds: int) -> dict[str, Taken]:

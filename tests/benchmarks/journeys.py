@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from bso.domain.commands import Request
 from bso.domain.replies import Reply
@@ -13,8 +13,9 @@ from bso.schema.codec import decode_reply, encode_command
 from bso.storage import SqlStore, open_store
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.rpc import RpcClient
-from tests.benchmarks.lanes import Lane
+from tests.benchmarks.lanes import Reporter
 from tests.benchmarks.machine import Elapsed, Stopwatch
+from tests.integration.workers.processes import WorkerProcess
 from tests.servers import eventually_async
 
 TIMEOUT_S = 60.0
@@ -26,12 +27,35 @@ Message = tuple[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What workers and the database have counted: commands taken in batches, batches, and commits of all kinds."""
+
+    taken: float = 0.0
+    batches: float = 0.0
+    commits: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Driven:
     """What a load has met; CPU times include what is done after the reply, such as publishing events."""
 
     elapsed: Elapsed
     latencies_s: tuple[float, ...]
     replies: tuple[bytes, ...]
+    tally: Tally = Tally()
+
+    @property
+    def commands_per_batch(self) -> float:
+        """How many commands workers have taken at once; 0.0 without workers."""
+        return self.tally.taken / self.tally.batches if self.tally.batches else 0.0
+
+    @property
+    def commands_per_commit(self) -> float:
+        """Fewer than in a batch where the commands of a job that another worker holds are decided by themselves.
+
+        0.0 where the database does not count.
+        """
+        return len(self.replies) / self.tally.commits if self.tally.commits else 0.0
 
     @property
     def rate(self) -> float:
@@ -46,11 +70,16 @@ class Driven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A way to somebody who answers; ``pids`` are the processes on it, by name."""
+    """A way to somebody who answers; ``pids`` are the processes on it, by name.
+
+    ``workers`` count batches, ``commits`` says how many commits the database has counted.
+    """
 
     amqp_url: str
     pids: Mapping[str, Sequence[int]]
     database_url: str | None = None
+    workers: Sequence[WorkerProcess] = ()
+    commits: Callable[[], int] | None = None
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["Journeys"]:
@@ -64,36 +93,41 @@ class Route:
             if self.database_url is not None:
                 store = open_store(self.database_url)
                 stack.push_async_callback(store.close)
-            yield Journeys(rpc=rpc, pids=self.pids, store=store)
+            yield Journeys(route=self, rpc=rpc, store=store)
 
 
 @dataclass(kw_only=True)
 class Journeys:
     """Sends commands along a route."""
 
+    route: Route
     rpc: RpcClient
-    pids: Mapping[str, Sequence[int]]
-    store: SqlStore | None
-    sent: int = field(default=0, init=False)
+    store: SqlStore | None = None
 
     async def ask(self, request: Request) -> Reply:
         """The reply to one command."""
-        self.sent += 1
-        return decode_reply(await self._call((request.command_id, encode_command(request))))
+        return decode_reply(await self.send((request.command_id, encode_command(request))))
 
-    async def drive(self, lanes: Sequence[Lane], calls: int) -> Driven:
+    async def send(self, message: Message) -> bytes:
+        """The bytes of its reply."""
+        command_id, body = message
+        return await self.rpc.call(body, message_id=command_id, timeout_s=TIMEOUT_S)
+
+    async def drive(self, lanes: Sequence[Reporter], calls: int) -> Driven:
         """Send reports on all lanes at once, on each one after the other; so many in all."""
-        messages = [[_message(lane) for _ in range(max(1, calls // len(lanes)))] for lane in lanes]
-        with self.watch() as watch:
-            found = await asyncio.gather(*(one_after_the_other(lane, self._call) for lane in messages))
-        await self.settled()
-        timed = [one for lane in found for one in lane]
-        latencies_s, replies = zip(*timed, strict=True)
-        return Driven(elapsed=watch.include_others(), latencies_s=latencies_s, replies=replies)
+        return await drive([(self, lanes)], calls)
 
-    def watch(self) -> Stopwatch:
-        """A stopwatch over all processes on the route."""
-        return Stopwatch(**self.pids)
+    async def counted(self, metric: str) -> float:
+        """A metric of all workers together."""
+        return sum([await asyncio.to_thread(worker.metric, metric) for worker in self.route.workers])
+
+    async def tally(self) -> Tally:
+        """What has been counted so far."""
+        return Tally(
+            taken=await self.counted("bso_batch_commands_sum"),
+            batches=await self.counted("bso_batch_commands_count"),
+            commits=await asyncio.to_thread(self.route.commits) if self.route.commits else 0,
+        )
 
     async def settled(self) -> None:
         """Wait until everything that was decided is published, and marked so."""
@@ -104,9 +138,53 @@ class Journeys:
         assert self.store is not None
         return not (await self.store.unpublished(older_than_s=0.0, limit=1)).events
 
-    async def _call(self, message: Message) -> bytes:
-        command_id, body = message
-        return await self.rpc.call(body, message_id=command_id, timeout_s=TIMEOUT_S)
+
+class Window:
+    """Measures what goes along some routes, which lead to one database, inside ``async with``."""
+
+    def __init__(self, routes: Sequence[Journeys]) -> None:
+        self._routes = routes
+        pids: dict[str, set[int]] = {}
+        for journeys in routes:
+            for name, some in journeys.route.pids.items():
+                pids.setdefault(name, set()).update(some)
+        self._watch = Stopwatch(**pids)
+
+    async def __aenter__(self) -> Self:
+        self._before = await self._tallies()
+        self._watch.__enter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._watch.__exit__()
+        if kind is None:
+            for journeys in self._routes:
+                await journeys.settled()
+            self._elapsed = self._watch.include_others()
+            self._after = await self._tallies()
+
+    def driven(self, latencies_s: Sequence[float], replies: Sequence[bytes]) -> Driven:
+        """What was met in it."""
+        both = list(zip(self._before, self._after, strict=True))
+        tally = Tally(
+            taken=sum(after.taken - before.taken for before, after in both),
+            batches=sum(after.batches - before.batches for before, after in both),
+            commits=both[0][1].commits - both[0][0].commits,
+        )
+        return Driven(elapsed=self._elapsed, latencies_s=tuple(latencies_s), replies=tuple(replies), tally=tally)
+
+    async def _tallies(self) -> list[Tally]:
+        return [await journeys.tally() for journeys in self._routes]
+
+
+async def drive(shares: Sequence[tuple[Journeys, Sequence[Reporter]]], calls: int) -> Driven:
+    """Send reports on all lanes at once, each along its own route; so many in all."""
+    each = max(1, calls // sum(len(lanes) for _, lanes in shares))
+    messages = [(journeys, [_message(lane) for _ in range(each)]) for journeys, lanes in shares for lane in lanes]
+    async with Window([journeys for journeys, _ in shares]) as window:
+        found = await asyncio.gather(*(one_after_the_other(lane, journeys.send) for journeys, lane in messages))
+    latencies_s, replies = zip(*(one for lane in found for one in lane), strict=True)
+    return window.driven(latencies_s, replies)
 
 
 async def one_after_the_other(messages: Sequence[T], ask: Callable[[T], Awaitable[bytes]]) -> list[tuple[float, bytes]]:
@@ -119,6 +197,6 @@ async def one_after_the_other(messages: Sequence[T], ask: Callable[[T], Awaitabl
     return timed
 
 
-def _message(lane: Lane) -> Message:
+def _message(lane: Reporter) -> Message:
     request = lane.report()
     return request.command_id, encode_command(request)

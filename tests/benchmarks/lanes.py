@@ -1,8 +1,11 @@
 """Load: trainings that report epoch after epoch and never come to an end."""
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
+from typing import Any, Protocol
 
 from bso.domain.commands import BeginTrial, Command, RegisterJob, ReportEpoch, Request
 from bso.domain.hardware import EnergyMethod, HardwareKind
@@ -43,19 +46,47 @@ class Lane:
         )
 
 
-async def open_lanes(ask: Ask, count: int, *, jobs: int) -> list[Lane]:
-    """Begin so many trials, spread over so many new jobs."""
+class Reporter(Protocol):
+    """Has reports to send, one after the other."""
+
+    def report(self) -> Request:
+        """The next one."""
+        ...
+
+
+class Turns:
+    """Running trials that take turns."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = cycle(lanes)
+
+    def report(self) -> Request:
+        """The next one's next report."""
+        return next(self._lanes).report()
+
+
+async def open_lanes(ask: Ask, count: int, *, jobs: int, at_once: int = 1, **changes: Any) -> list[Lane]:
+    """Begin so many trials, spread over so many new jobs; ``at_once`` is how many commands are under way meanwhile.
+
+    ``changes`` are of the specification.
+    """
+    free = asyncio.Semaphore(at_once)
+
+    async def register(name: str) -> None:
+        async with free:
+            registered = await ask(request(name, RegisterJob(spec={**SPEC, **changes})))
+            assert isinstance(registered, Registered), registered
+
+    async def begin(number: int) -> Lane:
+        async with free:
+            job_id = names[number % jobs]
+            begun = await ask(request(job_id, BeginTrial(hardware=HARDWARE, recurrence_id=f"occasion-{number}")))
+            assert isinstance(begun, TrialBegun), begun
+            return Lane(job_id=job_id, begun=begun)
+
     names = [f"bench-{uuid.uuid4().hex[:12]}" for _ in range(jobs)]
-    for name in names:
-        registered = await ask(request(name, RegisterJob(spec=SPEC)))
-        assert isinstance(registered, Registered), registered
-    return [await _open_lane(ask, names[number % jobs], f"occasion-{number}") for number in range(count)]
-
-
-async def _open_lane(ask: Ask, job_id: str, recurrence_id: str) -> Lane:
-    begun = await ask(request(job_id, BeginTrial(hardware=HARDWARE, recurrence_id=recurrence_id)))
-    assert isinstance(begun, TrialBegun), begun
-    return Lane(job_id=job_id, begun=begun)
+    await asyncio.gather(*map(register, names))
+    return await asyncio.gather(*map(begin, range(count)))
 
 
 def batches(lanes: Sequence[Lane], *, size: int, count: int) -> list[list[Request]]:

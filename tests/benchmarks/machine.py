@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Self
@@ -14,15 +14,31 @@ from typing import Self
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PACKAGES = ("aio-pika", "aiormq", "asyncmy", "SQLAlchemy", "pydantic", "uvloop")
 _BLOCK = b"\0" * 4096
+_MOST_FOREIGN = 0.1
+_ROUNDING_S = 0.1  # of the clocks of several processes, which tick every 10 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elapsed:
-    """What a piece of work has taken: wall-clock time, and CPU time of this process and of others."""
+    """What a piece of work has taken: wall-clock time, and CPU time of this process and of others.
+
+    ``foreign_s`` is the CPU time of all processes of the machine that are none of these.
+    """
 
     wall_s: float
     cpu_s: float
     others_s: dict[str, float]
+    foreign_s: float = 0.0
+
+    @property
+    def foreign_share(self) -> float:
+        """The part of the machine, all its cores, that foreign processes took."""
+        return max(0.0, self.foreign_s) / (self.wall_s * (os.cpu_count() or 1))
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether that was more than a tenth."""
+        return self.foreign_share > _MOST_FOREIGN and self.foreign_s > _ROUNDING_S
 
 
 class Stopwatch:
@@ -33,6 +49,7 @@ class Stopwatch:
         self.elapsed = Elapsed(wall_s=0.0, cpu_s=0.0, others_s={})
 
     def __enter__(self) -> Self:
+        self._busy_before_s = busy_s()
         self._before_s = self._others_now_s()
         self._cpu_before_s = time.process_time()
         self._began_s = time.perf_counter()
@@ -43,13 +60,14 @@ class Stopwatch:
         cpu_s = time.process_time() - self._cpu_before_s
         now_s = self._others_now_s()
         others_s = {name: now_s[name] - self._before_s[name] for name in now_s}
-        self.elapsed = Elapsed(wall_s=wall_s, cpu_s=cpu_s, others_s=others_s)
+        foreign_s = busy_s() - self._busy_before_s - cpu_s - sum(others_s.values())
+        self.elapsed = Elapsed(wall_s=wall_s, cpu_s=cpu_s, others_s=others_s, foreign_s=foreign_s)
 
     def include_others(self) -> Elapsed:
         """The same with the others' CPU time up to now: for what they finish after the answer."""
         now_s = self._others_now_s()
         others_s = {name: now_s[name] - self._before_s[name] for name in now_s}
-        return Elapsed(wall_s=self.elapsed.wall_s, cpu_s=self.elapsed.cpu_s, others_s=others_s)
+        return replace(self.elapsed, others_s=others_s)
 
     def _others_now_s(self) -> dict[str, float]:
         return {name: sum(map(cpu_of_tree_s, pids)) for name, pids in self._others.items()}
@@ -61,6 +79,22 @@ def cpu_of_tree_s(pid: int) -> float:
     own_s = (int(fields[11]) + int(fields[12])) * _TICK_S
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return own_s + sum(cpu_of_tree_s(int(child)) for child in children)
+
+
+def busy_s() -> float:
+    """CPU time of all processes of the machine, and what its host has taken of its cores; Linux only.
+
+    Interrupts are left out: nearly all of them are packets of the load itself, and belong to no process.
+    """
+    _, user, nice, system, _, _, _, _, stolen, *_ = Path("/proc/stat").read_text().split(maxsplit=9)
+    return sum(map(int, (user, nice, system, stolen))) * _TICK_S
+
+
+def resident_mb(pid: int) -> float:
+    """The memory of a process that is in RAM [MB of 10^6 bytes]; Linux only."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (resident,) = (line for line in lines if line.startswith("VmRSS:"))
+    return int(resident.split()[1]) * 1024 / 1e6
 
 
 def fdatasync_s(folder: Path, *, times: int) -> float:

@@ -9,6 +9,8 @@ from bso_client.hardware import cpu_kind
 from bso_client.options import OptimizerOptions
 from bso_client.transports import Transport
 
+EMBEDDED, THROUGH_WORKER = "embedded (SQLite)", "through broker and worker"
+
 
 @contextmanager
 def endless_trial(job_id: str, url: str, *, state_dir: str, transport: Transport | None = None) -> Iterator[Trial]:

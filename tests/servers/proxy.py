@@ -4,13 +4,16 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from tests.servers.waiting import PATIENCE_S
 
 T = TypeVar("T")
+
+Watch = Callable[[bool], Callable[[bytes], None]]
+"""Called for each direction of each connection, with whether it is that of requests; what it returns gets the bytes."""
 
 
 class TcpProxy:
@@ -20,11 +23,12 @@ class TcpProxy:
     when it returns, within milliseconds.
     """
 
-    def __init__(self, url: str, default_port: int | None = None) -> None:
+    def __init__(self, url: str, default_port: int | None = None, *, watch: Watch | None = None) -> None:
         parts = urlsplit(url)
         port = parts.port or default_port
         if parts.hostname is None or port is None:
             raise ValueError(f"expected a URL with host and port, got {url}")
+        self._watch = watch
         self._parts = parts
         self._target = (parts.hostname, port)
         self._loop = asyncio.new_event_loop()
@@ -167,8 +171,11 @@ class TcpProxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flow: asyncio.Event) -> None:
         late: deque[tuple[float, bytes]] = deque()  # what is on its way, and when it arrives
         pouring: asyncio.Task[None] | None = None
+        seen = self._watch(flow is self._requests_flow) if self._watch else None
         with contextlib.suppress(OSError):
             while chunk := await reader.read(65536):
+                if seen:
+                    seen(chunk)
                 self.requests += flow is self._requests_flow
                 chunk = chunk.replace(*self.replaces) if self.replaces else chunk
                 if self._last_request and self._last_request in chunk:

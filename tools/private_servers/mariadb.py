@@ -43,6 +43,10 @@ class MariaDB(PrivateServer):
         client = program("mariadb", package="mariadb-client")
         return self._run([client, "--no-defaults", "-uroot", f"--socket={self.socket}", "-N", "-B", "-e", sql])
 
+    def commits(self) -> int:
+        """How many transactions it has been told to commit so far, on all databases."""
+        return int(self.execute("SHOW GLOBAL STATUS LIKE 'Com_commit'").split()[1])
+
     def dump(self, database: str) -> str:
         """All tables of a database as they are at one moment, as SQL."""
         program_ = program("mariadb-dump", package="mariadb-client")

@@ -36,4 +36,6 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # it is not installed here
 if __name__ == "__main__":
     logging.getLogger("zeus").setLevel(logging.WARNING)  # a line for each report would count against it
     asyncio.run(create_tables())
-    Server(uvicorn.Config(app, port=int(sys.argv[1]), log_level="warning", access_log=False)).run()
+    # Connections are kept while the other paths are measured.
+    quiet = {"log_level": "warning", "access_log": False, "timeout_keep_alive": 3600}
+    Server(uvicorn.Config(app, port=int(sys.argv[1]), **quiet)).run()
