@@ -46,12 +46,10 @@ class Patience:
     """How long the engine tries. ``attempt_s`` bounds one transaction, with all its waits for locks.
 
     ``deciding_s`` bounds the deciding within one transaction, in which the jobs are locked; the rest goes into another.
-    ``behind_s`` bounds the wait for the end of another transaction.
     """
 
     attempt_s: float = 20.0
     deciding_s: float = 0.1
-    behind_s: float = 0.1
     attempts: int = 10
     total_s: float = 30.0
     longest_pause_s: float = 1.0
@@ -91,17 +89,14 @@ class Engine:
         """
         return await _answered(requests, self._decided)
 
-    async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         """Decide requests in one transaction, once, without those whose jobs another transaction holds.
 
         Those of a job that cannot be read, or whose policy is not installed here, are not decided either, nor those
         for which the time does not suffice.
         Whatever else goes wrong is raised, and concerns all of them: nothing has happened, or the outcome is unknown.
-
-        ``behind``: a job that another transaction holds. This one begins when that has ended, which may free others as
-        well. Raises Conflict if it takes longer than ``Patience.behind_s``.
         """
-        return await _answered(requests, partial(self._once, waits=False, behind=behind))
+        return await _answered(requests, partial(self._once, waits=False))
 
     async def _decided(self, requests: Sequence[Request]) -> list[Answer]:
         """All at once, or one by one where that fails for a reason that may lie in one of them."""
@@ -144,24 +139,13 @@ class Engine:
         answers = await self._once(requests)
         return [_decided(one) for one in takewhile(lambda one: not _is_late(one), answers)]
 
-    async def _once(
-        self, requests: Sequence[Request], *, waits: bool = True, behind: str | None = None
-    ) -> list[Answer | Undecided]:
+    async def _once(self, requests: Sequence[Request], *, waits: bool = True) -> list[Answer | Undecided]:
         decided_before_s = self._batches.deciding_s
-        patience, clock = self._patience, asyncio.get_running_loop().time
-        ends_s, is_behind = clock() + patience.attempt_s, behind is not None
         try:
-            async with asyncio.timeout_at(ends_s) as limit, self._store.unit_of_work() as uow:
-                if behind is not None:
-                    limit.reschedule(min(ends_s, clock() + patience.behind_s))
-                    await uow.lock([behind], creating=())
-                    limit.reschedule(ends_s)
-                    is_behind = False
+            async with asyncio.timeout(self._patience.attempt_s), self._store.unit_of_work() as uow:
                 return await self._batches.run(uow, requests, waits=waits)
         except TimeoutError as error:
-            if is_behind:
-                raise Conflict(f"job {behind} is held for longer than {patience.behind_s:g} s") from error
-            raise _timed_out(patience.attempt_s, self._batches.deciding_s - decided_before_s) from error
+            raise _timed_out(self._patience.attempt_s, self._batches.deciding_s - decided_before_s) from error
 
 
 def _timed_out(limit_s: float, deciding_s: float) -> Retryable:

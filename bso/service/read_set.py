@@ -18,7 +18,7 @@ from bso.schema.errors import StateTooNew
 from bso.service.errors import JobDamaged, JobHeld
 from bso.service.log_epochs import LogWatch
 from bso.service.ports import UnitOfWork
-from bso.service.records import Recollection, TrialKey, TriedLocks
+from bso.service.records import Recollection, StoredJob, TrialKey, TriedLocks
 from bso.service.serialization import KnownJob, KnownJobs
 
 _Asked = Sequence[tuple[str, Needs]]
@@ -97,7 +97,7 @@ async def _locked(
     locked = await uow.try_lock(job_ids, creating=creating, command_ids=command_ids, known=known)
     if waits and locked.busy:
         return await _locked_in_order(uow, requests)
-    read = {job_id for job_id, stored in locked.jobs.items() if stored.state}
+    read = {job_id for job_id, stored in locked.jobs.items() if not _is_unread(stored, kept)}
     memory = locked.memory or await uow.recollect(command_ids, active_of=read)
     return await _with_outdated(uow, locked, memory, kept=kept)
 
@@ -106,13 +106,18 @@ async def _with_outdated(
     uow: UnitOfWork, locked: TriedLocks, memory: Recollection, *, kept: Mapping[str, KnownJob]
 ) -> tuple[TriedLocks, Recollection]:
     """The same with the states and the active trials of the jobs that have the revision, but not the log, they had."""
-    unread = [stored for stored in locked.jobs.values() if not stored.state]
+    unread = [stored for stored in locked.jobs.values() if _is_unread(stored, kept)]
     outdated = [one.job_id for one in unread if not kept[one.job_id].is_current(one, memory.log_epoch)]
     if outdated:
         locked = replace(locked, jobs={**locked.jobs, **await uow.lock(outdated, creating=())})
         more = await uow.recollect((), active_of=outdated)
         memory = replace(memory, active={**memory.active, **more.active})
     return locked, memory
+
+
+def _is_unread(stored: StoredJob, kept: Mapping[str, KnownJob]) -> bool:
+    """Whether a job came without its state, as it is in the revision that is kept."""
+    return not stored.state and stored.job_id in kept and kept[stored.job_id].revision == stored.revision
 
 
 def _readable(
@@ -124,10 +129,9 @@ def _readable(
         job_id: JobHeld(job_id, last_seq=last_seq) for job_id, last_seq in locked.busy.items()
     }
     for job_id, stored in sorted(locked.jobs.items()):
-        known = kept.get(job_id)
         try:
-            is_unread = known is not None and known.revision is not None and not stored.state
-            jobs[job_id] = known.job if known is not None and is_unread else known_jobs.read(stored, known)
+            is_unread = _is_unread(stored, kept)
+            jobs[job_id] = kept[job_id].job if is_unread else known_jobs.read(stored, kept.get(job_id))
         except StateTooNew as error:
             unusable[job_id] = error
         except Rejected as error:

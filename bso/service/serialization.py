@@ -102,7 +102,7 @@ def read_snapshot(stored: StoredJob) -> Job:
     """The job without its trials. Raises StateTooNew, or MalformedMessage where the text is damaged."""
     try:
         state = from_json(stored.state)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise MalformedMessage(f"the stored state of job {stored.job_id} is not JSON: {error}") from error
     if not isinstance(state, dict):
         raise MalformedMessage(f"the stored state of job {stored.job_id} is not a JSON object")

@@ -33,6 +33,8 @@ _EVENT_IDS = f"SELECT LAST_INSERT_ID(), @@auto_increment_increment, {2**64 - 1} 
 """The id of the first event of an insertion, and how far the next ones lie apart. If that id is not above a number, the
 sum is out of range (error 1690), and the server does not come to the COMMIT."""
 
+_NONE_KNOWN = [("", -1)]
+
 _Fetched = Sequence[Sequence[Any]]
 _Texts = CompiledStatements[StatementText]
 
@@ -138,11 +140,12 @@ class MySqlUnitOfWork(SqlUnitOfWork):
 
     @override
     async def _lock_and_recollect(
-        self, locking: Mapping[str, Any], asking: Mapping[str, Any]
+        self, job_ids: Sequence[str], command_ids: Sequence[str], known: Sequence[tuple[str, int]]
     ) -> tuple[Sequence[Row], Sequence[Row]]:
         jobs = self._texts[statements.free_jobs(self._dialect)]
-        recollection = self._texts[statements.recollection(self._dialect)]
-        texts = [jobs.with_values(locking), recollection.with_values(asking)]
+        recollection = self._texts[statements.recollection_of_changed(self._dialect)]
+        locking = {"job_ids": job_ids, "known": known or _NONE_KNOWN}
+        texts = [jobs.with_values(locking), recollection.with_values({**locking, "command_ids": command_ids})]
         locked, recollected = await self._requests.send(texts)
         return jobs.read(locked), recollection.read(recollected)
 

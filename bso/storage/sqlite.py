@@ -118,7 +118,7 @@ class SqliteUnitOfWork(SqlUnitOfWork):
         compiled = self._compiled[statement]
         with translated():
             await self._begin()
-            await self._driver.executemany(compiled.text, map(compiled.of_row, parameters))
+            await self._driver.executemany(compiled.text, [compiled.of_row(row) for row in parameters])
 
     async def _begin(self) -> None:
         if not self._driver.in_transaction:

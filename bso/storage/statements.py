@@ -10,7 +10,9 @@ from sqlalchemy import (
     BindParameter,
     Column,
     ColumnElement,
+    Join,
     Select,
+    Subquery,
     Update,
     and_,
     bindparam,
@@ -86,31 +88,52 @@ def _is_known() -> ColumnElement[bool]:
 
 @cache
 def recollection(dialect: Dialect) -> Select[*tuple[Any, ...]]:
-    """The database's clock, the log's epoch, what ``command_ids`` were answered, and trials.
+    """The database's clock, the log's epoch, what ``command_ids`` were answered, and the active trials of ``job_ids``.
 
-    These are the active ones of ``job_ids``, but for those jobs that are still ``known`` (job_id, revision), of which
-    there must be one at least: no row is in a list of nothing, nor outside of it.
+    One query, because each is a round trip while jobs are locked. Its rows are those of two queries, at least one each:
+    the answers (``answered_job_id`` is the job of one) without a trial, and the trials without an answer.
+    """
+    parts = union_all(select(literal(_ANSWERS).label("part")), select(literal(_TRIALS))).subquery()
+    # No trial has a lower number than 1: for MySQL, SQLAlchemy takes the third table of a join for connected only where
+    # a condition compares its columns with another's.
+    numbered = trial.c.trial_number >= parts.c.part
+    of_jobs = trial.c.job_id.in_(_several("job_ids", trial.c.job_id))
+    active = and_(parts.c.part == _TRIALS, numbered, of_jobs, trial.c.state.in_(_ACTIVE))
+    return _remembered(dialect, parts.outerjoin(event, _asked(parts)).outerjoin(trial, active))
 
-    One query, because each is a round trip while jobs are locked. Its rows are those of several, at least one each:
-    the answers (``answered_job_id`` is the job of one) without a trial, and the trials in each state without an answer.
+
+@cache
+def recollection_of_changed(dialect: Dialect) -> Select[*tuple[Any, ...]]:
+    """The same, sent with the lock: before it shows which of ``job_ids`` are ``known`` (job_id, revision) no more.
+
+    Trials are those of these jobs alone. Of ``known`` there must be one at least: no row is in a list of nothing, nor
+    outside of it. The states are values of a table, so that MySQL looks trials up by job and state: with a range of
+    states it reads all of a job. PostgreSQL would read the whole table.
     """
     parts = union_all(
         select(literal(_ANSWERS).label("part"), literal("").label("state")),
         *(select(literal(_TRIALS), literal(state)) for state in _ACTIVE),
     ).subquery()
-    command_ids, job_ids = _several("command_ids", event.c.command_id), _several("job_ids", job.c.job_id)
-    asked = and_(parts.c.part == _ANSWERS, event.c.command_id.in_(command_ids), event.c.part == 0)
-    # A job's last seq is 1 at least: for MySQL, SQLAlchemy takes the third table of a join for connected only where a
-    # condition compares its columns with another's.
+    # A job's last seq is 1 at least: the comparison connects the tables for SQLAlchemy, as above.
     is_registered = job.c.last_seq >= parts.c.part
-    changed = and_(parts.c.part == _TRIALS, is_registered, job.c.job_id.in_(job_ids), ~_is_known())
-    active = and_(trial.c.job_id == job.c.job_id, trial.c.state == parts.c.state)  # no range: ended trials are many
+    of_jobs = job.c.job_id.in_(_several("job_ids", job.c.job_id))
+    changed = and_(parts.c.part == _TRIALS, is_registered, of_jobs, ~_is_known())
+    active = and_(trial.c.job_id == job.c.job_id, trial.c.state == parts.c.state)
+    rows = parts.outerjoin(event, _asked(parts)).outerjoin(job, changed).outerjoin(trial, active)
+    return dialect.by_index(_remembered(dialect, rows), job, "PRIMARY")
+
+
+def _asked(parts: Subquery) -> ColumnElement[bool]:
+    command_ids = _several("command_ids", event.c.command_id)
+    return and_(parts.c.part == _ANSWERS, event.c.command_id.in_(command_ids), event.c.part == 0)
+
+
+def _remembered(dialect: Dialect, rows: Join) -> Select[*tuple[Any, ...]]:
     answered = (event.c.command_id, event.c.job_id.label("answered_job_id"), event.c.reply_type, event.c.reply)
-    rows = parts.outerjoin(event, asked).outerjoin(job, changed).outerjoin(trial, active)
     # The one row of the log's epoch, or NULLs.
     epoch = [select(column).scalar_subquery().label(f"epoch_{column.name}") for column in log_epoch.columns]
     found = select(dialect.clock().label("now"), *epoch, *answered, *trial.columns).select_from(rows)
-    return dialect.by_index(dialect.by_index(found, job, "PRIMARY"), trial, "ix_trial_active")
+    return dialect.by_index(found, trial, "ix_trial_active")
 
 
 @cache

@@ -31,7 +31,6 @@ from bso.storage.dialects import Dialect, Updates
 from bso.storage.rows import Row, event_row, profile_from, profile_row, trial_from, trial_row
 from bso.storage.tables import event, job, parked_job, power_profile, trial
 
-_NONE_KNOWN = [("", -1)]
 _NO_UPDATE = Updates(replaced=("job_id",))
 _TRIAL_UPDATES = Updates.of_whole_rows(trial)
 _PROFILE_UPDATES = Updates(replaced=("measurements", "recorded_at"))
@@ -85,8 +84,9 @@ class SqlUnitOfWork:
 
         The memory is read in the same round trip, after the lock. Where places are created it would be too early.
         """
-        locking = {"job_ids": sorted(job_ids), "known": sorted(known.items()) or _NONE_KNOWN}
-        locked, recollected = await self._lock_and_recollect(locking, {**locking, "command_ids": sorted(command_ids)})
+        locked, recollected = await self._lock_and_recollect(
+            sorted(job_ids), sorted(command_ids), sorted(known.items())
+        )
         memory: Recollection | None = recollection_from(recollected)
         found = {row["job_id"]: _stored(row) for row in locked}
         missing = sorted(set(job_ids) - found.keys())
@@ -100,11 +100,14 @@ class SqlUnitOfWork:
         return TriedLocks(jobs=self._without_placeholders(found), busy=busy, memory=memory)
 
     async def _lock_and_recollect(
-        self, locking: Mapping[str, Any], asking: Mapping[str, Any]
+        self, job_ids: Sequence[str], command_ids: Sequence[str], known: Sequence[tuple[str, int]]
     ) -> tuple[Sequence[Row], Sequence[Row]]:
         """The rows of the free jobs, locked now, and those of what the store remembers after that."""
-        locked = await self._rows(statements.free_jobs(self._dialect), locking)
-        return locked, await self._rows(statements.recollection(self._dialect), asking)
+        locked = await self._rows(statements.free_jobs(self._dialect), {"job_ids": job_ids, "known": known})
+        kept = set(known)
+        read = [row["job_id"] for row in locked if (row["job_id"], row["revision"]) not in kept]
+        asked = {"command_ids": command_ids, "job_ids": read}
+        return locked, await self._rows(statements.recollection(self._dialect), asked)
 
     async def orphans(self, job_ids: Collection[str]) -> Collection[str]:
         """Those of these jobs that have a log and no row: the row was lost."""
@@ -116,7 +119,7 @@ class SqlUnitOfWork:
 
     async def recollect(self, command_ids: Collection[str], *, active_of: Collection[str] = ()) -> Recollection:
         """What these commands were answered, all active trials of the jobs ``active_of``, and the database's clock."""
-        asked = {"command_ids": sorted(command_ids), "job_ids": sorted(active_of), "known": _NONE_KNOWN}
+        asked = {"command_ids": sorted(command_ids), "job_ids": sorted(active_of)}
         return recollection_from(await self._rows(statements.recollection(self._dialect), asked))
 
     async def trials(self, keys: Collection[TrialKey]) -> Mapping[TrialKey, Trial]:

@@ -37,20 +37,20 @@ def begins_a_trial(requests: Sequence[Request]) -> bool:
 
 
 class DiesBeforeCommit(Engine):
-    async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         if begins_a_trial(requests):
             at_commit(die)
-        return await super().attempt(requests, behind=behind)
+        return await super().attempt(requests)
 
 
 class FreezesBeforeCommit(Engine):
     has_frozen = False
 
-    async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         if begins_a_trial(requests) and not self.has_frozen:
             FreezesBeforeCommit.has_frozen = True  # once: thawed, it is a worker like any other
             at_commit(freeze)
-        return await super().attempt(requests, behind=behind)
+        return await super().attempt(requests)
 
 
 _send, _commit = Requests.send, SqlUnitOfWork.commit

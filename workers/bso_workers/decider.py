@@ -16,9 +16,6 @@ class Decider(Protocol):
         """The answers, in the order of the requests; waits for locked jobs. Raises Retryable, Misconfigured."""
         ...
 
-    async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
-        """The same in one transaction, once, and without waiting for locked jobs. Raises whatever goes wrong.
-
-        ``behind``: a job that is waited for, a short while, before it begins.
-        """
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        """The same in one transaction, once, and without waiting for locked jobs. Raises whatever goes wrong."""
         ...

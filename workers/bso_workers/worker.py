@@ -35,7 +35,8 @@ _QUICK_S = 0.02  # a batch that takes longer waits for the database
 _MOST_BATCHES = 8
 """Under way at once, each with a connection to the database: with 300 ms to it, 256 commands."""
 _MOST_COSTS = 10_000
-_HELD_S = 0.1  # so long jobs that other workers hold are tried together
+_HELD_S = 0.1  # so long jobs that other workers hold are tried together, again and again
+_TRY_AGAIN_S = 0.003
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -54,8 +55,8 @@ class CommandWorker:
     """Batches of disjoint jobs: decide, answer, acknowledge; the events are published beside it.
 
     One batch at a time, as long as the database is quick: what arrives meanwhile makes the next one larger. While one
-    waits for the database, others begin. Jobs that other workers hold are tried together, once a batch of theirs has
-    ended. A job that cannot go with the others goes through a lane of its own, and none of the others waits for it.
+    waits for the database, others begin. Jobs that other workers hold are tried again together, milliseconds later. A
+    job that cannot go with the others goes through a lane of its own, and none of the others waits for it.
 
     Batches are filled round robin over the jobs. Of one job ``most_of_a_job`` commands at most are under way; others
     are declined, but for facts: their senders could not wait.
@@ -104,8 +105,7 @@ class CommandWorker:
         self._took_s = 0.0  # what deciding a batch took last
         self._tasks: asyncio.TaskGroup
         self._under_way: dict[str, _UnderWay] = {}
-        self._held: list[Admitted] = []  # by other workers, to be tried again
-        self._line = asyncio.Lock()  # of what is tried again: one waits for another worker's batch at a time
+        self._held: list[str] = []  # jobs that other workers hold, to be tried again
         self._costs_s: OrderedDict[str, float] = OrderedDict()  # what deciding for a job takes
 
     def busy_for_s(self) -> float:
@@ -143,8 +143,8 @@ class CommandWorker:
     def _abandon(self) -> None:
         """Forget what is in no batch yet: it is back with the broker."""
         self._backlog = []
-        for one in self._held:
-            self._under_way.pop(one.request.job_id, None)
+        for job_id in self._held:
+            del self._under_way[job_id]
         self._held = []
         self._lanes.abandon()
 
@@ -181,9 +181,12 @@ class CommandWorker:
         if busy:
             self._tasks.create_task(self._decline(busy), name="refusals")
         for part in _parts(together):
-            task = self._tasks.create_task(self._handle(part), name="batch")
-            self._batches[task] = asyncio.get_running_loop().time()
-            task.add_done_callback(lambda done: self._batches.pop(done, None))
+            self._count(self._tasks.create_task(self._handle(part), name="batch"))
+
+    def _count(self, task: asyncio.Task[None]) -> None:
+        """Count a task among the batches under way until it ends."""
+        self._batches[task] = asyncio.get_running_loop().time()
+        task.add_done_callback(lambda done: self._batches.pop(done, None))
 
     def _has_its_share(self, job_id: str, under_way: _UnderWay | None) -> bool:
         here = 0 if under_way is None else under_way.deciding + len(under_way.since)
@@ -197,17 +200,15 @@ class CommandWorker:
         for verdict in refused:
             await self._settlement.refuse(verdict)
 
-    async def _handle(self, admitted: Sequence[Admitted], *, behind: str | None = None) -> None:
-        """Handle commands, and what comes for their jobs meanwhile; ``behind``: a job that must be free first."""
+    async def _handle(self, admitted: Sequence[Admitted]) -> None:
         own = {job_id: self._under_way[job_id] for job_id in by_job(admitted)}
         is_handed_back = False
         try:
             while admitted and not is_handed_back:
                 for part in _parts(admitted):
-                    if not await self._handle_commands(part, behind=behind):
+                    if not await self._handle_commands(part):
                         is_handed_back = True  # and so was what has come since
                         break
-                    behind = None
                 else:
                     admitted = self._what_has_come(own)
                     self._begin_again()
@@ -227,14 +228,16 @@ class CommandWorker:
     def _release(self, admitted: Sequence[Admitted]) -> None:
         """Let another batch have these jobs, unless commands have come for them: their decisions are recorded."""
         for job_id in by_job(admitted):
-            if job_id in self._under_way and not self._under_way[job_id].since:
-                del self._under_way[job_id]
+            if job_id in self._under_way:
+                self._under_way[job_id].held_since_s = None
+                if not self._under_way[job_id].since:
+                    del self._under_way[job_id]
 
     def _what_has_come(self, own: Mapping[str, _UnderWay]) -> list[Admitted]:
         """Commands that have come for these jobs since their batch began, but for those that go alone now."""
         still = {job_id: job for job_id, job in own.items() if self._under_way.get(job_id) is job}
         for job_id, job in still.items():
-            job.deciding, job.held_since_s = 0, None
+            job.deciding = 0
             if job.since and self._goes_alone(job_id):
                 self._lanes.add({job_id: job.since})
                 job.since = []
@@ -248,19 +251,16 @@ class CommandWorker:
     def _goes_alone(self, job_id: str) -> bool:
         return job_id in self._lanes or self._parking.knows(job_id) or self._costs_s.get(job_id, 0.0) > _COSTLY_S
 
-    async def _handle_commands(self, admitted: Sequence[Admitted], *, behind: str | None) -> bool:
+    async def _handle_commands(self, admitted: Sequence[Admitted]) -> bool:
         """Decide and answer; False when the database is away and the intake has been shut."""
         requests = [one.request for one in admitted]
         self._metrics.batch_size.observe(len(requests))
         began_s = asyncio.get_running_loop().time()
         try:
             with self._metrics.decision_seconds.time():
-                answers = await self._decider.attempt(requests, behind=behind)
+                answers = await self._decider.attempt(requests)
         except Exception as error:  # noqa: BLE001  one job must not stop all others
             return await self._apart(admitted, error)
-        finally:
-            if behind is not None:
-                self._line.release()
         self._batch_limit.succeeded()
         self._took_s = asyncio.get_running_loop().time() - began_s
         decided = [(one, answer) for one, answer in zip(admitted, answers, strict=True) if isinstance(answer, Answer)]
@@ -272,32 +272,33 @@ class CommandWorker:
 
     def _sort_undecided(self, undecided: Sequence[tuple[Admitted, BsoError]]) -> None:
         """Let jobs that another worker holds be tried again, but for those that it has held for long, and others."""
-        held = {one.request.job_id for one, cause in undecided if isinstance(cause, JobHeld)}
+        held = dict.fromkeys(one.request.job_id for one, cause in undecided if isinstance(cause, JobHeld))
         now_s = asyncio.get_running_loop().time()
-        since_s = {job_id: self._under_way[job_id].held_since_s or now_s for job_id in held & self._under_way.keys()}
-        again = {job_id for job_id, began_s in since_s.items() if now_s - began_s < _HELD_S}
+        since_s = {
+            job_id: self._under_way[job_id].held_since_s or now_s for job_id in held if job_id in self._under_way
+        }
+        again = {job_id: began_s for job_id, began_s in since_s.items() if now_s - began_s < _HELD_S}
         alone = by_job([one for one, _ in undecided if one.request.job_id not in again])
         self._lanes.add(alone)
         self._release([one for commands in alone.values() for one in commands])
-        self._try_again([one for one, _ in undecided if one.request.job_id in again], since_s)
+        for job_id, commands in by_job([one for one, _ in undecided if one.request.job_id in again]).items():
+            since = [*commands, *self._under_way[job_id].since]  # the batch that it was in handles it no more
+            self._under_way[job_id] = _UnderWay(since=since, held_since_s=again[job_id])
+        if again and not self._held:
+            self._tasks.create_task(self._try_again(), name="held jobs")
+        self._held += again
 
-    def _try_again(self, held: Sequence[Admitted], since_s: Mapping[str, float]) -> None:
-        """Take commands of jobs that others hold out of their batch, to be tried together with others of that kind."""
-        for job_id, commands in by_job(held).items():
-            since = self._under_way[job_id].since
-            self._under_way[job_id] = _UnderWay(deciding=len(commands), since=since, held_since_s=since_s[job_id])
-        if held and not self._held:
-            self._tasks.create_task(self._follow(), name="held jobs")
-        self._held += held
-
-    async def _follow(self) -> None:
-        """Try all that others hold when one of their batches has ended; what comes until then joins in."""
-        await self._line.acquire()
+    async def _try_again(self) -> None:
+        """Try all that others hold, in a batch of its own, a moment later: between two of theirs it is free."""
+        await asyncio.sleep(_TRY_AGAIN_S)
         held, self._held = self._held, []
-        if held:
-            await self._handle(held, behind=held[0].request.job_id)
-        else:
-            self._line.release()
+        own = {job_id: self._under_way[job_id] for job_id in held}
+        found = self._what_has_come(own)
+        for job_id in own.keys() - by_job(found).keys():  # it goes alone now
+            del self._under_way[job_id]
+        if (task := asyncio.current_task()) is not None:
+            self._count(task)
+        await self._handle(found)
 
     async def _apart(self, admitted: Sequence[Admitted], error: Exception) -> bool:
         """Let each job go alone, unless nothing can be recorded at all: whose fault it is shows there."""

@@ -1,8 +1,5 @@
 """Jobs whose commands cannot be decided for now: what is recorded of them, and which of them others wait for."""
 
-import asyncio
-from typing import Any
-
 import pytest
 from sqlalchemy import select
 
@@ -17,7 +14,6 @@ from bso.service.records import ChangeSet, JobChange
 from bso.storage import SqlStore, open_store
 from bso.storage.connections import ConnectionLimits
 from bso.storage.tables import event, job, trial
-from bso.storage.unit_of_work import SqlUnitOfWork
 from tests.contract.storage.conftest import OpenStore
 from tests.contract.storage.job_requests import JOB, ask, assert_log_equals_tables, begin, beginning, registration
 from tests.servers.fixtures import DATABASES
@@ -106,45 +102,6 @@ async def test_nobody_waits_for_a_job_that_another_transaction_holds(open_anothe
     assert begun.reply.trial_number == 1
     for job_id in (JOB, "free", "new"):
         await assert_log_equals_tables(store, job_id)
-
-
-@pytest.mark.parametrize("database_url", [kind for kind in DATABASES if kind != "sqlite"], indirect=True)
-async def test_a_batch_begins_when_the_one_that_holds_a_job_has_ended_and_not_later(
-    open_another: OpenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, rival = open_another(), open_another()
-    await ask(Engine(store), registration(), registration("other"))
-    asks = asyncio.Event()
-    lock = SqlUnitOfWork.lock
-
-    async def noted(uow: SqlUnitOfWork, *ids: Any, **options: Any) -> Any:
-        asks.set()
-        return await lock(uow, *ids, **options)
-
-    engine = Engine(store, patience=Patience(behind_s=60.0))
-    async with rival.unit_of_work() as uow:
-        await uow.lock([JOB, "other"], creating=())
-        monkeypatch.setattr(SqlUnitOfWork, "lock", noted)
-        waiting = asyncio.create_task(engine.attempt([beginning(), beginning(job_id="other")], behind=JOB))
-        await asks.wait()
-        await uow.commit()
-    answers = await waiting
-    assert all(isinstance(answer, Answer) and isinstance(answer.reply, TrialBegun) for answer in answers)
-
-
-@pytest.mark.parametrize("database_url", [kind for kind in DATABASES if kind != "sqlite"], indirect=True)
-async def test_a_batch_that_waits_for_another_one_in_vain_is_not_decided(open_another: OpenStore) -> None:
-    store, rival = open_another(), open_another()
-    await ask(Engine(store), registration(), registration("free"))
-    engine = Engine(store, patience=Patience(behind_s=0.01))
-    async with rival.unit_of_work() as uow:
-        await uow.lock([JOB], creating=())
-        with pytest.raises(Conflict, match=f"{JOB} is held"):
-            await engine.attempt([beginning(), beginning(job_id="free")], behind=JOB)
-        [begun] = await engine.attempt([beginning(job_id="free")])
-    assert isinstance(begun, Answer)
-    assert isinstance(begun.reply, TrialBegun)
-    assert begun.reply.trial_number == 1
 
 
 async def test_a_job_whose_row_is_behind_its_log_is_damaged(store: Store) -> None:

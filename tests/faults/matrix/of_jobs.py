@@ -13,18 +13,17 @@ from tests.servers import eventually_async
 _AT_ONCE = {"others_stall_s": 1.0, "others_slowest_s": 1.0}
 
 
-@scenario(
-    "somebody else's session holds the row of one job for 20 s", is_smoke=True, promises=_AT_ONCE, strikes_for_s=11.0
-)
+@scenario("somebody else's session holds the row of one job for 60 s", promises=_AT_ONCE, strikes_for_s=59.0)
 async def row_locked(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault(), stage.store.unit_of_work() as foreign:
         await foreign.lock([stage.harmed], creating=())
-        await stage.pause(12.0)
+        await stage.pause(60.0)
 
 
 @scenario(
     "somebody else's session holds the rows of 24 jobs for 12 s, each with two lanes",
+    is_smoke=True,
     promises=_AT_ONCE,
     strikes_for_s=11.0,
 )

@@ -336,10 +336,10 @@ async def test_while_a_batch_waits_for_the_database_others_are_decided(
     gate = asyncio.Event()
 
     class Waiting(Engine):
-        async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+        async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
             if any(request.job_id == "far" for request in requests):
                 await gate.wait()
-            return await super().attempt(requests, behind=behind)
+            return await super().attempt(requests)
 
     monkeypatch.setattr(bootstrap, "Engine", Waiting)
     async with running_worker(memory_broker, memory_store, batch_limit=batch_limit, prefetch=prefetch):
@@ -361,9 +361,9 @@ async def test_batches_are_filled_round_robin_over_the_jobs_and_keep_the_order_w
     batches: list[list[str]] = []
 
     class Noting(Engine):
-        async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+        async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
             batches.append([request.command_id for request in requests])
-            return await super().attempt(requests, behind=behind)
+            return await super().attempt(requests)
 
     monkeypatch.setattr(bootstrap, "Engine", Noting)
     await memory_broker.declare()
@@ -378,32 +378,71 @@ async def test_batches_are_filled_round_robin_over_the_jobs_and_keep_the_order_w
     assert [one for batch in batches[1:] for one in batch] == [command_id(f"hot-{number}") for number in range(2, 6)]
 
 
-async def test_jobs_that_another_worker_holds_are_tried_together_once_its_batch_has_ended(
+class Shared(Engine):
+    """Another worker holds the jobs whose names begin with ``held``, for the first ``most`` attempts."""
+
+    def __init__(self, *args: Any, most: int, batches: list[list[str]], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._most = most
+        self._batches_seen = batches
+
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        self._batches_seen.append([request.command_id for request in requests])
+        is_held = len(self._batches_seen) <= self._most
+        held = [one for one in requests if one.job_id.startswith("held") and is_held]
+        found = iter(await super().attempt([one for one in requests if one not in held]))
+        return [
+            Undecided(request=one, cause=JobHeld(one.job_id, last_seq=0)) if one in held else next(found)
+            for one in requests
+        ]
+
+
+async def test_jobs_that_another_worker_holds_are_tried_again_together(
     memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches: list[tuple[str | None, list[str]]] = []
-
-    class Shared(Engine):
-        async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
-            batches.append((behind, [request.command_id for request in requests]))
-            held = [one for one in requests if one.job_id.startswith("held") and behind is None]
-            found = iter(await super().attempt([one for one in requests if one not in held], behind=behind))
-            return [
-                Undecided(request=one, cause=JobHeld(one.job_id, last_seq=0)) if one in held else next(found)
-                for one in requests
-            ]
-
-    monkeypatch.setattr(bootstrap, "Engine", Shared)
+    batches: list[list[str]] = []
+    monkeypatch.setattr(bootstrap, "Engine", partial(Shared, most=1, batches=batches))
     await memory_broker.declare()
-    names = ["free-1", "held1-1", "held1-2", "held2-1"]
+    names = ["free-1", "held1-1", "held1-2", "held2-1", "held3-1"]
     asked = [
         asyncio.create_task(ask(name.partition("-")[0], DescribeJob(), command_id=command_id(name))) for name in names
     ]
     await eventually_async(lambda: len(memory_broker.wire.waiting) == len(names), what="commands that wait")
-    async with running_worker(memory_broker, memory_store):
+    async with running_worker(memory_broker, memory_store, batch_limit=5):
         await asyncio.gather(*asked)
-    in_turn = [command_id(name) for name in ("free-1", "held1-1", "held2-1", "held1-2")]
-    assert batches == [(None, in_turn), ("held1", in_turn[1:])]
+    in_turn = [command_id(name) for name in ("free-1", "held1-1", "held2-1", "held3-1", "held1-2")]
+    assert batches == [in_turn, in_turn[1:]]
+
+
+async def test_commands_that_come_for_a_job_while_it_is_held_are_decided_after_those_before(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[list[str]] = []
+    monkeypatch.setattr(bootstrap, "Engine", partial(Shared, most=5, batches=batches))
+    async with running_worker(memory_broker, memory_store):
+        names = [f"held-{number}" for number in range(6)]
+        asked = []
+        for number, name in enumerate(names):
+            asked.append(asyncio.create_task(ask("held", DescribeJob(), command_id=command_id(name))))
+            before = number
+            await eventually_async(lambda: len(batches) > before, what="one more attempt")  # noqa: B023
+        await asyncio.gather(*asked)
+    decided = [one for batch in batches[5:] for one in batch]
+    assert list(dict.fromkeys(decided)) == [command_id(name) for name in names]
+
+
+async def test_a_job_that_another_worker_holds_for_long_goes_alone(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[list[str]] = []
+    monkeypatch.setattr(bootstrap, "Engine", partial(Shared, most=10**6, batches=batches))  # but who waits gets it
+    async with running_worker(memory_broker, memory_store) as parts:
+        asking = asyncio.create_task(ask("held", DescribeJob()))
+        await eventually_async(lambda: parts.worker.has_lane("held"), what="a lane")
+        assert len(batches) > 1, "it was tried with others first"
+        await ask("free", DescribeJob())
+        await asking
+    assert await memory_store.parked_jobs.all() == []
 
 
 @pytest.mark.parametrize("costly", [True, False])
@@ -445,11 +484,11 @@ async def test_facts_are_never_declined_and_a_worker_is_idle_when_its_batches_ha
     gate.set()
 
     class Waiting(Engine):
-        async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+        async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
             if not gate.is_set():
                 has_a_batch.set()
             await gate.wait()
-            return await super().attempt(requests, behind=behind)
+            return await super().attempt(requests)
 
     monkeypatch.setattr(bootstrap, "Engine", Waiting)
     async with running_worker(memory_broker, memory_store, batch_limit=4, prefetch=16) as parts:

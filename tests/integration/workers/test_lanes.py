@@ -55,7 +55,7 @@ class Failing:
         self.waited: list[bool] = []
         self.sizes: list[int] = []
 
-    async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         return list(self._answers(requests, waits=False))
 
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
@@ -76,7 +76,7 @@ class Locked(Failing):
         super().__init__()
         self.waiting: list[str] = []
 
-    async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         raise Conflict("held")
 
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
@@ -258,7 +258,7 @@ async def test_a_job_that_others_hold_again_and_again_is_not_parked_for_want_of_
     await eventually_async(lambda: len(decider.waiting) == 2, what="all places to wait taken")
     tries = 0
 
-    async def attempt(requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+    async def attempt(requests: Sequence[Request]) -> list[Answer | Undecided]:
         nonlocal tries
         tries += 1
         if tries < 12:
@@ -281,7 +281,7 @@ class Busy(Locked):
         self.last_seq = 1
         self.tries_after = 0
 
-    async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
         self.last_seq += self.rises
         self.tries_after += bool(self.waiting)
         if self.tries_after > 3:

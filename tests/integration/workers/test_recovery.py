@@ -38,8 +38,8 @@ class Troubled:
             raise self.error
         return await self._engine.execute(requests)
 
-    async def attempt(self, requests: Sequence[Request], *, behind: str | None = None) -> list[Answer | Undecided]:
-        return await self._engine.attempt(requests, behind=behind)
+    async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        return await self._engine.attempt(requests)
 
 
 class Scene:
