@@ -35,7 +35,7 @@ _QUICK_S = 0.02  # a batch that takes longer waits for the database
 _MOST_BATCHES = 8
 """Under way at once, each with a connection to the database: with 300 ms to it, 256 commands."""
 _MOST_COSTS = 10_000
-_HELD_S = 0.1  # so long jobs that other workers hold are tried together, again and again
+_HELD_S = 0.3  # so long jobs that other workers hold are tried together, again and again
 _TRY_AGAIN_S = 0.003
 
 
