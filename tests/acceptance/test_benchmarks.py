@@ -28,4 +28,15 @@ def test_the_simulator_is_measured_with_every_policy() -> None:
 def test_every_benchmark_runs_on_its_private_servers() -> None:
     found = json.loads(run("--quick", "--json"))
     names = {figure["benchmark"] for figure in found["figures"]}
-    assert names == {"decide", "simulator", "policies", "engine", "rpc", "workers", "client", "epochs", "growth"}
+    assert names == {
+        "decide",
+        "simulator",
+        "policies",
+        "engine",
+        "rpc",
+        "workers",
+        "client",
+        "epochs",
+        "growth",
+        "many",
+    }

@@ -12,4 +12,5 @@ workers   one, two and three workers under the same load
 client    what a training pays for an evaluation, and for the import
 epochs    what a training loop pays per epoch, against the same loop without the client
 growth    the engine on a short and on a long event log
+many      two thousand trainings that hardly ever report, and a broker that restarts under them
 """

@@ -23,6 +23,7 @@ BENCHMARKS = {
     "client": "what a training pays for an evaluation, and for the import",
     "epochs": "what a training loop pays per epoch, against the same loop without the client",
     "growth": "the engine on a short and on a long event log",
+    "many": "two thousand trainings that hardly ever report, and a broker that restarts under them",
 }
 
 

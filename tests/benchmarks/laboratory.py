@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,9 +78,9 @@ class Laboratory:
         asyncio.run(upgrade(url))
         return url
 
-    def start_workers(self, count: int, *, amqp_url: str, database_url: str) -> list[WorkerProcess]:
-        """Workers as they run in production, ready."""
-        workers = [self._start_worker(amqp_url, database_url) for _ in range(count)]
+    def start_workers(self, count: int, *, amqp_url: str, database_url: str, **settings: object) -> list[WorkerProcess]:
+        """Workers as they run in production, ready; ``settings`` are those of `bso worker` (lease_s=60)."""
+        workers = [self._start_worker(amqp_url, database_url, settings) for _ in range(count)]
         return [worker.ready() for worker in workers]
 
     def start_program(self, module: str, *, amqp_url: str) -> WorkerProcess:
@@ -102,12 +102,13 @@ class Laboratory:
             self._stack.callback(server.stop)
             return server.started(), port
 
-    def _start_worker(self, amqp_url: str, database_url: str) -> WorkerProcess:
+    def _start_worker(self, amqp_url: str, database_url: str, settings: Mapping[str, object]) -> WorkerProcess:
         environ = {
             "BSO_AMQP_URL": amqp_url,
             "BSO_DATABASE_URL": database_url,
             "BSO_HEALTH_PORT": "0",
             "BSO_LOG_FORMAT": "json",
+            **{f"BSO_{name.upper()}": str(value) for name, value in settings.items()},
         }
         worker = WorkerProcess(self._new_log(), environ)
         self._stack.callback(worker.stop)
