@@ -72,6 +72,10 @@ class Scene:
         self.start_worker(lease_s=lease_s)
         crowd.until(lambda known: all(one.lease_s == lease_s for one in known.members), timeout_s=LEASE_S)
 
+    def cut_off(self) -> None:
+        """Close all connections, as a load balancer does or a node of a cluster that fails: the broker is there."""
+        self.rabbitmq.management.close_connections(self.amqp_url)
+
     def idleness(self, crowd: Crowd | None) -> Idleness:
         """What a while takes in which nobody of the crowd reports."""
         pids = {"worker": self.worker.process.pid, "database": pid_of(self.laboratory.mariadb)}
@@ -82,7 +86,7 @@ class Scene:
 
 
 def measure(laboratory: Laboratory) -> list[Figure]:
-    """Memory, files and CPU per training, CPU per renewal, and two restarts of the broker; audited at the end.
+    """Memory, files and CPU per training, CPU per renewal, and three outages of the broker; audited at the end.
 
     Each training is a whole client with a connection of its own, hundreds of them in a process. Beside them are
     trainings that train, in processes of their own; what those take of the servers is measured before, and subtracted.
@@ -96,6 +100,7 @@ def measure(laboratory: Laboratory) -> list[Figure]:
             alone = scene.idleness(None)
             with _opened(scene, effort.of(TRAININGS), figures) as crowd:
                 busy = scene.idleness(crowd)
+                _outage(scene, crowd, "cut off", scene.cut_off, figures, until_renewed=True)
                 _outage(scene, crowd, "killed", rabbitmq.kill, figures, until_renewed=True)
                 scene.grant(crowd, lease_s=LEASE_S)
                 idle = scene.idleness(crowd)

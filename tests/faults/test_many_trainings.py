@@ -18,7 +18,7 @@ WHOLE_TRAININGS = 4
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", ["stop", "kill", "cut off"])
 async def test_all_come_back_and_nothing_is_lost(
     breakable_rabbitmq: RabbitMQ, breakable_mariadb: MariaDB, start_worker: StartWorker, tmp_path: Path, how: str
 ) -> None:
@@ -26,7 +26,11 @@ async def test_all_come_back_and_nothing_is_lost(
     amqp_url = rabbitmq.create_vhost()
     await upgrade(database_url)
     start_worker(amqp_url=amqp_url, database_url=database_url, lease_s=60.0).ready()
-    end = {"stop": rabbitmq.stop, "kill": rabbitmq.kill}[how]
+
+    def cut_off() -> None:
+        rabbitmq.management.close_connections(amqp_url)
+
+    end = {"stop": rabbitmq.stop, "kill": rabbitmq.kill, "cut off": cut_off}[how]
 
     def train_through_it() -> None:
         with (
