@@ -22,11 +22,14 @@ SHORT_LEASE_S = 60.0
 LEASE_S = 600.0
 """That of workers by default."""
 
+RENEWED_EVERY_S = 175.0
+"""The mean interval of leases of 600 s."""
+
 INTERVAL_S = SHORT_LEASE_S / 3
 """After which a training renews such a lease."""
 
-WINDOW_S = 120
-"""At least an interval, so that all trainings renew in it."""
+WINDOW_S = 60
+"""At least an interval, so that all trainings renew such a lease in it."""
 
 SETTLING_S = 20.0
 """After many connections at once, the broker collects garbage, and clients load the last of their modules."""
@@ -58,7 +61,7 @@ class Scene:
         self.laboratory = laboratory
         self.rabbitmq = rabbitmq
         self.amqp_url, self.database_url = rabbitmq.create_vhost(), laboratory.new_database()
-        self.start_worker(lease_s=SHORT_LEASE_S)
+        self.start_worker(lease_s=LEASE_S)
 
     def start_worker(self, *, lease_s: float) -> None:
         """Start a worker that grants such leases."""
@@ -99,13 +102,13 @@ def measure(laboratory: Laboratory) -> list[Figure]:
         with Wholes(effort.of(WHOLE_TRAININGS), amqp_url=amqp_url, folder=folder, epoch_s=EPOCH_S) as wholes:
             alone = scene.idleness(None)
             with _opened(scene, effort.of(TRAININGS), figures) as crowd:
-                busy = scene.idleness(crowd)
-                _outage(scene, crowd, "cut off", scene.cut_off, figures, until_renewed=True)
-                _outage(scene, crowd, "killed", rabbitmq.kill, figures, until_renewed=True)
-                scene.grant(crowd, lease_s=LEASE_S)
                 idle = scene.idleness(crowd)
-                _report_idleness(crowd.size, alone, idle, busy, figures)
+                _outage(scene, crowd, "cut off", scene.cut_off, figures, until_renewed=False)
                 _outage(scene, crowd, "stopped", rabbitmq.stop, figures, until_renewed=False)
+                scene.grant(crowd, lease_s=SHORT_LEASE_S)
+                busy = scene.idleness(crowd)
+                _report_idleness(crowd.size, alone, idle, busy, figures)
+                _outage(scene, crowd, "killed", rabbitmq.kill, figures, until_renewed=True)
                 reports = run(crowd.audit(scene.database_url))
                 wholes.stop()
                 evaluations = run(wholes.audit(scene.database_url))
@@ -134,6 +137,7 @@ def _opened(scene: Scene, count: int, figures: Figures) -> Iterator[Crowd]:
             ("connections per training", "", len(made_s) / count),
         ):
             figures.add(case, quantity, unit, [value])
+            scene.laboratory.say(f"  {case}: {quantity}: {value:.1f} {unit}")
         yield crowd
 
 
@@ -146,17 +150,17 @@ def _report_idleness(count: int, alone: Idleness, idle: Idleness, busy: Idleness
         renewal_us = (busy.cpu_us_per_s(server) - idle.cpu_us_per_s(server)) / more
         without_us = idle.cpu_us_per_s(server) - alone.cpu_us_per_s(server) - idle.renewals_per_s * renewal_us
         figures.add("a renewal", f"{server} CPU", "us", [renewal_us])
-        figures.add("an idle training", f"{server} CPU per second, renewals left out", "us", [without_us / count])
-        figures.add(
-            "an idle training", f"{server} CPU per second", "us", [without_us / count + renewal_us / (LEASE_S / 3)]
-        )
+        idle_us = without_us / count
+        figures.add("an idle training", f"{server} CPU per second, without renewals", "us", [idle_us])
+        figures.add("an idle training", f"{server} CPU per second", "us", [idle_us + renewal_us / RENEWED_EVERY_S])
 
 
 def _outage(
     scene: Scene, crowd: Crowd, how: str, end: Callable[[], object], figures: Figures, *, until_renewed: bool
 ) -> None:
-    recovery = strike(crowd, scene.rabbitmq, end, until_renewed=until_renewed)
     case = f"broker {how} under {crowd.size} trainings"
+    recovery = strike(crowd, scene.rabbitmq, end, until_renewed=until_renewed)
+    scene.laboratory.say(f"  {case}: {recovery}")
     figures.add(case, "down", "s", [recovery.down_s])
     figures.add(case, "until all are connected", "s", [recovery.connected_s])
     figures.add(case, "until the report of each is answered", "s", [recovery.answered_s])

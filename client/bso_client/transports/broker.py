@@ -15,8 +15,8 @@ from bso_broker.rpc import RpcClient
 from bso_client.errors import Unreachable
 
 _PAUSE_S = 1.0  # before a command is offered again to a broker that nobody has set up yet
-# Trainings that have lost the broker at once come back in this time; a report waits longer for its judgement.
-_SPREAD_S = 3.0
+# Trainings that have lost the broker at once come back in this time. In 3 s, two thousand were too many for two cores.
+_SPREAD_S = 10.0
 # Between two attempts to connect: so long after an outage all are back, however long that was.
 _LONGEST_PAUSE_S = 20.0
 

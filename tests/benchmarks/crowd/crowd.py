@@ -22,7 +22,7 @@ from tests.benchmarks.machine import cpu_of_tree_s, memory_of_tree
 from tests.integration.workers.recurrences import audit, history
 
 PROCESSES = 8
-OPENING_S = 900.0
+OPENING_S = 1800.0
 """The last resort against hanging: two thousand trainings begin within some minutes."""
 
 _AUDITED_AT_ONCE = 8
