@@ -79,7 +79,8 @@ class Wholes:
                 await audit(store, whole.job_id)
                 events = [stored.recorded.event for stored in await history(store, whole.job_id)]
                 reports = [(event.trial_number, event.epoch) for event in events if isinstance(event, EpochReported)]
-                assert len(set(reports)) == len(reports) == whole.evaluations, (whole, reports)
+                found = f"{whole.evaluations} evaluations, recorded: {reports}; {whole.log.read_text()[-2000:]}"
+                assert len(set(reports)) == len(reports) == whole.evaluations, found
         finally:
             await store.close()
         return self.evaluations
