@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import socket
 import ssl
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -40,17 +39,14 @@ from bso_broker.errors import (
     VirtualHostRefused,
 )
 from bso_broker.messages import check_size
+from bso_broker.pauses import FIRST_PAUSE_S, Pauses
 from bso_broker.underlay import Outgoing, RobustConnection, underlay_of
 
 # Python prints a library's warnings on stderr where logging is not set up: a training script should not see each retry.
 for _library in ("aio_pika", "aiormq"):
     logging.getLogger(_library).addHandler(logging.NullHandler())
 
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 5.0
-YOUNG_S = 10.0  # a session that ends earlier may end because of what the next one meets too
 _CLOSE_TIMEOUT_S = 1.0
-
 _EXAMPLE = "amqp://user:password@host:5672/virtual-host"
 
 
@@ -65,6 +61,8 @@ class BrokerAddress:
     resend_after_s: float = 10.0  # without a reply a command goes out again, in case the reply was lost
     declare_every_s: float = 30.0  # how soon a worker creates again what somebody has deleted
     heartbeat_s: int = 30
+    spread_s: float = 0.0  # after a loss the first attempt comes at a random moment within it: thousands may lose it
+    longest_pause_s: float = 5.0  # between two attempts
 
     def __post_init__(self) -> None:
         """Refuse an address that cannot be one of a broker."""
@@ -99,25 +97,6 @@ def login_of(url: str) -> str:
     return URL(url).user or "guest"
 
 
-class Pauses:
-    """Before the next session: none after one that lived long, else each about twice as long as the one before.
-
-    Whatever ends sessions as soon as they begin must not use up the deliveries of every command within a second.
-    """
-
-    def __init__(self) -> None:
-        self._ceiling_s = FIRST_BACKOFF_S
-
-    def after(self, lived_s: float) -> float:
-        """How long to wait, in seconds, after a session that lived so long."""
-        if lived_s >= YOUNG_S:
-            self._ceiling_s = FIRST_BACKOFF_S
-            return 0.0
-        pause_s = random.uniform(self._ceiling_s / 2, self._ceiling_s)  # noqa: S311  # many workers, not all at once
-        self._ceiling_s = min(2 * self._ceiling_s, LONGEST_BACKOFF_S)
-        return pause_s
-
-
 class Connection(RobustConnection):
     """A connection that aio-pika makes again whenever it breaks, after growing pauses, until it is closed.
 
@@ -127,13 +106,14 @@ class Connection(RobustConnection):
     def __init__(self, address: BrokerAddress, *, name: str, largest_body: int = MAX_ANSWER_BYTES) -> None:
         super().__init__(address.named(name), largest_body=largest_body)
         self._address = address
-        self._pauses = Pauses()
-        self.set_pause(FIRST_BACKOFF_S)
+        self._pauses = Pauses(spread_s=address.spread_s, longest_s=address.longest_pause_s)
+        self.set_pause(FIRST_PAUSE_S)
         self.close_callbacks.add(self._broken)
         self._born_s = 0.0
         self._is_over = asyncio.Event()  # set unless ``opened`` has returned, and the connection not broken since
         self._is_over.set()
         self._failure: asyncio.Future[BaseException | None] = self.loop.create_future()
+        self._closed: asyncio.Future[None] = self.loop.create_future()
 
     async def opened(self) -> Self:
         """Wait until it is open; raises an error of ours when the attempt under way, or the next, fails."""
@@ -153,14 +133,17 @@ class Connection(RobustConnection):
         self._is_over.clear()
         return self
 
-    def _broken(self, _: object, error: BaseException | None) -> None:
-        """aio-pika calls this when an attempt has failed, and when the connection breaks."""
-        lived_s = 0.0 if self._is_over.is_set() else self.loop.time() - self._born_s
-        self.set_pause(self._pauses.after(lived_s))
-        if not self._is_over.is_set():
-            self._is_over.set()
-        elif not self._failure.done():
+    def _broken(self, _: object, error: BaseException | None) -> Awaitable[object] | None:
+        """aio-pika calls this after a failed attempt, then it pauses; and after a loss, then it awaits the result."""
+        was_open = not self._is_over.is_set()
+        pause_s = self._pauses.after(self.loop.time() - self._born_s if was_open else 0.0)
+        self.set_pause(pause_s)
+        self._is_over.set()
+        if was_open:
+            return asyncio.wait([self._closed], timeout=pause_s)
+        if not self._failure.done():
             self._failure.set_result(error)
+        return None
 
     async def renew(self) -> None:
         """Give up what ``opened`` has opened, if it is not broken already: aio-pika connects again."""
@@ -171,6 +154,8 @@ class Connection(RobustConnection):
     async def close(self, exc: object = None) -> None:
         """Disconnect, never raising, also where the broker is frozen."""
         self.close_callbacks.discard(self._broken)
+        if not self._closed.done():
+            self._closed.set_result(None)
         await self._close_in_time(super().close(_closed_here()))
         self.sockets.abort()  # aio-pika does not close a connection over which it hung
 

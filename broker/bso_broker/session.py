@@ -18,8 +18,9 @@ import aiormq
 
 from bso.domain.errors import BsoError, Misconfigured
 from bso.schema.envelope import MAX_ANSWER_BYTES
-from bso_broker.connection import YOUNG_S, BrokerAddress, Connection, explain, is_lost, publish
+from bso_broker.connection import BrokerAddress, Connection, explain, is_lost, publish
 from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost
+from bso_broker.pauses import YOUNG_S
 from bso_broker.underlay import (
     Outgoing,
     open_channel,

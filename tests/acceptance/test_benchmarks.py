@@ -74,7 +74,9 @@ def spreads_in(row: dict[str, Any]) -> Iterator[dict[str, float]]:
 def test_every_benchmark_runs_on_its_private_servers(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     found = json.loads(run("--quick", "--json", "--out", str(out)))
-    assert {figure["benchmark"] for figure in found["figures"]} == set(BENCHMARKS)
+    assert {figure["benchmark"] for figure in found["figures"]} == set(BENCHMARKS) - {"many"}, (
+        "which is tested by itself"
+    )
     assert (tmp_path / "performance" / "figures.md").is_file()
     rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
     assert {(row["path"], row["case"]) for row in rows} == PATHS | OTHERS

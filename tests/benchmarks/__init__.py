@@ -15,6 +15,7 @@ epochs    what a training loop pays per epoch, against the same loop without the
 growth    decisions with 10, 1 000 and 100 000 ended trials behind them
 counts    requests to the database and AMQP frames per decision
 lifecycle a worker's start-up, its drain under load, and its memory
+many      two thousand trainings that hardly ever report, and a broker that restarts under them; not with --quick
 
 Paths, loads and what they cost go to build/bench.json, and from there into tables and pictures (``page``). A window in
 which foreign processes took more than a tenth of the machine is measured again, up to twice, and marked if that does

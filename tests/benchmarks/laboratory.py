@@ -121,13 +121,14 @@ class Laboratory:
         )
         return Crew(workers=workers, route=route)
 
-    def start_worker(self, *, amqp_url: str, database_url: str) -> WorkerProcess:
-        """A worker as it runs in production, not ready yet."""
+    def start_worker(self, *, amqp_url: str, database_url: str, **settings: object) -> WorkerProcess:
+        """A worker as it runs in production, not ready yet; ``settings`` are those of `bso worker` (lease_s=60)."""
         environ = {
             "BSO_AMQP_URL": amqp_url,
             "BSO_DATABASE_URL": database_url,
             "BSO_HEALTH_PORT": "0",
             "BSO_LOG_FORMAT": "json",
+            **{f"BSO_{name.upper()}": str(value) for name, value in settings.items()},
         }
         worker = WorkerProcess(self._new_log(), environ)
         self._stack.callback(worker.stop)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _PACKAGES = ("aio-pika", "aiormq", "asyncmy", "SQLAlchemy", "pydantic", "uvloop")
 _BLOCK = b"\0" * 4096
 _MOST_FOREIGN = 0.1
@@ -77,8 +78,22 @@ def cpu_of_tree_s(pid: int) -> float:
     """CPU time of a process and its living descendants, to 10 ms; Linux only."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     own_s = (int(fields[11]) + int(fields[12])) * _TICK_S
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return own_s + sum(cpu_of_tree_s(int(child)) for child in children)
+    return own_s + sum(map(cpu_of_tree_s, _children(pid)))
+
+
+def memory_of_tree(pid: int) -> int:
+    """Resident memory [bytes] of a process and its living descendants; Linux only."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * _PAGE + sum(map(memory_of_tree, _children(pid)))
+
+
+def files_of_tree(pid: int) -> int:
+    """How many files and sockets a process and its living descendants have open; Linux only."""
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) + sum(map(files_of_tree, _children(pid)))
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def busy_s() -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 
 from bso.domain.commands import RenewLease, Request
 from bso.domain.errors import BsoError
@@ -14,9 +15,12 @@ logger = logging.getLogger("bso")
 
 
 async def keep_lease(transport: Transport, sender: Sender) -> None:
-    """Renew a trial's lease three times within its length, until the trial has ended. A failure is tried again."""
+    """Renew a trial's lease three or four times within its length, until the trial has ended. A failure is tried again.
+
+    Intervals vary: trainings that an outage has brought together do not renew in the same second for ever.
+    """
     while not sender.state.has_ended:
-        interval_s = sender.state.lease_s / 3
+        interval_s = sender.state.lease_s / 3 * random.uniform(0.75, 1.0)  # noqa: S311  # not a secret
         await asyncio.sleep(interval_s)
         state = sender.state
         if state.trial_number is None or state.trial_id is None or state.is_refused:

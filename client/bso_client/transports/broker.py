@@ -9,18 +9,23 @@ from bso.domain.commands import EXPIRING, Request
 from bso.domain.errors import Retryable
 from bso.domain.replies import Reply
 from bso.schema.codec import decode_reply, encode_command
+from bso_broker.connection import BrokerAddress
 from bso_broker.errors import CallTimeout
 from bso_broker.rpc import RpcClient
 from bso_client.errors import Unreachable
 
 _PAUSE_S = 1.0  # before a command is offered again to a broker that nobody has set up yet
+# Trainings that have lost the broker at once come back in this time; a report waits no longer for its judgement.
+_SPREAD_S = 3.0
+# Between two attempts to connect: so long after an outage all are back, however long that was.
+_LONGEST_PAUSE_S = 20.0
 
 
 class BrokerTransport:
     """Sends commands through a broker. Reconnects by itself; a call is sent again on each new connection."""
 
     def __init__(self, url: str) -> None:
-        self._caller = RpcClient(url)
+        self._caller = RpcClient(BrokerAddress(url=url, spread_s=_SPREAD_S, longest_pause_s=_LONGEST_PAUSE_S))
 
     async def start(self) -> None:
         """Begin to connect; calls wait for the connection."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bso_broker.connection import Pauses
+from bso_broker.pauses import Pauses
 
 
 def test_a_session_that_lived_long_is_followed_at_once() -> None:
@@ -24,3 +24,17 @@ def test_a_session_that_lives_long_makes_the_pauses_short_again(deaths: int) -> 
         pauses.after(0.1)
     pauses.after(60)
     assert pauses.after(0.1) <= 0.1
+
+
+def test_those_who_lost_the_broker_at_once_come_back_spread_over_a_while() -> None:
+    waited = sorted(Pauses(spread_s=3.0).after(3600) for _ in range(1000))
+    in_each_half_second = [sum(half <= 2 * pause_s < half + 1 for pause_s in waited) for half in range(6)]
+    assert sum(in_each_half_second) == 1000
+    assert min(in_each_half_second) > 100
+
+
+def test_after_a_long_outage_they_come_back_spread_over_the_longest_pause() -> None:
+    pauses = Pauses(longest_s=20.0)
+    waited = [pauses.after(0.0) for _ in range(100)][10:]
+    assert 10 <= min(waited) < 11.5
+    assert 18.5 < max(waited) <= 20
