@@ -11,18 +11,20 @@ YOUNG_S = 10.0  # a session that ends earlier may end because of what the next o
 class Pauses:
     """Before the next session: within ``spread_s`` after one that lived long, else about twice as long as before.
 
+    Young sessions count from ``spread_s`` on: a crowd that has just begun must not come back in the same second either.
     Whatever ends sessions as soon as they begin must not use up the deliveries of every command within a second.
     """
 
     def __init__(self, *, spread_s: float = 0.0, longest_s: float = 5.0) -> None:
         self._spread_s = spread_s
         self._longest_s = longest_s
-        self._ceiling_s = FIRST_PAUSE_S
+        self._first_s = max(FIRST_PAUSE_S, spread_s)
+        self._ceiling_s = self._first_s
 
     def after(self, lived_s: float) -> float:
         """How long to wait, in seconds, after a session that lived so long."""
         if lived_s >= YOUNG_S:
-            self._ceiling_s = FIRST_PAUSE_S
+            self._ceiling_s = self._first_s
             return random.uniform(0.0, self._spread_s)  # noqa: S311  # many trainings, not all at once
         pause_s = random.uniform(self._ceiling_s / 2, self._ceiling_s)  # noqa: S311  # many workers, not all at once
         self._ceiling_s = min(2 * self._ceiling_s, self._longest_s)
