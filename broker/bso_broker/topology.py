@@ -23,6 +23,8 @@ from bso_broker.addresses import REPLY_PREFIX, encode_word
 COMMANDS = "bso.commands"
 """The exchange that commands are sent to. Its queue has another name: a login that may write here may not bind it."""
 COMMAND_QUEUE = "bso.inbox"
+FORMER_COMMAND_QUEUE = "bso.commands"
+"""What the queue was called when it had the name of its exchange."""
 COMMAND_KEY = "command"
 EVENTS = "bso.events"
 REPLAY = "bso.replay"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiormq
 import pytest
 
 from tests.acceptance.conftest import BSO, Command, started_worker
@@ -134,6 +135,20 @@ def test_workers_come_and_go(bso: Command, amqp_url: str, mysql_url: str, tmp_pa
     assert "no worker consumes" in broken(examined(bso, **settings))["workers"]
 
 
+async def test_a_queue_of_an_earlier_release_is_named_with_the_command_that_removes_it(
+    bso: Command, amqp_url: str, mysql_url: str, tmp_path: Path
+) -> None:
+    settings = {"BSO_URL": amqp_url, "BSO_DATABASE_URL": mysql_url}
+    bso.ok("migrate", **settings)
+    worker = started_worker(tmp_path / "worker.log", amqp_url, mysql_url)
+    connection = await aiormq.connect(amqp_url)
+    channel = await connection.channel()
+    await channel.queue_declare("bso.commands", durable=True, arguments={"x-queue-type": "quorum"})
+    assert "rabbitmqctl delete_queue bso.commands" in broken(examined(bso, **settings))["queues"]
+    await connection.close()
+    worker.stop()
+
+
 def test_a_database_without_schema(bso: Command, amqp_url: str, mysql_url: str) -> None:
     found = broken(examined(bso, BSO_URL=amqp_url, BSO_DATABASE_URL=mysql_url))
     assert "bso migrate" in found["database"]
@@ -158,7 +173,7 @@ def test_a_login_that_may_not_look_at_the_queue_is_no_fault(
 
 
 @pytest.mark.parametrize("mode", [stat.S_IRUSR])
-def test_people_read_what_to_do(bso: Command, mode: int) -> None:
+def test_people_are_told_what_to_do(bso: Command, mode: int) -> None:
     done = bso("doctor", BSO_URL="amqp://guest:guest@127.0.0.1:1/")
     assert done.returncode == 1
     assert "1 thing broken" in done.stdout

@@ -17,7 +17,7 @@ from tests.servers import PATIENCE_S
 
 IN_FLIGHT, JOBS = 64, 20
 WARM_AFTER = 10
-"""Batches that a worker has decided when it is told to drain."""
+"""Batches that a worker has decided before it receives SIGTERM."""
 
 MESSAGES, POINTS = 1_000_000, 10
 MOST_S = 900

@@ -44,7 +44,7 @@ class MariaDB(PrivateServer):
         return self._run([client, "--no-defaults", "-uroot", f"--socket={self.socket}", "-N", "-B", "-e", sql])
 
     def commits(self) -> int:
-        """How many transactions it has been told to commit so far, on all databases."""
+        """The server's counter of COMMIT statements (Com_commit), over all databases."""
         return int(self.execute("SHOW GLOBAL STATUS LIKE 'Com_commit'").split()[1])
 
     def dump(self, database: str) -> str:

@@ -55,7 +55,23 @@ async def _check_queues(connection: AbstractConnection) -> tuple[list[Finding], 
         found = f"no worker consumes {COMMAND_QUEUE}; {queue.messages} commands wait"
         return [broken("workers", found, "start one (`bso worker`), or look at /readyz of those that run")], False
     working = ok("workers", f"{queue.consumers} consume {COMMAND_QUEUE}; {queue.messages} commands wait")
-    return [working], True
+    return [working, *await _check_leftover(connection)], True
+
+
+async def _check_leftover(connection: AbstractConnection) -> list[Finding]:
+    """Whether the queue that commands had before is still there."""
+    from bso_broker.declaration import depth_of
+    from bso_broker.topology import FORMER_COMMAND_QUEUE
+
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            queue = await depth_of(connection, FORMER_COMMAND_QUEUE)
+    except BsoError:
+        return []  # it is gone, as it should be, or this login may not look at it
+    found = f"{FORMER_COMMAND_QUEUE} is left over from an earlier release: it takes a copy of each command"
+    waiting = f"{queue.messages} messages, commands from before the upgrade among them"
+    advice = f"when none is missed, delete it: `rabbitmqctl delete_queue {FORMER_COMMAND_QUEUE}` ({waiting})"
+    return [broken("queues", found, advice)]
 
 
 async def _check_answer(places: Places) -> Finding:

@@ -151,7 +151,7 @@ class Members:
                     wanted.put_nowait(random.uniform(0.0, asked["report_within_s"]))
             sys.stdout.write(json.dumps(self._known()) + "\n")
             sys.stdout.flush()
-        sys.exit()  # whoever asked has gone
+        sys.exit()  # the process that sent the request has ended
 
     def _known(self) -> dict[str, Any]:
         connections = self._connections

@@ -32,7 +32,7 @@ class _Whole:
 
 
 class Wholes:
-    """So many of them, which recur until they are told to stop; an entered one has evaluated each once."""
+    """So many of them, which recur until SIGUSR1; after ``with`` has begun, each has evaluated once."""
 
     def __init__(self, count: int, *, amqp_url: str, folder: Path, epoch_s: float) -> None:
         self._name = f"whole-{uuid.uuid4().hex[:8]}"

@@ -114,7 +114,7 @@ async def test_a_batch_takes_the_same_few_statements_whatever_went_before(migrat
 async def test_a_batch_takes_few_round_trips(
     migrated_url: str, open_at: OpenAt, tcp_proxy: Callable[[str], TcpProxy], waits: bool
 ) -> None:
-    """Lock and recollect, write and commit; whether it is one report or many, and whoever decided on the jobs last.
+    """Lock and recollect, write and commit; for one report or many, also if another engine decided on the jobs last.
     Waiting for the locks of several jobs is a request of its own.
     """
     if "mysql" not in migrated_url:
