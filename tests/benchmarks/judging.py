@@ -31,8 +31,8 @@ class Judging:
         chosen = StudySettings(spec_overrides={"policy": policy}, **settings)
         return study(cases, seeds or self.seeds, chosen, processes=self.processes)
 
-    def add(  # noqa: PLR0917
-        self, case: str, quantity: str, unit: str, interval: Interval, ratio: Interval | None = None, to: str = ""
+    def add(
+        self, case: str, quantity: str, unit: str, interval: Interval, *, ratio: Interval | None = None, to: str = ""
     ) -> None:
         """Add a figure: what was found between the ends of its interval, and its ratio to something."""
         self.found.append(

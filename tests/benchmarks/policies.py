@@ -91,7 +91,7 @@ def _judge_steady(
     for quantity, (unit, of) in QUANTITIES.items():
         mine = values_of(results, of)
         ratio = resampled.ratio(mine, values_of(paper, of)) if results is not paper else None
-        judging.add(case, quantity, unit, resampled.mean(mine), ratio, PRUNING_THOMPSON)
+        judging.add(case, quantity, unit, resampled.mean(mine), ratio=ratio, to=PRUNING_THOMPSON)
     judging.add(case, "regret@100, 99 % of runs", "runs", resampled.percentile(regrets_of(results, 100), 0.99))
 
 
@@ -102,7 +102,12 @@ def _judge_each(judging: Judging, policy: str, results: Sequence[CaseRuns], pape
         mine = regrets_of([result], 100)
         ratio = resampled.ratio(mine, regrets_of([other], 100)) if result is not other else None
         judging.add(
-            f"{result.case.name}; {policy}", "regret@100", "runs", resampled.mean(mine), ratio, PRUNING_THOMPSON
+            f"{result.case.name}; {policy}",
+            "regret@100",
+            "runs",
+            resampled.mean(mine),
+            ratio=ratio,
+            to=PRUNING_THOMPSON,
         )
 
 

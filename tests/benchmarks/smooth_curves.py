@@ -67,7 +67,9 @@ def compare(judging: Judging) -> None:
         for horizon, regrets in by_horizon.items():
             ratio = resampled.ratio(regrets, found[CLIMBER][horizon]) if name != CLIMBER else None
             mean = resampled.mean(regrets)
-            judging.add(f"{len(problems)} smooth curves; {name}", f"regret@{horizon}", "runs", mean, ratio, CLIMBER)
+            judging.add(
+                f"{len(problems)} smooth curves; {name}", f"regret@{horizon}", "runs", mean, ratio=ratio, to=CLIMBER
+            )
 
 
 def _climbed(problem: BatchSizeProblem, seed: int) -> list[float]:

@@ -424,8 +424,7 @@ async def test_commands_that_come_for_a_job_while_it_is_held_are_decided_after_t
         asked = []
         for number, name in enumerate(names):
             asked.append(asyncio.create_task(ask("held", DescribeJob(), command_id=command_id(name))))
-            before = number
-            await eventually_async(lambda: len(batches) > before, what="one more attempt")  # noqa: B023
+            await eventually_async(partial(lambda before: len(batches) > before, number), what="one more attempt")
         await asyncio.gather(*asked)
     decided = [one for batch in batches[5:] for one in batch]
     assert list(dict.fromkeys(decided)) == [command_id(name) for name in names]
