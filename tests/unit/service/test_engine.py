@@ -1,6 +1,7 @@
 """What the engine does when its store misbehaves."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,7 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bso.domain.decide import Rules, decide
+from bso.domain.commands import Command
+from bso.domain.decide import Context, Decision, Facts, Rules, decide
 from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.identifiers import trial_id_for
 from bso.domain.job import Job
@@ -25,6 +27,7 @@ from bso.service.errors import (
     SchemaMissing,
     StoreLost,
     StoreRefused,
+    StoreTimedOut,
     StoreUnavailable,
     Unstorable,
 )
@@ -95,6 +98,19 @@ async def test_a_transaction_whose_decisions_take_too_long_does_not_blame_the_st
     busy = Engine(store, rule=rule_that_takes(0.15, job_id=JOB), patience=replace(IMPATIENT, attempt_s=0.2))
     with pytest.raises(DecidingTimedOut, match=r"did not end within 0.2 s, as decisions took 0.\d s: too much CPU"):
         await busy.execute([beginning(), beginning()])
+
+
+async def test_a_process_that_was_stopped_while_it_decided_does_not_blame_its_decisions(store: InMemoryStore) -> None:
+    await ask(Engine(store), registration())
+
+    def stopped(job: Job, command: Command, facts: Facts, context: Context) -> Decision:
+        threading.Event().wait(0.3)  # uses no CPU
+        return decide(job, command, facts, context)
+
+    with pytest.raises(StoreTimedOut, match="the store did not answer within 0.2 s"):
+        await Engine(store, rule=stopped, patience=replace(IMPATIENT, attempt_s=0.2)).execute(
+            [beginning(), beginning()]
+        )
 
 
 async def test_a_command_that_cannot_be_stored_is_found_among_its_batch(store: InMemoryStore) -> None:
