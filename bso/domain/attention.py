@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from bso.domain.availability import available
 from bso.domain.events import AttentionNeeded, Event
 from bso.domain.hardware import HardwareKind
-from bso.domain.job import Job, JobVersion, Recurrence
+from bso.domain.job import Job, JobVersion, Recurrence, available
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge, costs_of, nearest
 from bso.domain.policies import policy_named

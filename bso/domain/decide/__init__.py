@@ -21,9 +21,21 @@ from bso.domain.commands import (
     ReportPowerProfile,
 )
 from bso.domain.decide.begin import begin_trial
-from bso.domain.decide.decision import Context, Decision, Rules, refused, unchanged
+from bso.domain.decide.contract import (
+    Context,
+    Decision,
+    Facts,
+    Known,
+    Needs,
+    PowerProfiles,
+    ReportKey,
+    Rules,
+    facts_for,
+    needs,
+    refused,
+    unchanged,
+)
 from bso.domain.decide.describe import describe_job
-from bso.domain.decide.facts import Facts, Known, Needs, PowerProfiles, ReportKey, facts_for, needs
 from bso.domain.decide.leases import expire_lease, renew_lease
 from bso.domain.decide.operations import allow_batch_size, delete_job, report_power_profile
 from bso.domain.decide.registration import register_job

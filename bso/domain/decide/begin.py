@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bso.domain.attention import attention_in_words, choose_with_attention
 from bso.domain.commands import BeginTrial
-from bso.domain.decide.decision import Context, Decision, bound_of, policy_of, refused_for, with_lease
-from bso.domain.decide.facts import Facts
+from bso.domain.decide.contract import Context, Decision, Facts, bound_of, policy_of, refused_for, with_lease
 from bso.domain.decide.trial_end import TrialEnd, end_trial
 from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
 from bso.domain.evolve import apply

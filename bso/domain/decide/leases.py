@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bso.domain.commands import ExpireLease, RenewLease
-from bso.domain.decide.decision import Context, Decision, bound_of, refused_after_end, unchanged, with_lease
-from bso.domain.decide.facts import Facts
+from bso.domain.decide.contract import Context, Decision, Facts, bound_of, refused_after_end, unchanged, with_lease
 from bso.domain.decide.trial_end import TrialEnd, end_trial
 from bso.domain.events import Event, TrialResumed, TrialSuspended
 from bso.domain.evolve import apply

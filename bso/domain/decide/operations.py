@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 
 from bso.domain.commands import AllowBatchSize, ReportPowerProfile
-from bso.domain.decide.decision import Context, Decision, refused, refused_for
+from bso.domain.decide.contract import Context, Decision, refused, refused_for
 from bso.domain.decide.trial_end import MOST
 from bso.domain.events import BatchSizeAllowed, Event, JobDeleted, PowerProfiled, TrialEnded
 from bso.domain.evolve import apply

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bso.domain.commands import OnConflict, RegisterJob
-from bso.domain.decide.decision import Context, Decision, refused, refused_for, unchanged
-from bso.domain.decide.facts import Facts
+from bso.domain.decide.contract import Context, Decision, Facts, refused, refused_for, unchanged
 from bso.domain.events import JobRegistered, JobRespecified
 from bso.domain.evolve import apply
 from bso.domain.identifiers import identifier_problem

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from bso.domain.commands import ReportEpoch
-from bso.domain.decide.decision import (
+from bso.domain.decide.contract import (
     Context,
     Decision,
+    Facts,
     bound_of,
     policy_of,
     refused,
@@ -16,7 +17,6 @@ from bso.domain.decide.decision import (
     unchanged,
     with_lease,
 )
-from bso.domain.decide.facts import Facts
 from bso.domain.decide.trial_end import MOST, TrialEnd, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.events import EpochReported, Event, TrialResumed
 from bso.domain.evolve import apply

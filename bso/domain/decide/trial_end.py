@@ -10,7 +10,7 @@ from functools import partial
 
 from bso.domain.attention import attention_needed
 from bso.domain.commands import FinishTrial
-from bso.domain.decide.decision import Context, Decision, policy_of, refused_for, unchanged, with_lease
+from bso.domain.decide.contract import Context, Decision, policy_of, refused_for, unchanged, with_lease
 from bso.domain.events import (
     AttentionNeeded,
     Event,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bso.domain.availability import awake, fitting
 from bso.domain.frozen_values import remembered
-from bso.domain.job import JobVersion, Recurrence
+from bso.domain.job import JobVersion, Recurrence, awake, fitting
 from bso.domain.knowledge import ArmRecord, Knowledge
 from bso.policies.curve import normal
 from bso.policies.curve.beliefs import Beliefs

@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from bso.domain.availability import awake, fitting
 from bso.domain.events import ChangePoint, Event, LateResult, TrialEnded
 from bso.domain.evolve import apply
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
-from bso.domain.job import Job, JobVersion, Recurrence
+from bso.domain.job import Job, JobVersion, Recurrence, awake, fitting
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import (
     NOT_CONVERGED_BEFORE_EXCLUSION,

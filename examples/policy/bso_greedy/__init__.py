@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bso.domain.availability import available
 from bso.domain.events import Event, LateResult, PolicyData, TrialEnded
 from bso.domain.evolve import evolve
 from bso.domain.hardware import HardwareKind
-from bso.domain.job import Job, JobVersion, Recurrence
+from bso.domain.job import Job, JobVersion, Recurrence, available
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge, feasible, nearest, reference_of
 from bso.domain.policy import Choice, Expectation, Inherited, Outlook, Policy

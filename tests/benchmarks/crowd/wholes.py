@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -65,11 +66,15 @@ class Wholes:
         return sum(whole.evaluations for whole in self._wholes)
 
     def stop(self) -> None:
-        """Let each end after the epoch under way. AssertionError where one has failed."""
+        """Let each end after the epoch under way, and deliver what they kept. AssertionError where that fails."""
         for whole in self._wholes:
             whole.process.send_signal(signal.SIGUSR1)
         for whole in self._wholes:
             assert whole.process.wait(_STOPPING_S) == 0, whole.log.read_text()[-2000:]
+        flush = ("journal", "flush", "--json", "--url", self._amqp_url, "--state-dir", str(self._folder))
+        done = subprocess.run([sys.executable, "-m", "bso_cli", *flush], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{done.stdout} {done.stderr}"
+        assert json.loads(done.stdout)["set_aside"] == 0, done.stdout
 
     async def audit(self, database_url: str) -> int:
         """Check, once they have stopped, that each evaluation is recorded once, and log and tables agree; how many."""

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bso.domain.availability import available, fitting
-from bso.domain.job import Recurrence
+from bso.domain.job import Recurrence, available, fitting
 from bso.domain.job_spec import resolve_spec
 from bso.domain.knowledge import ArmRecord, Knowledge
 from tests.unit.domain.builders import A100

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from bso.domain.availability import available
 from bso.domain.events import Event, LateResult, PolicyData, TrialEnded
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
-from bso.domain.job import Job, JobVersion, Recurrence
+from bso.domain.job import Job, JobVersion, Recurrence, available
 from bso.domain.knowledge import Knowledge, nearest
 from bso.domain.policy import Choice, Outlook, Policy
 from bso.domain.progress import Verdict, judge_progress
