@@ -237,7 +237,7 @@ def _dead_letter(message: AbstractIncomingMessage, operators: Container[str]) ->
         body=b"" if discarded_bytes(message.body) else message.body,
         message_id=message.message_id,
         user_id=named_sender(message.user_id, headers, operators) if death else by_worker,
-        reason=str(death or headers.get(REASON_HEADER) or "unknown"),
+        reason=str(_latest_death(headers).get("reason") or headers.get(REASON_HEADER) or "unknown"),
         died_at=_died_at(headers) if death else message.timestamp,
         headers=headers,
         discarded_bytes=_discarded_bytes(message),
@@ -252,7 +252,12 @@ def _discarded_bytes(message: AbstractIncomingMessage) -> int:
 
 
 def _died_at(headers: Headers) -> datetime | None:
-    deaths = headers.get("x-death")
-    first = deaths[0] if isinstance(deaths, list) and deaths else {}
-    when = first.get("time") if isinstance(first, Mapping) else None
+    when = _latest_death(headers).get("time")
     return when if isinstance(when, datetime) else None
+
+
+def _latest_death(headers: Headers) -> Mapping[str, object]:
+    """Why and when the broker moved a message last; empty if it never did. A parked one has expired before."""
+    deaths = headers.get("x-death")
+    latest = deaths[0] if isinstance(deaths, list) and deaths else {}
+    return latest if isinstance(latest, Mapping) else {}

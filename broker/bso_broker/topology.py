@@ -136,7 +136,12 @@ TOPOLOGY = Topology(
         Binding(
             source=DEAD_LETTER_EXCHANGE,
             destination=EXPIRED,
-            arguments={"x-match": "all-with-x", "x-first-death-reason": "expired"},
+            # A command that was parked has expired there first; what it dies of later is no expiry.
+            arguments={
+                "x-match": "all-with-x",
+                "x-first-death-reason": "expired",
+                "x-first-death-queue": COMMAND_QUEUE,
+            },
         ),
     ),
 )

@@ -72,6 +72,22 @@ async def test_a_command_that_kills_its_workers_dies_with_that_reason(
         assert letter.died_at is not None
 
 
+async def test_a_command_that_was_parked_and_kills_its_workers_dies_with_that_reason(
+    broker: Broker, consumer: CommandSource, ask: Ask, cleaning: AsyncExitStack
+) -> None:
+    ask(b"kills workers", message_id="1")
+    await consumer.park(await one(consumer), sender="alice", pause_s=1.0)
+    await consumer.close()
+    for _ in range(DELIVERY_LIMIT + 1):
+        victim = await started_consumer(broker, cleaning)
+        assert (await one(victim)).parked_s
+        await victim.close()
+    async with broker.dead_letters() as box:
+        await holds(box, 1)
+        (letter,) = await box.peek()
+        assert (letter.reason, letter.message_id) == ("delivery_limit", "1")
+
+
 async def test_a_requeued_dead_letter_comes_again_in_the_name_of_its_sender(
     broker: Broker, consumer: CommandSource, ask: Ask
 ) -> None:
