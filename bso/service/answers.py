@@ -11,8 +11,10 @@ from bso.domain.commands import Request
 from bso.domain.errors import Retryable
 from bso.domain.replies import Problem, Reply
 from bso.schema.codec import reply_from
-from bso.schema.errors import MalformedMessage, StateTooNew
+from bso.schema.errors import MalformedMessage
 from bso.service.records import RecordedReply, StoredEvent
+
+_UNREADABLE_S = 60.0  # then another worker, of that release, may answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +77,25 @@ def taken(request: Request, job_id: str) -> Answer:
 
 
 def recalled(request: Request, known: RecordedReply) -> Answer:
-    """The answer to a request that was decided before. Raises StateTooNew where this release cannot read it."""
+    """The answer to a request that was decided before; where this release cannot read it, a request to ask later."""
     if known.job_id != request.job_id:
         return taken(request, known.job_id)
     try:
         reply = reply_from(known.type, from_json(known.reply))
     except (MalformedMessage, ValueError) as error:
-        place = f"the recorded reply to {request.command_id}"
-        raise StateTooNew(f"{place} cannot be read by this release: {error}") from error
+        return _unreadable(request, str(error))
     return Answer(request=request, reply=reply, is_repeat=True)
+
+
+def _unreadable(request: Request, why: str) -> Answer:
+    problem = Problem(
+        type="reply_unreadable",
+        title="The recorded reply cannot be read here",
+        detail=f"the command was decided, and the reply is damaged, or of a newer release than this worker's: {why}",
+        is_retryable=True,
+        retry_after_s=_UNREADABLE_S,
+    )
+    return Answer(request=request, reply=problem, is_repeat=True)
 
 
 def repeated(request: Request, first: Answer) -> Answer:

@@ -39,6 +39,11 @@ class InMemoryParkedJobs:
         """Jobs whose commands cannot be decided for now, the longest parked first."""
         return sorted(self._parked.values(), key=lambda one: one.parked_at)
 
+    async def locked(self, job_ids: Collection[str]) -> Collection[str]:
+        """None: in memory a transaction locks everything."""
+        del job_ids
+        return ()
+
     async def try_writing(self) -> None:
         """Memory can always be written."""
 

@@ -129,6 +129,10 @@ class ParkedJobs(Protocol):
         """Jobs whose commands cannot be decided for now, the longest parked first."""
         ...
 
+    async def locked(self, job_ids: Collection[str]) -> Collection[str]:
+        """Those of these jobs of whose trials somebody else holds rows: locking the job does not show that."""
+        ...
+
     async def try_writing(self) -> None:
         """Write what decisions write, take it back, and find every table.
 

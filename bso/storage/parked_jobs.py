@@ -8,7 +8,20 @@ from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, Table, and_, delete, false, insert, literal, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Table,
+    and_,
+    delete,
+    false,
+    insert,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bso.service.errors import Conflict
@@ -16,6 +29,7 @@ from bso.service.records import ParkedJob
 from bso.storage.connections import translated
 from bso.storage.dialects import Dialect, Updates
 from bso.storage.rows import Moment, Row
+from bso.storage.statements import ACTIVE
 from bso.storage.tables import event, job, parked_job, power_profile, trial
 
 _PARKED_AGAIN = Updates(replaced=("recovered_at", "retry_at", "reason"), first_stays=("parked_at",))
@@ -62,6 +76,19 @@ class SqlParkedJobs:
         are_parked = parked_job.c.parked_at.is_not(None)
         rows = await self._read(select(*columns).where(are_parked).order_by(parked_job.c.parked_at))
         return [ParkedJob(**row) for row in rows]
+
+    async def locked(self, job_ids: Collection[str]) -> Collection[str]:
+        """Those of these jobs of whose trials, the active ones and the last, somebody else holds rows."""
+        is_written = or_(trial.c.state.in_(ACTIVE), trial.c.trial_number == job.c.last_trial_number)
+        of_jobs = and_(job.c.job_id.in_(sorted(job_ids)), trial.c.job_id == job.c.job_id)
+        key = (trial.c.job_id, trial.c.trial_number)
+        async with self._writing() as connection:
+            wanted = [tuple(row) for row in await connection.execute(select(*key).where(of_jobs, is_written))]
+            if not wanted:
+                return ()
+            found = self._dialect.by_index(select(*key).where(tuple_(*key).in_(wanted)), trial, "PRIMARY")
+            free = {tuple(row) for row in await connection.execute(found.with_for_update(skip_locked=True))}
+        return {job_id for job_id, number in wanted if (job_id, number) not in free}
 
     async def try_writing(self) -> None:
         """Write a row that is no job's to each table that decisions write, take them back, and find every table."""

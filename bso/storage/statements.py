@@ -33,7 +33,7 @@ from bso.storage.tables import event, job, log_epoch, power_profile, trial
 _TRIALS, _ANSWERS = 1, 2
 _ENDS = ("first", "last")
 _MOST_RANGES = 16
-_ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
+ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
 
 APPEND_EVENTS = insert(event)
 
@@ -98,7 +98,7 @@ def recollection(dialect: Dialect) -> Select[*tuple[Any, ...]]:
     # a condition compares its columns with another's.
     numbered = trial.c.trial_number >= parts.c.part
     of_jobs = trial.c.job_id.in_(_several("job_ids", trial.c.job_id))
-    active = and_(parts.c.part == _TRIALS, numbered, of_jobs, trial.c.state.in_(_ACTIVE))
+    active = and_(parts.c.part == _TRIALS, numbered, of_jobs, trial.c.state.in_(ACTIVE))
     return _remembered(dialect, parts.outerjoin(event, _asked(parts)).outerjoin(trial, active))
 
 
@@ -112,7 +112,7 @@ def recollection_of_changed(dialect: Dialect) -> Select[*tuple[Any, ...]]:
     """
     parts = union_all(
         select(literal(_ANSWERS).label("part"), literal("").label("state")),
-        *(select(literal(_TRIALS), literal(state)) for state in _ACTIVE),
+        *(select(literal(_TRIALS), literal(state)) for state in ACTIVE),
     ).subquery()
     # A job's last seq is 1 at least: the comparison connects the tables for SQLAlchemy, as above.
     is_registered = job.c.last_seq >= parts.c.part

@@ -37,14 +37,13 @@ from bso.storage.rows import Moment, Row, profile_from, readable_event, stored_e
 from bso.storage.schema import schema_state, state_of_revision
 from bso.storage.sqlite import SqliteStatement, SqliteUnitOfWork
 from bso.storage.statement_text import CompiledStatements, StatementText
-from bso.storage.statements import published
+from bso.storage.statements import ACTIVE, published
 from bso.storage.tables import event, job, power_profile, trial
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso.storage.urls import database_url, sqlite_path
 
 _CLOSE_S = 2.0
 _DEFAULT_LIMITS = ConnectionLimits()
-_ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
 _STORED = ("job_id", "last_seq", "revision", "state")
 _SUMMARY = tuple(column for column in job.columns if column.name not in ("revision", "state"))
 _Found = TypeVar("_Found")
@@ -170,7 +169,7 @@ class SqlStore:
     ) -> Sequence[LapsedLease]:
         """Active trials whose lease is over by the database's clock, the oldest first."""
         columns = (trial.c.job_id, trial.c.trial_number, trial.c.trial_id, trial.c.state, trial.c.lease_expires_at)
-        lapsed = and_(trial.c.lease_expires_at <= self._dialect.clock(), trial.c.state.in_(_ACTIVE))
+        lapsed = and_(trial.c.lease_expires_at <= self._dialect.clock(), trial.c.state.in_(ACTIVE))
         wanted = and_(lapsed, ~is_parked(trial.c.job_id), trial.c.job_id.not_in(sorted(without)))
         statement = select(*columns).where(wanted).order_by(trial.c.lease_expires_at).limit(limit)
         if job_id is not None:

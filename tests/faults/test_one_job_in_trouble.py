@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+from sqlalchemy import select
 
 from bso.domain.commands import BeginTrial
 from bso.domain.decide import Rules
@@ -14,6 +15,7 @@ from bso.domain.replies import EpochJudged, Problem, TrialBegun
 from bso.replay.rebuild import rebuild
 from bso.storage import SqlStore, open_store
 from bso.storage.connections import PATIENT
+from bso.storage.tables import trial
 from bso_broker.rabbit import RabbitBroker
 from tests.faults.test_worker_killed import CRASHING
 from tests.integration.workers.fixtures import StartWorker
@@ -76,6 +78,28 @@ async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, oth
     await eventually_async(lambda: _begun(ask, scene.harmed), what="a trial of the job that has recovered")
     await eventually_async(lambda: _nothing_parked(store), what="the job's recovery")
     assert await audit(store, scene.harmed) == 2
+    assert await audit(store, scene.healthy) == load.trials
+    assert scene.dead_letters() == 0
+
+
+async def test_a_job_of_whose_trials_somebody_holds_rows(
+    scene: Scene, store: SqlStore, others: SqlStore, ask: Queue
+) -> None:
+    """The lock of the job itself is free: only writing would wait, and with it all commands of the batch."""
+    async with others.engine.connect() as foreign, Load(ask=ask, job_id=scene.healthy) as load:
+        await foreign.execute(select(trial).where(trial.c.job_id == scene.harmed).with_for_update())
+        kept = await ask(scene.harmed, report(scene.trial, 1))
+        declined = await ask(scene.harmed, BeginTrial(hardware=HARDWARE))
+        assert isinstance(kept, Problem)
+        assert isinstance(declined, Problem)
+        assert (kept.type, declined.type) == ("kept", "job_in_trouble")
+        tries = await _batches_that_failed(scene)
+        await load.progress(50)
+        assert [parked.job_id for parked in await store.parked_jobs.all()] == [scene.harmed], "it has not recovered"
+        assert await _batches_that_failed(scene) == tries, "others do not wait for it again"
+    await eventually_async(lambda: _reports(store, scene), what="the report that was kept")
+    await eventually_async(lambda: _nothing_parked(store), what="the job's recovery")
+    assert await audit(store, scene.harmed) == 1
     assert await audit(store, scene.healthy) == load.trials
     assert scene.dead_letters() == 0
 
@@ -206,6 +230,11 @@ async def test_a_hot_job_under_three_workers_starves_nobody(
     assert await store.parked_jobs.all() == []
     assert await audit(store, scene.healthy) == load.trials
     assert await audit(store, scene.harmed) == other.trials + 1
+
+
+async def _batches_that_failed(scene: Scene) -> float:
+    pages = [asyncio.to_thread(worker.metric, "bso_database_retries_total") for worker in scene.workers]
+    return sum(await asyncio.gather(*pages))
 
 
 async def _reports(store: SqlStore, scene: Scene) -> bool:

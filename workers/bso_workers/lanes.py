@@ -72,6 +72,7 @@ class Lanes:
         self._items: dict[str, list[Admitted]] = {}
         self._held: dict[str, asyncio.Timeout] = {}  # jobs that others hold, the longest first, and their deadlines
         self._last_seqs: dict[str, int] = {}  # of jobs that others hold: while they rise, others decide on them
+        self._suspects: set[str] = set()  # jobs of which others held rows of trials when they were looked at
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __contains__(self, job_id: str) -> bool:
@@ -82,9 +83,11 @@ class Lanes:
         """How many commands are in the lane of a job."""
         return len(self._items.get(job_id, ()))
 
-    def add(self, items: Mapping[str, Sequence[Admitted]]) -> None:
-        """Let commands go through the lanes of their jobs."""
+    def add(self, items: Mapping[str, Sequence[Admitted]], *, are_suspect: bool = False) -> None:
+        """Let commands go through the lanes of their jobs; ``are_suspect``: others hold rows of their trials."""
         for job_id, own in items.items():
+            if are_suspect:
+                self._suspects.add(job_id)
             if job_id in self._items:
                 self._items[job_id] += own
                 continue
@@ -132,6 +135,7 @@ class Lanes:
             if self._items.get(job_id) is items:
                 del self._items[job_id]
                 self._last_seqs.pop(job_id, None)
+                self._suspects.discard(job_id)
 
     async def _decided(self, job_id: str, some: Sequence[Admitted]) -> Sequence[Answer] | None:
         """Answers to the first commands, one at least, however often that has to be tried; None: it was given up."""
@@ -168,7 +172,7 @@ class Lanes:
         if may_wait:
             self._hold(job_id, deadline)
         while True:
-            waits = may_wait and not line.locked()
+            waits = may_wait and not line.locked() and job_id not in self._suspects
             try:
                 found = await self._tried(some[: self._batch_limit.now], line=line if waits else None)
                 self._batch_limit.succeeded()
@@ -237,16 +241,29 @@ class Lanes:
 
     async def _tried(self, some: Sequence[Admitted], *, line: asyncio.Semaphore | None) -> list[Answer]:
         """Answers to the first commands; ``line``: of those that wait for a lock, None: it does not wait."""
-        requests = [one.request for one in some]
+        requests, job_id = [one.request for one in some], some[0].request.job_id
+        if job_id in self._suspects:
+            await self._suspect(job_id)
         if line is not None:
             async with line:
                 return await self._decider.execute(requests)
-        async with self._running:
-            found = await self._decider.attempt(requests)
+        try:
+            async with self._running:
+                found = await self._decider.attempt(requests)
+        except Conflict:
+            await self._suspect(job_id)
+            raise
         for one in found:
             if isinstance(one, Undecided) and not isinstance(one.cause, OutOfTime):
                 raise one.cause
         return [one for one in takewhile(lambda one: isinstance(one, Answer), found) if isinstance(one, Answer)]
+
+    async def _suspect(self, job_id: str) -> None:
+        """Raise Conflict while others hold rows of the job's trials: deciding would wait for them for a second."""
+        if await self._parking.locked([job_id]):
+            self._suspects.add(job_id)
+            raise Conflict(f"another transaction holds rows of trials of job {job_id}")
+        self._suspects.discard(job_id)
 
     async def _give_up(self, job_id: str, error: BsoError) -> None:
         """Park the job, unless nothing at all can be recorded: then the intake is shut, and the broker keeps them."""

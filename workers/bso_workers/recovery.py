@@ -81,7 +81,7 @@ class Recovery:
         return None
 
     async def _check(self, job_id: str) -> None:
-        """Lock and read a job as for any command, and compare its row with the end of its log."""
+        """Lock and read a job as for any command, compare its row with the end of its log, and look for other locks."""
         last_event_id = await self._store.last_event_id(job_id)
         logged = await self._store.history(job_id, after=last_event_id - 1, limit=1)
         question = Request(command_id=str(uuid.uuid4()), job_id=job_id, command=DescribeJob())
@@ -91,3 +91,5 @@ class Recovery:
         stored = await self._store.job(job_id)
         if stored is not None and logged and logged[0].recorded.seq > stored.last_seq:
             raise JobDamaged(f"the row of job {job_id} is behind its log")
+        if await self._parking.locked([job_id]):
+            raise Conflict(f"another transaction holds rows of trials of job {job_id}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -138,6 +138,13 @@ class TroubledJobs:
             remedy=remedy(job_id, error),
         )
 
+    async def locked(self, job_ids: Collection[str]) -> Collection[str]:
+        """Those of these jobs of whose trials somebody else holds rows; none where the database does not say."""
+        try:
+            return await self._jobs.locked(job_ids)
+        except BsoError:
+            return ()
+
     async def works(self, job_ids: Sequence[str]) -> None:
         """Commands of these jobs have been decided: what was parked is not any more. Raises BsoError."""
         for job_id in job_ids:
@@ -194,8 +201,8 @@ class TroubledJobs:
     async def _keep_at_broker(self, one: Admitted, pause_s: float) -> bool:
         kept = self._parked[one.request.job_id].kept if one.request.job_id in self._parked else {}
         now_s, command_id = self._clock(), one.request.command_id
-        for gone in [known for known, until_s in kept.items() if until_s <= now_s]:
-            del kept[gone]
+        while kept and next(iter(kept.values())) <= now_s:  # the oldest first; one that stays longer delays a few
+            del kept[next(iter(kept))]
         is_copy = command_id in kept and not one.delivery.parked_s
         if not await self._settlement.keep(one, pause_s=pause_s, is_copy=is_copy):
             return False

@@ -301,9 +301,17 @@ class CommandWorker:
         await self._handle(found)
 
     async def _apart(self, admitted: Sequence[Admitted], error: Exception) -> bool:
-        """Let each job go alone, unless nothing can be recorded at all: whose fault it is shows there."""
+        """Let each job go alone, unless nothing can be recorded at all: whose fault it is shows there.
+
+        Where somebody holds rows of trials, only their jobs do, and the others go on together.
+        """
         self._metrics.database_retries.inc()
         self._batch_limit.failed(error)
+        locked = await self._parking.locked({*by_job(admitted)}) if isinstance(error, Conflict) else ()
+        if locked:
+            self._lanes.add(by_job([one for one in admitted if one.request.job_id in locked]), are_suspect=True)
+            others = [one for one in admitted if one.request.job_id not in locked]
+            return not others or await self._handle_commands(others)
         if not isinstance(error, Conflict):
             _log.warning(
                 "a batch failed: its jobs go one by one",

@@ -104,6 +104,20 @@ async def test_nobody_waits_for_a_job_that_another_transaction_holds(open_anothe
         await assert_log_equals_tables(store, job_id)
 
 
+@pytest.mark.parametrize("database_url", [kind for kind in DATABASES if kind != "sqlite"], indirect=True)
+async def test_locks_on_rows_of_trials_are_seen_beside_the_lock_of_the_job(open_another: OpenStore) -> None:
+    store, rival = open_another(), open_another()
+    assert isinstance(rival, SqlStore)
+    await ask(Engine(store), registration(), beginning(), registration("free"), beginning(job_id="free"))
+    await ask(Engine(store), registration("untrained"))
+    jobs = (JOB, "free", "untrained", "unknown")
+    async with rival.engine.connect() as connection:
+        await connection.execute(select(trial).where(trial.c.job_id == JOB).with_for_update())
+        assert set(await store.parked_jobs.locked(jobs)) == {JOB}
+        await ask(Engine(store), beginning(job_id="free"))
+    assert not await store.parked_jobs.locked(jobs)
+
+
 async def test_a_job_whose_row_is_behind_its_log_is_damaged(store: Store) -> None:
     engine = Engine(store, patience=Patience(total_s=5.0))
     await ask(engine, registration(), registration("healthy"))

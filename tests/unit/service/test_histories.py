@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from bso.domain.decide import Rules
-from bso.domain.errors import Retryable
 from bso.domain.learning_rate import LearningRate
+from bso.domain.replies import Problem, Registered
 from bso.domain.trial import Outcome
 from bso.replay.fold import LogBroken
 from bso.schema.errors import StateTooNew
@@ -114,8 +114,11 @@ async def test_a_reply_of_a_newer_release_is_no_poison(store: InMemoryStore) -> 
     asked = registration()
     await ask(engine, asked)
     store.tables.replies[asked.command_id] = replace(store.tables.replies[asked.command_id], type="from_the_future")
-    with pytest.raises(Retryable, match="cannot be read by this release"):
-        await engine.execute([asked])
+    other = registration("another")
+    answer, sound = await engine.execute([asked, other])
+    assert isinstance(answer.reply, Problem)
+    assert (answer.reply.type, answer.reply.is_retryable, answer.poison) == ("reply_unreadable", True, None)
+    assert isinstance(sound.reply, Registered)
 
 
 @pytest.mark.parametrize(
