@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import reprlib
 from collections.abc import AsyncIterator, Collection, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ DISCARDED_HEADER = "bso-discarded-bytes"
 _ADDED = (REASON_HEADER, SENDER_HEADER, PARKED_HEADER, CLAIMED_HEADER, DISCARDED_HEADER)
 _DEATH_HEADER = "x-first-death-reason"
 _ANSWER_TIMEOUT_S = 30.0
+_MOST_HEADER_BYTES = 64 * 1024  # of a sender; RabbitMQ's frames take 128 KiB
 
 
 def sender_of(delivery: Delivery, *, operators: Container[str] = ()) -> str | None:
@@ -83,18 +85,30 @@ async def set_aside(
 
 
 def own_headers(headers: Headers) -> dict[str, object]:
-    """The headers a sender chose: without those the broker and bso add, and in words where they cannot be sent on."""
-    own = {k: v for k, v in headers.items() if not k.startswith("x-") and k not in _ADDED}
-    return {name: value if _can_be_sent(name, value) else repr(value) for name, value in own.items()}
+    """The headers a sender chose: without those the broker and bso add, in words where they cannot be sent on.
+
+    Of more than 64 KiB, only those that fit.
+    """
+    own: dict[str, object] = {}
+    left = _MOST_HEADER_BYTES
+    for name, value in headers.items():
+        if name.startswith("x-") or name in _ADDED:
+            continue
+        size, sent = _sized(name, value)
+        if size > left:
+            continue  # with what bso adds they would be larger than a frame, and end the connection
+        left -= size
+        own[name] = sent
+    return own
 
 
-def _can_be_sent(name: str, value: object) -> bool:
-    """Whether pamqp can write a header. It reads some that it cannot: doubles, and text that is not UTF-8."""
+def _sized(name: str, value: object) -> tuple[int, object]:
+    """A header as pamqp can write it, and its size. It reads some that it cannot: doubles, text that is not UTF-8."""
     try:
-        encode.field_table({name: value})  # type: ignore[dict-item]  # what it refuses is the question
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
+        return len(encode.field_table({name: value})), value  # type: ignore[dict-item]  # what it refuses
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        words = reprlib.repr(value)
+        return len(encode.field_table({name: words})), words
 
 
 def sender_header(sender: str | None) -> dict[str, object]:

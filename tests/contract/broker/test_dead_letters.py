@@ -41,6 +41,16 @@ async def test_headers_that_can_be_read_but_not_sent_do_not_keep_a_command_from_
     assert (letter.body, letter.reason, letter.user_id) == (b"poison", "not JSON", "alice")
 
 
+async def test_headers_as_large_as_a_frame_end_no_connection(broker: Broker, consumer: CommandSource, ask: Ask) -> None:
+    ask(b"poison", message_id="1")
+    large = replace(await one(consumer), headers={"small": "kept", "large": "x" * 130_000, "last": "kept"})
+    await consumer.dead_letter(large, reason="not JSON", sender="alice")
+    async with broker.dead_letters() as box:
+        await holds(box, 1)
+        (letter,) = await box.peek()
+    assert (letter.body, letter.reason, letter.user_id) == (b"poison", "not JSON", "alice")
+
+
 async def test_poison_lies_among_the_dead_letters_with_its_reason_and_sender(
     broker: Broker, consumer: CommandSource, ask: Ask
 ) -> None:
