@@ -31,6 +31,8 @@ _SOON_S = 1.0
 _HELD_S = 15.0
 """Longer than a frozen session holds a lock: until then a job that somebody holds is tried again soon each time."""
 _MANY = 10
+LONGEST_HOLD_S = 10.0
+"""So long a worker keeps a fact that the broker cannot take, while its sender waits for a reply."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,22 +175,26 @@ class TroubledJobs:
     async def keep(self, items: Sequence[Admitted]) -> None:
         """Settle commands of a parked job: their senders keep them, or the broker does, until they come again.
 
-        They go to the broker in their order, and its confirmations are waited for together.
+        They go to the broker in their order, and its confirmations are waited for together. Where it takes none for
+        10 s, their senders keep them, as far as they still wait for a reply: unsettled, they would fill the prefetch.
         """
         waiting = list(items)
+        since_s = self._clock()
         while waiting:
             turn = list({one.request.command_id: one for one in waiting}.values())  # copies wait for one another
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._keep_one(one)) for one in turn]
+                is_too_long = self._clock() - since_s > LONGEST_HOLD_S
+                tasks = [group.create_task(self._keep_one(one, is_too_long=is_too_long)) for one in turn]
             settled = {id(one) for one, task in zip(turn, tasks, strict=True) if task.result()}
             waiting = [one for one in waiting if id(one) not in settled]
             if len(settled) < len(turn):
                 await asyncio.sleep(_SOON_S)  # handing them back would count as a failed delivery
 
-    async def _keep_one(self, one: Admitted) -> bool:
+    async def _keep_one(self, one: Admitted, *, is_too_long: bool) -> bool:
         """Whether a command is settled now."""
         pause_s = max(_SOON_S, self.pause_s(one.request.job_id))
-        if not isinstance(one.request.command, KEPT_HERE):
+        is_awaited = one.sender.reply_to is not None and not one.delivery.parked_s
+        if not isinstance(one.request.command, KEPT_HERE) or (is_too_long and is_awaited):
             parked = self._parked.get(one.request.job_id)
             advice = "" if parked is None else parked.advice
             await self._settlement.decline(one, retry_after_s=pause_s, advice=advice)

@@ -1,6 +1,7 @@
 """Jobs that go alone, and jobs in trouble, in all their ends; in memory, with doubles at the edges."""
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from bso_workers.admission import Admitted, Origin
 from bso_workers.batch_limit import BatchLimit
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
-from bso_workers.troubled_jobs import TroubledJobs
+from bso_workers.troubled_jobs import LONGEST_HOLD_S, TroubledJobs
 from tests.integration.workers.recurrences import HARDWARE
 from tests.servers import PATIENCE_S, eventually_async
 
@@ -402,6 +403,20 @@ async def test_a_job_is_left_alone_for_longer_each_time() -> None:
         await parking.park("job", JobDamaged("behind its log"))
         pauses.append(round(parking.pause_s("job")))
     assert pauses == [5, 10, 20, 40, 60, 60]
+
+
+async def test_facts_that_the_broker_does_not_keep_stay_with_senders_that_wait_for_their_reply() -> None:
+    """Else those of one job would fill the prefetch, and no other command would come."""
+    moments = itertools.count(step=LONGEST_HOLD_S + 1.0)
+    scene = Scene(Failing(), settlement=Keeping(not_yet=5), clock=lambda: float(next(moments)))
+    unawaited, awaited, parked = finish(), finish(), finish()
+    awaited = replace(awaited, sender=Origin(user=None, reply_to="bso.reply.guest.1"))
+    parked = replace(parked, sender=awaited.sender, delivery=replace(parked.delivery, parked_s=5.0))
+    await scene.parking.keep([unawaited, awaited, parked])
+    assert scene.settlement.declined == [awaited.request.command_id]
+    assert {command_id for command_id, _ in scene.settlement.kept} == {
+        one.request.command_id for one in (unawaited, parked)
+    }
 
 
 async def test_a_job_that_somebody_holds_is_tried_again_soon_while_that_may_be_a_frozen_session() -> None:
