@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from bso.domain.errors import BsoError
 from bso.schema.envelope import MAX_MESSAGE_BYTES
-from bso_broker.connection import BrokerAddress, Connection, is_lost
+from bso_broker.connection import BrokerAddress, Connection
 from bso_broker.declaration import declare_if_allowed, depth_of
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
 from bso_broker.frames import Arrived, Tap, discarded_bytes
@@ -90,6 +90,9 @@ class ConsumerSession(BrokerSession):
                 continue  # then this session ends, too
             except BsoError as error:
                 obstacle = error
+            except Exception as error:  # noqa: BLE001  unforeseen: the next session declares again
+                self.fail(error)
+                continue
             await self._found(obstacle)
             await self._consume_anew()
 
@@ -113,9 +116,7 @@ class ConsumerSession(BrokerSession):
                     await self.discard(old)
             except TimeoutError:
                 self.fail(ConnectionLost(f"the broker at {self.address} stopped answering"))
-            except Exception as error:
-                if not is_lost(error):
-                    raise
+            except Exception as error:  # noqa: BLE001  lost, or unforeseen: the next session subscribes anew
                 self.fail(error)
 
     async def _found(self, obstacle: BsoError | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -194,11 +194,18 @@ class CommandWorker:
 
     async def _decline(self, busy: Sequence[Admitted]) -> None:
         for one in busy:
-            await self._settlement.decline_busy(one)
+            await self._settle_apart(one.delivery, self._settlement.decline_busy(one))
 
     async def _refuse(self, refused: Sequence[Undecidable]) -> None:
         for verdict in refused:
-            await self._settlement.refuse(verdict)
+            await self._settle_apart(verdict.delivery, self._settlement.refuse(verdict))
+
+    async def _settle_apart(self, delivery: Delivery, settling: Awaitable[None]) -> None:
+        try:
+            await settling
+        except Exception:  # noqa: BLE001  logged; it must not end the worker
+            _log.exception("a command could not be answered: it comes again", action="answer_broke")
+            await self._consumer.requeue([delivery])
 
     async def _handle(self, admitted: Sequence[Admitted]) -> None:
         own = {job_id: self._under_way[job_id] for job_id in by_job(admitted)}
@@ -212,6 +219,9 @@ class CommandWorker:
                 else:
                     admitted = self._what_has_come(own)
                     self._begin_again()
+        except Exception:  # noqa: BLE001  logged; it must not end the worker
+            _log.exception("a batch broke: its commands come again", action="batch_broke", commands=len(admitted))
+            await self._consumer.requeue([one.delivery for one in admitted])  # what is settled already stays so
         finally:
             for job_id, job in own.items():
                 if self._under_way.get(job_id) is job:

@@ -14,6 +14,7 @@ import pytest
 from bso.domain.commands import BeginTrial, DescribeJob, RegisterJob, Request
 from bso.domain.errors import BsoError
 from bso.domain.replies import Problem
+from bso.schema.codec import decode_reply
 from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
 from bso.service.errors import JobHeld, SchemaMissing, StoreNotReady, StoreRefused, StoreUnavailable
@@ -22,6 +23,8 @@ from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.ports import Store
 from bso.service.records import SchemaState, SchemaStatus, StoredEvent
 from bso_workers import bootstrap
+from bso_workers.admission import Admitted, Undecidable
+from bso_workers.settlement import Settlement
 from tests.contract.storage.doubles import HeldCommit, SteppedStore, rule_that_takes
 from tests.fakes.memory_broker import MemoryBroker
 from tests.integration.workers.fixtures import Clock, RunWorker, running_worker
@@ -502,6 +505,39 @@ async def test_facts_are_never_declined_and_a_worker_is_idle_when_its_batches_ha
         assert not [reply for reply in replies if isinstance(reply, Problem)]
         await eventually_async(lambda: parts.worker.busy_for_s() == 0.0, what="an idle worker")
     assert (await memory_store.trials("job"))[0].reports == 16
+
+
+async def test_an_unforeseen_error_between_deciding_and_answering_ends_no_worker(
+    memory_broker: MemoryBroker, memory_store: InMemoryStore, ask: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = {"answer": 2, "refuse": 2}
+
+    def break_for_now(method: str) -> None:
+        wrong[method] -= 1
+        if wrong[method] >= 0:
+            raise RuntimeError("nobody foresaw this")
+
+    class Breaking(Settlement):
+        async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
+            break_for_now("answer")
+            await super().answer(admitted, answers)
+
+        async def refuse(self, refused: Undecidable) -> None:
+            break_for_now("refuse")
+            await super().refuse(refused)
+
+    monkeypatch.setattr(bootstrap, "Settlement", Breaking)
+    async with running_worker(memory_broker, memory_store):
+        await register(ask, "job")
+        client = memory_broker.rpc_client()
+        await client.start()
+        refused = decode_reply(await client.call(b"no command", message_id="1", timeout_s=PATIENCE_S))
+        await client.close()
+        assert isinstance(refused, Problem)
+        assert refused.type == "malformed"
+        await begin(ask, "job")
+    assert max(wrong.values()) < 0, "both went wrong twice, and then right"
+    assert await audit(memory_store, "job") == 1
 
 
 async def test_a_job_whose_decisions_take_long_is_waited_for_by_no_other(
