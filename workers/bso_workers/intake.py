@@ -24,6 +24,8 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 _CHECK_TIMEOUT_S = 10.0
 _REMIND_EVERY_S = 30.0
 _DATABASE = "database"
+_STEADY_S = 10.0  # an intake that was open for so long was not opened in vain
+_FIRST_REST_S, _LONGEST_REST_S = 0.5, 30.0
 
 
 class Intake:
@@ -56,10 +58,15 @@ class Intake:
         """Keep the intake open while the database is there, for ever."""
         self._is_shut.set()
         await self._consumer.pause("waiting for the database")
+        clock = asyncio.get_running_loop().time
+        rest_s = 0.0
         while True:
             await self._database_is_back()
             await self._open()
+            began_s = clock()
             await self._something_is_wrong()
+            rest_s = rest_after(rest_s, open_s=clock() - began_s)
+            await asyncio.sleep(rest_s)
 
     async def shut(self, error: BsoError) -> None:
         """Stop taking commands, and hand back those not settled, until the database can be written again."""
@@ -126,6 +133,14 @@ class Intake:
             self._unforeseen.note(error, part="intake")
             return StoreUnavailable(f"the database cannot be checked: {type(error).__name__}: {error}")
         return None
+
+
+def rest_after(rest_s: float, *, open_s: float) -> float:
+    """How long to rest [s] before the database is tried again, after an intake that was open for so long.
+
+    Where a database comes and goes, each command that was taken meanwhile has used up one of its deliveries.
+    """
+    return 0.0 if open_s >= _STEADY_S else min(_LONGEST_REST_S, max(_FIRST_REST_S, 2.0 * rest_s))
 
 
 class _Reminder:

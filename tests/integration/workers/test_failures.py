@@ -22,8 +22,10 @@ from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.ports import Store
 from bso.service.records import SchemaState, SchemaStatus, StoredEvent
+from bso_broker.topology import DELIVERY_LIMIT
 from bso_workers import bootstrap
 from bso_workers.admission import Admitted, Undecidable
+from bso_workers.intake import rest_after
 from bso_workers.settlement import Settlement
 from tests.contract.storage.doubles import HeldCommit, SteppedStore, rule_that_takes
 from tests.fakes.memory_broker import MemoryBroker
@@ -505,6 +507,16 @@ async def test_facts_are_never_declined_and_a_worker_is_idle_when_its_batches_ha
         assert not [reply for reply in replies if isinstance(reply, Problem)]
         await eventually_async(lambda: parts.worker.busy_for_s() == 0.0, what="an idle worker")
     assert (await memory_store.trials("job"))[0].reports == 16
+
+
+def test_a_database_that_comes_and_goes_does_not_use_up_the_deliveries_of_commands_within_minutes() -> None:
+    rest_s, rests_s = 0.0, list[float]()
+    for _ in range(DELIVERY_LIMIT):
+        rest_s = rest_after(rest_s, open_s=1.0)
+        rests_s.append(rest_s)
+    assert rests_s[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert sum(rests_s) > 300.0
+    assert rest_after(rest_s, open_s=60.0) == 0.0, "it was there for long"
 
 
 async def test_an_unforeseen_error_between_deciding_and_answering_ends_no_worker(
