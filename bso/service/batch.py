@@ -34,6 +34,7 @@ from bso.service.serialization import (
 
 _LONG_S, _COSTLY_S = 0.001, 0.003  # for one decision
 _MANY_SIZES = 64  # with more batch sizes a decision may take tenths of a second: others go on beside it
+_IN_A_THREAD_S, _MOST_LONG = 0.05, 10_000  # nor are others kept waiting again by a job that once took so long
 _OUT_OF_TIME = OutOfTime("the commands before have used up the time of the transaction")
 
 
@@ -83,6 +84,7 @@ class Batches:
     watch: LogWatch | None = None
     known_jobs: KnownJobs = field(default_factory=KnownJobs)
     deciding_s: float = field(default=0.0, init=False)
+    _long: set[str] = field(default_factory=set, init=False)
 
     async def run(self, uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> list[Answer | Undecided]:
         """Decide, save and commit. Raises Unstorable where a state cannot be encoded, LogOutdated.
@@ -130,7 +132,8 @@ class Batches:
             job = written.jobs.get(request.job_id) or Job(job_id=request.job_id)
             facts = facts_for(job, request.command, known, since=written.events[request.job_id])
             context = Context(command_id=request.command_id, user=request.user, now=read.memory.now, rules=self.rules)
-            is_long = job.is_registered and len(job.spec.batch_sizes) > _MANY_SIZES
+            has_many = job.is_registered and len(job.spec.batch_sizes) > _MANY_SIZES
+            is_long = has_many or job.job_id in self._long
             asked = (job, request.command, facts, context)
             decision, took_s = await asyncio.to_thread(self._timed, *asked) if is_long else self._timed(*asked)
             events = recorded_after(
@@ -153,6 +156,8 @@ class Batches:
         finally:
             took_s = thread_time() - began_s
             self.deciding_s += took_s
+            if took_s > _IN_A_THREAD_S and len(self._long) < _MOST_LONG:
+                self._long.add(job.job_id)
         return decision, took_s
 
     def _keep(self, read: ReadSet, written: WriteSet, changes: ChangeSet) -> None:

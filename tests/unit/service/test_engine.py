@@ -100,6 +100,23 @@ async def test_a_transaction_whose_decisions_take_too_long_does_not_blame_the_st
         await busy.execute([beginning(), beginning()])
 
 
+async def test_a_job_whose_decision_took_long_is_decided_beside_the_event_loop_from_then_on(
+    store: InMemoryStore,
+) -> None:
+    """Whatever its number of batch sizes: a policy of somebody else's may take its time."""
+    threads: list[int] = []
+    takes_long = rule_that_takes(0.1, job_id=JOB)
+
+    def noting(job: Job, command: Command, facts: Facts, context: Context) -> Decision:
+        threads.append(threading.get_ident())
+        return takes_long(job, command, facts, context)
+
+    engine = Engine(store, rule=noting)
+    await ask(engine, registration(), beginning(), beginning(), registration("another"))
+    here = threading.get_ident()
+    assert [thread == here for thread in threads] == [True, False, False, True]
+
+
 async def test_a_process_that_was_stopped_while_it_decided_does_not_blame_its_decisions(store: InMemoryStore) -> None:
     await ask(Engine(store), registration())
 
