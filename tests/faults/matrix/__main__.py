@@ -65,7 +65,6 @@ def _played(chosen: Sequence[Scenario], pair: Pair, seed: int, options: argparse
 
 
 def _play(one: Scenario, pair: Pair, seed: int, program: Sequence[str]) -> Result:
-    began_s = time.monotonic()
     result = asyncio.run(played(one, pair, seed, worker_program=program))
     if result.not_run:
         _say(f"{one.name:28} not run: {result.not_run}")
@@ -76,7 +75,7 @@ def _play(one: Scenario, pair: Pair, seed: int, program: Sequence[str]) -> Resul
         f"{result.lost} lost, {result.duplicated} doubled, {result.contradicted} contradicted, "
         f"{result.unreported} unreported; others stall {result.others_stall_s:.1f} s, slowest "
         f"{result.others_slowest_s:.1f} s; recovery {result.recovery_s:.1f} s, of the job "
-        f"{result.recovery_of_harmed_s:.1f} s {result.figures or ''} ({time.monotonic() - began_s:.0f} s)"
+        f"{result.recovery_of_harmed_s:.1f} s {result.figures or ''} ({sum(result.took_s.values()):.0f} s)"
     )
     for words in result.unexpected:
         _say(f"    unexpected: {words}")

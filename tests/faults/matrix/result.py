@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class Result:
-    """What came of a scenario; times in s. ``not_run`` says why it was left out."""
+    """What came of a scenario; times in s. ``not_run`` says why it was left out; ``took_s`` how long each part took."""
 
     scenario: str
     seed: int
@@ -31,6 +31,7 @@ class Result:
     figures: dict[str, float] = field(default_factory=dict)
     promises: dict[str, float] = field(default_factory=dict)
     broken_promises: list[str] = field(default_factory=list)
+    took_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_sound(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
@@ -75,21 +76,41 @@ async def played(scenario: Scenario, pair: Pair, seed: int, *, worker_program: S
     result.not_run = why_not(scenario, pair)
     if result.not_run is not None:
         return result
+    lap = _Laps(result)
     try:
         async with asyncio.timeout(_LONGEST_S), AsyncExitStack() as cleaning:
             own = await asyncio.to_thread(cleaning.enter_context, scenario.variant(pair))
             stage = await cleaning.enter_async_context(
                 new_stage(own, seed, kind=scenario.stage, worker_program=worker_program)
             )
+            lap("prepare")
             await scenario.play(stage)
+            lap("play")
             await stage.all_go_on()
             await stage.progress(_MORE)
+            lap("recover")
             await stage.end()
+            lap("end")
             _measure(stage, scenario, result)
             await audit(stage, result, forgets_events=scenario.forgets_events)
+            lap("audit")
     except Exception:  # noqa: BLE001  a finding like any other
         result.unexpected.append(traceback.format_exc()[-2000:])
+    lap("clean")
     return result
+
+
+class _Laps:
+    """A stopwatch: each call notes under a name what has passed since the one before [s]."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+        self._since_s = time.monotonic()
+
+    def __call__(self, name: str) -> None:
+        now_s = time.monotonic()
+        self._result.took_s[name] = round(now_s - self._since_s, 1)
+        self._since_s = now_s
 
 
 def why_not(scenario: Scenario, pair: Pair) -> str | None:
