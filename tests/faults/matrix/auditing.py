@@ -21,7 +21,7 @@ from bso_broker.topology import DEAD_LETTERS, EVENT_LOG
 from bso_client.delivery.flush import flush
 from bso_client.delivery.left_behind import contents
 from bso_client.transports import open_transport
-from tests.faults.matrix.ledger import Asked
+from tests.faults.matrix.ledger import Asked, Ledger
 from tests.faults.matrix.result import Result
 from tests.faults.matrix.stage import Stage, Training
 from tests.servers import eventually_async
@@ -57,6 +57,7 @@ class _Log:
 
 async def audit(stage: Stage, result: Result, *, dead_letters: int = 0, forgets_events: bool = False) -> None:
     """Hold everything against everything. ``forgets_events``: what should have passed them on was deleted."""
+    unanswered(stage.ledger, result, before_s=stage.recovered_s)
     await _journals_delivered(stage, result)
     await _settled(stage, result)
     await _asked_again(stage, result)
@@ -71,6 +72,16 @@ async def audit(stage: Stage, result: Result, *, dead_letters: int = 0, forgets_
         _trials(stage, log, result)
         return
     await _outside(stage, log, result, dead_letters=dead_letters + stage.dead_letters, forgets_events=forgets_events)
+
+
+def unanswered(ledger: Ledger, result: Result, *, before_s: float) -> None:
+    """What was sent before everything had recovered, and is not answered at the end. The end stops later senders."""
+    found = ledger.unanswered(before_s=before_s)
+    for one in found[:5]:
+        words = f"never answered: {one.request}"[:300]
+        result.unexpected.append(f"{words}, sent {before_s - one.sent_s:.1f} s before the recovery")
+    if len(found) > 5:
+        result.unexpected.append(f"never answered: {len(found)} commands in all")
 
 
 async def _journals_delivered(stage: Stage, result: Result) -> None:

@@ -31,7 +31,7 @@ from tests.faults.matrix.ledger import Asked, Ledger
 from tests.integration.workers.recurrences import HARDWARE, SPEC, report
 
 _CALL_TIMEOUT_S = 30.0  # then the same command is sent again
-_LONGEST_PAUSE_S = 60.0
+_LONGEST_PAUSE_S = 5.0  # sooner than they are asked to: a scenario ends when each lane has gone on
 _EXPECTED = frozenset({"trial_ended"})
 """A lane goes on after a report was kept, and so may report after the end of its trial."""
 _AFTER_A_RESTORE = frozenset({"unknown_trial", "wrong_trial_id", "conflicting_report", "report_goes_backwards"})
@@ -55,12 +55,12 @@ class Sender:
         """Trials may be gone from now on, and their numbers given again."""
         self.expected = _EXPECTED | _AFTER_A_RESTORE
 
-    async def ask(self, job_id: str, command: Command, *, is_others: bool) -> Reply:
+    async def ask(self, job_id: str, command: Command, *, is_others: bool, lane: str = "") -> Reply:
         """The decision; a problem of type ``kept`` where the optimizer has taken the command over. Raises Over."""
         request = Request(
             command_id=str(uuid.UUID(int=self.rng.getrandbits(128), version=4)), job_id=job_id, command=command
         )
-        asked = Asked(request=request, sent_s=_now_s(), is_others=is_others)
+        asked = Asked(request=request, sent_s=_now_s(), is_others=is_others, lane=lane)
         self.ledger.asked.append(asked)
         reply = await self._answered(asked)
         asked.answered_s = _now_s()
@@ -125,7 +125,7 @@ class Lane:
         await self._ask(RegisterJob(spec=self.spec))
 
     async def _ask(self, command: Command) -> Reply:
-        return await self.sender.ask(self.job_id, command, is_others=self.is_others)
+        return await self.sender.ask(self.job_id, command, is_others=self.is_others, lane=self.name)
 
     async def _recur(self, recurrence_id: str) -> None:
         wants_more = True

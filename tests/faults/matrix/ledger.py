@@ -24,7 +24,7 @@ _DECIDED = (Registered, TrialBegun, EpochJudged, TrialFinished, PowerProfileReco
 
 @dataclass(slots=True, kw_only=True)
 class Asked:
-    """A command, when it was sent [s], and what was answered.
+    """A command, when it was sent [s] and by which lane (empty: by none), and what was answered.
 
     ``was_kept``: the optimizer has taken it over. ``is_forgotten``: restoring a backup has taken away what it did.
     """
@@ -32,6 +32,7 @@ class Asked:
     request: Request
     sent_s: float
     is_others: bool
+    lane: str = ""
     answered_s: float | None = None
     reply: Reply | None = None
     was_kept: bool = False
@@ -42,6 +43,10 @@ class Asked:
     def command(self) -> Command:
         """What was asked."""
         return self.request.command
+
+    def waited_s(self, *, until_s: float) -> float:
+        """How long it waited for its answer [s]; without one, until then."""
+        return (until_s if self.answered_s is None else self.answered_s) - self.sent_s
 
     @property
     def is_decided(self) -> bool:
@@ -66,6 +71,15 @@ class Ledger:
     def changing(self) -> list[Asked]:
         """The commands that leave events."""
         return [one for one in self.asked if isinstance(one.command, CHANGING)]
+
+    def unanswered(self, *, before_s: float) -> list[Asked]:
+        """The commands sent before then that nobody has answered."""
+        return [one for one in self.asked if one.answered_s is None and one.sent_s < before_s]
+
+    def lanes_with_a_decision(self, *, since_s: float) -> set[str]:
+        """The lanes that have a decision on a command sent since then."""
+        recent = itertools.takewhile(lambda one: one.sent_s >= since_s, reversed(self.asked))
+        return {one.lane for one in recent if one.is_decided}
 
     def others_stall_s(self, *, since_s: float, until_s: float) -> float:
         """The longest time [s] in which commands of a job without a fault waited, and none of that job was answered."""
@@ -94,14 +108,16 @@ class Ledger:
             default=0.0,
         )
 
-    def slowest_s(self, *, since_s: float, is_others: bool, kind: type[Command] | None = None) -> float:
-        """The longest time [s] that a command (of a kind) waited for its answer, of those answered since then."""
+    def slowest_s(self, *, since_s: float, until_s: float, is_others: bool, kind: type[Command] | None = None) -> float:
+        """The longest time [s] that a command (of a kind) waited, of those not answered before ``since_s``.
+
+        One that nobody has answered has waited until ``until_s``.
+        """
         return max(
             (
-                one.answered_s - one.sent_s
+                one.waited_s(until_s=until_s)
                 for one in self.asked
-                if one.answered_s is not None
-                and one.answered_s >= since_s
+                if (one.answered_s is None or one.answered_s >= since_s)
                 and one.is_others is is_others
                 and (kind is None or isinstance(one.command, kind))
             ),

@@ -66,7 +66,8 @@ async def answers_lost(stage: Stage) -> None:
 async def one_command_at_once(stage: Stage) -> None:
     await stage.begin()
     request = Request(command_id=str(uuid.uuid4()), job_id=stage.others[0], command=BeginTrial(hardware=HARDWARE))
-    stage.ledger.asked.append(Asked(request=request, sent_s=stage.now_s(), is_others=True))
+    asked = Asked(request=request, sent_s=stage.now_s(), is_others=True)
+    stage.ledger.asked.append(asked)
     async with stage.fault(), AsyncExitStack() as cleaning:
         broker = await cleaning.enter_async_context(RabbitBroker(stage.amqp_url))
         callers = [broker.rpc_client() for _ in range(_AT_ONCE)]
@@ -77,6 +78,7 @@ async def one_command_at_once(stage: Stage) -> None:
         replies = await asyncio.gather(
             *(caller.call(body, message_id=request.command_id, timeout_s=60.0) for caller in callers)
         )
+    asked.answered_s, asked.reply = stage.now_s(), decode_reply(replies[0])
     answers = {str(decode_reply(reply)) for reply in replies}
     if len(answers) != 1:
         stage.surprises.append(f"one command got {len(answers)} answers")

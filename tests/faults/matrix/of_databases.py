@@ -206,7 +206,9 @@ async def database_far(stage: Stage) -> None:
             answered = await stage.answered_within(10.0)
             stage.figures[f"ms_per_decision_at_{at_once}"] = 10_000.0 / max(1, answered)
         proxy.restore()
-    stage.figures["slowest_report_s"] = stage.ledger.slowest_s(since_s=stage.struck_s, is_others=True, kind=ReportEpoch)
+    stage.figures["slowest_report_s"] = stage.ledger.slowest_s(
+        since_s=stage.struck_s, until_s=stage.now_s(), is_others=True, kind=ReportEpoch
+    )
 
 
 def _asks_for_restored(worker: WorkerProcess) -> bool:

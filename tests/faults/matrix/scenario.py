@@ -88,6 +88,7 @@ async def played(scenario: Scenario, pair: Pair, seed: int, *, worker_program: S
             lap("play")
             await stage.all_go_on()
             await stage.progress(_MORE)
+            await stage.all_answered()
             lap("recover")
             await stage.end()
             lap("end")
@@ -128,7 +129,7 @@ def _measure(stage: Stage, scenario: Scenario, result: Result) -> None:
     since_s, until_s = stage.struck_s, stage.recovered_s
     figures = {
         "others_stall_s": stage.ledger.others_stall_s(since_s=since_s, until_s=until_s),
-        "others_slowest_s": stage.ledger.slowest_s(since_s=since_s, is_others=True),
+        "others_slowest_s": stage.ledger.slowest_s(since_s=since_s, until_s=stage.over_s, is_others=True),
         "recovery_s": stage.recovered_s - stage.mended_s,
         "recovery_of_harmed_s": stage.harmed_recovered_s - stage.mended_s,
         **stage.figures,
@@ -140,7 +141,10 @@ def _measure(stage: Stage, scenario: Scenario, result: Result) -> None:
             result.figures[name] = round(seconds, 3)
     longest_s = max(
         stage.ledger.longest_silence_s(since_s=since_s),
-        *(stage.ledger.slowest_s(since_s=since_s, is_others=is_others) for is_others in (True, False)),
+        *(
+            stage.ledger.slowest_s(since_s=since_s, until_s=stage.over_s, is_others=is_others)
+            for is_others in (True, False)
+        ),
     )
     if longest_s < scenario.strikes_for_s:
         words = f"no command or job waited for longer than {longest_s:.1f} s, expected {scenario.strikes_for_s:g} s"

@@ -31,6 +31,7 @@ from tests.servers.sql import execute
 _SCRIPT = Path(__file__).with_name("training_script.py")
 _RECOVERY_S = 150.0
 """So long a scenario waits for everything to go on: longer than the longest pause of a parked job."""
+_ANSWERS_S = 60.0
 _QUICK = {"relay_interval_s": 1.0, "relay_age_s": 2.0}
 """Only what the audit waits for is quicker than usual."""
 
@@ -60,6 +61,7 @@ class Stage:
     mended_s: float = 0.0
     recovered_s: float = 0.0
     harmed_recovered_s: float = 0.0
+    over_s: float = 0.0
     forgotten_until_s: float = 0.0
     dead_letters: int = 0
     figures: dict[str, float] = field(default_factory=dict)
@@ -228,21 +230,21 @@ class Stage:
         since_s = self.now_s()
 
         def going(is_others: bool) -> Callable[[], bool]:
-            wanted = {lane.job_id for lane in self.lanes if lane.is_others is is_others}
-            return lambda: (
-                wanted
-                <= {
-                    one.request.job_id
-                    for one in reversed(self.ledger.asked)
-                    if one.sent_s >= since_s and one.is_decided
-                }
-            )
+            wanted = {lane.name for lane in self.lanes if lane.is_others is is_others}
+            return lambda: wanted <= self.ledger.lanes_with_a_decision(since_s=since_s)
 
         await self._within_reason(going(True), "answers for jobs without a fault")
         await self._within_reason(self._all_ready, "ready workers")
         self.recovered_s = self.now_s()
         await self._within_reason(going(False), "answers for the job with the fault")
         self.harmed_recovered_s = self.now_s()
+
+    async def all_answered(self) -> None:
+        """Wait until all that was sent before the recovery is answered: lost commands and replies come again."""
+        with suppress(AssertionError):  # what is not answered is counted at the end
+            await eventually_async(
+                lambda: not self.ledger.unanswered(before_s=self.recovered_s), timeout_s=_ANSWERS_S, what="all answers"
+            )
 
     async def _all_ready(self) -> bool:
         return all([(await asyncio.to_thread(worker.page, "readyz"))[0] == 200 for worker in self.living])
@@ -268,6 +270,7 @@ class Stage:
             await self._end_lanes()
 
     async def _end_lanes(self) -> None:
+        self.over_s = self.now_s()
         self.sender.is_over.set()
         _, left = await asyncio.wait(self._running, timeout=60)
         broken = [repr(task.exception()) for task in self._running if task not in left and task.exception()]
