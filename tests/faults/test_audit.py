@@ -1,13 +1,22 @@
 """The audit of the fault matrix: what it must find, from ledgers and logs that are written by hand."""
 
+import json
+import random
+import subprocess
 import uuid
+from pathlib import Path
+
+import pytest
 
 from bso.domain.commands import Command, DescribeJob, ReportPowerProfile, Request
 from bso.domain.replies import PowerProfileRecorded
-from tests.faults.matrix.auditing import unanswered
+from tests.faults.matrix.auditing import Log, unanswered, unreported
 from tests.faults.matrix.ledger import Asked, Ledger
+from tests.faults.matrix.pair import Pair
 from tests.faults.matrix.result import Result
+from tests.faults.matrix.stage import Stage, Training
 from tests.integration.workers.recurrences import HARDWARE
+from tools.private_servers import Management
 
 RECOVERED_S, OVER_S = 50.0, 60.0
 PROFILE = ReportPowerProfile(batch_size=64, hardware=HARDWARE, measurements=())
@@ -15,6 +24,13 @@ PROFILE = ReportPowerProfile(batch_size=64, hardware=HARDWARE, measurements=())
 
 def new_result() -> Result:
     return Result(scenario="any", seed=1, broker="", database="")
+
+
+def new_stage(folder: Path) -> Stage:
+    """A stage without servers."""
+    management = Management("http://guest:guest@127.0.0.1:1", "amqp://guest:guest@127.0.0.1:1/")
+    pair = Pair(management=management, rabbitmq=None, database=None, broker_name="", database_name="")
+    return Stage(pair=pair, rng=random.Random(1), folder=folder)
 
 
 def asked(command: Command, *, sent_s: float, answered_s: float | None, lane: str = "") -> Asked:
@@ -50,3 +66,23 @@ def test_a_job_has_not_recovered_while_one_of_its_lanes_waits() -> None:
     slow = asked(PROFILE, sent_s=49.0, answered_s=52.0, lane="slow")
     waits = asked(PROFILE, sent_s=53.0, answered_s=None, lane="waits")
     assert Ledger(asked=[slow, quick, waits]).lanes_with_a_decision(since_s=50.0) == {"quick"}
+
+
+@pytest.mark.parametrize(("missing", "killed", "is_sound"), [(0, 0, True), (1, 0, False), (1, 1, True), (2, 1, False)])
+def test_what_is_never_reported_fails_unless_a_training_was_killed_for_each(
+    missing: int, killed: int, is_sound: bool
+) -> None:
+    result = new_result()
+    result.unreported, result.trainings_killed = missing, killed
+    assert result.is_sound is is_sound
+
+
+@pytest.mark.parametrize("trial_number", [1, None])
+def test_a_trial_that_has_ended_for_its_training_only_is_unreported(tmp_path: Path, trial_number: int | None) -> None:
+    stage = new_stage(tmp_path)
+    journal = tmp_path / "training.jsonl"
+    ended = {"did": "trial_ended", "at_s": 1.0, "trial_number": trial_number, "outcome": "converged", "reason": ""}
+    journal.write_text(json.dumps(ended) + "\n", encoding="utf-8")
+    with subprocess.Popen(["true"]) as process:
+        stage.trainings.append(Training(job_id="job", journal=journal, state_dir=tmp_path, process=process))
+    assert unreported(stage, "job", Log(events=[], trials={})) == 1

@@ -32,7 +32,7 @@ _SETTLES_S = 90.0
 
 
 @dataclass(kw_only=True)
-class _Log:
+class Log:
     """The whole log of a scenario."""
 
     events: Sequence[StoredEvent]
@@ -134,11 +134,11 @@ async def _asked_again(stage: Stage, result: Result) -> None:
         result.unexpected.append("commands that were decided are not answered again")
 
 
-async def _read(stage: Stage) -> _Log:
+async def _read(stage: Stage) -> Log:
     events = await _events(stage)
     job_ids = {stored.recorded.job_id for stored in events}
     trials = {(job_id, trial.trial_number): trial for job_id in job_ids for trial in await stage.store.trials(job_id)}
-    return _Log(events=events, trials=trials)
+    return Log(events=events, trials=trials)
 
 
 async def _events(stage: Stage) -> list[StoredEvent]:
@@ -151,7 +151,7 @@ async def _events(stage: Stage) -> list[StoredEvent]:
     return events
 
 
-def _count(stage: Stage, log: _Log, result: Result) -> None:
+def _count(stage: Stage, log: Log, result: Result) -> None:
     known = log.command_ids
     changing = stage.ledger.changing
     result.attempted = len(changing)
@@ -168,7 +168,7 @@ def _count(stage: Stage, log: _Log, result: Result) -> None:
                 result.unexpected.append(f"two answers to one command: {first!r} and {second!r}"[:500])
 
 
-def _lost(asked: Sequence[Asked], log: _Log) -> list[Asked]:
+def _lost(asked: Sequence[Asked], log: Log) -> list[Asked]:
     """Commands that are acknowledged and not recorded."""
     known, reported = log.command_ids, log.reported
     return [
@@ -178,7 +178,7 @@ def _lost(asked: Sequence[Asked], log: _Log) -> list[Asked]:
     ]
 
 
-def _is_elsewhere(one: Asked, log: _Log, reported: set[tuple[str, int, float]]) -> bool:
+def _is_elsewhere(one: Asked, log: Log, reported: set[tuple[str, int, float]]) -> bool:
     """Whether what the command says is recorded by another one: it changed nothing then."""
     job_id, command = one.request.job_id, one.command
     if isinstance(command, RegisterJob):
@@ -191,7 +191,7 @@ def _is_elsewhere(one: Asked, log: _Log, reported: set[tuple[str, int, float]]) 
     return False
 
 
-def _duplicates(log: _Log, result: Result) -> None:
+def _duplicates(log: Log, result: Result) -> None:
     """What one command, one epoch, or one trial may have left once only."""
     counts: Counter[tuple[object, ...]] = Counter()
     for recorded in log.recorded:
@@ -208,7 +208,7 @@ def _duplicates(log: _Log, result: Result) -> None:
     result.unexpected += [f"recorded twice: {what}" for what in twice[:5]]
 
 
-def _beliefs(stage: Stage, log: _Log, result: Result) -> None:
+def _beliefs(stage: Stage, log: Log, result: Result) -> None:
     """What trials have begun, and what trainings believe of theirs."""
     asked = {one.request.command_id for one in stage.ledger.asked if isinstance(one.command, BeginTrial)}
     own = {stage.harmed, *stage.others}
@@ -224,10 +224,11 @@ def _beliefs(stage: Stage, log: _Log, result: Result) -> None:
         facts = training.facts
         for fact in facts:
             _compare(stage, training, fact, log, result)
-    result.unreported += sum(_unreported(stage, job_id, log) for job_id in {one.job_id for one in stage.trainings})
+    result.trainings_killed = stage.trainings_killed
+    result.unreported = sum(unreported(stage, job_id, log) for job_id in {one.job_id for one in stage.trainings})
 
 
-def _unreported(stage: Stage, job_id: str, log: _Log) -> int:
+def unreported(stage: Stage, job_id: str, log: Log) -> int:
     """How many trials have ended for the trainings of a job, and not for the optimizer.
 
     One that was registered late has no number in what its training has noted: any other trial with its outcome is it.
@@ -250,7 +251,7 @@ def _unreported(stage: Stage, job_id: str, log: _Log) -> int:
     return named + (unnamed - others).total()
 
 
-def _trials(stage: Stage, log: _Log, result: Result) -> None:
+def _trials(stage: Stage, log: Log, result: Result) -> None:
     """Count trials in the place of commands, where there are no lanes: none that has ended may be missing."""
     ended = [fact for training in stage.trainings for fact in training.facts if fact["did"] == "trial_ended"]
     result.attempted = result.acknowledged = len(ended)
@@ -266,7 +267,7 @@ def _is_forgotten(stage: Stage, training: Training, fact: dict[str, object]) -> 
     return bool(stage.forgotten_until_s) and not _began_since(stage, training, fact)
 
 
-def _compare(stage: Stage, training: Training, fact: dict[str, object], log: _Log, result: Result) -> None:
+def _compare(stage: Stage, training: Training, fact: dict[str, object], log: Log, result: Result) -> None:
     if fact["did"] == "raised":
         result.unexpected.append(f"a training raised {fact['error']}")
     number = fact.get("trial_number")
@@ -299,7 +300,7 @@ async def _tables(stage: Stage, result: Result) -> None:
             result.unexpected.append(f"log and tables of {job_id} differ: {verdict.problem} {sentences}"[:500])
 
 
-async def _outside(stage: Stage, log: _Log, result: Result, *, dead_letters: int, forgets_events: bool) -> None:
+async def _outside(stage: Stage, log: Log, result: Result, *, dead_letters: int, forgets_events: bool) -> None:
     """What the broker holds: dead letters, and every event at least once."""
     connection = await aio_pika.connect(stage.amqp_url)
     async with connection:

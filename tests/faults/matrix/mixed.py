@@ -91,7 +91,7 @@ async def _delete_the_queue(stage: Stage) -> None:
 async def _kill_a_training(stage: Stage) -> None:
     living = [one for one in stage.trainings if one.process.poll() is None]
     if len(living) > 1:
-        stage.rng.choice(living).process.kill()
+        stage.kill_a_training(stage.rng.choice(living))
         stage.train()
 
 

@@ -36,7 +36,7 @@ async def trainings_killed(stage: Stage) -> None:
         for _ in range(6):
             await stage.pause(0.5, 2.0)
             victim = stage.rng.choice([one for one in stage.trainings if one.process.poll() is None])
-            victim.process.kill()
+            stage.kill_a_training(victim)
             stage.train()
 
 

@@ -112,7 +112,7 @@ async def file_writers_killed(stage: FileStage) -> None:
         for _ in range(14):
             await stage.pause(0.2, 1.0)
             victim = stage.rng.choice([one for one in stage.trainings if one.process.poll() is None])
-            victim.process.kill()
+            stage.kill_a_training(victim)
             stage.train(like=victim)
 
 

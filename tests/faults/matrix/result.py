@@ -9,7 +9,11 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class Result:
-    """What came of a scenario; times in s. ``not_run`` says why it was left out; ``took_s`` how long each part took."""
+    """What came of a scenario; times in s. ``not_run`` says why it was left out; ``took_s`` how long each part took.
+
+    ``unreported``: trials that have ended for their trainings, and not for the optimizer, though all that trainings had
+    kept was delivered. ``trainings_killed``: each of these may have lost the one report that was on its way.
+    """
 
     scenario: str
     seed: int
@@ -23,6 +27,7 @@ class Result:
     duplicated: int = 0
     contradicted: int = 0
     unreported: int = 0
+    trainings_killed: int = 0
     unexpected: list[str] = field(default_factory=list)
     others_stall_s: float = 0.0
     others_slowest_s: float = 0.0
@@ -35,8 +40,9 @@ class Result:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing was lost, doubled or contradicted, and nothing unexpected happened."""
-        return not (self.lost or self.duplicated or self.contradicted or self.unexpected)
+        """Whether nothing was lost, doubled or contradicted, all is reported, and nothing unexpected happened."""
+        is_reported = self.unreported <= self.trainings_killed
+        return is_reported and not (self.lost or self.duplicated or self.contradicted or self.unexpected)
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in the file."""

@@ -53,6 +53,7 @@ class Stage:
     workers: list[WorkerProcess] = field(default_factory=list)
     ended_on_purpose: list[WorkerProcess] = field(default_factory=list)
     trainings: list[Training] = field(default_factory=list)
+    trainings_killed: int = 0
     ledger: Ledger = field(default_factory=Ledger)
     harmed: str = ""
     others: Sequence[str] = ()
@@ -182,6 +183,11 @@ class Stage:
                 env=environ,
             )
         self.trainings.append(Training(job_id=job_id, journal=journal, state_dir=state_dir, process=process))
+
+    def kill_a_training(self, training: Training) -> None:
+        """SIGKILL a training: the report that is on its way is lost with it."""
+        self.trainings_killed += 1
+        training.process.kill()
 
     def run(self, lanes: Sequence[Lane]) -> None:
         """Start lanes."""
