@@ -12,7 +12,6 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from bso.domain.errors import Misconfigured
-from bso_cli.foreground import Witness
 
 _FORWARDED = tuple(
     getattr(signal, name)
@@ -20,27 +19,29 @@ _FORWARDED = tuple(
     if hasattr(signal, name)
 )
 
-_SAID_ONLY = ("SIGUSR1", "SIGUSR2")
+_NO_REQUEST_TO_END = ("SIGUSR1", "SIGUSR2")
+_WITNESS = ("/bin/sh", "-c", "ulimit -c 0; exec cat")  # until its input ends; no signal makes it leave a core file
 
 
 class Program:
     """A running program. Signals to this process are passed on to it, save those that came to both.
 
-    The terminal's Ctrl-C goes to everything in the foreground. A signal that is ignored stays so: nohup ignores SIGHUP,
-    a shell's background jobs SIGINT. ``received`` is the first one that asked it to end.
+    The terminal's Ctrl-C, ``timeout`` and ``kill -INT -GROUP`` signal a whole group, ``kill -INT PID`` does not, and a
+    process cannot tell from the signal alone. A witness can: a small process in this group that does not survive it.
+    A signal that is ignored stays so: nohup ignores SIGHUP, a shell's background jobs SIGINT. ``received`` is the first
+    one that asked it to end.
     """
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         self._command = command
         self._options = options
-        self._witness = Witness()
         self._process: subprocess.Popen[Any] | None = None
         self._before: dict[int, Any] = {}
         self.received: signal.Signals | None = None
 
     def __enter__(self) -> Self:
         """Start it, as Popen does with these options. Raises Misconfigured where that cannot be."""
-        self._witness.__enter__()
+        self._witness = _start_witness()
         handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
         self._before = {number: signal.signal(number, self._pass_on) for number in handled}
         try:
@@ -58,7 +59,7 @@ class Program:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._witness.__exit__(kind, error, traceback)
+        _end_of(self._witness)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Its exit code: 128 + n where signal n ended it; None where it still runs after ``timeout_s``."""
@@ -75,10 +76,30 @@ class Program:
         self._process.kill()
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
-        if signal.Signals(number).name not in _SAID_ONLY:
+        if signal.Signals(number).name not in _NO_REQUEST_TO_END:
             self.received = self.received or signal.Signals(number)
-        if self._process is not None and not self._witness.has_reached(self._process.pid, number):
+        witness, self._witness = self._witness, _start_witness()
+        came_to_group = _end_of(witness) == -number
+        if self._process is not None and not (came_to_group and _is_in_this_group(self._process.pid)):
             self._process.send_signal(number)
+
+
+def _start_witness() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(_WITNESS, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _end_of(witness: subprocess.Popen[bytes]) -> int:
+    """How it ended: with 0 now that its input ends, unless a signal came before."""
+    witness.send_signal(signal.SIGCONT)  # it may have been stopped with its group
+    witness.communicate()
+    return witness.returncode
+
+
+def _is_in_this_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == os.getpgrp()
+    except ProcessLookupError:
+        return False
 
 
 def require_program(name: str) -> None:
