@@ -268,5 +268,5 @@ def test_a_wrong_address_is_refused_with_what_was_expected(bso: Command, url: st
 
 def test_a_job_id_stays_on_one_line_in_80_columns(bso: Command, training: list[str]) -> None:
     name = "vision-resnet50-nightly-production"
-    bso.ok("recur", 1, "--job-id", name, "--", *training, "goes")
+    bso.ok("recur", 1, "--", *training, "goes", BSO_JOB_ID=name)
     assert name in bso.ok("jobs", "list", COLUMNS="80")

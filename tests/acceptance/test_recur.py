@@ -175,11 +175,6 @@ def test_a_training_that_ignores_a_signal_is_killed_in_the_end(
     assert trial["outcome"] == "interrupted"
 
 
-def test_the_job_may_be_named_from_outside(bso: Command, training: list[str]) -> None:
-    bso.ok("recur", 1, "--job-id", "nightly", "--", *training, "goes")
-    assert [job["job_id"] for job in bso.json("jobs", "list")] == ["nightly"]
-
-
 def test_a_command_that_is_not_there_is_refused_before_anything_begins(bso: Command, tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     said = bso.refused("recur", 1, "--log-dir", folder, "--", "no-such-program")
@@ -213,4 +208,4 @@ def test_recurrences_of_different_jobs_are_warned_of(bso: Command, training: lis
     script = f"BSO_JOB_ID=night-$BSO_RECURRENCE_NUMBER exec {' '.join(training)} goes"
     done = bso("recur", 2, "--", "sh", "-c", script)
     assert "the recurrences trained different jobs (night-1, night-2)" in done.stderr
-    assert "--job-id" in done.stderr
+    assert "BSO_JOB_ID" in done.stderr

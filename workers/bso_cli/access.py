@@ -132,11 +132,11 @@ async def describe(places: Places, job_id: str) -> JobDescription:
     return await ask(places, job_id, DescribeJob(), JobDescription)
 
 
-async def call(url: str, request: Request) -> Reply:
-    """Send one command to the optimizer. Raises Unreachable, Misconfigured."""
+async def call(url: str, request: Request, *, trial_log: Path | None = None) -> Reply:
+    """Send one command to the optimizer; a reply about a trial is also logged. Raises Unreachable, Misconfigured."""
     from bso_client.transports import open_transport
 
-    transport = open_transport(url)
+    transport = open_transport(url, trial_log=trial_log)
     words = f"the optimizer has not answered yet: waiting up to {seconds(CALL_TIMEOUT_S)} for it"
     notice = asyncio.get_running_loop().call_later(_SLOW_S, print_notice, words)
     try:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from bso.domain.errors import Misconfigured
 from bso_cli.options import JsonOption, UrlOption, with_options
-from bso_cli.terminal import print_blocks, print_json, print_notice, print_result, styled
+from bso_cli.terminal import print_blocks, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
-    from bso_cli.recurring.recurrences import RecurringRun, RunFolder
+    from bso_cli.recurring.recurrences import RecurringRun
 
 
 WordsArgument = Annotated[
@@ -38,18 +37,12 @@ class RecurOptions:
             "--log-dir", metavar="DIR", help="Keep the output of each launch, and go on from here when started again."
         ),
     ] = None
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Keep the output in --log-dir without showing it.")] = (
-        False
-    )
     summary: Annotated[
         bool, typer.Option("--summary", help="Only show the results of the run in --log-dir, which may still run.")
     ] = False
     seed: Annotated[
         int | None,
         typer.Option("--seed", metavar="S", help="Set BSO_SEED: S for the first launch, then one more for each."),
-    ] = None
-    job_id: Annotated[
-        str | None, typer.Option("--job-id", metavar="JOB", help="Set BSO_JOB_ID for the command.", show_default=False)
     ] = None
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a recurrence that failed.")] = False
     launches: Annotated[int, typer.Option(min=1, metavar="N", help="Most launches of one recurrence.")] = 20
@@ -64,7 +57,7 @@ class RecurOptions:
 def recur(words: WordsArgument = None, *, options: RecurOptions) -> None:
     """Run a training command for N recurrences, one after the other, and follow its trials.
 
-    **A recurrence** is one occasion on which a model is wanted. A command that exits with 75 asks for another batch
+    **A recurrence** is one scheduled run that must yield a model. A command that exits with 75 asks for another batch
     size and is launched again in the same recurrence; so is one whose batch size failed under a launcher that hides
     the 75, as torchrun does. Any other failure stops, with the command's exit code. The trial of a command that was
     killed is finished as interrupted. SIGTERM and Ctrl-C are passed on.
@@ -91,112 +84,67 @@ def recur(words: WordsArgument = None, *, options: RecurOptions) -> None:
     Four GPUs: `bso recur 20 --seed 1 -- torchrun --nproc-per-node 4 train.py`
     """
     from bso_cli.recurring.driver import RunDriver
+    from bso_cli.recurring.recurrences import RunFolder
 
-    if options.summary:
-        _show(_run_so_far(options.log_dir), as_json=options.as_json)
-        return
-    if options.quiet and options.log_dir is None:
-        raise typer.BadParameter("--quiet needs --log-dir DIR: without it the output would be lost")
-    with _settled(words or [], options) as (run, folder, lock):
+    with contextlib.ExitStack() as stack:
+        folder = RunFolder(options.log_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bso-"))))
+        if options.summary:
+            if (known := folder.run()) is None:
+                raise Misconfigured(f"{folder.path} holds no run: give the --log-dir that `bso recur` was started with")
+            _show(known, as_json=options.as_json)
+            return
+        _wanted(folder.run(), words or [], options)  # what cannot be run is refused before anything is made
+        lock = stack.enter_context(folder.occupied())
+        run = _wanted(folder.run(), words or [], options)
         driver = RunDriver(run=run, folder=folder, lock=lock, options=options)
         code = driver.drive()
     _show(driver.run, as_json=options.as_json)
     raise typer.Exit(code or int(any(one.is_without_model for one in driver.run.recurrences)))
 
 
-def _count_and_command(words: list[str]) -> tuple[int | None, tuple[str, ...]]:
-    """``[N] COMMAND...``: a first word that is a number is how many recurrences. Raises typer.BadParameter for 0."""
-    count = int(words[0]) if words and words[0].isdecimal() else None
-    if count == 0:
-        raise typer.BadParameter("N is 0: how many recurrences? At least 1")
-    command = words if count is None else words[1:]
-    return count, tuple(command[1:] if command[:1] == ["--"] else command)
+def _wanted(known: RecurringRun | None, words: list[str], options: RecurOptions) -> RecurringRun:
+    """The run that ``[N] COMMAND...`` asks for: a new one, or the folder's with N recurrences from now on.
 
-
-@contextlib.contextmanager
-def _settled(words: list[str], options: RecurOptions) -> Iterator[tuple[RecurringRun, RunFolder, int | None]]:
-    """What to run, its folder, and that folder's lock. What cannot be run is refused before anything is made."""
-    from bso_cli.recurring.recurrences import RunFolder
-
-    count, command = _count_and_command(words)
-    if options.log_dir is None:
-        run = _new_run(count, command, options)
-        with tempfile.TemporaryDirectory(prefix="bso-recur-") as path:
-            yield run, RunFolder(Path(path)), None
-        return
-    folder = RunFolder(options.log_dir)
-    new = None if folder.holds_run() else _new_run(count, command, options)
-    with folder.occupied() as lock:
-        run = new or _known_run(folder.run(), count, command, options)
-        folder.save(run)
-        yield run, folder, lock
-
-
-def _new_run(count: int | None, command: tuple[str, ...], options: RecurOptions) -> RecurringRun:
+    Raises Misconfigured where the folder's has another command, typer.BadParameter where there is nothing to run.
+    """
     from bso_cli.programs import require_program
     from bso_cli.recurring.recurrences import RecurringRun
 
-    if not command:
-        where = f" ({options.log_dir} holds no run to go on with)" if options.log_dir is not None else ""
-        raise typer.BadParameter(f"which command?{where} As in: bso recur 20 -- python train.py")
-    if count is None:
-        raise typer.BadParameter("how many recurrences? As in: bso recur 20 -- python train.py")
-    require_program(command[0])
-    return RecurringRun(
-        command=command, began_at=datetime.now(UTC), count=count, job_id=options.job_id, seed=options.seed
-    )
-
-
-def _known_run(run: RecurringRun, count: int | None, command: tuple[str, ...], options: RecurOptions) -> RecurringRun:
-    """A folder's run, of ``count`` recurrences from now on. Raises Misconfigured where another one was asked for."""
-    for what, before, now in (
-        ("the command", " ".join(run.command), " ".join(command)),
-        ("--job-id", run.job_id, options.job_id),
-        ("--seed", run.seed, options.seed),
-    ):
-        if now not in (None, "", before):
+    count = int(words[0]) if words and words[0].isdecimal() else 0
+    command = tuple(words[1:] if words and words[0].isdecimal() else words)
+    if known is not None:
+        if command not in ((), known.command):
+            before, now = " ".join(known.command), " ".join(command)
             raise Misconfigured(
-                f"{options.log_dir} holds another run: there, {what} is {before!r}, not {now!r}. "
+                f"{options.log_dir} holds another run: there, the command is {before!r}, not {now!r}. "
                 "Leave it out to go on with that run, or use another folder"
             )
-    return replace(run, count=count or run.count)
-
-
-def _run_so_far(log_dir: Path | None) -> RecurringRun:
-    from bso_cli.recurring.recurrences import RunFolder
-    from bso_cli.recurring.trials import TrialLog
-
-    if log_dir is None:
-        raise typer.BadParameter("--summary needs the --log-dir DIR of a run")
-    folder = RunFolder(log_dir)
-    if not folder.holds_run():
-        raise Misconfigured(f"{log_dir} holds no run: give the --log-dir that `bso recur` was started with")
-    run = folder.run()
-    for last in [one for one in run.recurrences if one.is_open]:
-        log = TrialLog(folder.trial_log(last))
-        log.read_new()
-        run = run.with_(replace(last, trials=log.trials))
-    return run
+        return replace(known, count=count or known.count, seed=known.seed if options.seed is None else options.seed)
+    if not command or not count:
+        where = f"{options.log_dir} holds no run to go on with: " if options.log_dir else ""
+        raise typer.BadParameter(f"{where}how many recurrences? which command? As in: bso recur 20 -- python train.py")
+    require_program(command[0])
+    return RecurringRun(command=command, count=count, seed=options.seed)
 
 
 def _show(run: RecurringRun, *, as_json: bool) -> None:
-    from rich.markup import escape
-
     from bso_cli.recurring import summary
 
     recurrences = run.recurrences
-    if (warning := summary.several_jobs_in_words(recurrences)) is not None:
-        print_notice(styled(f"[yellow]{escape(warning)}[/]"))
+    if warning := summary.several_jobs_in_words(recurrences):
+        print_notice(Text(warning, style="yellow"))
     if as_json:
         print_json(summary.summary_fields(run))
         return
     if recurrences:
         print_blocks(summary.summary_table(recurrences))
         print_result("")
-    for sentence in summary.called_off_in_words(recurrences):
-        print_result(sentence)
+    for one in recurrences:
+        if one.called_off is not None:
+            print_result(f"recurrence {one.number} was called off: {one.called_off}")
     print_result(summary.total_in_words(run))
-    if (found := summary.saving(recurrences)) is not None:
-        print_result(summary.saving_in_words(found))
-    for sentence in summary.warnings_of_last(recurrences):
-        print_result(styled(f"[yellow]{escape(sentence)}[/]"))
+    if saved := summary.saving_in_words(recurrences):
+        print_result(saved)
+    for trial in [trial for one in recurrences for trial in one.trials][-1:]:
+        for warning in trial.warnings:
+            print_result(Text(warning, style="yellow"))

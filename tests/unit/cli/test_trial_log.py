@@ -10,7 +10,7 @@ from bso.domain.commands import FinishTrial, ReportEpoch, Request
 from bso.domain.errors import Retryable
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome
-from bso_cli.recurring.trials import TrialLog
+from bso_cli.recurring.trials import TrialLog, seen_trials
 from bso_client.transports.logged import LoggedTransport
 from tests.unit.cli.samples import SPEC
 
@@ -55,7 +55,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def said(log: Path, *replies: Reply | Exception) -> None:
+def received(log: Path, *replies: Reply | Exception) -> None:
     """Let a training receive these replies."""
 
     async def receive() -> None:
@@ -69,11 +69,11 @@ def said(log: Path, *replies: Reply | Exception) -> None:
 
 def test_a_trial_is_shown_when_it_begins_and_when_it_ends(log: Path) -> None:
     trials = TrialLog(log)
-    said(log, BEGUN, GOING_ON)
+    received(log, BEGUN, GOING_ON)
     [begun] = trials.read_new()
-    assert (begun.job_id, begun.trial_number, begun.batch_size, begun.is_open) == ("job", 7, 16, True)
+    assert (begun.job_id, begun.begun, begun.outcome) == ("job", BEGUN, None)
 
-    said(log, EpochJudged(should_stop=True, reason="done", cost=5.0, bound=None, outcome=Outcome.CONVERGED))
+    received(log, EpochJudged(should_stop=True, reason="done", cost=5.0, bound=None, outcome=Outcome.CONVERGED))
     [ended] = trials.read_new()
     assert (ended.outcome, ended.outcome_reason, ended.cost) == (Outcome.CONVERGED, "done", 5.0)
     assert trials.read_new() == []
@@ -81,27 +81,27 @@ def test_a_trial_is_shown_when_it_begins_and_when_it_ends(log: Path) -> None:
 
 def test_the_cost_is_that_of_the_last_report(log: Path) -> None:
     trials = TrialLog(log)
-    said(log, BEGUN, GOING_ON)
+    received(log, BEGUN, GOING_ON)
     trials.read_new()
     [trial] = trials.trials
-    assert (trial.cost, trial.reports) == (2.0, 1)
+    assert trial.cost == 2.0
 
 
-def test_a_training_that_says_how_it_ended_has_no_open_trial(log: Path) -> None:
+def test_a_training_that_reports_its_end_has_no_open_trial(log: Path) -> None:
     trials = TrialLog(log)
-    said(log, BEGUN, TrialFinished(outcome=Outcome.INTERRUPTED, reason="SIGTERM", cost=1.0, should_retry=False))
+    received(log, BEGUN, TrialFinished(outcome=Outcome.INTERRUPTED, reason="SIGTERM", cost=1.0, should_retry=False))
     trials.read_new()
-    assert [trial.is_open for trial in trials.trials] == [False]
+    assert [trial.outcome for trial in trials.trials] == [Outcome.INTERRUPTED]
 
 
 def test_half_a_line_waits_for_its_other_half(log: Path) -> None:
     trials = TrialLog(log)
-    said(log, BEGUN)
+    received(log, BEGUN)
     whole = log.read_bytes()
     log.write_bytes(whole[:20])
     assert trials.read_new() == []
     log.write_bytes(whole)
-    assert [trial.trial_number for trial in trials.read_new()] == [7]
+    assert [trial.begun.trial_number for trial in trials.read_new()] == [7]
 
 
 @pytest.mark.parametrize(
@@ -113,83 +113,77 @@ def test_half_a_line_waits_for_its_other_half(log: Path) -> None:
         '{"job_id": ["job"], "trial_number": 7, "type": ["x"], "body": null}',
     ],
 )
-def test_lines_that_make_no_sense_are_skipped_with_one_warning(
-    log: Path, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_that_make_no_sense_are_skipped(log: Path, line: str) -> None:
     trials = TrialLog(log)
     log.write_text(f"{line}\n{line}\n")
-    said(log, BEGUN)
+    received(log, BEGUN)
 
-    assert [trial.trial_number for trial in trials.read_new()] == [7]
-    assert " ".join(capsys.readouterr().err.split()).count("it is skipped") == 1
+    assert [trial.begun.trial_number for trial in trials.read_new()] == [7]
 
 
 def test_refusals_and_renewals_are_not_written_down(log: Path) -> None:
     renewed = LeaseRenewed(
         trial_number=7, recurrence_id="n", batch_size=16, epoch=1.0, time_s=2.0, energy_j=20.0, bound=None, lease_s=1.0
     )
-    said(log, renewed, Problem(type="t", title="no", detail="never"))
+    received(log, renewed, Problem(type="t", title="no", detail="never"))
     assert log.read_bytes() == b""
 
 
 def test_a_log_that_is_gone_harms_nothing(tmp_path: Path) -> None:
-    said(tmp_path / "gone" / "trials.jsonl", BEGUN)
+    received(tmp_path / "gone" / "trials.jsonl", BEGUN)
     assert not (tmp_path / "gone").exists()
 
 
 def test_what_the_transport_raises_goes_through(log: Path) -> None:
     with pytest.raises(Retryable):
-        said(log, Retryable("away"))
+        received(log, Retryable("away"))
 
 
 def test_what_was_measured_is_shown_with_the_answer(log: Path) -> None:
     trials = TrialLog(log)
-    said(log, BEGUN, GOING_ON)
+    received(log, BEGUN, GOING_ON)
     trials.read_new()
     [trial] = trials.trials
     assert (trial.time_s, trial.energy_j, trial.epoch, trial.metric) == (1.0, 1.0, 1.0, 0.5)
-    assert trial.default_batch_size == SPEC.default_batch_size
 
 
-def test_a_trial_that_was_closed_from_outside_stays_closed_for_the_next_reader(log: Path) -> None:
+def test_what_follows_half_a_line_is_read(log: Path) -> None:
     trials = TrialLog(log)
-    said(log, BEGUN)
-    trials.read_new()
+    received(log, BEGUN)
     log.write_bytes(log.read_bytes() + b'{"job_id": "job", "trial_nu')  # killed in the middle of a word
-    trials.close(trials.trials[0], Outcome.INTERRUPTED, "SIGKILL")
+    trials.end_line()
+    received(log, TrialFinished(outcome=Outcome.INTERRUPTED, reason="SIGKILL", cost=1.0, should_retry=True))
 
-    later = TrialLog(log)
-    later.read_new()
-    [trial] = later.trials
+    [trial] = seen_trials(log)
     assert (trial.outcome, trial.outcome_reason) == (Outcome.INTERRUPTED, "SIGKILL")
 
 
 def test_an_interrupted_trial_that_is_resumed_is_followed_again(log: Path) -> None:
     trials = TrialLog(log)
-    said(log, BEGUN, TrialFinished(outcome=Outcome.INTERRUPTED, reason="SIGTERM", cost=1.0, should_retry=True))
+    received(log, BEGUN, TrialFinished(outcome=Outcome.INTERRUPTED, reason="SIGTERM", cost=1.0, should_retry=True))
     trials.read_new()
-    said(log, GOING_ON)
+    received(log, GOING_ON)
     [resumed] = trials.read_new()
-    assert (resumed.is_open, resumed.cost) == (True, 2.0)
-    said(log, EpochJudged(should_stop=True, reason="done", cost=5.0, bound=None, outcome=Outcome.CONVERGED))
+    assert (resumed.outcome, resumed.cost) == (None, 2.0)
+    received(log, EpochJudged(should_stop=True, reason="done", cost=5.0, bound=None, outcome=Outcome.CONVERGED))
     trials.read_new()
     assert [trial.outcome for trial in trials.trials] == [Outcome.CONVERGED]
 
 
 def test_what_comes_after_any_other_end_changes_nothing(log: Path) -> None:
     trials = TrialLog(log)
-    said(log, BEGUN, EpochJudged(should_stop=True, reason="", cost=5.0, bound=None, outcome=Outcome.COST_EXCEEDED))
-    said(log, TrialFinished(outcome=Outcome.INTERRUPTED, reason="late", cost=9.0, should_retry=True), GOING_ON)
+    received(log, BEGUN, EpochJudged(should_stop=True, reason="", cost=5.0, bound=None, outcome=Outcome.COST_EXCEEDED))
+    received(log, TrialFinished(outcome=Outcome.INTERRUPTED, reason="late", cost=9.0, should_retry=True), GOING_ON)
     trials.read_new()
     assert [(trial.outcome, trial.cost) for trial in trials.trials] == [(Outcome.COST_EXCEEDED, 5.0)]
 
 
-def test_warnings_are_those_of_the_last_word(log: Path) -> None:
+def test_warnings_are_those_of_the_end_or_of_the_begin(log: Path) -> None:
     ended = EpochJudged(should_stop=True, reason="", cost=1.0, bound=None, outcome=Outcome.CONVERGED)
-    said(log, replace(BEGUN, warnings=("look at it",)), GOING_ON)
+    received(log, replace(BEGUN, warnings=("look at it",)), GOING_ON)
     trials = TrialLog(log)
     trials.read_new()
     assert [trial.warnings for trial in trials.trials] == [("look at it",)]
-    said(log, ended)
+    received(log, ended)
     trials.read_new()
     assert [trial.warnings for trial in trials.trials] == [()]

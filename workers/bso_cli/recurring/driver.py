@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-import signal
+import shutil
+import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rich.markup import escape
 from rich.rule import Rule
 
+from bso.domain.commands import FinishTrial, Request
+from bso.domain.errors import BsoError
 from bso.domain.quantities import joules
 from bso.domain.trial import Outcome
+from bso_cli.access import call
 from bso_cli.options import here
-from bso_cli.recurring.launches import finish_as_interrupted, launch
-from bso_cli.recurring.recurrences import Launch, Occasion, RecurringRun, RunFolder
+from bso_cli.programs import Program
+from bso_cli.recurring.recurrences import RecurringRun, RunFolder, ScheduledRun, signal_of
 from bso_cli.recurring.trials import SeenTrial, TrialLog
 from bso_cli.terminal import HANG, counted, onlookers, print_notice, styled
 from bso_client import RELAUNCH
@@ -28,17 +35,17 @@ if TYPE_CHECKING:
     from bso_cli.recur import RecurOptions
 
 _RULE = 80  # columns at most; a file has no width
-_STANDARD_ERROR = 2
+_LOOK_S = 0.25
 
 
 class RunDriver:
     """Drives a run in its folder, from where it stands.
 
-    ``lock`` is the file descriptor of the lock on a folder that stays, and holds what programs print. None: the folder
-    is this run's alone, and programs have this terminal.
+    ``lock`` is the file descriptor of the folder's lock, which programs inherit. Without --log-dir the folder is this
+    run's alone, and programs print on this terminal.
     """
 
-    def __init__(self, *, run: RecurringRun, folder: RunFolder, lock: int | None, options: RecurOptions) -> None:
+    def __init__(self, *, run: RecurringRun, folder: RunFolder, lock: int, options: RecurOptions) -> None:
         self.run = run
         self._folder = folder
         self._lock = lock
@@ -50,153 +57,187 @@ class RunDriver:
         code = 0
         while (recurrence := self._next()) is not None:
             recurrence = self._recur(recurrence)
-            self._say_end(recurrence)
-            code = code or recurrence.exit_code
-            stopped_by = recurrence.launches[-1].stopped_by
-            if recurrence.is_open or stopped_by is not None:
-                return code or (128 + signal.Signals[stopped_by] if stopped_by is not None else 0)
+            self._print_end(recurrence)
+            code = code or recurrence.exit_code or 0
+            if recurrence.stopped_by is not None:
+                return code or 128 + recurrence.stopped_by
+            if recurrence.ended_at is None:
+                return code
         return code
 
-    def _next(self) -> Occasion | None:
+    def _next(self) -> ScheduledRun | None:
         """The recurrence to work on; None: all are done."""
-        last = self.run.recurrences[-1] if self.run.recurrences else None
-        is_resumed = last is not None and last.is_open
-        if last is None or not last.is_open:
-            number = 1 if last is None else last.number + 1
-            if number > self.run.count:
+        known = self.run.recurrences
+        last = known[-1] if known and known[-1].ended_at is None else None
+        if last is None:
+            if len(known) >= self.run.count:
                 return None
-            last = Occasion(number=number, recurrence_id=str(uuid.uuid4()), began_at=_now())
+            last = ScheduledRun(number=len(known) + 1, recurrence_id=str(uuid.uuid4()), began_at=datetime.now(UTC))
+            self._folder.of(last).mkdir(exist_ok=True)
+            self._folder.trial_log(last).touch()  # its trainings only append
             self._save(last)
-        title = f"recurrence {last.number} of {self.run.count}{', resumed' if is_resumed else ''}"
+        title = f"recurrence {last.number} of {self.run.count}{', resumed' if last.launches else ''}"
         onlookers().print(Rule(title, align="left", style="dim"), width=min(onlookers().width, _RULE))
         return last
 
-    def _recur(self, recurrence: Occasion) -> Occasion:
+    def _recur(self, recurrence: ScheduledRun) -> ScheduledRun:
         """Work on a recurrence until it is over, or has to be left open."""
         log = TrialLog(self._folder.trial_log(recurrence))
         log.read_new()
-        left = self._options.launches
-        while True:
-            code = stopped_by = None
-            if not recurrence.is_running:  # else it was left by a process that was killed, and the lock shows its end
-                left -= 1
-                recurrence = replace(recurrence, launches=(*recurrence.launches, Launch(began_at=_now())))
-                code, stopped_by = self._launch(recurrence, log)
-            recurrence = recurrence.ended(_now(), code, stopped_by)
-            self._settle(recurrence, log)
-            recurrence = replace(recurrence, trials=log.trials)
-            is_over = recurrence.has_model and not code
-            if not is_over and stopped_by is None:
-                if code is None or (left and _asks_for_another(recurrence)):
-                    self._save(recurrence)
-                    continue
-                is_over = code == 0 or self._options.keep_going
-            if is_over:
-                recurrence = replace(recurrence, ended_at=_now())
-                self._give_up(recurrence)
-            self._save(recurrence)
-            return recurrence
+        if recurrence.is_running:  # it was left by a process that was killed, and the lock shows that it has ended
+            recurrence = self._settled(replace(recurrence, is_running=False), log)
+            if recurrence.has_model:
+                return self._ended(recurrence)
+        for left in reversed(range(self._options.launches)):
+            recurrence = self._settled(self._launched(recurrence, log), log)
+            if recurrence.stopped_by is not None or not (left and _asks_for_another(recurrence)):
+                break
+        if recurrence.stopped_by is not None:
+            is_over = recurrence.has_model and not recurrence.exit_code
+        else:
+            is_over = not recurrence.exit_code or self._options.keep_going
+        return self._ended(recurrence) if is_over else recurrence
 
-    def _launch(self, recurrence: Occasion, log: TrialLog) -> tuple[int, str | None]:
-        """Launch the command, which has been noted; its exit code, and the signal that stopped it."""
-        environment = self._environment(recurrence, log)
+    def _launched(self, recurrence: ScheduledRun, log: TrialLog) -> ScheduledRun:
+        """With one launch more, which is noted before it begins. Raises Misconfigured if it cannot start.
+
+        With --log-dir it prints into a file, and from there to this terminal: it goes on if this process is killed.
+        """
+        launches = recurrence.launches + 1
+        recurrence = replace(recurrence, launches=launches, is_running=True, exit_code=None, stopped_by=None)
+        options: dict[str, Any] = {"env": self._environment(recurrence), "pass_fds": (self._lock,)}
         self._save(recurrence)
-        options = self._options
-        code, stopped_by = launch(
-            self.run.command,
-            {
-                "env": environment,
-                "stdout": _STANDARD_ERROR if options.as_json else None,
-                "pass_fds": () if self._lock is None else (self._lock,),
-            },
-            log=None if self._lock is None else self._folder.of(recurrence) / f"launch-{len(recurrence.launches)}.log",
-            shown=None if options.quiet else (sys.stderr if options.as_json else sys.stdout).buffer,
-            grace_s=options.grace,
-            look=lambda: _say_news(log),
-        )
-        _say_news(log)
-        return code, None if stopped_by is None else stopped_by.name
+        shown = sys.stderr if self._options.as_json else sys.stdout
+        with contextlib.ExitStack() as stack:
+            printed = None
+            if self._options.log_dir is None:
+                options |= {"stdout": shown}
+            else:
+                path = self._folder.of(recurrence) / f"launch-{launches}.log"
+                options |= {"stdout": stack.enter_context(path.open("wb")), "stderr": subprocess.STDOUT}
+                printed = stack.enter_context(path.open("rb"))
+            program = stack.enter_context(Program(self.run.command, **options))
+            code = self._followed(program, log, printed, shown.buffer)
+        return replace(recurrence, is_running=False, exit_code=code, stopped_by=program.received)
 
-    def _environment(self, recurrence: Occasion, log: TrialLog) -> Mapping[str, str]:
+    def _followed(self, program: Program, log: TrialLog, printed: BinaryIO | None, shown: BinaryIO) -> int:
+        """The exit code of a program, whose trials and output are shown meanwhile. One that does not stop is killed."""
+        kill_at_s = None
+        while True:
+            code = program.wait(_LOOK_S)
+            if printed is not None:
+                with contextlib.suppress(BrokenPipeError):  # nobody reads it any more
+                    shutil.copyfileobj(printed, shown)
+                    shown.flush()
+            _print_news(log)
+            if code is not None:
+                return code
+            if program.received is not None:
+                kill_at_s = kill_at_s or time.monotonic() + self._options.grace
+                if time.monotonic() >= kill_at_s:
+                    program.kill()
+
+    def _environment(self, recurrence: ScheduledRun) -> Mapping[str, str]:
+        folder, known = self._folder, self.run.recurrences
         own: dict[str, object] = {
             "BSO_URL": self._url,
             "BSO_RECURRENCE_ID": recurrence.recurrence_id,
             "BSO_RECURRENCE_NUMBER": recurrence.number,
-            "BSO_LAUNCH_NUMBER": len(recurrence.launches),
-            "BSO_TRIAL_LOG": log.path.absolute(),
-            "BSO_JOB_ID": self.run.job_id,
-            "BSO_SEED": self.run.next_seed,
-            "BSO_RECURRENCE_DIR": None if self._lock is None else self._folder.of(recurrence).absolute(),
+            "BSO_LAUNCH_NUMBER": recurrence.launches,
+            "BSO_TRIAL_LOG": folder.trial_log(recurrence).absolute(),
         }
-        if any(trial.is_energy_assumed for one in self.run.recurrences for trial in one.trials):
+        if self.run.seed is not None:
+            own["BSO_SEED"] = self.run.seed + sum(one.launches for one in known)
+        if self._options.log_dir is not None:
+            own["BSO_RECURRENCE_DIR"] = folder.of(recurrence).absolute()
+            own["PYTHONUNBUFFERED"] = os.environ.get("PYTHONUNBUFFERED", "1")  # a file is no terminal
+        if any(trial.is_energy_assumed for one in known for trial in one.trials):
             own[NOTICE_GIVEN] = ENERGY_ASSUMED
-        return {**os.environ, **{name: str(value) for name, value in own.items() if value is not None}}
+        return {**os.environ, **{name: str(value) for name, value in own.items()}}
 
-    def _settle(self, recurrence: Occasion, log: TrialLog) -> None:
-        """Finish as interrupted what a program has left open; the next launch may go on with it from a checkpoint."""
-        last = recurrence.launches[-1]
-        if last.exit_code not in (0, RELAUNCH):
-            print_notice(styled(f"[yellow]launch {len(recurrence.launches)} {last.end}[/]"))
-        for trial in [trial for trial in log.trials if trial.is_open]:
-            reason = f"the training {last.end} without reporting its end"
-            self._finish(trial, reason, may_resume=self._may_resume(recurrence))
-            _say_trial(log.close(trial, Outcome.INTERRUPTED, reason))
+    def _settled(self, recurrence: ScheduledRun, log: TrialLog) -> ScheduledRun:
+        """With its trials. What its launch left open is finished as interrupted; the next one may resume it."""
+        end = _end_of(recurrence.exit_code)
+        if recurrence.exit_code not in (0, RELAUNCH):
+            print_notice(styled(f"[yellow]launch {recurrence.launches} {end}[/]"))
+        log.end_line()
+        for trial in log.trials:
+            if trial.outcome is None:
+                self._finish(recurrence, trial, f"the training {end} without reporting its end")
+        _print_news(log)
+        return self._save(replace(recurrence, trials=log.trials))
 
-    def _give_up(self, recurrence: Occasion) -> None:
-        """Finish for good what was left to be resumed: no launch will go on with it."""
-        if self._may_resume(recurrence):
-            for trial in [trial for trial in recurrence.trials if trial.outcome is Outcome.INTERRUPTED]:
-                self._finish(trial, trial.outcome_reason, may_resume=False)
+    def _ended(self, recurrence: ScheduledRun) -> ScheduledRun:
+        """As it is when it is over: no launch will go on with what was left to be resumed, which ends for good."""
+        ended = replace(recurrence, ended_at=datetime.now(UTC))
+        if self._folder.holds_more(recurrence):
+            for trial in recurrence.trials:
+                if trial.outcome is Outcome.INTERRUPTED:
+                    self._finish(ended, trial, "no launch went on with it")
+        return self._save(ended)
 
-    def _may_resume(self, recurrence: Occasion) -> bool:
-        return self._lock is not None and self._folder.holds_more(recurrence)
+    def _finish(self, recurrence: ScheduledRun, trial: SeenTrial, reason: str) -> None:
+        """Finish the trial of a dead training, or suspend it where a launch may go on from a checkpoint.
 
-    def _finish(self, trial: SeenTrial, reason: str, *, may_resume: bool) -> None:
-        finish_as_interrupted(self._url, trial, reason, may_resume=may_resume)
+        The reply is in the trial log. Without one a notice says when the trial ends.
+        """
+        begun = trial.begun
+        command = FinishTrial(
+            trial_number=begun.trial_number,
+            trial_id=begun.trial_id,
+            outcome=Outcome.INTERRUPTED,
+            reason=reason,
+            may_resume=recurrence.ended_at is None and self._folder.holds_more(recurrence),
+        )
+        request = Request(command_id=str(uuid.uuid4()), job_id=trial.job_id, command=command)
+        try:
+            asyncio.run(call(self._url, request, trial_log=self._folder.trial_log(recurrence)))
+        except BsoError as error:
+            print_notice(f"trial {begun.trial_number} could not be finished ({error}); it ends when its lease expires")
 
-    def _save(self, recurrence: Occasion) -> None:
-        self.run = self.run.with_(recurrence)
+    def _save(self, recurrence: ScheduledRun) -> ScheduledRun:
+        self.run = replace(self.run, recurrences=(*self.run.recurrences[: recurrence.number - 1], recurrence))
         self._folder.save(self.run)
+        return recurrence
 
-    def _say_end(self, recurrence: Occasion) -> None:
+    def _print_end(self, recurrence: ScheduledRun) -> None:
         if recurrence.exit_code == RELAUNCH:
-            asked = counted(len(recurrence.launches), "launch", "launches")
+            asked = counted(recurrence.launches, "launch", "launches")
             words = f"after {asked} the training still asks for another one: --launches allows no more"
             print_notice(styled(f"[yellow]{words}[/]"))
         if not recurrence.trials:
             print_notice(styled("[yellow]the command began no trial: does it train with bso_client?[/]"))
         else:
-            done = self.run.recurrences
-            total = sum(one.cost for one in done)
-            trials = counted(sum(len(one.trials) for one in done), "trial")
-            this, mean = joules(recurrence.cost), joules(total / len(done))
-            words = f"cost of this recurrence {this}, mean {mean}, total {joules(total)} in {trials}"
+            costs = [one.cost for one in self.run.recurrences]
+            mean, total = joules(sum(costs) / len(costs)), joules(sum(costs))
+            words = f"cost of this recurrence {joules(recurrence.cost)}, mean {mean}, total {total}"
             print_notice(styled(f"[dim]{words}[/]"))
-        if recurrence.is_open and self._lock is not None:
+        if recurrence.ended_at is None and self._options.log_dir is not None:
             print_notice(f"go on with this recurrence: bso recur --log-dir {self._folder.path}")
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+def _end_of(exit_code: int | None) -> str:
+    """The end of a launch in words."""
+    if exit_code is None:
+        return "ended after bso recur was killed; its exit code is unknown"
+    if (name := signal_of(exit_code)) is None:
+        return f"ended with exit code {exit_code}"
+    return f"was ended by {name}{' (killed, perhaps because memory ran out)' if name == 'SIGKILL' else ''}"
 
 
-def _say_news(log: TrialLog) -> None:
+def _print_news(log: TrialLog) -> None:
+    """Print which trials have begun, and how others ended."""
     for trial in log.read_new():
-        _say_trial(trial)
+        who = f"trial {trial.begun.trial_number} of job {trial.job_id}"
+        words = f"[bold]{who}: batch size {trial.begun.batch_size}[/], {escape(trial.begun.reason)}"
+        if trial.outcome is not None:
+            colour = "green" if trial.outcome is Outcome.CONVERGED else "yellow"
+            how = f"[{colour}]{trial.outcome.value.replace('_', ' ')}[/]"
+            words = f"{who}: {how}, {escape(trial.outcome_reason)}; cost {joules(trial.cost)}"
+        print_notice(styled(words), hang=HANG)
 
 
-def _say_trial(trial: SeenTrial) -> None:
-    """Say that a trial has begun, or how it ended."""
-    who = f"trial {trial.trial_number} of job {trial.job_id}"
-    if trial.outcome is None:
-        print_notice(styled(f"[bold]{who}: batch size {trial.batch_size}[/], {escape(trial.reason)}"), hang=HANG)
-        return
-    colour = "green" if trial.outcome is Outcome.CONVERGED else "yellow"
-    how = f"[{colour}]{trial.outcome.value.replace('_', ' ')}[/]"
-    print_notice(styled(f"{who}: {how}, {escape(trial.outcome_reason)}; cost {joules(trial.cost)}"), hang=HANG)
-
-
-def _asks_for_another(recurrence: Occasion) -> bool:
+def _asks_for_another(recurrence: ScheduledRun) -> bool:
     """Whether the training wants to be launched again with another batch size.
 
     It says so by exit code 75. A launcher in between, such as torchrun, makes that 1; then the last trial shows it.

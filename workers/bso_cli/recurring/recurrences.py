@@ -1,6 +1,6 @@
-"""What ``bso recur`` keeps of a run: its recurrences, their launches and trials, and every word that was printed.
+"""What ``bso recur`` keeps of a run: its recurrences and trials, and every word that was printed.
 
-run.json                      the command, and what came of each recurrence
+run.json                      the command, and how each recurrence ended
 recurrence-0001/launch-1.log  what the first launch printed
 recurrence-0001/trials.jsonl  what its trainings sent and received
 """
@@ -19,67 +19,36 @@ from pathlib import Path
 
 from bso.domain.errors import Misconfigured
 from bso.domain.trial import Outcome
-from bso_cli.recurring.trials import SeenTrial
+from bso_cli.recurring.trials import SeenTrial, seen_trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """One launch of the command. ``exit_code`` is that of a shell; None: it runs, or nobody saw it end.
+class ScheduledRun:
+    """One recurrence: it must yield a model, and is open until ``ended_at``.
 
-    ``stopped_by`` is the signal to ``bso recur`` that ended it, if one did.
+    ``is_running``, ``exit_code`` and ``stopped_by`` are those of its last launch. The exit code is that of a shell;
+    None: it runs, or nobody saw it end. ``stopped_by`` is the signal to ``bso recur`` that ended it, if one did.
     """
-
-    began_at: datetime
-    ended_at: datetime | None = None
-    exit_code: int | None = None
-    stopped_by: str | None = None
-
-    @property
-    def end(self) -> str:
-        """Its end in words."""
-        if self.exit_code is None:
-            return "ended while no bso recur ran"
-        if (name := signal_of(self.exit_code)) is not None:
-            hint = " (killed, perhaps because memory ran out)" if name == "SIGKILL" else ""
-            return f"was ended by {name}{hint}"
-        return f"ended with exit code {self.exit_code}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occasion:
-    """One occasion on which a model is wanted, open until ``ended_at``."""
 
     number: int
     recurrence_id: str
     began_at: datetime
     ended_at: datetime | None = None
-    launches: tuple[Launch, ...] = ()
+    launches: int = 0
+    is_running: bool = False
+    exit_code: int | None = None
+    stopped_by: int | None = None
     trials: tuple[SeenTrial, ...] = ()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is still to be worked on."""
-        return self.ended_at is None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its last launch has not ended, as far as is known."""
-        return bool(self.launches) and self.launches[-1].ended_at is None
 
     @property
     def is_interrupted(self) -> bool:
         """Whether somebody stopped its last launch, to go on with it later."""
-        return self.is_open and not self.is_running and bool(self.launches) and self.launches[-1].stopped_by is not None
+        return self.ended_at is None and self.stopped_by is not None
 
     @property
     def has_failed(self) -> bool:
         """Whether its last launch ended badly by itself."""
-        return bool(self.exit_code) and not self.is_running and not self.is_interrupted
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the last launch, 0 where none is known."""
-        return (self.launches[-1].exit_code or 0) if self.launches else 0
+        return bool(self.exit_code) and not self.is_interrupted
 
     @property
     def has_model(self) -> bool:
@@ -92,10 +61,10 @@ class Occasion:
         return bool(self.trials) and not self.has_model and not self.is_running
 
     @property
-    def called_off(self) -> SeenTrial | None:
-        """Its last trial, if that was called off and there is no model."""
-        last = self.trials[-1] if self.trials and not self.has_model else None
-        return last if last is not None and last.outcome is Outcome.CANCELLED else None
+    def called_off(self) -> str | None:
+        """Why its last trial was called off, if it was and there is no model."""
+        is_called_off = self.trials and not self.has_model and self.trials[-1].outcome is Outcome.CANCELLED
+        return self.trials[-1].outcome_reason if is_called_off else None
 
     @property
     def cost(self) -> float:
@@ -110,13 +79,8 @@ class Occasion:
     @property
     def energy_j(self) -> float | None:
         """The energy of all its trials; None where one reported none."""
-        found = [trial.energy_j for trial in self.trials if trial.reports]
-        return None if not found or None in found else sum(energy for energy in found if energy is not None)
-
-    def ended(self, now: datetime, exit_code: int | None, stopped_by: str | None) -> Occasion:
-        """With the end of its last launch."""
-        last = replace(self.launches[-1], ended_at=now, exit_code=exit_code, stopped_by=stopped_by)
-        return replace(self, launches=(*self.launches[:-1], last))
+        found = [trial.energy_j for trial in self.trials if trial.time_s]
+        return None if not found or None in found else sum(filter(None, found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,20 +91,9 @@ class RecurringRun:
     """
 
     command: tuple[str, ...]
-    began_at: datetime
     count: int
-    job_id: str | None = None
     seed: int | None = None
-    recurrences: tuple[Occasion, ...] = ()
-
-    def with_(self, recurrence: Occasion) -> RecurringRun:
-        """With a recurrence as it is now."""
-        return replace(self, recurrences=(*self.recurrences[: recurrence.number - 1], recurrence))
-
-    @property
-    def next_seed(self) -> int | None:
-        """The seed of the next launch."""
-        return None if self.seed is None else self.seed + sum(len(one.launches) for one in self.recurrences)
+    recurrences: tuple[ScheduledRun, ...] = ()
 
 
 class RunFolder:
@@ -148,6 +101,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._file = path / "run.json"
 
     @contextlib.contextmanager
     def occupied(self) -> Iterator[int]:
@@ -163,7 +117,7 @@ class RunFolder:
                 lock.seek(0)
                 holder = lock.read().strip() or "another process"
                 raise Misconfigured(
-                    f"{self.path} is in use by {holder}, or by a training that it has left running: one `bso recur` at "
+                    f"{self.path} is in use by {holder}, or by a training that is still running: one `bso recur` at "
                     f"a time may write there. Wait, or see its results with `bso recur --summary --log-dir {self.path}`"
                 )
             lock.truncate(0)
@@ -171,43 +125,42 @@ class RunFolder:
             lock.flush()
             yield lock.fileno()
 
-    @property
-    def _file(self) -> Path:
-        return self.path / "run.json"
-
-    def holds_run(self) -> bool:
-        """Whether anything was ever run here."""
-        return self._file.exists()
-
-    def run(self) -> RecurringRun:
-        """What is run here. Raises Misconfigured where it cannot be read."""
+    def run(self) -> RecurringRun | None:
+        """What is run here; None: nothing ever was. Raises Misconfigured where it cannot be read."""
         from bso.schema.envelope import validated
         from bso.schema.errors import MalformedMessage
 
+        if not self._file.exists():
+            return None
         try:
             found: RecurringRun = validated(RecurringRun, json.loads(self._file.read_bytes()), str(self._file))
         except (ValueError, MalformedMessage) as error:
             raise Misconfigured(f"{self._file} is damaged ({error}): use another folder") from error
-        return found
+        seen = (replace(one, trials=seen_trials(self.trial_log(one))) for one in found.recurrences)
+        return replace(found, recurrences=tuple(seen))
 
     def save(self, run: RecurringRun) -> None:
-        """Keep a run as it is now: the file is replaced as a whole, so that every reader finds it whole."""
+        """Keep a run as it is now: the file is replaced as a whole, so that every reader finds it whole.
+
+        Trials are not in it: their logs are written by the trainings.
+        """
         from bso.schema.codec import dump
         from bso_client.atomic import replace_file
 
-        for recurrence in run.recurrences[-1:]:
-            self.of(recurrence).mkdir(exist_ok=True)
-        replace_file(self._file, json.dumps(json.loads(dump(run)), indent=1) + "\n")
+        kept = json.loads(dump(run))
+        for one in kept["recurrences"]:
+            del one["trials"]
+        replace_file(self._file, json.dumps(kept, indent=1) + "\n")
 
-    def of(self, recurrence: Occasion) -> Path:
+    def of(self, recurrence: ScheduledRun) -> Path:
         """The folder of a recurrence."""
         return self.path / f"recurrence-{recurrence.number:04d}"
 
-    def trial_log(self, recurrence: Occasion) -> Path:
+    def trial_log(self, recurrence: ScheduledRun) -> Path:
         """What the trainings of a recurrence send to the optimizer and receive."""
         return self.of(recurrence) / "trials.jsonl"
 
-    def holds_more(self, recurrence: Occasion) -> bool:
+    def holds_more(self, recurrence: ScheduledRun) -> bool:
         """Whether the training has left something in the recurrence's folder, such as a checkpoint."""
         names = {path.name for path in self.of(recurrence).iterdir() if not path.match("launch-*.log")}
         return bool(names - {"trials.jsonl"})
