@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -73,31 +73,6 @@ async def publish(
         sent += len(batch)
         progress(len(batch))
     return sent
-
-
-class Gone:
-    """What has been published so far, and what is left should something end it."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
-        self._last: StoredEvent | None = None
-        self.events = 0
-
-    def count(self, events: Sequence[StoredEvent]) -> None:
-        """More events have gone out."""
-        self.events += len(events)
-        self._last = events[-1]
-
-    def rest(self) -> Wanted | None:
-        """The events after the last one that was published; None where none was published yet.
-
-        It holds for the same log, to which events may have been added.
-        """
-        if self._last is None:
-            return None
-        jobs = list(dict.fromkeys(self._wanted.jobs))
-        left = jobs[jobs.index(self._last.recorded.job_id) :] if jobs else jobs
-        return replace(self._wanted, jobs=left, after=self._last.event_id)
 
 
 def patient(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -94,45 +92,14 @@ def publish(jobs: JobsArgument = None, *, options: PublishOptions) -> None:
     print_answer({"published": sent}, f"{counted(sent, 'event')} published on bso.replay", as_json=options.as_json)
 
 
-def as_typed(options: Mapping[str, object]) -> list[str]:
-    """Options and their values as words of a command line, without the passwords in addresses."""
-    words: list[str] = []
-    for name, value in options.items():
-        if value is True:
-            words.append(name)
-        elif value is not None and value is not False:
-            words += [name, re.sub(r"(?<=//)([^:/@]*):.*@", r"\1:***@", str(value))]
-    return words
-
-
-def command_for(wanted: Wanted, options: PublishOptions) -> str:
-    """The command that publishes what is wanted, and otherwise has these options.
-
-    Ages have become points in time: an age would mean another one later.
-    """
-    types = [word for name in wanted.types for word in ("--type", name)]
-    words = as_typed(
-        {
-            "--since": wanted.since and wanted.since.isoformat(),
-            "--before": wanted.before and wanted.before.isoformat(),
-            "--after": wanted.after or None,
-            "--rate": options.rate,
-            "--from": options.source,
-            "--url": options.url,
-            "--database-url": options.database_url,
-            "--json": options.as_json,
-        }
-    )
-    return shlex.join(["bso", "replay", "publish", *wanted.jobs, *types, *words])
-
-
 async def _publish(wanted: Wanted, address: str, options: PublishOptions) -> int:
-    from bso.replay.publication import Gone, patient
+    from bso.replay.publication import patient
     from bso.replay.publication import publish as publish_wanted
     from bso_broker.messages import event_message
     from bso_broker.rabbit import RabbitBroker
 
-    gone = Gone(wanted)
+    sent: int = 0
+    last: StoredEvent | None = None
     logged = log_of(options.source, options.database_url, command="bso replay publish")
     async with logged as log, RabbitBroker(address) as broker:
         await _require_recorded(log, wanted.jobs)
@@ -146,16 +113,23 @@ async def _publish(wanted: Wanted, address: str, options: PublishOptions) -> int
             send_patiently = patient(send, patience_s=_PATIENCE_S, on_failure=_say_that_it_waits)
 
             async def send_and_count(events: Sequence[StoredEvent]) -> None:
+                nonlocal sent, last
                 await send_patiently(events)
-                gone.count(events)
+                sent, last = sent + len(events), events[-1]
 
             try:
                 return await publish_wanted(log, wanted, send_and_count, rate_per_s=options.rate, progress=counter)
             except BsoError as error:
-                said = f"stopped after {counted(gone.events, 'event')}: {error}"
-                if (rest := gone.rest()) is not None:
-                    said += f"\nTo go on: {command_for(rest, options)}"
-                raise CommandRefused(said) from error
+                rest = "" if last is None else f"\n{how_to_go_on(last, wanted.jobs)}"
+                raise CommandRefused(f"stopped after {counted(sent, 'event')}: {error}{rest}") from error
+
+
+def how_to_go_on(last: StoredEvent, jobs: Collection[str]) -> str:
+    """Which command publishes the events after the last one that was published."""
+    left = list(dict.fromkeys(jobs))
+    left = left[left.index(last.recorded.job_id) :] if left else left
+    only = f" and only these jobs: {' '.join(left)}" if left else ""
+    return f"To go on, give the same command with --after {last.event_id}{only}"
 
 
 async def _require_recorded(log: History, jobs: Collection[str]) -> None:

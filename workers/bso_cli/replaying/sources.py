@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
-from filelock import lock_descriptor
 
 from bso_cli.access import reading
 from bso_cli.options import here
@@ -23,8 +19,6 @@ if TYPE_CHECKING:
     from bso.storage.store import SqlStore
 
 STANDARD_INPUT = Path("-")
-_PREFIX = "bso-replay-"
-_YOUNG_S = 60.0  # a folder that is not locked yet may have been made a moment ago
 
 FromOption = Annotated[
     Path | None,
@@ -58,8 +52,8 @@ async def staged(file: Path) -> AsyncIterator[SqlStore]:
     from bso.storage import open_store
     from bso_migrations import upgrade
 
-    with scratch_folder() as folder, _opened(file) as lines:
-        url = f"sqlite:///{folder / 'log.sqlite'}"
+    with tempfile.TemporaryDirectory(prefix="bso-replay-") as folder, _opened(file) as lines:
+        url = f"sqlite:///{folder}/log.sqlite"
         await upgrade(url)
         store = open_store(url)
         try:
@@ -89,31 +83,3 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
         return
     with file.open("rb") as stream:
         yield stream
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A folder in ``TMPDIR``, removed in the end; before, what killed processes of the same user have left there.
-
-    The kernel knows which those are: a process that uses a folder holds a lock on it, which ends with the process.
-    """
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # another user's, or another process removes it
-            status = left.lstat()
-            if status.st_uid == os.getuid() and time.time() - status.st_mtime >= _YOUNG_S:
-                with _locked(left):
-                    shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, _locked(Path(name)):
-        yield Path(name)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock on a folder. Raises BlockingIOError where another process holds it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if not lock_descriptor(descriptor, blocking=False):
-            raise BlockingIOError(f"{folder} is in use")
-        yield
-    finally:
-        os.close(descriptor)
