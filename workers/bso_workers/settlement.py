@@ -45,22 +45,26 @@ class Settlement:
         return None if is_old else self._failure
 
     async def answer(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
-        """Send all replies, then acknowledge; where they cannot be sent, hand back, to be answered later."""
-        decided: list[Delivery] = []
-        replies: list[BrokerReply] = []
-        for one, answer in zip(admitted, answers, strict=True):
+        """Send all replies, then acknowledge; where they cannot be sent, hand back, to be answered later.
+
+        What is to be set aside comes last: where the broker does not take it, the others have not waited for that.
+        """
+        both = list(zip(admitted, answers, strict=True))
+        for answer in answers:
             self._note(answer)
-            if answer.poison is None:
-                decided.append(one.delivery)
-            elif not await self._set_aside(one.delivery, one.sender, kind="poison", reason=f"poison: {answer.poison}"):
-                continue  # it is answered when it comes again, and may then be decided
-            replies += _replies(one.delivery, one.sender, answer.reply, one.request.job_id)
-        is_sent = await self._send(replies)
-        if decided and is_sent:
-            await self._consumer.ack(decided)
-        elif decided:
-            self._metrics.unsent_replies.inc(len(decided))
-            await self._consumer.requeue(decided)
+        decided = [(one, answer) for one, answer in both if answer.poison is None]
+        deliveries = [one.delivery for one, _ in decided]
+        is_sent = await self._send([reply for one, answer in decided for reply in _replies_to(one, answer)])
+        if deliveries and is_sent:
+            await self._consumer.ack(deliveries)
+        elif deliveries:
+            self._metrics.unsent_replies.inc(len(deliveries))
+            await self._consumer.requeue(deliveries)
+        for one, answer in both:
+            if answer.poison is not None and await self._set_aside(
+                one.delivery, one.sender, kind="poison", reason=f"poison: {answer.poison}"
+            ):  # else it is answered when it comes again, and may then be decided
+                await self._send(_replies_to(one, answer))
 
     async def refuse(self, refused: Undecidable) -> None:
         """Set a delivery aside that is no command, and reply to its sender with the reason."""
@@ -215,6 +219,10 @@ class Settlement:
                     trial_number=getattr(stored.recorded.event, "trial_number", None),
                     reason=getattr(stored.recorded.event, "reason", None),
                 )
+
+
+def _replies_to(one: Admitted, answer: Answer) -> list[BrokerReply]:
+    return _replies(one.delivery, one.sender, answer.reply, one.request.job_id)
 
 
 def _replies(delivery: Delivery, sender: Origin, reply: Reply, job_id: str | None) -> list[BrokerReply]:
