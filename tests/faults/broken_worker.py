@@ -2,30 +2,37 @@
 
 ``acknowledges_early``: commands are answered and acknowledged before their decisions are committed.
 ``ignores_command_id``: a command that comes again is decided again.
+``publishes_early``: events are published before they are committed.
 """
 
 import asyncio
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from bso.domain.commands import Request
+from bso.domain.errors import BsoError
 from bso.service import engine
 from bso.service.answers import Answer, Undecided
 from bso.service.batch import Batches
 from bso.service.ports import UnitOfWork
 from bso.service.records import ChangeSet
 from bso_broker.messages import Delivery
+from bso_broker.ports import EventSink
 from bso_workers import bootstrap
 from bso_workers.__main__ import main
 from bso_workers.admission import Admission, Admitted, Undecidable
+from bso_workers.outbox import EventOutbox, publish
 from bso_workers.settlement import Settlement
 
 _COMMITS_AFTER_S = 0.1
 _early: dict[str, Admitted] = {}
 _settled: set[str] = set()
 _settlement: list[Settlement] = []
+_sinks: list[EventSink] = []
 
 
 class EarlyBatches(Batches):
@@ -99,6 +106,33 @@ class ForgetsCommandIds(Admission):
         return replace(verdict, request=replace(verdict.request, command_id=str(uuid.uuid4())))
 
 
+class PublishingBatches(Batches):
+    """Publishes what it has decided, and is committed a while later."""
+
+    async def run(self, uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> list[Answer | Undecided]:
+        later = _CommitsLater(uow)
+        answers = await super().run(later, requests, waits=waits)  # type: ignore[arg-type]  # it passes all else on
+        events = [event for one in answers if isinstance(one, Answer) for event in one.events]
+        with suppress(BsoError):  # the relay publishes them
+            await publish(events, sink=_sinks[0])
+        await asyncio.sleep(_COMMITS_AFTER_S)  # noqa: TID251  time to be killed in
+        event_ids = await uow.commit(later.changes)
+        return [_numbered(one, event_ids) if isinstance(one, Answer) else one for one in answers]
+
+
+def _numbered(answer: Answer, event_ids: Mapping[tuple[str, int], int]) -> Answer:
+    events = (replace(one, event_id=event_ids[one.recorded.job_id, one.recorded.seq]) for one in answer.events)
+    return replace(answer, events=tuple(events))
+
+
+class NotesSink(EventOutbox):
+    """Notes where events are published."""
+
+    def __init__(self, *, sink: EventSink, **parts: Any) -> None:
+        super().__init__(sink=sink, **parts)
+        _sinks.append(sink)
+
+
 BROKEN: dict[str, tuple[tuple[object, str, type], ...]] = {
     "acknowledges_early": (
         (engine, "Batches", EarlyBatches),
@@ -106,6 +140,7 @@ BROKEN: dict[str, tuple[tuple[object, str, type], ...]] = {
         (bootstrap, "Settlement", AnswersOnce),
     ),
     "ignores_command_id": ((bootstrap, "Admission", ForgetsCommandIds),),
+    "publishes_early": ((engine, "Batches", PublishingBatches), (bootstrap, "EventOutbox", NotesSink)),
 }
 for module, name, kind in BROKEN[sys.argv[1]]:
     setattr(module, name, kind)

@@ -4,13 +4,17 @@ import json
 import random
 import subprocess
 import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from bso.domain.commands import Command, DescribeJob, ReportPowerProfile, Request
+from bso.domain.events import EpochReported
+from bso.domain.log import RecordedEvent
 from bso.domain.replies import PowerProfileRecorded
-from tests.faults.matrix.auditing import Log, unanswered, unreported
+from tests.faults.matrix.auditing import Log, stream_findings, unanswered, unreported
 from tests.faults.matrix.ledger import Asked, Ledger
 from tests.faults.matrix.pair import Pair
 from tests.faults.matrix.result import Result
@@ -86,3 +90,48 @@ def test_a_trial_that_has_ended_for_its_training_only_is_unreported(tmp_path: Pa
     with subprocess.Popen(["true"]) as process:
         stage.trainings.append(Training(job_id="job", journal=journal, state_dir=tmp_path, process=process))
     assert unreported(stage, "job", Log(events=[], trials={})) == 1
+
+
+def event(seq: int, *, metric: float = float("nan"), log_epoch: int = 1) -> RecordedEvent:
+    reported = EpochReported(
+        trial_number=1, epoch=float(seq), time_s=1.0, energy_j=None, metric=metric, cost=1.0, bound=None
+    )
+    return RecordedEvent(
+        job_id="job",
+        seq=seq,
+        recorded_at=datetime(2026, 1, 1, tzinfo=UTC),
+        command_id=str(uuid.UUID(int=seq)),
+        part=0,
+        event=reported,
+        log_epoch=log_epoch,
+    )
+
+
+def test_a_stream_that_says_all_of_the_log_some_of_it_twice_is_sound() -> None:
+    assert stream_findings([event(1), event(2)], [event(2), event(1), event(2)]) == []
+
+
+@pytest.mark.parametrize(
+    ("streamed", "words"),
+    [
+        ([event(1)], "1 of 2 events never reached the stream"),
+        ([event(1), event(2), event(3)], "1 events of the stream are not in the log"),
+        ([event(1), event(2), event(2, log_epoch=2)], "1 events of the stream are not in the log"),
+        ([event(1), event(2), event(2, metric=0.5)], "1 events of the stream say something else in the log"),
+        ([event(1), replace(event(2), command_id="another")], "1 events of the stream say something else in the log"),
+    ],
+)
+def test_a_stream_that_differs_from_the_log_is_a_finding(streamed: list[RecordedEvent], words: str) -> None:
+    (finding,) = stream_findings([event(1), event(2)], streamed)
+    assert finding.startswith(words)
+
+
+def test_a_deleted_stream_may_lack_events_but_may_not_invent_any() -> None:
+    assert stream_findings([event(1), event(2)], [event(2)], forgets_events=True) == []
+    assert stream_findings([event(1), event(2)], [event(3)], forgets_events=True) != []
+
+
+def test_a_restored_log_may_lack_events_of_the_epochs_before() -> None:
+    restored = [event(1), event(2, log_epoch=2)]
+    assert stream_findings(restored, [*restored, event(2), event(3)], forgotten_before=2) == []
+    assert stream_findings(restored, [*restored, event(3, log_epoch=2)], forgotten_before=2) != []

@@ -92,3 +92,9 @@ def test_a_build_that_ignores_command_ids_is_noticed(pair: Pair) -> None:
     result = asyncio.run(played(all_scenarios()["one_command_at_once"], pair, seed=11, worker_program=program))
     assert result.duplicated > 0, result
     assert any("one command got" in words for words in result.unexpected), result.unexpected
+
+
+def test_a_build_that_publishes_before_it_commits_is_noticed(pair: Pair) -> None:
+    program = (BROKEN, "publishes_early")
+    result = asyncio.run(played(all_scenarios()["workers_killed"], pair, seed=11, worker_program=program))
+    assert any("of the stream" in words for words in result.unexpected), result

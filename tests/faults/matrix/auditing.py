@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import aio_pika
@@ -15,7 +15,7 @@ from bso.domain.events import EpochReported, TrialEnded, TrialStarted
 from bso.domain.log import RecordedEvent
 from bso.domain.trial import Trial
 from bso.replay.verification import verify
-from bso.schema.codec import decode_event, reply_payload
+from bso.schema.codec import decode_event, encode_event, reply_payload
 from bso.service.records import StoredEvent
 from bso_broker.topology import DEAD_LETTERS, EVENT_LOG
 from bso_client.delivery.flush import flush
@@ -301,37 +301,77 @@ async def _tables(stage: Stage, result: Result) -> None:
 
 
 async def _outside(stage: Stage, log: Log, result: Result, *, dead_letters: int, forgets_events: bool) -> None:
-    """What the broker holds: dead letters, and every event at least once."""
+    """What the broker holds: dead letters, and every event at least once, but no other."""
     connection = await aio_pika.connect(stage.amqp_url)
     async with connection:
         channel = await connection.channel()
         found = (await channel.declare_queue(DEAD_LETTERS, passive=True)).declaration_result.message_count or 0
         if found > dead_letters:
             result.unexpected.append(f"{found} dead letters, expected {dead_letters}")
-        if forgets_events:
-            return
-        wanted = {(event.job_id, event.log_epoch, event.seq) for event in log.recorded}
-        missing = wanted - await _streamed(connection, wanted)
-        if missing:
-            result.unexpected.append(f"{len(missing)} of {len(wanted)} events never reached the stream")
+        streamed = await _streamed(connection)
+    if streamed is None:
+        result.unexpected.append(f"the stream of events could not be read to its end within {_STREAM_S:g} s")
+        return
+    forgotten = max((event.log_epoch for event in log.recorded), default=0) if stage.forgotten_until_s else 0
+    result.unexpected += stream_findings(
+        log.recorded, streamed, forgets_events=forgets_events, forgotten_before=forgotten
+    )
 
 
-async def _streamed(
-    connection: aio_pika.abc.AbstractConnection, wanted: set[tuple[str, int, int]]
-) -> set[tuple[str, int, int]]:
+def stream_findings(
+    recorded: Sequence[RecordedEvent],
+    streamed: Sequence[RecordedEvent],
+    *,
+    forgets_events: bool = False,
+    forgotten_before: int = 0,
+) -> list[str]:
+    """Where the stream differs from the log; it may say the same several times.
+
+    ``forgets_events``: the stream may lack events. ``forgotten_before``: the log may lack those of earlier epochs.
+    """
+    log = {_place(event): encode_event(event) for event in recorded}
+    stream = [(_place(event), event) for event in streamed]
+    missing = log.keys() - {place for place, _ in stream}
+    foreign = [event for place, event in stream if place not in log and event.log_epoch >= forgotten_before]
+    altered = [event for place, event in stream if place in log and encode_event(event) != log[place]]
+    findings = []
+    if missing and not forgets_events:
+        findings.append(f"{len(missing)} of {len(log)} events never reached the stream")
+    if foreign:
+        findings.append(f"{len(foreign)} events of the stream are not in the log: {foreign[0]}"[:500])
+    if altered:
+        findings.append(f"{len(altered)} events of the stream say something else in the log: {altered[0]}"[:500])
+    return findings
+
+
+def _place(event: RecordedEvent) -> tuple[str, int, int]:
+    """What identifies an event."""
+    return event.job_id, event.log_epoch, event.seq
+
+
+async def _streamed(connection: aio_pika.abc.AbstractConnection) -> list[RecordedEvent] | None:
+    """All that the stream holds, up to a message that marks its end; None: it cannot be read so far."""
     channel = await connection.channel()
     await channel.set_qos(prefetch_count=500)
     queue = await channel.get_queue(EVENT_LOG, ensure=False)
-    seen: set[tuple[str, int, int]] = set()
+    end = aio_pika.Message(b"", message_id=str(uuid.uuid4()))
+    seen: list[RecordedEvent] = []
+    is_read = asyncio.Event()
 
-    async def on_event(message: aio_pika.abc.AbstractIncomingMessage) -> None:
-        event = decode_event(message.body)
-        seen.add((event.job_id, event.log_epoch, event.seq))
+    async def on_message(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+        if message.message_id == end.message_id:
+            is_read.set()
+        else:
+            seen.append(decode_event(message.body))
         await message.ack()
 
-    await queue.consume(on_event, arguments={"x-stream-offset": "first"})
-    with suppress(AssertionError):  # what is missing is counted
-        await eventually_async(lambda: wanted <= seen, timeout_s=_STREAM_S, what="all events")
+    try:
+        async with asyncio.timeout(_STREAM_S):
+            await channel.default_exchange.publish(end, EVENT_LOG)
+            await queue.consume(on_message, arguments={"x-stream-offset": "first"})
+            await is_read.wait()
+    except TimeoutError:
+        return None
     return seen
 
 
