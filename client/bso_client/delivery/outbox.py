@@ -157,7 +157,7 @@ class Outbox:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._deliver_all(), name="bso outbox")
         if self.is_away:
-            self._keep(letter)
+            self._keep_in_order()
         return letter
 
     async def answer(self, letter: Letter, *, timeout_s: float) -> Reply | None:
@@ -172,8 +172,7 @@ class Outbox:
         except TimeoutError:
             letter.give_up_waiting()
             self._is_silent = True
-            for each in self._letters:
-                self._keep(each)
+            self._keep_in_order()
             return None
 
     async def drained(self, *, timeout_s: float) -> bool:
@@ -191,7 +190,7 @@ class Outbox:
             self._task.cancel()
             await asyncio.wait([self._task])
         for letter in self._letters:
-            self._keep(letter)
+            self._keep(letter)  # also behind one that could not be kept: none comes after these
             letter.settle(None)
         self._say_what_is_left()
         self._letters.clear()
@@ -249,13 +248,22 @@ class Outbox:
 
     async def _pause(self, error: BsoError) -> None:
         self._failures += 1
-        for letter in self._letters:
-            self._keep(letter)
+        self._keep_in_order()
         obstacle = "optimizer_refuses" if isinstance(error, Misconfigured) else "optimizer_away"
         if obstacle != self._obstacle:
             logger.warning(_OBSTACLES[obstacle], error, extra={"action": obstacle})
         self._obstacle = obstacle
         await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)))
+
+    def _keep_in_order(self) -> None:
+        """Write the letters to the journal, none before an older one: the next process delivers them in that order.
+
+        Those behind one that cannot be written are tried again with the next letter, or attempt to deliver.
+        """
+        for letter in self._letters:
+            self._keep(letter)
+            if not letter.is_kept:
+                return
 
     def _keep(self, letter: Letter) -> None:
         """Write a letter to the journal; where that fails, it is kept in memory, as long as the process lives."""
