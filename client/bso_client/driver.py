@@ -281,7 +281,8 @@ class Driver:
         self._say(step.notices)
         if self._outbox is None:
             return ()
-        return [self._outbox.post(message, self) for message in step.sends]
+        timeout_s = self.place.report_timeout_s
+        return [self._outbox.post(message, self, timeout_s=timeout_s) for message in step.sends]
 
     async def _take(self, step: Step, *, about: str) -> None:
         """Make a step on all ranks. Where it waits for a reply, rank 0 does; all ranks receive what rank 0 has."""

@@ -149,8 +149,11 @@ class Outbox:
         """Somebody else found nobody there: until a letter is answered, hold up nobody for the answer to one."""
         self._is_silent = True
 
-    def post(self, message: Message, sender: Sender) -> Letter:
-        """Deliver a message some time; ``sender`` receives the reply."""
+    def post(self, message: Message, sender: Sender, *, timeout_s: float) -> Letter:
+        """Deliver a message some time; ``sender`` receives the reply. One without a reply after so long is kept.
+
+        That holds whether anybody waits for the reply or not.
+        """
         letter = Letter(message, sender)
         self._letters.append(letter)
         self._drained.clear()
@@ -158,6 +161,9 @@ class Outbox:
             self._task = asyncio.create_task(self._deliver_all(), name="bso outbox")
         if self.is_away:
             self._keep_in_order()
+        else:
+            overdue = asyncio.get_running_loop().call_later(timeout_s, self._no_reply_in_time)
+            letter.reply.add_done_callback(lambda _: overdue.cancel())
         return letter
 
     async def answer(self, letter: Letter, *, timeout_s: float) -> Reply | None:
@@ -171,8 +177,7 @@ class Outbox:
                 return await asyncio.shield(letter.reply)
         except TimeoutError:
             letter.give_up_waiting()
-            self._is_silent = True
-            self._keep_in_order()
+            self._no_reply_in_time()
             return None
 
     async def drained(self, *, timeout_s: float) -> bool:
@@ -254,6 +259,10 @@ class Outbox:
             logger.warning(_OBSTACLES[obstacle], error, extra={"action": obstacle})
         self._obstacle = obstacle
         await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)))
+
+    def _no_reply_in_time(self) -> None:
+        self._is_silent = True
+        self._keep_in_order()
 
     def _keep_in_order(self) -> None:
         """Write the letters to the journal, none before an older one: the next process delivers them in that order.

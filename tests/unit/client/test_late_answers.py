@@ -221,7 +221,7 @@ async def test_a_bug_in_a_letter_does_not_stop_the_others(caplog: pytest.LogCapt
         state = replace(state(), trial_id=None)
 
     for sender in (Broken(), Unregistered(), Sender()):
-        outbox.post(Message(command=command, late=command), sender)
+        outbox.post(Message(command=command, late=command), sender, timeout_s=PATIENCE_S)
     assert await outbox.drained(timeout_s=PATIENCE_S)
 
     assert len(transport.came) == 1
@@ -245,7 +245,7 @@ async def test_a_bug_in_the_journal_does_not_stop_the_letters_after_it(
     outbox.expect_nobody()  # so that they are kept
     command = ReportEpoch(trial_number=1, trial_id="secret", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.1)
     for _ in range(2):
-        outbox.post(Message(command=command, late=command), Sender())
+        outbox.post(Message(command=command, late=command), Sender(), timeout_s=PATIENCE_S)
         await transport.answers.put(GO_ON)
     assert await outbox.drained(timeout_s=PATIENCE_S)
     assert len(transport.came) == 2
@@ -289,7 +289,7 @@ async def test_a_training_whose_ranks_have_not_met_yet_reports_under_its_late_re
     report = ReportEpoch(trial_number=0, trial_id="", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.1)
     sender = OfRank0()
     for command in (begin, report):
-        outbox.post(Message(command=command, late=command), sender)
+        outbox.post(Message(command=command, late=command), sender, timeout_s=PATIENCE_S)
     for answer in (BEGUN, GO_ON):
         await transport.answers.put(answer)
     assert await outbox.drained(timeout_s=PATIENCE_S)

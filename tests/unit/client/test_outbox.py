@@ -1,5 +1,6 @@
 """When letters that wait are kept on disk, and in which order."""
 
+import asyncio
 import errno
 import os
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from bso_client.delivery.journal import Destination, Journal, Kept
 from bso_client.delivery.left_behind import contents
 from bso_client.delivery.outbox import Outbox
 from bso_client.training.state import Message, TrainingState
+from tests.servers import PATIENCE_S
 from tests.servers.waiting import eventually_async
 from tests.unit.client.doubles import HARDWARE
-from tests.unit.client.test_training_life import alone
+from tests.unit.client.test_training_life import a_training, alone
 
 BEGIN = BeginTrial(hardware=HARDWARE, batch_size=64)
 REPORT = ReportEpoch(trial_number=0, trial_id="", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.5, is_journalled=True)
@@ -30,6 +32,12 @@ class Sender:
     state: TrainingState = alone().state
 
     def received(self, command: Command, reply: Reply) -> None: ...
+
+
+class KnownSender(Sender):
+    """A training that it has begun."""
+
+    state = a_training()
 
 
 class FullAtFirst(Journal):
@@ -55,6 +63,13 @@ class Away:
         raise Unreachable("nobody answers")
 
 
+class Silent(Away):
+    """Takes every command, and answers none."""
+
+    async def call(self, request: Request, *, timeout_s: float) -> Reply:
+        return await asyncio.Future()
+
+
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
     journal = FullAtFirst(tmp_path, Destination(address="amqp://broker", login="trainer"), "job")
@@ -72,7 +87,7 @@ async def nothing_earlier(job_id: str) -> None: ...
 
 def posted(outbox: Outbox, *commands: Command) -> None:
     for command in commands:
-        outbox.post(Message(command=command, late=command), Sender())
+        outbox.post(Message(command=command, late=command), Sender(), timeout_s=PATIENCE_S)
 
 
 async def test_no_letter_is_kept_before_an_older_one_that_the_disk_had_no_room_for(
@@ -95,3 +110,13 @@ async def test_at_the_end_of_a_process_a_gap_is_better_than_nothing(
     assert kept_in(tmp_path) == [ReportEpoch, FinishTrial]
     said = {getattr(record, "action", ""): record for record in caplog.records}
     assert said["reports_lost"].letters == 1  # type: ignore[attr-defined]
+
+
+async def test_letters_whose_replies_nobody_waits_for_are_kept_as_soon_as_a_report_would_be(tmp_path: Path) -> None:
+    here = Destination(address="amqp://broker", login="trainer")
+    outbox = Outbox(Silent(), lambda job_id: Journal(tmp_path, here, job_id), deliver_earlier=nothing_earlier)
+    for command in (REPORT, FINISH):
+        outbox.post(Message(command=command, late=command), KnownSender(), timeout_s=0.0)
+    await eventually_async(lambda: kept_in(tmp_path) == [ReportEpoch, FinishTrial])
+    assert outbox.is_away, "reports after these are not held up for an answer"
+    await outbox.close()
