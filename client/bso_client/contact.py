@@ -19,6 +19,7 @@ from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import LeaseRenewed, Registered, TrialBegun
 from bso_client.delivery.journal import Destination, Journal, folder_of
 from bso_client.delivery.lease import keep_lease
+from bso_client.delivery.obstacle import REFUSED, obstacle_of
 from bso_client.delivery.outbox import Outbox, Sender, new_command_id
 from bso_client.delivery.retries import ask
 from bso_client.errors import CannotResume, Refused, Unreachable
@@ -162,10 +163,10 @@ class Contact:
     def _report_what_waits(self, deadline: float) -> None:
         left_s = deadline - asyncio.get_running_loop().time()
         if self.outbox.waiting and left_s > 0:
+            why = REFUSED.words if self.outbox.obstacle is REFUSED else "does not answer"
             logger.warning(
-                "%d reports are not delivered, since the optimizer does not answer: closing waits up to %.2g s",
-                self.outbox.waiting,
-                left_s,
+                "%d reports are not delivered, since the optimizer %s: closing waits up to %.2g s",
+                *(self.outbox.waiting, why, left_s),
                 extra={"action": "closing_waits", "job_id": self.job_id, "letters": self.outbox.waiting},
             )
 
@@ -206,7 +207,10 @@ class Contact:
             await self._transport.start()
             self._has_started = True
         if not await self.outbox.drained(timeout_s=timeout_s):
-            raise Unreachable(f"{self.outbox.waiting} reports of the last trial could not be delivered yet")
+            words = f"{self.outbox.waiting} reports of the last trial could not be delivered yet"
+            if self.outbox.obstacle is REFUSED:
+                raise Misconfigured(f"{words}, since the optimizer {REFUSED.words}")
+            raise Unreachable(words)
         if self.job_id is not None:
             await self._deliver_earlier(self.job_id, deadline)
         return deadline
@@ -251,7 +255,12 @@ class Contact:
         return begun_alone(
             job_id=note.job_id,
             key=_new_key(),
-            choice=choose_alone(note.spec, note.best_batch_size, self._recurrence.failed),
+            choice=choose_alone(
+                note.spec,
+                note.best_batch_size,
+                self._recurrence.failed,
+                why=f"the optimizer {obstacle_of(error).words}",
+            ),
             spec=note.spec,
             hardware=hardware,
             attempt=self._recurrence.attempt,
@@ -280,9 +289,10 @@ class Contact:
             raise Unreachable(f"{error} ({words})") from error
         if note is None:
             raise error
-        extra = {"action": "optimizer_away", "job_id": note.job_id}
-        logger.warning("%s: the training goes on alone, and is registered later", error, extra=extra)
-        self.outbox.expect_nobody()
+        obstacle = obstacle_of(error)
+        extra = {"action": obstacle.action, "job_id": note.job_id}
+        logger.warning("%s: the training goes on alone, and is registered %s", error, obstacle.until, extra=extra)
+        self.outbox.expect_nobody(obstacle)
         return note
 
 

@@ -18,6 +18,7 @@ from bso.domain.commands import BeginTrial, Command, Request
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.domain.replies import KEPT, Problem, Reply, TrialBegun
 from bso_client.delivery.journal import Journal, Kept
+from bso_client.delivery.obstacle import Obstacle, obstacle_of
 from bso_client.errors import Unreachable
 from bso_client.training.state import Identity, Message, TrainingState, addressed
 from bso_client.transports.transport import Transport
@@ -28,14 +29,6 @@ _BEGINNINGS = uuid.UUID("9a0c2f0e-3f0b-5b52-8a53-0d5a5f1f6a11")
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 15.0
 _PATIENCE_S = 30.0  # for the reply to a letter that nobody waits for
-_OBSTACLES = {
-    "optimizer_away": (
-        "the optimizer is out of reach (%s): the training goes on, its reports are kept and delivered later"
-    ),
-    "optimizer_refuses": (
-        "the optimizer refuses this process (%s): the training goes on, its reports are kept until that is corrected"
-    ),
-}
 
 
 def beginning_id(training: str) -> str:
@@ -131,8 +124,8 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
         self._drained = asyncio.Event()
         self._drained.set()
+        self.obstacle: Obstacle | None = None  # to deliveries; None: no failure since the last answer
         self._failures = 0
-        self._obstacle = ""  # to deliveries, a key of _OBSTACLES; empty: none since the last answer
         self._is_silent = False
 
     @property
@@ -145,9 +138,10 @@ class Outbox:
         """Whether the last attempt to deliver failed, or nobody has answered in time since the last answer."""
         return self._failures > 0 or self._is_silent
 
-    def expect_nobody(self) -> None:
-        """Somebody else found nobody there: until a letter is answered, hold up nobody for the answer to one."""
+    def expect_nobody(self, obstacle: Obstacle) -> None:
+        """Somebody else has met (and logged) an obstacle: until a letter is answered, hold up nobody for one."""
         self._is_silent = True
+        self.obstacle = obstacle
 
     def post(self, message: Message, sender: Sender, *, timeout_s: float) -> Letter:
         """Deliver a message some time; ``sender`` receives the reply. One without a reply after so long is kept.
@@ -254,10 +248,11 @@ class Outbox:
     async def _pause(self, error: BsoError) -> None:
         self._failures += 1
         self._keep_in_order()
-        obstacle = "optimizer_refuses" if isinstance(error, Misconfigured) else "optimizer_away"
-        if obstacle != self._obstacle:
-            logger.warning(_OBSTACLES[obstacle], error, extra={"action": obstacle})
-        self._obstacle = obstacle
+        obstacle = obstacle_of(error)
+        if obstacle != self.obstacle:
+            words = "the optimizer %s (%s): the training goes on, its reports are kept, and delivered %s"
+            logger.warning(words, obstacle.words, error, obstacle.until, extra={"action": obstacle.action})
+        self.obstacle = obstacle
         await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)))
 
     def _no_reply_in_time(self) -> None:
@@ -323,4 +318,4 @@ class Outbox:
     def _came_through(self) -> None:
         if self._failures:
             logger.info("the optimizer is back", extra={"action": "optimizer_back"})
-        self._failures, self._obstacle, self._is_silent = 0, "", False
+        self._failures, self.obstacle, self._is_silent = 0, None, False

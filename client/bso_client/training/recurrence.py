@@ -48,10 +48,11 @@ def first_recurrence(given_id: str | None) -> CurrentRecurrence:
     return CurrentRecurrence(given_id=given_id, recurrence_id=given_id)
 
 
-def choose_alone(spec: JobSpec, best: int | None, failed: Sequence[TrainingState]) -> tuple[int, str]:
+def choose_alone(spec: JobSpec, best: int | None, failed: Sequence[TrainingState], *, why: str) -> tuple[int, str]:
     """The best batch size as last known, else the default one; after failures the nearest that has not failed.
 
-    After an out-of-memory only smaller ones remain. Returns the batch size and the reason.
+    After an out-of-memory only smaller ones remain. Returns the batch size and the reason; it begins with ``why``, the
+    reason why nobody is asked.
     """
     first, words = spec.default_batch_size, "the default one"
     if best is not None and best in spec.batch_sizes:
@@ -60,7 +61,7 @@ def choose_alone(spec: JobSpec, best: int | None, failed: Sequence[TrainingState
     nearest = min(left, key=lambda size: (abs(size - first), size))
     if nearest != first:
         words = f"the nearest to {first} that has not failed"
-    return nearest, f"the optimizer is out of reach: {words}"
+    return nearest, f"{why}: {words}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -309,6 +309,41 @@ def test_a_misconfigured_way_is_an_error_at_first_and_no_reason_to_stop_later(
     assert make_bso(transport=Broken()).get_batch_size() == 64
 
 
+def test_a_login_that_is_refused_at_the_beginning_is_no_outage_in_any_words(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    one_converged_recurrence(make_bso())
+    optimizer.failure = Misconfigured("the broker refuses this login")
+    bso = make_bso()
+    for trial in bso.trials():
+        assert trial.reason == "the optimizer refuses this process: the best one known here"
+        with trial:
+            trial.on_evaluate(0.95, epoch=2.0)
+    bso.close(timeout=0.5)
+
+    said = [(getattr(record, "action", ""), record.getMessage()) for record in caplog.records]
+    assert [action for action, _ in said] == ["optimizer_refuses", "closing_waits", "reports_kept"]
+    words = "the broker refuses this login: the training goes on alone, and is registered once that is corrected"
+    assert said[0][1] == words
+    assert "since the optimizer refuses this process: closing waits" in said[1][1]
+
+
+def test_where_the_reports_of_the_last_trial_were_refused_the_next_one_says_so(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    bso = make_bso(unreachable_timeout=0.2)
+    one_converged_recurrence(bso)
+    for trial in bso.trials():
+        with trial:
+            optimizer.failure = Misconfigured("the broker refuses this login")
+            trial.on_evaluate(0.95, epoch=2.0)
+    bso.get_batch_size()
+    assert bso.trial is not None
+    assert bso.trial.reason == "the optimizer refuses this process: the best one known here"
+    actions = [getattr(record, "action", "") for record in caplog.records]
+    assert set(actions) == {"optimizer_refuses"}
+
+
 def test_a_login_that_is_refused_after_an_outage_is_a_warning_of_its_own(
     bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
 ) -> None:

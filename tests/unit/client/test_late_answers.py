@@ -11,6 +11,7 @@ from bso.domain.commands import BeginTrial, Command, FinishTrial, ReportEpoch, R
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialFinished
 from bso_client import Outcome, TrainFailed
 from bso_client.delivery.journal import Destination, Journal
+from bso_client.delivery.obstacle import AWAY
 from bso_client.delivery.outbox import Outbox
 from bso_client.distributed.exchange import RankExchange
 from bso_client.driver import Driver, Place
@@ -242,7 +243,7 @@ async def test_a_bug_in_the_journal_does_not_stop_the_letters_after_it(
 
     destination = Destination(address="amqp://broker", login="trainer")
     outbox = Outbox(transport, lambda job_id: Broken(tmp_path, destination, job_id), deliver_earlier=nothing_earlier)
-    outbox.expect_nobody()  # so that they are kept
+    outbox.expect_nobody(AWAY)  # so that they are kept
     command = ReportEpoch(trial_number=1, trial_id="secret", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.1)
     for _ in range(2):
         outbox.post(Message(command=command, late=command), Sender(), timeout_s=PATIENCE_S)
@@ -254,7 +255,7 @@ async def test_a_bug_in_the_journal_does_not_stop_the_letters_after_it(
 
 async def test_a_training_that_began_alone_is_not_held_up_by_a_silent_optimizer(transport: SlowTransport) -> None:
     run, outbox = run_over(transport, report_timeout_s=10 * PATIENCE_S)
-    outbox.expect_nobody()
+    outbox.expect_nobody(AWAY)
     async with asyncio.timeout(PATIENCE_S):
         await evaluate(run, 0.1)
         await evaluate(run, 0.2)

@@ -14,6 +14,7 @@ from bso.domain.trial import Outcome
 from bso_client import Unreachable
 from bso_client.delivery.journal import Destination, Journal, Kept
 from bso_client.delivery.left_behind import contents
+from bso_client.delivery.obstacle import AWAY
 from bso_client.delivery.outbox import Outbox
 from bso_client.training.state import Message, TrainingState
 from tests.servers import PATIENCE_S
@@ -94,7 +95,7 @@ async def test_no_letter_is_kept_before_an_older_one_that_the_disk_had_no_room_f
     tmp_path: Path, journal: Journal
 ) -> None:
     outbox = Outbox(Away(), lambda job_id: journal, deliver_earlier=nothing_earlier)
-    outbox.expect_nobody()
+    outbox.expect_nobody(AWAY)
     posted(outbox, BEGIN, REPORT, FINISH)
     await eventually_async(lambda: len(kept_in(tmp_path)) == 3)
     assert kept_in(tmp_path) == [BeginTrial, ReportEpoch, FinishTrial]

@@ -299,13 +299,14 @@ def test_a_recurrence_counts_its_failures_and_ends_with_a_model() -> None:
 
 
 def test_alone_it_takes_the_best_one_then_the_nearest_and_after_out_of_memory_only_smaller_ones() -> None:
-    assert choose_alone(SPEC, 128, [])[0] == 128
-    assert choose_alone(SPEC, None, [])[0] == 64
+    why = "nobody answers"
+    assert choose_alone(SPEC, 128, [], why=why)[0] == 128
+    assert choose_alone(SPEC, None, [], why=why)[0] == 64
     failed = replace(a_training(), outcome=Outcome.NOT_CONVERGED)
-    assert choose_alone(SPEC, None, [failed])[0] == 32
+    assert choose_alone(SPEC, None, [failed], why=why)[0] == 32
     too_large = replace(failed, outcome=Outcome.INFEASIBLE, outcome_reason="out_of_memory: it does not fit")
-    size, reason = choose_alone(SPEC, 128, [too_large])
-    assert (size, reason) == (32, "the optimizer is out of reach: the nearest to 128 that has not failed")
+    size, reason = choose_alone(SPEC, 128, [too_large], why=why)
+    assert (size, reason) == (32, "nobody answers: the nearest to 128 that has not failed")
 
 
 def test_a_loop_ends_when_exceptions_have_worn_it_out() -> None:
