@@ -50,7 +50,8 @@ class BatchSizeOptimizer:
     ``uneven``              allow batch sizes that the ranks of a data-parallel training cannot divide equally (False)
     ``data_parallel_group`` with tensor or pipeline parallelism: the ranks among which the batch is divided (all)
     ``rank_timeout``        seconds that ranks wait for each other before RankLost (60)
-    ``transport``           another way to the optimizer than what ``url`` stands for
+    ``transport``           another way to the optimizer than ``url``, which then names the optimizer that it leads to:
+                            without that, no later process delivers what this one could not
 
     Times are in seconds, energies and costs in joules, powers in watts. Arguments raise InvalidSetting, InvalidUrl
     or InvalidSpec. Getting a batch size may raise Unreachable, Refused, SpecConflict, any Misconfigured, WrongOrder,

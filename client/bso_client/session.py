@@ -16,7 +16,7 @@ from typing import Any, Unpack
 
 from bso.domain.trial import Outcome
 from bso_client.contact import Contact, Journals, Waiting
-from bso_client.delivery.journal import destination_of
+from bso_client.delivery.journal import destination_of, unnamed_destination
 from bso_client.distributed import Ranks
 from bso_client.distributed.devices import devices_of, is_counted_elsewhere, machine_name
 from bso_client.distributed.exchange import RankExchange
@@ -75,6 +75,8 @@ class Session:
         self._group: Group | None = None
         self._contact: Contact | None = None
         self._saved: TrainingState | None = None
+        address = self.settings.resolved_url if options.get("transport") is None else options.get("url")
+        self._destination = destination_of(address) if address else unnamed_destination()
         self._pid = os.getpid()
 
     @property
@@ -280,8 +282,7 @@ class Session:
 
     @property
     def _journals(self) -> Journals:
-        settings = self.settings
-        return Journals(state_dir=settings.resolved_state_dir, destination=destination_of(settings.resolved_url))
+        return Journals(state_dir=self.settings.resolved_state_dir, destination=self._destination)
 
     def _open_transport(self) -> Transport:
         given = self._options.get("transport")

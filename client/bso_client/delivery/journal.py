@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,11 @@ def destination_of(url: str) -> Destination:
     return Destination(address=address, login=unquote(parts.username or "guest"))
 
 
+def unnamed_destination() -> Destination:
+    """Where a transport leads whose address nobody has named: no other optimizer's, so that nothing is sent astray."""
+    return Destination(address="transport= without url=", login=uuid.uuid4().hex)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """A command that was kept: ``training`` is the key of the training that sent it. A trial that the optimizer had not
@@ -69,7 +75,7 @@ class Journal:
 
     def __init__(self, state_dir: Path, destination: Destination, job_id: str) -> None:
         self.folder: Path = folder_of(state_dir, destination, job_id)
-        self._destination = destination
+        self.destination = destination
         self._file: JournalFile | None = None
         self._identified: set[str] = set()  # trainings whose identity stands in the file
 
@@ -78,7 +84,7 @@ class Journal:
         if self._file is not None and not self._file.path.exists():  # somebody has deleted it
             self.close()
         if self._file is None:
-            self._file = JournalFile.new(self.folder, about=asdict(self._destination))
+            self._file = JournalFile.new(self.folder, about=asdict(self.destination))
             self._identified.clear()
         self._file.append(letter_record(kept))
         self._file.open_ids.add(kept.request.command_id)

@@ -306,9 +306,9 @@ class Outbox:
         kept = len(self._letters) - lost
         if kept and self._journal is not None:
             logger.warning(
-                "%d reports could not be delivered: they are kept in %s, and the next training of this job delivers "
-                "them (or `bso journal flush`)",
-                *(kept, self._journal.folder),
+                "%d reports could not be delivered: they are kept in %s for %s; the next training of this job there "
+                "delivers them (or `bso journal flush`)",
+                *(kept, self._journal.folder, self._journal.destination.address),
                 extra={"action": "reports_kept", "letters": kept},
             )
         if lost:

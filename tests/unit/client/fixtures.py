@@ -22,6 +22,7 @@ __all__ = [
     "usual_spec",
 ]
 
+URL = "amqp://trainer@optimizer"  # what leads there in the tests is their own transport
 MakeOptimizer = Callable[..., BatchSizeOptimizer]
 
 
@@ -70,7 +71,7 @@ def make_bso(
     made: list[BatchSizeOptimizer] = []
 
     def make(spec: JobSpec | None = None, **options: Any) -> BatchSizeOptimizer:
-        chosen: dict[str, Any] = {"transport": optimizer, "monitor": monitor, "hardware": HARDWARE}
+        chosen: dict[str, Any] = {"transport": optimizer, "url": URL, "monitor": monitor, "hardware": HARDWARE}
         made.append(BatchSizeOptimizer(spec or usual_spec, **chosen | usual_options | options))
         return made[-1]
 

@@ -525,14 +525,44 @@ def test_what_is_refused_after_an_outage_is_set_aside_with_the_reason(
     assert list(found.letters) == []
 
 
-def _left_by_an_outage(make_bso: MakeOptimizer, optimizer: ReachableOptimizer, state_dir: Path) -> Path:
+def test_what_a_transport_without_an_address_could_not_deliver_goes_nowhere_else(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = _left_by_an_outage(make_bso, optimizer, tmp_path, url=None)
+    for transport in (None, ReachableOptimizer()):  # an optimizer in the state directory, and one elsewhere
+        bso = make_bso(transport=transport, url=None)
+        one_converged_recurrence(bso)
+        assert bso.trial is not None
+        assert bso.trial.trial_number == 1
+        bso.close()
+    assert file.exists()
+    assert "for transport= without url=" in caplog.text
+
+
+def test_a_transport_without_an_address_delivers_at_its_next_use(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer
+) -> None:
+    bso = make_bso(url=None)
+    for trial in bso.trials():
+        with trial:
+            optimizer.is_away = True
+            trial.on_evaluate(0.95)
+    bso.close(timeout=0.0)
+    optimizer.is_away = False
+    bso.get_batch_size()
+    assert optimizer.trials()[0].outcome is Outcome.CONVERGED
+
+
+def _left_by_an_outage(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, state_dir: Path, **options: str | None
+) -> Path:
     """The journal of a training that converged in an outage; the optimizer, which knows one before, is back."""
     optimizer.is_away = False
-    first = make_bso()
+    first = make_bso(**options)
     one_converged_recurrence(first)
     first.close()
     optimizer.is_away = True
-    earlier = make_bso()
+    earlier = make_bso(**options)
     one_converged_recurrence(earlier)
     earlier.close(timeout=0.0)
     optimizer.is_away = False
