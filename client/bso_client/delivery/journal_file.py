@@ -39,12 +39,11 @@ class JournalFile:
 
         ``about`` is written beside the folder, unless it is there.
         """
-        folder.parent.parent.mkdir(parents=True, exist_ok=True)
-        for each in (folder.parent, folder):
-            each.mkdir(mode=0o700, exist_ok=True)
+        _make_folders(folder)
         description, words = folder.parent / "destination.json", json.dumps(about)
         if not description.exists() or description.read_bytes() != words.encode():
             replace_file(description, words)
+            _sync_folder(folder.parent)
         number = max((int(path.stem) for path in files_in(folder)), default=0) + 1
         while (file := cls._create(folder / f"{number:08d}.jsonl")) is None:
             number += 1
@@ -137,6 +136,7 @@ def set_aside(folder: Path, record: Mapping[str, Any]) -> None:
         file.write(b"\n" + _line({**record, "set_aside_at": timestamp()}))
         file.flush()
         os.fsync(file.fileno())
+    _sync_folder(folder)
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
@@ -148,7 +148,16 @@ def _checksum(body: bytes) -> bytes:
     return b"%08x" % zlib.crc32(body)
 
 
+def _make_folders(folder: Path) -> None:
+    """Make a folder of the journal and those above it, each synchronised with the one that it is in."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700 if each in (folder, folder.parent) else 0o777, exist_ok=True)
+        _sync_folder(each.parent)
+
+
 def _sync_folder(folder: Path) -> None:
+    """See to it that the names in a folder outlive a crash of the machine: fsync of a file keeps its contents alone."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

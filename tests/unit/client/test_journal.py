@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import resource
 import shutil
 import signal
@@ -162,6 +163,55 @@ def test_a_relative_path_is_the_file_that_it_names(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     assert destination_of("sqlite:///bso.db") == destination_of(f"sqlite:///{tmp_path / 'bso.db'}")
     assert destination_of("sqlite+aiosqlite:///bso.db") == destination_of("sqlite:///bso.db")
+
+
+class Synchronised:
+    """What was fsynced, files and folders, by the names that they have now."""
+
+    def __init__(self) -> None:
+        self._inodes: list[int] = []
+        self._fsync = os.fsync
+
+    def fsync(self, descriptor: int) -> None:
+        self._inodes.append(os.fstat(descriptor).st_ino)
+        self._fsync(descriptor)
+
+    def count(self, path: Path) -> int:
+        return self._inodes.count(path.stat().st_ino)
+
+
+@pytest.fixture
+def synchronised(monkeypatch: pytest.MonkeyPatch) -> Synchronised:
+    synchronised = Synchronised()
+    monkeypatch.setattr("os.fsync", synchronised.fsync)
+    return synchronised
+
+
+def test_each_record_is_on_the_disk_itself_before_anybody_relies_on_it(
+    journal: Journal, synchronised: Synchronised
+) -> None:
+    letters = [report(1.0), report(2.0)]
+    for number, letter in enumerate(letters, start=1):
+        journal.keep(letter)
+        [path] = journal.folder.glob("*.jsonl")
+        assert synchronised.count(path) == number
+    journal.delivered(letters[0].request.command_id)
+    assert synchronised.count(path) == 3
+
+
+def test_the_names_of_new_files_and_folders_are_on_the_disk_too(tmp_path: Path, synchronised: Synchronised) -> None:
+    journal = Journal(tmp_path / "new" / "state", HERE, "job")
+    letter = report(1.0)
+    journal.keep(letter)
+    above = [journal.folder, *journal.folder.parents]
+    for folder in above[: above.index(tmp_path) + 1]:
+        assert synchronised.count(folder), folder
+    assert synchronised.count(journal.folder.parent) == 2, "once for the job's folder, once for destination.json"
+    before = synchronised.count(journal.folder)
+    journal.set_aside(letter, "refused")
+    assert synchronised.count(journal.folder / "set-aside.jsonl") == 1
+    assert synchronised.count(journal.folder) == before + 1
+    journal.close()
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
