@@ -10,6 +10,6 @@ require_own_package()
 if (_alembic := logging.getLogger("alembic")).level == logging.NOTSET:
     _alembic.setLevel(logging.WARNING)
 
-from bso_migrations.commands import check, current, downgrade, sql, upgrade
+from bso_migrations.commands import check, current, sql, upgrade
 
-__all__ = ["check", "current", "downgrade", "sql", "upgrade"]
+__all__ = ["check", "current", "sql", "upgrade"]

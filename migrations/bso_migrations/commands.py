@@ -13,7 +13,6 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Column, Connection, MetaData, String, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -26,10 +25,10 @@ from bso.storage.filesystems import require_local
 from bso.storage.schema import VERSION_TABLE, schema_state
 from bso.storage.tables import metadata
 from bso.storage.urls import database_url, shown, sqlite_path
-from bso_migrations.errors import DatabaseStillAway, UnknownRevision
+from bso_migrations.errors import DatabaseStillAway
 from bso_migrations.lock import upgrade_lock
 
-HEAD, BASE = "head", "base"
+HEAD = "head"
 _PAUSE_S = 0.25
 _DDL_S = 3600.0
 _ANSWER_S = 10.0
@@ -66,16 +65,6 @@ async def upgrade(url: str, *, timeout_s: float = 60.0, progress: Progress = _si
         return await schema_state(connection)
 
 
-async def downgrade(
-    url: str, *, revision: str = BASE, timeout_s: float = 60.0, progress: Progress = _silent
-) -> SchemaState:
-    """Go back to a revision, dropping what came later with all its rows; ``base`` drops everything."""
-    async with _opened(url, timeout_s, progress) as connection:
-        progress(f"downgrading the schema to {revision}")
-        await _migrate(connection, lambda config: command.downgrade(config, revision))
-        return await schema_state(connection)
-
-
 async def current(url: str, *, timeout_s: float = 10.0) -> SchemaState:
     """Which revision a database has."""
     engine = _engine(url)
@@ -97,25 +86,16 @@ async def check(url: str, *, timeout_s: float = 60.0) -> tuple[str, ...]:
         return tuple(map(str, differences))
 
 
-def sql(dialect: str, *, start: str = BASE, end: str = HEAD) -> str:
-    """The statements of an upgrade, for a database that bso may not change itself. Needs no database.
+def sql(dialect: str) -> str:
+    """The statements of an upgrade from nothing, for a database that bso may not change itself. Needs no database.
 
-    ``dialect`` is mysql, mariadb, postgresql or sqlite. Raises UnknownRevision where ``start`` or ``end`` is none.
+    ``dialect`` is mysql, mariadb, postgresql or sqlite.
     """
     if dialect not in _DIALECTS:
         raise BadDatabaseUrl(f"there is no SQL for {dialect!r}; known are {', '.join(_DIALECTS)}")
     buffer = io.StringIO()
-    config = _config(buffer, dialect=_DIALECTS[dialect])
-    for revision in (start, end):
-        _require_revision(config, revision)
-    command.upgrade(config, f"{start}:{end}" if start != BASE else end, sql=True)
+    command.upgrade(_config(buffer, dialect=_DIALECTS[dialect]), HEAD, sql=True)
     return buffer.getvalue()
-
-
-def _require_revision(config: Config, revision: str) -> None:
-    known = sorted(script.revision for script in ScriptDirectory.from_config(config).walk_revisions())
-    if revision not in {BASE, HEAD, *known}:
-        raise UnknownRevision(f"{revision!r} is no revision: expected {BASE}, {', '.join(known)}, or {HEAD}")
 
 
 async def _make_version_table(connection: AsyncConnection) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bso.domain.errors import Misconfigured, Retryable
+from bso.domain.errors import Retryable
 
 
 class DatabaseStillAway(Retryable):
@@ -11,7 +11,3 @@ class DatabaseStillAway(Retryable):
 
 class UpgradeInProgress(Retryable):
     """Another process held the lock of the upgrade until the deadline."""
-
-
-class UnknownRevision(Misconfigured):
-    """There is no such revision of the schema."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from bso_migrations.column_types import MYSQL_TABLE
-from bso_migrations.steps import create_table, drop_table
+from bso_migrations.steps import create_table
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
@@ -16,8 +16,3 @@ depends_on = None
 def upgrade() -> None:
     """One table."""
     ${upgrades if upgrades else "raise NotImplementedError"}
-
-
-def downgrade() -> None:
-    """Drop it, with all its rows."""
-    ${downgrades if downgrades else "raise NotImplementedError"}

@@ -34,11 +34,6 @@ def create_table(
         )
 
 
-def drop_table(name: str) -> None:
-    """Drop a table if it is there."""
-    op.drop_table(name, if_exists=True)
-
-
 def _create_index(name: str, table: str, columns: Sequence[str]) -> None:
     known = () if context.is_offline_mode() else sa.inspect(op.get_bind()).get_indexes(table)
     if name not in {index["name"] for index in known}:

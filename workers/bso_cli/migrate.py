@@ -23,9 +23,6 @@ def migrate(
         Literal["mysql", "mariadb", "postgresql", "sqlite"],
         typer.Option(metavar="NAME", help="Whose SQL --sql prints: mysql, mariadb, postgresql, sqlite."),
     ] = "mysql",
-    start: Annotated[
-        str, typer.Option("--from", metavar="REVISION", help="The revision that --sql begins at.")
-    ] = "base",
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 unless the schema is this program's.")
     ] = False,
@@ -40,7 +37,7 @@ def migrate(
     if sql:
         from bso_migrations import sql as statements
 
-        typer.echo(statements(dialect, start=start), nl=False)
+        typer.echo(statements(dialect), nl=False)
         return
     database = here(database_url=database_url).database("bso migrate")
     with naming_file(database):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from bso_migrations.column_types import MYSQL_TABLE, ascii_text, long_text, moment, words
-from bso_migrations.steps import create_table, drop_table
+from bso_migrations.steps import create_table
 
 revision = "0001"
 down_revision = None
@@ -32,8 +32,3 @@ def upgrade() -> None:
         sa.Column("changed_at", moment()),
         **MYSQL_TABLE,
     )
-
-
-def downgrade() -> None:
-    """Drop it, with all its rows."""
-    drop_table("job")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from bso_migrations.column_types import MYSQL_TABLE, ascii_text, long_text, moment, number, words
-from bso_migrations.steps import create_table, drop_table
+from bso_migrations.steps import create_table
 
 revision = "0002"
 down_revision = "0001"
@@ -58,8 +58,3 @@ def upgrade() -> None:
         indexes={"ix_trial_active": ["job_id", "state"], "ix_trial_lease": ["lease_expires_at"]},
         **MYSQL_TABLE,
     )
-
-
-def downgrade() -> None:
-    """Drop it, with all its rows."""
-    drop_table("trial")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from bso_migrations.column_types import MYSQL_TABLE, ascii_text, long_text, moment, number, row_id
-from bso_migrations.steps import create_table, drop_table
+from bso_migrations.steps import create_table
 
 revision = "0003"
 down_revision = "0002"
@@ -40,8 +40,3 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
         **MYSQL_TABLE,
     )
-
-
-def downgrade() -> None:
-    """Drop it, with all its rows."""
-    drop_table("event")

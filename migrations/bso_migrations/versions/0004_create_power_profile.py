@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from bso_migrations.column_types import MYSQL_TABLE, ascii_text, long_text, moment, number, words
-from bso_migrations.steps import create_table, drop_table
+from bso_migrations.steps import create_table
 
 revision = "0004"
 down_revision = "0003"
@@ -29,8 +29,3 @@ def upgrade() -> None:
         sa.Column("recorded_at", moment(), nullable=False),
         **MYSQL_TABLE,
     )
-
-
-def downgrade() -> None:
-    """Drop it, with all its rows."""
-    drop_table("power_profile")

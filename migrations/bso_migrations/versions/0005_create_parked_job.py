@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from bso_migrations.column_types import MYSQL_TABLE, ascii_text, long_text, moment
-from bso_migrations.steps import create_table, drop_table
+from bso_migrations.steps import create_table
 
 revision = "0005"
 down_revision = "0004"
@@ -24,8 +24,3 @@ def upgrade() -> None:
         sa.Column("reason", long_text(), nullable=False),
         **MYSQL_TABLE,
     )
-
-
-def downgrade() -> None:
-    """Drop it, with all its rows."""
-    drop_table("parked_job")

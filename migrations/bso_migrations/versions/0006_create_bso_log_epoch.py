@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from bso_migrations.column_types import MYSQL_TABLE, moment
-from bso_migrations.steps import create_table, drop_table
+from bso_migrations.steps import create_table
 
 revision = "0006"
 down_revision = "0005"
@@ -23,8 +23,3 @@ def upgrade() -> None:
         first_row={"number": "1", "looked_at": "'1970-01-01 00:00:00.000000'"},
         **MYSQL_TABLE,
     )
-
-
-def downgrade() -> None:
-    """Drop it: the epochs of recorded events stay with them."""
-    drop_table("bso_log_epoch")

@@ -19,7 +19,6 @@ from bso.service.errors import JobDamaged, SchemaMissing, StoreNotReady, StoreUn
 from bso.service.records import SchemaStatus
 from bso.storage import open_store
 from bso_client.transports.embedded import open_embedded
-from bso_migrations import downgrade
 from tests.contract.storage.job_requests import (
     JOB,
     Campaign,
@@ -30,6 +29,7 @@ from tests.contract.storage.job_requests import (
     registration,
     whole_history,
 )
+from tests.integration.storage.older_schema import go_back
 
 
 async def test_the_file_makes_itself_and_is_found_again(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ async def test_an_older_file_is_upgraded(tmp_path: Path) -> None:
     first = await open_embedded(path)
     await ask(first.engine, registration())
     await first.close()
-    await downgrade(f"sqlite:///{path}", revision="0006")
+    await go_back(f"sqlite:///{path}", revision=4)
     again = await open_embedded(path)
     await begin(again.engine)
     await assert_log_equals_tables(again.store)
