@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partialmethod
 from typing import Any
 
 from bso_client.errors import WrongOrder
@@ -70,56 +71,25 @@ class CallbackSet(Callback):
     def __init__(self, callbacks: Iterable[object]) -> None:
         self.callbacks = list(callbacks)
 
-    def on_train_begin(self) -> None:
-        """The training begins."""
-        self._call("on_train_begin")
 
-    def on_train_end(self) -> None:
-        """The training is over."""
-        self._call("on_train_end")
+def _call_all(callbacks: CallbackSet, hook: str, *arguments: Any, **named: Any) -> None:
+    first: Exception | None = None
+    for callback in callbacks.callbacks:
+        method = getattr(callback, hook, None)
+        if method is None:
+            continue
+        try:
+            method(*arguments, **named)
+        except Exception as error:
+            if first is not None:
+                logger.exception("%s failed in %r, too", hook, callback, extra={"action": "callback_failed"})
+            first = first or error
+    if first is not None:
+        raise first
 
-    def on_epoch_begin(self) -> None:
-        """An epoch begins."""
-        self._call("on_epoch_begin")
 
-    def on_epoch_end(self) -> None:
-        """An epoch's training steps are over."""
-        self._call("on_epoch_end")
-
-    def on_step_begin(self) -> None:
-        """A training step begins."""
-        self._call("on_step_begin")
-
-    def on_step_end(self) -> None:
-        """A training step is over."""
-        self._call("on_step_end")
-
-    def on_evaluate(self, metric: float) -> None:
-        """The model was evaluated."""
-        self._call("on_evaluate", metric)
-
-    def on_instruction_begin(self, name: str) -> None:
-        """An instruction of a pipeline begins."""
-        self._call("on_instruction_begin", name)
-
-    def on_instruction_end(self, name: str) -> None:
-        """An instruction of a pipeline is over."""
-        self._call("on_instruction_end", name)
-
-    def _call(self, hook: str, *arguments: Any) -> None:
-        first: Exception | None = None
-        for callback in self.callbacks:
-            method = getattr(callback, hook, None)
-            if method is None:
-                continue
-            try:
-                method(*arguments)
-            except Exception as error:
-                if first is not None:
-                    logger.exception("%s failed in %r, too", hook, callback, extra={"action": "callback_failed"})
-                first = first or error
-        if first is not None:
-            raise first
+for _hook in [name for name in vars(Callback) if name.startswith("on_")]:
+    setattr(CallbackSet, _hook, partialmethod(_call_all, _hook))
 
 
 class OptimizerCallback(Callback):
