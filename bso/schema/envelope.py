@@ -1,14 +1,13 @@
 """The envelope around every message, version 1.0.
 
 ``{"schema": "1.0", "type": "begin_trial", "command_id": "<UUID>", "job_id": "...", "sent_at": "<ISO 8601>",
-"trace": {...}, "body": {...}}``. Unknown fields are ignored, an unknown major version is refused. Numbers that JSON
-lacks travel as the strings "NaN", "Infinity" and "-Infinity".
+"body": {...}}``. Unknown fields are ignored, an unknown major version is refused. Numbers that JSON lacks travel as the
+strings "NaN", "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -39,7 +38,6 @@ class Envelope:
     seq: int | None = None
     part: int | None = None
     log_epoch: int | None = None
-    trace: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,8 +76,7 @@ def kind_table(kind: KindDescription, job: JobDescription, trials: Sequence[Tria
     title = f"On {kind.hardware}: policy {job.spec.policy}{stage}, {best}"
     made = costs_table(title, kind, counts, marked=size)
     if kind.needs_attention:
-        why = kind.attention or "recurrences in a row ended without a model"  # an older optimizer does not say
-        made.notes.insert(0, f"[bold yellow]This job {ATTENTION}: {escape(why)}.[/]")
+        made.notes.insert(0, f"[bold yellow]This job {ATTENTION}: {escape(kind.attention)}.[/]")
     return made
 
 
