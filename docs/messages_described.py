@@ -148,6 +148,7 @@ def _payload(name: str, what: str, body: Any) -> dict[str, Any]:
         "command_id": {"type": "string", "format": "uuid"},
         "job_id": {"type": ["string", "null"], "pattern": f"^{PATTERN}$"},
         "sent_at": {"type": ["string", "null"], "format": "date-time"},
+        "trace": {"type": "object", "additionalProperties": {"type": "string"}},
         "body": body,
     }
     required = ["schema", "type", "command_id", "body"]

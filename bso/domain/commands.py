@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -169,6 +169,7 @@ class Request:
     job_id: str
     command: Command
     user: str | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
 
 
 TRIAL_COMMANDS = (ReportEpoch, FinishTrial, RenewLease, ExpireLease)

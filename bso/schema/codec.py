@@ -102,6 +102,7 @@ def encode_command(request: Request, *, sent_at: datetime | None = None) -> byte
             command_id=request.command_id,
             job_id=request.job_id or None,
             sent_at=sent_at,
+            trace=request.trace,
             body=request.command,
         )
     )
@@ -117,7 +118,7 @@ def decode_command(message: bytes, *, user: str | None = None) -> Request:
         _check_identifier("job_id_prefix", command.job_id_prefix)
         job_id = job_id_for(command.job_id_prefix, command_id)
     _check_identifier("job_id", job_id)
-    return Request(command_id=command_id, job_id=cast(str, job_id), command=command, user=user)
+    return Request(command_id=command_id, job_id=cast(str, job_id), command=command, user=user, trace=envelope.trace)
 
 
 def encode_reply(reply: Reply, *, command_id: str, job_id: str | None) -> bytes:

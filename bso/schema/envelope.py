@@ -1,13 +1,14 @@
 """The envelope around every message, version 1.0.
 
 ``{"schema": "1.0", "type": "begin_trial", "command_id": "<UUID>", "job_id": "...", "sent_at": "<ISO 8601>",
-"body": {...}}``. Unknown fields are ignored, an unknown major version is refused. Numbers that JSON lacks travel as the
-strings "NaN", "Infinity" and "-Infinity".
+"trace": {...}, "body": {...}}``. Unknown fields are ignored, an unknown major version is refused. Numbers that JSON
+lacks travel as the strings "NaN", "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -38,6 +39,7 @@ class Envelope:
     seq: int | None = None
     part: int | None = None
     log_epoch: int | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 The format is that of the Alibaba trace v2020 as the Zeus paper maps it to its workloads: a CSV file (``.xz``:
 compressed) with a line per recurrence: group, start_time [s], dataset, and runtime_ratio, the runtime of this
-recurrence over the mean of its dataset. Other columns, such as an end_time, are not looked at: how long a recurrence
+recurrence over the mean of its dataset. It may have an end_time [s], too, by which nothing goes: how long a recurrence
 takes is what is simulated.
 """
 
@@ -24,17 +24,19 @@ from bso.simulator.problem import BatchSizeProblem
 from bso.simulator.simulation import Submission
 from bso.simulator.study import Case
 
-COLUMNS = ("group", "start_time", "dataset", "runtime_ratio")
+COLUMNS = ("group", "start_time", "end_time", "dataset", "runtime_ratio")
+_NEEDED = ("group", "start_time", "dataset", "runtime_ratio")
 _SPREAD = 0.25  # standard deviation of ln runtime_ratio in made traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterJob:
-    """One recurrence of a group, as a cluster saw it."""
+    """One recurrence of a group, as a cluster saw it. ``end_s`` is None where the trace does not say."""
 
     group: str
     dataset: str
     start_s: float
+    end_s: float | None = None
     runtime_ratio: float
 
 
@@ -42,13 +44,16 @@ def read_cluster_trace(path: Path) -> tuple[ClusterJob, ...]:
     """The recurrences of a file, in its order. Raises InvalidTrace, which names the line."""
     jobs: list[ClusterJob] = []
     datasets: dict[str, str] = {}
-    for row in read_rows(path, COLUMNS):
+    for row in read_rows(path, _NEEDED):
         job = ClusterJob(
             group=row.text("group"),
             dataset=row.text("dataset"),
             start_s=row.number("start_time"),
+            end_s=row.number("end_time") if row.fields.get("end_time", "").strip() else None,
             runtime_ratio=row.positive("runtime_ratio"),
         )
+        if job.end_s is not None and job.end_s < job.start_s:
+            raise row.invalid("end_time", f"at or after start_time {job.start_s:g}")
         if datasets.setdefault(job.group, job.dataset) != job.dataset:
             raise row.invalid("dataset", f"{datasets[job.group]}, as before in group {job.group}")
         jobs.append(job)
@@ -107,7 +112,8 @@ def cluster_trace_text(jobs: Iterable[ClusterJob]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for job in jobs:
-        writer.writerow([job.group, f"{job.start_s:.3f}", job.dataset, f"{job.runtime_ratio:.6f}"])
+        ended = "" if job.end_s is None else f"{job.end_s:.3f}"
+        writer.writerow([job.group, f"{job.start_s:.3f}", ended, job.dataset, f"{job.runtime_ratio:.6f}"])
     return text.getvalue()
 
 
@@ -135,6 +141,6 @@ def _group(
     start_s = 0.0
     for number in range(1, times + 1):
         ratio = math.exp(_SPREAD * standard_normal(seed, number, 1) - _SPREAD**2 / 2)
-        yield ClusterJob(group=name, dataset=dataset, start_s=start_s, runtime_ratio=ratio)
-        gap_s = ratio * mean_runtime_s if mean_gap_s is None else -mean_gap_s * math.log(uniform(seed, number, 2))
-        start_s += gap_s
+        end_s = start_s + ratio * mean_runtime_s
+        yield ClusterJob(group=name, dataset=dataset, start_s=start_s, end_s=end_s, runtime_ratio=ratio)
+        start_s = end_s if mean_gap_s is None else start_s - mean_gap_s * math.log(uniform(seed, number, 2))

@@ -76,7 +76,8 @@ def kind_table(kind: KindDescription, job: JobDescription, trials: Sequence[Tria
     title = f"On {kind.hardware}: policy {job.spec.policy}{stage}, {best}"
     made = costs_table(title, kind, counts, marked=size)
     if kind.needs_attention:
-        made.notes.insert(0, f"[bold yellow]This job {ATTENTION}: {escape(kind.attention)}.[/]")
+        why = kind.attention or "recurrences in a row ended without a model"  # an older optimizer does not say
+        made.notes.insert(0, f"[bold yellow]This job {ATTENTION}: {escape(why)}.[/]")
     return made
 
 

@@ -262,6 +262,7 @@ NO_COMMANDS: list[tuple[bytes, str]] = [
     (envelope(type="begin_trial", body={"hardware": "A40"}), "malformed"),
     (envelope(type="report_epoch", body={"trial_number": "one"}), "malformed"),
     (envelope(type="report_epoch", body={"trial_number": 10**30, "trial_id": "x"}), "malformed"),
+    (envelope(trace={"traceparent": 5}), "malformed"),
     (envelope(sent_at="yesterday"), "malformed"),
 ]
 

@@ -68,7 +68,7 @@ def values_of(union: Any) -> st.SearchStrategy[Any]:
 @searching(150)
 @given(command=odd_commands, user=st.none() | st.just("alice"))
 def test_every_command_is_read_as_it_was_written(command: do.Command, user: str | None) -> None:
-    request = Request(command_id=command_id(1), job_id="job", command=command, user=user)
+    request = Request(command_id=command_id(1), job_id="job", command=command, user=user, trace={"a": "b"})
     again = codec.decode_command(codec.encode_command(request, sent_at=NOW), user=user)
     if isinstance(command, do.RegisterJob):
         assert again.command == codec.decode_command(codec.encode_command(again), user=user).command
@@ -133,7 +133,7 @@ def test_names_on_the_wire_never_change() -> None:
 
 def test_unknown_fields_are_ignored_everywhere() -> None:
     body = {"trial_number": 1, "trial_id": "x", "colour": "red"}
-    request = read(type="renew_lease", body=body, flavour=3)
+    request = read(type="renew_lease", body=body, flavour=3, trace={})
     assert request.command == do.RenewLease(trial_number=1, trial_id="x")
 
 
@@ -259,8 +259,8 @@ def test_a_registration_without_a_job_id_gets_one_from_its_prefix_and_command() 
 
 
 def test_the_largest_message_is_read_and_a_larger_one_is_not() -> None:
-    empty = len(json.dumps(envelope(flavour={"x": ""})))
-    fitting = json.dumps(envelope(flavour={"x": "y" * (MAX_MESSAGE_BYTES - empty)})).encode()
+    empty = len(json.dumps(envelope(trace={"x": ""})))
+    fitting = json.dumps(envelope(trace={"x": "y" * (MAX_MESSAGE_BYTES - empty)})).encode()
     assert isinstance(codec.decode_command(fitting).command, do.DeleteJob)
     with pytest.raises(MalformedMessage, match="at most 1048576 bytes, got 1048577"):
         codec.decode_command(fitting + b" ")
@@ -289,7 +289,7 @@ def test_only_known_users_stand_in_a_request() -> None:
 @given(message=st.binary(max_size=60) | st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(("schema", "type", "command_id", "job_id", "body", "spec", "seq")), inner, max_size=5),
+        st.sampled_from(("schema", "type", "command_id", "job_id", "body", "spec", "trace", "seq")), inner, max_size=5),
     max_leaves=10).map(lambda value: json.dumps(value).encode()))  # fmt: skip
 def test_whatever_arrives_is_read_or_rejected(message: bytes) -> None:
     kinds = ((codec.decode_command, Request), (codec.decode_reply, Reply), (codec.decode_event, RecordedEvent))

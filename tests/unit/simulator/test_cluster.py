@@ -18,17 +18,13 @@ from bso.simulator.cluster import (
 from bso.simulator.study import StudySettings, study
 from tests.unit.simulator.problems import make
 
-HEADER = "group,start_time,end_time,dataset,runtime_ratio\n"  # the paper's traces have an end_time
+HEADER = "group,start_time,end_time,dataset,runtime_ratio\n"
 RUNTIMES = {"shapes": 100.0, "faces": 900.0}
 
 
 def made(**changed: object) -> tuple[ClusterJob, ...]:
     arguments: dict[str, object] = {"groups": 40, "recurrences": 60, "overlap": 2.0, "seed": 1, **changed}
     return make_cluster_trace(RUNTIMES, **arguments)  # type: ignore[arg-type]
-
-
-def end_s(job: ClusterJob) -> float:
-    return job.start_s + job.runtime_ratio * RUNTIMES[job.dataset]
 
 
 @pytest.mark.parametrize("name", ["trace.csv", "trace.csv.xz"])
@@ -38,11 +34,11 @@ def test_a_trace_that_is_made_can_be_read_again(tmp_path: Path, name: str) -> No
     assert cluster_trace_text(read_cluster_trace(tmp_path / name)) == cluster_trace_text(jobs)
 
 
-def test_recurrences_begin_at_their_times_after_the_first(tmp_path: Path) -> None:
+def test_a_trace_need_not_say_when_recurrences_ended(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("group,dataset,start_time,runtime_ratio\ng,shapes,700,1.1\ng,shapes,100,0.9\n")
     jobs = read_cluster_trace(path)
-    assert [(job.start_s, job.runtime_ratio) for job in jobs] == [(700.0, 1.1), (100.0, 0.9)]
+    assert [(job.start_s, job.end_s, job.runtime_ratio) for job in jobs] == [(700.0, None, 1.1), (100.0, None, 0.9)]
     (case,) = cluster_cases(jobs, [make({32: (5,)}, default=32)])
     assert case.submissions is not None
     assert [submission.start_s for submission in case.submissions] == [0.0, 600.0]
@@ -60,7 +56,9 @@ def test_groups_have_about_as_many_recurrences_and_overlaps_as_wanted() -> None:
     assert len(groups) == 40
     assert statistics.mean(map(len, groups.values())) == pytest.approx(60, rel=0.35)
     beside = [
-        sum(other.start_s < job.start_s < end_s(other) for other in group) for group in groups.values() for job in group
+        sum(other.start_s < job.start_s < (other.end_s or 0.0) for other in group)
+        for group in groups.values()
+        for job in group
     ]
     assert statistics.mean(beside) == pytest.approx(2.0, rel=0.2)
     assert statistics.mean(job.runtime_ratio for job in jobs) == pytest.approx(1.0, rel=0.05)
@@ -68,13 +66,13 @@ def test_groups_have_about_as_many_recurrences_and_overlaps_as_wanted() -> None:
 
 def test_without_overlap_one_follows_the_other() -> None:
     group = [job for job in made(overlap=0.0) if job.group == "group-2"]
-    assert all(two.start_s == end_s(one) for one, two in pairwise(group))
+    assert all(two.start_s == one.end_s for one, two in pairwise(group))
 
 
 def test_each_group_is_a_job_whose_recurrences_begin_when_the_trace_says() -> None:
     jobs = [
-        ClusterJob(group="g", dataset="shapes", start_s=700.0, runtime_ratio=1.1),
-        ClusterJob(group="g", dataset="shapes", start_s=100.0, runtime_ratio=0.9),
+        ClusterJob(group="g", dataset="shapes", start_s=700.0, end_s=800.0, runtime_ratio=1.1),
+        ClusterJob(group="g", dataset="shapes", start_s=100.0, end_s=300.0, runtime_ratio=0.9),
     ]
     (case,) = cluster_cases(jobs, [make({32: (5,)}, default=32)])
     assert case.name == "g shapes/g1"
@@ -93,6 +91,7 @@ def test_a_dataset_that_was_not_measured_is_refused() -> None:
     ("lines", "said"),
     [
         ("g,zero,1,shapes,1", "line 2: start_time must be a finite number, got 'zero'"),
+        ("g,5,1,shapes,1", "line 2: end_time must be at or after start_time 5, got '1'"),
         ("g,0,1,shapes,-1", "line 2: runtime_ratio must be a positive number, got '-1'"),
         ("g,0,1,shapes,1\ng,0,1,faces,1", "line 3: dataset must be shapes, as before in group g, got 'faces'"),
         ("", "holds no recurrence"),

@@ -83,8 +83,8 @@ def cluster(
     """Simulate the groups of a cluster trace, whose recurrences overlap.
 
     The trace has the columns group, start_time, dataset and runtime_ratio, as the Alibaba cluster trace mapped by the
-    Zeus paper. Each group is a job on each GPU; a recurrence begins at its start_time, and its time and
-    energy are multiplied by its runtime_ratio.
+    Zeus paper; its end_time is not needed. Each group is a job on each GPU; a recurrence begins at its
+    start_time, and its time and energy are multiplied by its runtime_ratio.
 
     **Example**
 
