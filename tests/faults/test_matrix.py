@@ -13,7 +13,7 @@ from tests.faults.matrix.__main__ import left_out
 from tests.faults.matrix.of_ranks import RankedTraining, disagreements
 from tests.faults.matrix.pair import Pair, running_pair
 from tests.faults.matrix.result import Result
-from tests.faults.matrix.scenario import RECOVERED_S, Scenario, all_scenarios, judge, played
+from tests.faults.matrix.scenario import FAR_ABOVE, RECOVERED_S, Scenario, all_scenarios, judge, played
 
 BROKEN = str(Path(__file__).with_name("broken_worker.py"))
 SMOKE = [one for one in all_scenarios().values() if one.is_smoke]
@@ -30,6 +30,8 @@ def pair() -> Iterator[Pair]:
 def test_a_scenario_loses_doubles_and_contradicts_nothing(pair: Pair, scenario: Scenario) -> None:
     result = asyncio.run(played(scenario, pair, seed=11))
     assert result.not_run is None
+    # Other tests run beside this one: how long others wait is judged where nothing else runs, by `make faults`.
+    result.unexpected = [words for words in result.unexpected if not words.startswith(FAR_ABOVE)]
     assert result.is_sound, result.unexpected
     assert result.acknowledged > 50
 

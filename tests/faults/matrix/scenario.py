@@ -22,6 +22,7 @@ Play = Callable[[Stage], Awaitable[None]]
 
 _LONGEST_S = 420.0
 _MORE = 200  # answers after everything has recovered
+FAR_ABOVE = "far above what is promised"
 RECOVERED_S = 12.0
 """What every scenario promises about ``recovery_s``, unless it promises something else."""
 
@@ -158,6 +159,6 @@ def judge(result: Result, figures: Mapping[str, float]) -> None:
     for name, most in result.promises.items():
         words = f"{name}: {figures[name]:.3g}, promised at most {most:g}"
         if figures[name] > max(5.0 * most, most + 5.0):
-            result.unexpected.append(f"far above what is promised: {words}")
+            result.unexpected.append(f"{FAR_ABOVE}: {words}")
         elif figures[name] > most:
             result.broken_promises.append(words)
