@@ -136,6 +136,9 @@ class Batches:
             is_long = has_many or job.job_id in self._long
             asked = (job, request.command, facts, context)
             decision, took_s = await asyncio.to_thread(self._timed, *asked) if is_long else self._timed(*asked)
+            self.deciding_s += took_s
+            if took_s > _IN_A_THREAD_S and len(self._long) < _MOST_LONG:
+                self._long.add(job.job_id)
             events = recorded_after(
                 job.last_seq, decision.events, job_id=job.job_id, command_id=request.command_id, memory=read.memory
             )
@@ -151,14 +154,8 @@ class Batches:
     def _timed(self, job: Job, command: Command, facts: Facts, context: Context) -> tuple[Decision, float]:
         """A decision, and the CPU time that it took [s]."""
         began_s = thread_time()
-        try:
-            decision = self.decide(job, command, facts, context)
-        finally:
-            took_s = thread_time() - began_s
-            self.deciding_s += took_s
-            if took_s > _IN_A_THREAD_S and len(self._long) < _MOST_LONG:
-                self._long.add(job.job_id)
-        return decision, took_s
+        decision = self.decide(job, command, facts, context)
+        return decision, thread_time() - began_s
 
     def _keep(self, read: ReadSet, written: WriteSet, changes: ChangeSet) -> None:
         """Remember the jobs as they are stored now: nobody else has changed them, as they were locked."""

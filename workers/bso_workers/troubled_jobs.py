@@ -207,9 +207,9 @@ class TroubledJobs:
     async def _keep_at_broker(self, one: Admitted, pause_s: float) -> bool:
         kept = self._parked[one.request.job_id].kept if one.request.job_id in self._parked else {}
         now_s, command_id = self._clock(), one.request.command_id
-        while kept and next(iter(kept.values())) <= now_s:  # the oldest first; one that stays longer delays a few
+        while kept and next(iter(kept.values())) <= now_s:  # one that stays longer may hide a few that are back already
             del kept[next(iter(kept))]
-        is_copy = command_id in kept and not one.delivery.parked_s
+        is_copy = kept.get(command_id, 0.0) > now_s and not one.delivery.parked_s
         if not await self._settlement.keep(one, pause_s=pause_s, is_copy=is_copy):
             return False
         if not is_copy:

@@ -24,7 +24,7 @@ async def row_locked(stage: Stage) -> None:
 @scenario(
     "somebody else's session holds the rows of 24 jobs for 12 s, each with two lanes",
     is_smoke=True,
-    promises=_AT_ONCE | {"others_slowest_s": 2.0},  # after it, 56 lanes at once
+    promises=_AT_ONCE,
     strikes_for_s=11.0,
 )
 async def many_rows_locked(stage: Stage) -> None:
