@@ -59,7 +59,7 @@ class BrokerAddress:
     set_up_timeout_s: float = 30.0  # for the declarations on a fresh connection
     confirm_timeout_s: float = 20.0  # a broker that confirms nothing for so long is taken for frozen
     resend_after_s: float = 10.0  # without a reply a command goes out again, in case the reply was lost
-    declare_every_s: float = 30.0  # how soon a worker creates again what somebody has deleted
+    declare_every_s: float = 10.0  # how soon a worker creates again what somebody has deleted
     heartbeat_s: int = 30
     spread_s: float = 0.0  # after a loss the first attempt comes at a random moment within it: thousands may lose it
     longest_pause_s: float = 5.0  # between two attempts

@@ -84,8 +84,8 @@ class _RpcSession(BrokerSession):
                 pause_s *= 2
         finally:
             del self._replies[command.message_id]
-            if not reply.done():
-                reply.cancel()
+            if not reply.cancel():
+                reply.exception()  # where publishing again has failed, nobody asks for it
         body = reply.result()
         if body is None:
             if isinstance(self.cause, (TopologyMissing, NotPermitted)):

@@ -30,9 +30,8 @@ def pair() -> Iterator[Pair]:
 def test_a_scenario_loses_doubles_and_contradicts_nothing(pair: Pair, scenario: Scenario) -> None:
     result = asyncio.run(played(scenario, pair, seed=11))
     assert result.not_run is None
-    # Other tests run beside this one: how long others wait is held against the promises by `make faults`, alone.
+    # Other tests run beside this one: how long anything took is held against the promises by `make faults`, alone.
     result.unexpected = [words for words in result.unexpected if not words.startswith(FAR_ABOVE)]
-    assert max(result.others_stall_s, result.others_slowest_s, result.recovery_s) < 60.0
     assert result.is_sound, result.unexpected
     assert result.acknowledged > 50
 

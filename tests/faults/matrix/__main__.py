@@ -27,17 +27,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     _say(f"seed {seed}: --seed {seed} repeats the order of what happens")
     chosen = _chosen(options)
+    if not options.add:
+        options.out.unlink(missing_ok=True)
     if options.not_run:
-        none = Result(scenario="all", seed=seed, broker="", database=options.database, not_run=options.not_run)
-        _write(options.out, [none], is_added=options.add)
+        _add(
+            options.out,
+            [Result(scenario="all", seed=seed, broker="", database=options.database, not_run=options.not_run)],
+        )
         _say(f"not run: {options.not_run}; {options.out}")
         return 1
     with running_pair(options.database) as pair:
         _say(f"{pair.broker_name}, {pair.database_name}")
         results = _played(chosen, pair, seed, options)
         first = [result for result in results if options.again and not result.is_sound]
-        results += [_play(all_scenarios()[one.scenario], pair, seed + 1, MODULE) for one in first]
-    _write(options.out, [*results, *left_out(chosen, pair, seed)], is_added=options.add)
+        again = [all_scenarios()[one.scenario] for one in first]
+        results += [result for one in again for result in _play([one], pair, seed + 1, MODULE, options.out)]
+    _add(options.out, left_out(chosen, pair, seed))
     failed = [result.scenario for result in results if not result.is_sound and result not in first]
     slow = [result.scenario for result in results if result.broken_promises]
     not_run = [result.scenario for result in results if result.not_run]
@@ -49,29 +54,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _played(chosen: Sequence[Scenario], pair: Pair, seed: int, options: argparse.Namespace) -> list[Result]:
-    """One after the other; with a limit of time in an order by chance, and what is left is not run."""
-    order, results = list(chosen), []
+    """One after the other; with a limit of time in an order by chance, and what is left is not run.
+
+    Those that need no servers take their turn together.
+    """
+    turns = [[one] for one in chosen if one.stage.has_servers]
+    turns += [together] if (together := [one for one in chosen if not one.stage.has_servers]) else []
+    results: list[Result] = []
     if options.minutes is not None:
-        random.Random(seed).shuffle(order)
+        random.Random(seed).shuffle(turns)
     ends_s = time.monotonic() + 60.0 * (options.minutes or float("inf"))
-    for one in order:
+    for turn in turns:
         if time.monotonic() < ends_s:
-            results.append(_play(one, pair, seed, options.worker_program or MODULE))
+            results += _play(turn, pair, seed, options.worker_program or MODULE, options.out)
             continue
         why = f"no time was left: --minutes {options.minutes:g}"
-        left = Result(scenario=one.name, seed=seed, broker=pair.broker_name, database=pair.database_name, not_run=why)
-        results.append(left)
+        of_pair = {"seed": seed, "broker": pair.broker_name, "database": pair.database_name}
+        left = [Result(scenario=one.name, not_run=why, **of_pair) for one in turn]
+        _add(options.out, left)
+        results += left
     return results
 
 
-def _play(one: Scenario, pair: Pair, seed: int, program: Sequence[str]) -> Result:
-    result = asyncio.run(played(one, pair, seed, worker_program=program))
+def _play(turn: Sequence[Scenario], pair: Pair, seed: int, program: Sequence[str], out: Path) -> Sequence[Result]:
+    """Play some scenarios at once; what came of them is printed, and added to the file."""
+
+    async def play() -> Sequence[Result]:
+        return await asyncio.gather(*(played(one, pair, seed, worker_program=program) for one in turn))
+
+    results = asyncio.run(play())
+    for result in results:
+        _report(result)
+    _add(out, results)
+    return results
+
+
+def _report(result: Result) -> None:
     if result.not_run:
-        _say(f"{one.name:28} not run: {result.not_run}")
-        return result
+        _say(f"{result.scenario:28} not run: {result.not_run}")
+        return
     verdict = "ok" if result.is_sound else "FAILED"
     _say(
-        f"{one.name:28} {verdict:6} {result.attempted} attempted, {result.acknowledged} acknowledged, "
+        f"{result.scenario:28} {verdict:6} {result.attempted} attempted, {result.acknowledged} acknowledged, "
         f"{result.lost} lost, {result.duplicated} doubled, {result.contradicted} contradicted, "
         f"{result.unreported} unreported; others stall {result.others_stall_s:.1f} s, slowest "
         f"{result.others_slowest_s:.1f} s; recovery {result.recovery_s:.1f} s, of the job "
@@ -81,7 +105,6 @@ def _play(one: Scenario, pair: Pair, seed: int, program: Sequence[str]) -> Resul
         _say(f"    unexpected: {words}")
     for words in result.broken_promises:
         _say(f"    slower than promised: {words}")
-    return result
 
 
 def _chosen(options: argparse.Namespace) -> list[Scenario]:
@@ -99,9 +122,10 @@ def left_out(chosen: Sequence[Scenario], pair: Pair, seed: int) -> list[Result]:
     return [Result(scenario="others", seed=seed, broker=pair.broker_name, database=pair.database_name, not_run=why)]
 
 
-def _write(path: Path, results: Sequence[Result], *, is_added: bool) -> None:
+def _add(path: Path, results: Sequence[Result]) -> None:
+    """Write results behind those that the file holds: what was played is known, wherever a run ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = json.loads(path.read_text()) if is_added and path.exists() else []
+    before = json.loads(path.read_text()) if path.exists() else []
     path.write_text(json.dumps([*before, *(result.as_dict() for result in results)], indent=1) + "\n")
 
 

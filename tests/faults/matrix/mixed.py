@@ -17,7 +17,8 @@ from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage
 from tools.private_servers import ServerFailed
 
-Strike = Callable[[Stage], Awaitable[None]]
+Strike = Callable[[Stage], Awaitable[object]]
+"""One that finds nothing to strike returns False or 0."""
 _STRIKES = 12
 
 
@@ -39,8 +40,9 @@ async def _mixed(stage: Stage, strikes: list[Strike]) -> None:
     async def strike(one: Strike) -> None:
         async with free, of_servers if one in _OF_SERVERS else nullcontext():
             with suppress(BsoError, DBAPIError, ServerFailed, OSError):  # what it needs may be away for another one
-                await one(stage)
-                struck.append(one)
+                found = await one(stage)
+                if found is None or found:
+                    struck.append(one)
             await stage.pause(0.2, 1.5)
 
     async with stage.fault(), asyncio.TaskGroup() as group:
@@ -50,10 +52,12 @@ async def _mixed(stage: Stage, strikes: list[Strike]) -> None:
     assert len(struck) >= _STRIKES // 2, f"only {len(struck)} of {_STRIKES} faults struck"
 
 
-async def _kill_a_worker(stage: Stage) -> None:
-    if len(stage.living) > 1:
+async def _kill_a_worker(stage: Stage) -> bool:
+    has_several = len(stage.living) > 1
+    if has_several:
         stage.kill(stage.rng.choice(stage.living))
     stage.worker()
+    return has_several
 
 
 async def _freeze_a_worker(stage: Stage) -> None:
@@ -70,14 +74,16 @@ async def _lock_a_row(stage: Stage) -> None:
         await stage.pause(1.0, 8.0)
 
 
-async def _end_sessions(stage: Stage) -> None:
+async def _end_sessions(stage: Stage) -> int:
+    ended = 0
     for _ in range(8):
-        await end_a_session(stage)
+        ended += await end_a_session(stage)
         await stage.pause(0.05, 0.3)
+    return ended
 
 
-async def _close_connections(stage: Stage) -> None:
-    await asyncio.to_thread(stage.pair.management.close_connections, stage.amqp_url)
+async def _close_connections(stage: Stage) -> int:
+    return await asyncio.to_thread(stage.pair.management.close_connections, stage.amqp_url)
 
 
 async def _purge(stage: Stage) -> None:
@@ -88,11 +94,13 @@ async def _delete_the_queue(stage: Stage) -> None:
     await delete(stage, "queues", COMMAND_QUEUE)
 
 
-async def _kill_a_training(stage: Stage) -> None:
+async def _kill_a_training(stage: Stage) -> bool:
     living = [one for one in stage.trainings if one.process.poll() is None]
-    if len(living) > 1:
-        stage.kill_a_training(stage.rng.choice(living))
-        stage.train()
+    if len(living) < 2:
+        return False
+    stage.kill_a_training(stage.rng.choice(living))
+    stage.train()
+    return True
 
 
 async def _kill_the_database(stage: Stage) -> None:

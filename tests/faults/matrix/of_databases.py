@@ -93,10 +93,12 @@ async def load_balancer_without_backend(stage: Stage) -> None:
 @scenario("sessions of the database are ended at random, forty times")
 async def database_connections_killed(stage: Stage) -> None:
     await stage.begin()
+    ended = 0
     async with stage.fault():
         for _ in range(40):
             await stage.pause(0.1, 0.4)
-            await end_a_session(stage)
+            ended += await end_a_session(stage)
+    assert ended >= 20, f"only {ended} sessions were ended: the fault did not strike"
 
 
 @scenario(
@@ -268,8 +270,8 @@ async def _is_crowded_out(owner: AsyncConnection, login: str) -> bool:
     return not (await owner.execute(listing, {"login": login})).scalar_one()
 
 
-async def end_a_session(stage: Stage) -> None:
-    """End one session of the database, whosever it is."""
+async def end_a_session(stage: Stage) -> bool:
+    """End one session of the database, whosever it is; whether there was one."""
     engine = stage.store.engine
     name = stage.database_url.rpartition("/")[2]
     is_postgresql = engine.dialect.name == "postgresql"
@@ -281,13 +283,14 @@ async def end_a_session(stage: Stage) -> None:
     async with engine.connect() as connection:
         found = sorted((await connection.execute(sa.text(listing))).scalars())
         if not found:
-            return
+            return False
         victim = stage.rng.choice(found)
         ending = f"SELECT pg_terminate_backend({victim})" if is_postgresql else f"KILL {victim}"
         try:
             await connection.execute(sa.text(ending))
         except DBAPIError:
-            return  # it has gone meanwhile
+            return False  # it has gone meanwhile
+    return True
 
 
 @contextmanager

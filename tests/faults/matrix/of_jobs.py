@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
 import sqlalchemy as sa
 
 from bso.domain.decide import Rules
 from bso.replay.rebuild import rebuild
+from bso.storage.tables import trial
 from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage
 from tests.servers import eventually_async
@@ -33,6 +37,38 @@ async def many_rows_locked(stage: Stage) -> None:
     async with stage.fault(), stage.store.unit_of_work() as foreign:
         await foreign.lock(harmed, creating=())
         await stage.pause(12.0)
+
+
+@scenario(
+    "somebody else's session holds the rows of all trials of one job for 20 s",
+    promises=_AT_ONCE,
+    strikes_for_s=19.0,
+)
+async def rows_of_trials_locked(stage: Stage) -> None:
+    await stage.begin()
+    async with stage.fault(), _trials_locked(stage, [stage.harmed]):
+        await stage.pause(20.0)
+
+
+@scenario(
+    "somebody else's session holds the rows of all trials of 24 jobs for 12 s, each with two lanes",
+    promises=_AT_ONCE,
+    strikes_for_s=11.0,
+)
+async def rows_of_many_trials_locked(stage: Stage) -> None:
+    await stage.begin()
+    harmed = await stage.harm_more(24, lanes=2)
+    await stage.all_go_on()  # each has a trial
+    async with stage.fault(), _trials_locked(stage, harmed):
+        await stage.pause(12.0)
+
+
+@asynccontextmanager
+async def _trials_locked(stage: Stage, job_ids: Sequence[str]) -> AsyncIterator[None]:
+    """Hold every row of these jobs' trials; the rows of the jobs themselves stay free."""
+    async with stage.store.engine.begin() as foreign:
+        await foreign.execute(sa.select(trial).where(trial.c.job_id.in_(job_ids)).with_for_update())
+        yield
 
 
 @scenario("somebody else's session holds the epoch of the log for 12 s", promises=_AT_ONCE)

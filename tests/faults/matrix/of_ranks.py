@@ -56,6 +56,10 @@ class RankedTraining(Training):
         logs = sorted(self.folder.glob("logs/**/std*.log"))
         return "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
 
+    @override
+    def ask_to_end(self) -> None:
+        (self.folder / "over").touch()
+
     def signal(self, rank: int, number: signal.Signals) -> None:
         """Send a signal to a rank of the last launch."""
         os.kill(int(self.noted(rank, "started")[-1]["pid"]), number)
@@ -137,13 +141,9 @@ class RankStage(Stage):
 
     @override
     async def end(self) -> None:
-        for training in self.ranked:
-            (training.folder / "over").touch()
-        for training in self.ranked:
-            with suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(training.process.wait, _PATIENCE_S)
-            self.surprises += disagreements(training)
         await super().end()
+        for training in self.ranked:
+            self.surprises += disagreements(training)
 
     @override
     def end_processes(self) -> None:

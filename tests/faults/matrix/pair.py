@@ -6,6 +6,8 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -86,7 +88,9 @@ def of_three_nodes(pair: Pair) -> Iterator[Pair]:
     """The pair with a cluster of three RabbitMQ nodes; what a scenario asks of the broker goes to the third one."""
     first = RabbitMQ()
     second, third = RabbitMQ(leader=first), RabbitMQ(leader=first)
-    with first, second, third:
+    with first, closing(second), closing(third):
+        with ThreadPoolExecutor() as pool:  # each takes ten seconds
+            list(pool.map(RabbitMQ.start, (second, third)))
         yield replace(pair, management=third.management, rabbitmq=third, cluster=(first, second))
 
 

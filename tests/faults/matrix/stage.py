@@ -32,6 +32,7 @@ _SCRIPT = Path(__file__).with_name("training_script.py")
 _RECOVERY_S = 150.0
 """So long a scenario waits for everything to go on: longer than the longest pause of a parked job."""
 _ANSWERS_S = 60.0
+_ENDED_S = 150.0
 _QUICK = {"relay_interval_s": 1.0, "relay_age_s": 2.0}
 """Only what the audit waits for is quicker than usual."""
 
@@ -253,7 +254,8 @@ class Stage:
             )
 
     async def _all_ready(self) -> bool:
-        return all([(await asyncio.to_thread(worker.page, "readyz"))[0] == 200 for worker in self.living])
+        pages = [await asyncio.to_thread(worker.page, "readyz") for worker in self.living]
+        return bool(pages) and all(status == 200 for status, _ in pages)
 
     async def _within_reason(self, condition: Callable[[], bool] | Callable[[], Awaitable[bool]], what: str) -> None:
         try:
@@ -266,14 +268,14 @@ class Stage:
         """Let trainings end their recurrence and lanes stop; what is not answered then is no longer waited for."""
         for training in self.trainings:
             if training.process.poll() is None:
-                training.process.send_signal(signal.SIGUSR1)
-        for training in self.trainings:
-            try:
-                await asyncio.to_thread(training.process.wait, 60)
-            except subprocess.TimeoutExpired:
-                self.surprises.append(f"{training.job_id}: the training did not come to its end")
+                training.ask_to_end()
         if self._running:
             await self._end_lanes()
+        for training in self.trainings:
+            try:
+                await asyncio.to_thread(training.process.wait, _ENDED_S)
+            except subprocess.TimeoutExpired:
+                self.surprises.append(f"{training.job_id}: the training did not come to its end")
 
     async def _end_lanes(self) -> None:
         self.over_s = self.now_s()
@@ -343,6 +345,10 @@ class Training:
     journal: Path
     state_dir: Path
     process: subprocess.Popen[bytes]
+
+    def ask_to_end(self) -> None:
+        """Let it end its recurrence, and begin no other."""
+        self.process.send_signal(signal.SIGUSR1)
 
     @property
     def output(self) -> str:
