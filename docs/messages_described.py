@@ -31,6 +31,8 @@ ANSWERS: Mapping[str, str] = {
     "report_power_profile": "power_profile_recorded",
     "allow_batch_size": "allowed_again",
     "delete_job": "deleted",
+    "grant_job": "rights_recorded",
+    "give_job": "rights_recorded",
     "describe_job": "job_description",
 }
 """The reply to each command that is not refused with a problem."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from bso.domain.hardware import HardwareKind
 from bso.domain.learning_rate import LearningRate
+from bso.domain.rights import Right
 from bso.domain.trial import Outcome
 
 
@@ -143,6 +144,21 @@ class DeleteJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GrantJob:
+    """Let a login use a job that it does not own; ``right`` None takes away what it was granted."""
+
+    login: str
+    right: Right | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveJob:
+    """Make another login the owner of a job."""
+
+    login: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeJob:
     """Ask for the state of a job. A query: changes nothing."""
 
@@ -157,6 +173,8 @@ Command = (
     | ReportPowerProfile
     | AllowBatchSize
     | DeleteJob
+    | GrantJob
+    | GiveJob
     | DescribeJob
 )
 

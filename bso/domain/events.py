@@ -17,6 +17,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.inheritance import Inheritance
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
+from bso.domain.rights import Right
 from bso.domain.trial import EpochReport, Outcome, Trial
 
 
@@ -261,6 +262,21 @@ class PowerProfiled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobGranted:
+    """A login may use the job from now on as ``right`` says; None: no longer."""
+
+    login: str
+    right: Right | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobGiven:
+    """The job has another owner."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobDeleted:
     """A job was deleted."""
 
@@ -289,6 +305,8 @@ CommonEvent = (
     | RecurrenceEnded
     | BatchSizeAllowed
     | PowerProfiled
+    | JobGranted
+    | JobGiven
     | JobDeleted
     | JobSnapshotted
 )

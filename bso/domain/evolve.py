@@ -48,6 +48,7 @@ def _registered(job: Job, event: happened.JobRegistered) -> Job:
     return replace(
         job,
         owner=event.owner,
+        grants={},
         is_deleted=False,
         current_version=event.version_number,
         versions={event.version_number: version},
@@ -218,6 +219,15 @@ def _deleted(job: Job, _: happened.JobDeleted) -> Job:
     )
 
 
+def _granted(job: Job, event: happened.JobGranted) -> Job:
+    left = {login: right for login, right in job.grants.items() if login != event.login}
+    return replace(job, grants=left if event.right is None else left | {event.login: event.right})
+
+
+def _given(job: Job, event: happened.JobGiven) -> Job:
+    return replace(job, owner=event.owner)
+
+
 def _unchanged(job: Job, _: Event) -> Job:
     return job
 
@@ -265,6 +275,8 @@ _EVOLUTIONS: dict[type, Callable[[Job, Any], Job]] = {
     happened.RecurrenceEnded: _recurrence_ended,
     happened.BatchSizeAllowed: _batch_size_allowed,
     happened.PowerProfiled: _power_profiled,
+    happened.JobGranted: _granted,
+    happened.JobGiven: _given,
     happened.JobDeleted: _deleted,
     happened.JobSnapshotted: _unchanged,
 }

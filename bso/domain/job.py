@@ -11,6 +11,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge, feasible
 from bso.domain.learning_rate import LearningRate
+from bso.domain.rights import Right
 from bso.domain.trial import Trial, TrialState
 
 
@@ -83,6 +84,7 @@ class Job:
     its beginning. A deleted job is a tombstone: its numbers go on when it is registered again.
     ``unacknowledged_stops``, by trial number, are the last stops that trainings have not acknowledged.
     ``has_power_profiles``: some batch size was measured under several power limits; those are loaded where needed.
+    ``grants`` are what other logins than the owner's may do.
     """
 
     job_id: str
@@ -90,6 +92,7 @@ class Job:
     last_trial_number: int = 0
     last_recurrence_number: int = 0
     owner: str | None = None
+    grants: Mapping[str, Right] = field(default_factory=dict)
     is_deleted: bool = False
     current_version: int = 0
     versions: Mapping[int, JobVersion] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from typing import Any
 from bso.domain.commands import PowerMeasurement
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
+from bso.domain.rights import Right
 from bso.domain.trial import Outcome, TrialState
 
 
@@ -118,6 +119,14 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RightsRecorded:
+    """Whose the job is now, and what other logins may do with it."""
+
+    owner: str | None
+    grants: Mapping[str, Right] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArmDescription:
     """One batch size on one hardware kind. Costs in J; the posterior is that of the mean cost.
 
@@ -190,7 +199,10 @@ class ActiveTrialDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDescription:
-    """A job as people want to see it. ``learning_rate`` is that of the last trial which named one."""
+    """A job as people want to see it. ``learning_rate`` is that of the last trial which named one.
+
+    ``grants`` are what other logins than its owner's may do.
+    """
 
     job_id: str
     owner: str | None
@@ -202,6 +214,7 @@ class JobDescription:
     kinds: tuple[KindDescription, ...]
     active_trials: tuple[ActiveTrialDescription, ...]
     learning_rate: LearningRate | None = None
+    grants: Mapping[str, Right] = field(default_factory=dict)
 
 
 KEPT = "kept"
@@ -235,6 +248,7 @@ Reply = (
     | PowerProfileRecorded
     | AllowedAgain
     | Deleted
+    | RightsRecorded
     | JobDescription
     | Problem
 )

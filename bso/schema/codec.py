@@ -17,12 +17,14 @@ from typing import Any, cast, get_args
 from pydantic_core import to_json
 
 from bso.domain.commands import Command, RegisterJob, Request
-from bso.domain.events import CommonEvent, Event, JobRegistered, JobRespecified, LateResult, TrialEnded
+from bso.domain.events import CommonEvent, Event, JobRegistered, JobRespecified, LateResult, TrialEnded, TrialStarted
+from bso.domain.frozen_values import replace
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.job import Job, JobVersion, Recurrence, UnacknowledgedStop
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.policies import PolicyMissing, find_policy, own_policies, policy_names
 from bso.domain.replies import Reply
+from bso.domain.rights import Right
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, unseal, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.schema.policy_values import read_end, read_inherited, read_stop, read_version
@@ -41,6 +43,7 @@ class JobState:
     last_trial_number: int
     last_recurrence_number: int
     owner: str | None
+    grants: Mapping[str, Right]
     is_deleted: bool
     current_version: int
     versions: Mapping[int, JobVersion]
@@ -133,8 +136,15 @@ def decode_reply(message: bytes) -> Reply:
     return reply
 
 
+def published(recorded: RecordedEvent) -> RecordedEvent:
+    """An event of the log as subscribers receive it: without the trial_id."""
+    if not isinstance(recorded.event, TrialStarted):
+        return recorded
+    return replace(recorded, event=replace(recorded.event, trial_id=""))
+
+
 def encode_event(recorded: RecordedEvent) -> bytes:
-    """An event of the log as a message; consumers order by (job_id, log_epoch, seq)."""
+    """An event of the log as a message, as it is published; consumers order by (job_id, log_epoch, seq)."""
     return dump(
         Envelope(
             type=wire_name(type(recorded.event)),
@@ -144,7 +154,7 @@ def encode_event(recorded: RecordedEvent) -> bytes:
             seq=recorded.seq,
             part=recorded.part,
             log_epoch=recorded.log_epoch,
-            body=recorded.event,
+            body=published(recorded).event,
         )
     )
 
@@ -201,6 +211,7 @@ def state_of(job: Job) -> str:
             last_trial_number=job.last_trial_number,
             last_recurrence_number=job.last_recurrence_number,
             owner=job.owner,
+            grants=job.grants,
             is_deleted=job.is_deleted,
             current_version=job.current_version,
             versions=job.versions,
@@ -229,6 +240,7 @@ def job_from_state(job_id: str, last_seq: int, state: Mapping[str, Any]) -> Job:
         last_trial_number=stored.last_trial_number,
         last_recurrence_number=stored.last_recurrence_number,
         owner=stored.owner,
+        grants=stored.grants,
         is_deleted=stored.is_deleted,
         current_version=stored.current_version,
         versions={number: read_version(version) for number, version in stored.versions.items()},

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import thread_time  # noqa: TID251 - CPU time: no decision depends on it
 
-from bso.domain.commands import Command, Request
-from bso.domain.decide import Context, Decision, Facts, Known, Rules, facts_for
+from bso.domain.commands import Command, GiveJob, Request
+from bso.domain.decide import Context, Decision, Facts, Known, Rules, facts_for, refusal
 from bso.domain.errors import Retryable
 from bso.domain.events import Event
 from bso.domain.frozen_values import replace
@@ -117,7 +117,9 @@ class Batches:
                 answers.append(Undecided(request=request, cause=cause))
                 continue
             try:
-                decided = _answered_before(request, read, written) or await self._decided(request, read, written, known)
+                decided = self._answered_before(request, read, written) or await self._decided(
+                    request, read, written, known
+                )
             except PolicyMissing as missing:  # nor are the job's other commands, which come after this one
                 unusable[request.job_id] = missing
                 answers.append(Undecided(request=request, cause=missing))
@@ -131,7 +133,7 @@ class Batches:
         try:
             job = written.jobs.get(request.job_id) or Job(job_id=request.job_id)
             facts = facts_for(job, request.command, known, since=written.events[request.job_id])
-            context = Context(command_id=request.command_id, user=request.user, now=read.memory.now, rules=self.rules)
+            context = self._context(request, read)
             has_many = job.is_registered and len(job.spec.batch_sizes) > _MANY_SIZES
             is_long = has_many or job.job_id in self._long
             asked = (job, request.command, facts, context)
@@ -150,6 +152,23 @@ class Batches:
         answer = Answer(request=request, reply=decision.reply, took_s=took_s)
         written.add(answer, decision, rows)
         return _Decided(answer=answer, events=events)
+
+    def _answered_before(self, request: Request, read: ReadSet, written: WriteSet) -> _Decided | None:
+        """The answer to a command that was decided before, or a moment ago in this batch, for who may send it."""
+        recorded, first = read.memory.replies.get(request.command_id), written.answers.get(request.command_id)
+        if recorded is None and first is None:
+            return None
+        job = written.jobs.get(request.job_id) or Job(job_id=request.job_id)
+        has_given = isinstance(request.command, GiveJob)  # then it is another login's job now
+        problem = None if has_given else refusal(job, request.command, self._context(request, read))
+        if problem is not None:
+            return _Decided(answer=Answer(request=request, reply=problem))
+        if recorded is not None:
+            return _Decided(answer=recalled(request, recorded))
+        return _Decided(answer=repeated(request, first)) if first is not None else None
+
+    def _context(self, request: Request, read: ReadSet) -> Context:
+        return Context(command_id=request.command_id, user=request.user, now=read.memory.now, rules=self.rules)
 
     def _timed(self, job: Job, command: Command, facts: Facts, context: Context) -> tuple[Decision, float]:
         """A decision, and the CPU time that it took [s]."""
@@ -180,15 +199,6 @@ class Batches:
             raise self.watch.doubt(above=above, of=epoch) from error
         self.watch.recorded(event_ids.values())
         return event_ids
-
-
-def _answered_before(request: Request, read: ReadSet, written: WriteSet) -> _Decided | None:
-    """The answer to a command that was decided before, or a moment ago in this batch."""
-    recorded = read.memory.replies.get(request.command_id)
-    if recorded is not None:
-        return _Decided(answer=recalled(request, recorded))
-    first = written.answers.get(request.command_id)
-    return None if first is None else _Decided(answer=repeated(request, first))
 
 
 def _changes(read: ReadSet, written: WriteSet) -> ChangeSet:

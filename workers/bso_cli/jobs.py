@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,8 +18,18 @@ from bso_cli import jobs_printed as printed
 from bso_cli.access import NothingThere, ask, describe, in_store, reading
 from bso_cli.jobs_power import profile_tables
 from bso_cli.moments import EXPECTED, moment_from
-from bso_cli.options import DatabaseOption, JobArgument, JsonOption, OutputOption, UrlOption, YesOption, here
+from bso_cli.options import (
+    DatabaseOption,
+    JobArgument,
+    JsonOption,
+    LoginArgument,
+    OutputOption,
+    UrlOption,
+    YesOption,
+    here,
+)
 from bso_cli.refusals import CommandGroup, CommandRefused
+from bso_cli.sentences import RIGHTS
 from bso_cli.settings import Places
 from bso_cli.terminal import (
     HANG,
@@ -169,6 +181,55 @@ def allow(
 
 
 @app.command()
+def grant(
+    job_id: JobArgument,
+    login: LoginArgument,
+    may: Annotated[
+        Literal["read", "train", "operate", "nothing"],
+        typer.Option(
+            help="read: see the job and inherit from it. train: also begin trials and report. operate: also change the "
+            "specification, allow batch sizes, delete the job. nothing: take away what was granted."
+        ),
+    ],
+    url: UrlOption = None,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a login of the broker use a job that it does not own. Only the job's owner, its team and operators may."""
+    from bso.domain.commands import GrantJob
+    from bso.domain.replies import RightsRecorded
+    from bso.domain.rights import Right
+
+    right = None if may == "nothing" else Right(may)
+    places = here(url=url, database_url=database_url)
+    reply = asyncio.run(ask(places, job_id, GrantJob(login=login, right=right), RightsRecorded))
+    can = f"may {RIGHTS[right]}" if right else "may do nothing with it any more"
+    print_answer(reply, f"Job {job_id}: login {login} {can}.", as_json=as_json)
+    if right is not None and not as_json:
+        print_notice(
+            "This opens commands and history at once. Live events need the broker's permission, too. It replaces the "
+            f"login's former one, so name in it all that the login may read: {_permitting_events(login, job_id)}"
+        )
+
+
+@app.command()
+def give(
+    job_id: JobArgument,
+    login: LoginArgument,
+    url: UrlOption = None,
+    database_url: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make another login of the broker the owner of a job. Only the job's owner, its team and operators may."""
+    from bso.domain.commands import GiveJob
+    from bso.domain.replies import RightsRecorded
+
+    places = here(url=url, database_url=database_url)
+    reply = asyncio.run(ask(places, job_id, GiveJob(login=login), RightsRecorded))
+    print_answer(reply, f"Job {job_id} belongs to login {login}.", as_json=as_json)
+
+
+@app.command()
 def export(
     job_id: JobArgument,
     what: Annotated[
@@ -250,6 +311,15 @@ async def _recorded(places: Places, job_id: str) -> tuple[list[PowerProfile], li
         return [], None
     async with reading(places.database("bso jobs show")) as store:
         return list(await store.power_profiles(job_id)), list(await store.trials(job_id))
+
+
+def _permitting_events(login: str, job_id: str) -> str:
+    """The command that permits a login the live events of its own jobs, and of this one."""
+    from bso_broker.addresses import encode_word
+    from bso_broker.topology import EVENTS
+
+    readable = rf"^[^.]+\.({login}-.*|{re.escape(encode_word(job_id))})$"
+    return f"rabbitmqctl set_topic_permissions -p VHOST {shlex.quote(login)} {EVENTS} '^$' {shlex.quote(readable)}"
 
 
 def _nothing_recorded(job_id: str, trial: int | None) -> str:

@@ -12,7 +12,7 @@ from bso.domain.replies import ActiveTrialDescription, Confidence, JobDescriptio
 from bso.domain.tally import LAST, Tally, tallies
 from bso.domain.trial import Outcome, Trial
 from bso_cli.savings import saved, saved_in_words
-from bso_cli.sentences import described
+from bso_cli.sentences import RIGHTS, described
 from bso_cli.tables import Table, table_of
 from bso_cli.terminal import counted, listed, moment, number
 
@@ -38,6 +38,8 @@ def job_lines(job: JobDescription) -> Iterator[str]:
     owner = f", owner {escape(job.owner)}" if job.owner else ""
     yield f"[bold]{escape(job.job_id)}[/], version {job.version_number}{owner}"
     yield described(job.spec)
+    for login, right in sorted(job.grants.items()):
+        yield f"login {escape(login)} may {RIGHTS[right]}"
     if job.learning_rate is not None:
         yield f"learning rate {job.learning_rate.describe()}"
     waiting = f"; open: {escape(listed(job.open_recurrences))}" if job.open_recurrences else ""

@@ -62,6 +62,10 @@ OutputOption = Annotated[
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job_id.", show_default=False)]
 
+LoginArgument = Annotated[
+    str, typer.Argument(metavar="LOGIN", help="The name of a login of the broker.", show_default=False)
+]
+
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Let typer read the fields of a dataclass, the type of the parameter ``options``, as options of a command."""

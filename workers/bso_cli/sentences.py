@@ -9,6 +9,8 @@ from bso.domain.events import (
     EpochReported,
     Event,
     JobDeleted,
+    JobGiven,
+    JobGranted,
     JobRegistered,
     JobRespecified,
     JobSnapshotted,
@@ -26,9 +28,15 @@ from bso.domain.events import (
 from bso.domain.hardware import EnergyMethod
 from bso.domain.job_spec import JobSpec
 from bso.domain.quantities import joules, seconds
+from bso.domain.rights import Right
 from bso.domain.trial import Outcome
 from bso_cli.terminal import listed, number
 
+RIGHTS = {
+    Right.READ: "read it",
+    Right.TRAIN: "read it, and train",
+    Right.OPERATE: "read it, train, change it, and delete it",
+}
 ENERGY_ASSUMED = " (energy assumed, not measured)"
 
 
@@ -41,6 +49,8 @@ def sentence(event: Event) -> str:
             return f"trial {event.trial_number} {_ended(event)}"
         case RecurrenceOpened() | RecurrenceEnded() | JobRegistered() | JobRespecified() | JobDeleted():
             return _of_job(event)
+        case JobGranted() | JobGiven():
+            return _of_rights(event)
         case JobSnapshotted():
             return "everything before this was exported and removed"
         case ChangePoint():
@@ -71,6 +81,13 @@ def _of_job(event: RecurrenceOpened | RecurrenceEnded | JobRegistered | JobRespe
             return f"{changed}: {described(event.spec)}{_inherited(event)}"
         case JobDeleted():
             return "the job was deleted"
+
+
+def _of_rights(event: JobGranted | JobGiven) -> str:
+    if isinstance(event, JobGiven):
+        return f"the job belongs to login {event.owner} from now on"
+    may = "may do nothing with the job any more" if event.right is None else f"may {RIGHTS[event.right]}"
+    return f"login {event.login} {may}"
 
 
 def _lived(event: TrialStarted | EpochReported | TrialSuspended | TrialResumed) -> str:

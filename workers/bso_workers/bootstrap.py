@@ -94,9 +94,10 @@ async def serve(settings: WorkerSettings, *, until: Callable[[], Awaitable[str]]
 
 def warn_of_unchecked_logins(settings: WorkerSettings) -> None:
     """Warn where rights go by logins that senders need not name."""
-    if settings.operators and not settings.require_user_id:
+    if not settings.require_user_id:
         _log.warning(
-            "operators are set, but commands need not name their login: set BSO_REQUIRE_USER_ID=true",
+            "commands need not name their login, so everybody may do everything with every job: right only where one "
+            "team has the broker to itself; else remove BSO_REQUIRE_USER_ID=false",
             action="no_login_check",
         )
 

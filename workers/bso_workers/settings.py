@@ -52,10 +52,17 @@ class WorkerSettings(BaseModel):
     )
     operators: frozenset[str] = Field(
         default=frozenset(),
-        description="Logins, separated by commas, that may change jobs they do not own, and former logins of workers.",
+        description="Logins, separated by commas, that may do anything with any job, and former logins of workers.",
+    )
+    teams: frozenset[str] = Field(
+        default=frozenset(),
+        description=(
+            "Teams, separated by commas: logins and jobs named after one (vision: vision, vision-...) belong together."
+        ),
     )
     require_user_id: bool = Field(
-        default=False, description="Refuse commands that do not name their login: right where logins are separate."
+        default=True,
+        description="Refuse commands that do not name their login. Without it everybody may do everything.",
     )
     health_host: str = Field(
         default="127.0.0.1", min_length=1, description="Where /livez, /readyz and /metrics are served."
@@ -80,7 +87,7 @@ class WorkerSettings(BaseModel):
         default=25.0, description="How long to go on with commands already taken, after SIGTERM."
     )
 
-    @field_validator("operators", mode="before")
+    @field_validator("operators", "teams", mode="before")
     @classmethod
     def _separate(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -103,6 +110,7 @@ class WorkerSettings(BaseModel):
             lease_s=self.lease_s,
             resume_window_s=self.resume_window_s,
             operators=self.operators,
+            teams=self.teams,
         )
 
 

@@ -15,6 +15,8 @@ from bso.domain.commands import (
     DescribeJob,
     ExpireLease,
     FinishTrial,
+    GiveJob,
+    GrantJob,
     RegisterJob,
     RenewLease,
     ReportEpoch,
@@ -37,11 +39,14 @@ from bso.domain.decide.contract import (
 )
 from bso.domain.decide.describe import describe_job
 from bso.domain.decide.leases import expire_lease, renew_lease
-from bso.domain.decide.operations import allow_batch_size, delete_job, report_power_profile
+from bso.domain.decide.operations import allow_batch_size, delete_job, give_job, grant_job, report_power_profile
+from bso.domain.decide.permissions import RESPECIFY, lacking, refusal
 from bso.domain.decide.registration import register_job
 from bso.domain.decide.report import report_epoch
 from bso.domain.decide.trial_end import finish_trial
+from bso.domain.frozen_values import replace
 from bso.domain.job import Job
+from bso.domain.rights import Right
 from bso.domain.trial import Trial
 
 __all__ = [
@@ -57,6 +62,7 @@ __all__ = [
     "describe_job",
     "facts_for",
     "needs",
+    "refusal",
 ]
 
 
@@ -65,15 +71,27 @@ def decide(job: Job, command: Command, facts: Facts, context: Context) -> Decisi
 
     ``job`` comes with its active trials; one without versions is not registered. ``facts`` answer needs(job, command).
     """
+    if (problem := refusal(job, command, context)) is not None:
+        return unchanged(job, problem)
     if facts.trial is not None:
         job = job.with_trial(facts.trial)
     if isinstance(command, RegisterJob):
-        return register_job(job, command, facts, context)
+        return _registration(job, command, facts, context)
     if isinstance(command, TRIAL_COMMANDS):
         return _on_trial(job, command, facts, context)
     if not job.is_registered:
         return _unknown_job(job, command)
     return _on_job(job, command, facts, context)
+
+
+def _registration(job: Job, command: RegisterJob, facts: Facts, context: Context) -> Decision:
+    """A registration, which changes a job only for those who may operate it, and inherits only what they may read."""
+    like = facts.other_job
+    if like is not None and lacking(like, Right.READ, context) is not None:
+        facts = replace(facts, other_job=None)
+    decision = register_job(job, command, facts, context)
+    problem = lacking(job, RESPECIFY, context) if job.is_registered and decision.events else None
+    return decision if problem is None else unchanged(job, problem)
 
 
 def _on_job(job: Job, command: Command, facts: Facts, context: Context) -> Decision:
@@ -83,9 +101,13 @@ def _on_job(job: Job, command: Command, facts: Facts, context: Context) -> Decis
         case ReportPowerProfile():
             return report_power_profile(job, command)
         case AllowBatchSize():
-            return allow_batch_size(job, command, context)
+            return allow_batch_size(job, command)
         case DeleteJob():
             return delete_job(job, context)
+        case GrantJob():
+            return grant_job(job, command)
+        case GiveJob():
+            return give_job(job, command)
         case DescribeJob():
             return unchanged(job, describe_job(job))
         case _:

@@ -147,7 +147,9 @@ def _needs_with(trial: Trial, job: Job, command: ReportEpoch | FinishTrial | Ren
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Settings of the optimizer itself. ``operators`` are logins that may change jobs they do not own.
+    """Settings of the optimizer itself. ``operators`` are logins that may do anything with any job.
+
+    Logins and jobs named after one of the ``teams`` belong together: ``vision``, ``vision-ci``, job ``vision-resnet``.
 
     A job may name ``max_batch_sizes`` at most: a choice takes 5 ms with 64 of them, all tried, and 0.1 s with 1000.
     """
@@ -156,6 +158,7 @@ class Rules:
     lease_s: float = 600.0
     resume_window_s: float = 7 * 86400.0
     operators: frozenset[str] = frozenset()
+    teams: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ def describe_job(job: Job) -> JobDescription:
             for trial in job.active_trials()
         ),
         learning_rate=version.learning_rate,
+        grants=job.grants,
     )
 
 

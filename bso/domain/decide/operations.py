@@ -1,21 +1,24 @@
-"""What operators and tools ask for: power profiles, lifting infeasibility, deletion."""
+"""What operators and tools ask for: power profiles, lifting infeasibility, deletion, rights."""
 
 from __future__ import annotations
 
 from dataclasses import astuple
 
-from bso.domain.commands import AllowBatchSize, ReportPowerProfile
-from bso.domain.decide.contract import Context, Decision, refused, refused_for
+from bso.domain.commands import AllowBatchSize, GiveJob, GrantJob, ReportPowerProfile
+from bso.domain.decide.contract import Context, Decision, refused, refused_for, unchanged
 from bso.domain.decide.trial_end import MOST
-from bso.domain.events import BatchSizeAllowed, Event, JobDeleted, PowerProfiled, TrialEnded
+from bso.domain.events import BatchSizeAllowed, Event, JobDeleted, JobGiven, JobGranted, PowerProfiled, TrialEnded
 from bso.domain.evolve import apply
 from bso.domain.hardware import hardware_problems
 from bso.domain.job import Job
 from bso.domain.job_spec import MAX_BATCH_SIZE
-from bso.domain.replies import AllowedAgain, Deleted, PowerProfileRecorded
+from bso.domain.replies import AllowedAgain, Deleted, PowerProfileRecorded, RightsRecorded
 from bso.domain.trial import Outcome, Trial
 
 MAX_MEASUREMENTS = 1000
+MOST_GRANTS = 100
+MOST_OF_A_LOGIN = 255
+"""Characters that RabbitMQ takes."""
 
 
 def report_power_profile(job: Job, command: ReportPowerProfile) -> Decision:
@@ -34,10 +37,8 @@ def report_power_profile(job: Job, command: ReportPowerProfile) -> Decision:
     return Decision(job=apply(job, [event]), events=(event,), reply=PowerProfileRecorded())
 
 
-def allow_batch_size(job: Job, command: AllowBatchSize, context: Context) -> Decision:
+def allow_batch_size(job: Job, command: AllowBatchSize) -> Decision:
     """Lift the infeasibility of a batch size."""
-    if not _may_change(job, context):
-        return _not_owner(job, context)
     kinds = tuple(sorted(job.version.knowledge))
     if command.hardware_key is not None and command.hardware_key not in kinds:
         detail = f"job {job.job_id} knows the hardware kinds {', '.join(kinds) or '(none)'}, got {command.hardware_key}"
@@ -53,12 +54,45 @@ def allow_batch_size(job: Job, command: AllowBatchSize, context: Context) -> Dec
 
 def delete_job(job: Job, context: Context) -> Decision:
     """Leave a tombstone and cancel what is active: in this order, so that no policy need be there to learn from it."""
-    if not _may_change(job, context):
-        return _not_owner(job, context)
     active = job.active_trials()
     events: tuple[Event, ...] = (JobDeleted(), *(_cancelled(trial, context) for trial in active))
     reply = Deleted(cancelled_trials=tuple(trial.trial_number for trial in active))
     return Decision(job=apply(job, events), events=events, reply=reply)
+
+
+def grant_job(job: Job, command: GrantJob) -> Decision:
+    """Record what a login may do with a job that it does not own."""
+    if (problem := _login_problem(command.login)) is not None:
+        return refused_for(job, "invalid_login", "The login is not valid", {"login": problem})
+    if command.login == job.owner:
+        detail = f"{command.login} owns job {job.job_id}, and may do everything with it"
+        return refused(job, "invalid_login", "The login owns the job", detail)
+    if command.login not in job.grants and len(job.grants) >= MOST_GRANTS:
+        detail = f"job {job.job_id} is granted to {MOST_GRANTS} logins already: take one away, or use a team"
+        return refused(job, "too_many_grants", "The job is granted to too many logins", detail)
+    if job.grants.get(command.login) is command.right:
+        return unchanged(job, RightsRecorded(owner=job.owner, grants=job.grants))
+    return _with_rights(job, JobGranted(login=command.login, right=command.right))
+
+
+def give_job(job: Job, command: GiveJob) -> Decision:
+    """Record the job's new owner. What others were granted stays."""
+    if (problem := _login_problem(command.login)) is not None:
+        return refused_for(job, "invalid_login", "The login is not valid", {"login": problem})
+    if command.login == job.owner:
+        return unchanged(job, RightsRecorded(owner=job.owner, grants=job.grants))
+    return _with_rights(job, JobGiven(owner=command.login))
+
+
+def _with_rights(job: Job, event: JobGranted | JobGiven) -> Decision:
+    after = apply(job, [event])
+    return Decision(job=after, events=(event,), reply=RightsRecorded(owner=after.owner, grants=after.grants))
+
+
+def _login_problem(login: str) -> str | None:
+    if 1 <= len(login) <= MOST_OF_A_LOGIN and login.isprintable():
+        return None
+    return f"must be the name of a login of the broker, of 1 to {MOST_OF_A_LOGIN} characters, got {login[:60]!r}"
 
 
 def _cancelled(trial: Trial, context: Context) -> TrialEnded:
@@ -75,13 +109,3 @@ def _cancelled(trial: Trial, context: Context) -> TrialEnded:
         learnt_cost=None,
         ended_at=context.now,
     )
-
-
-def _may_change(job: Job, context: Context) -> bool:
-    """Whether the sender owns the job or is an operator; without separate logins everybody may."""
-    return None in (job.owner, context.user) or context.user == job.owner or context.user in context.rules.operators
-
-
-def _not_owner(job: Job, context: Context) -> Decision:
-    detail = f"job {job.job_id} belongs to {job.owner}, the command came from {context.user}; ask them or an operator"
-    return refused(job, "not_owner", "Only its owner or an operator may change the job like this", detail)

@@ -130,7 +130,7 @@ def _nothing_from(name: str, spec: JobSpec, like: Job | None) -> str:
     """Why nothing was inherited from a job that was named."""
     why = "has no run yet"
     if like is None or not like.is_registered:
-        why = "is not registered, or its state cannot be read"
+        why = "is not registered, or this login cannot read it"
     elif like.spec.policy != spec.policy:
         other = like.spec.policy
         why = f"is under policy {other}, this one under {spec.policy}, which cannot use what the other has learnt"

@@ -94,14 +94,14 @@ async def test_a_job_that_the_same_batch_registers_is_there(store: Store) -> Non
     early, _, late = await ask(engine, like("early"), registration(KNOWN), like())
     words = [answer.reply.warnings for answer in (early, late) if isinstance(answer.reply, Registered)]
     assert words == [
-        (f"nothing is inherited from job {KNOWN}: it is not registered, or its state cannot be read",),
+        (f"nothing is inherited from job {KNOWN}: it is not registered, or this login cannot read it",),
         (f"nothing is inherited from job {KNOWN}: it has no run yet",),
     ]
 
 
 async def test_a_job_that_does_not_exist_is_no_reason_to_refuse_a_training(store: Store) -> None:
     engine = Engine(store)
-    words = f"nothing is inherited from job {KNOWN}: it is not registered, or its state cannot be read"
+    words = f"nothing is inherited from job {KNOWN}: it is not registered, or this login cannot read it"
     assert (await registered(engine, like())).warnings == (words,)
     assert (await begin(engine, NEW)).batch_size == SPEC["default_batch_size"]
     assert [job.job_id for job in await store.jobs()] == [NEW], "to be named makes no job"

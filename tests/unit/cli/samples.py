@@ -9,6 +9,7 @@ from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import ArmDescription, JobDescription, KindDescription
+from bso.domain.rights import Right
 from bso.domain.trial import Outcome, Trial, TrialState
 from bso.policies.curve.cost_records import EpochCostKnowledge, EpochCostRecord
 from bso.policies.curve.epoch_records import EpochKnowledge, EpochRecord
@@ -122,6 +123,8 @@ EVENTS: tuple[e.Event | RoundEnded | StageEntered, ...] = (
         bound=None,
         is_profiling=True,
     ),
+    e.JobGranted(login="bob", right=Right.TRAIN),
+    e.JobGiven(owner="carol"),
     e.TrialSuspended(trial_number=1),
     e.TrialResumed(trial_number=1),
     e.TrialEnded(

@@ -57,7 +57,9 @@ def test_a_new_version_inherits_unless_it_is_not_to(
 
 def test_a_job_that_is_not_there_is_a_warning(make_bso: MakeOptimizer, caplog: pytest.LogCaptureFixture) -> None:
     assert make_bso(like="nobody").get_batch_size() == 64
-    assert warned(caplog) == ["nothing is inherited from job nobody: it is not registered, or its state cannot be read"]
+    assert warned(caplog) == [
+        "nothing is inherited from job nobody: it is not registered, or this login cannot read it"
+    ]
 
 
 def test_without_a_server_it_is_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

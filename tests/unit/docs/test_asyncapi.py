@@ -16,6 +16,7 @@ from bso.domain.commands import Request
 from bso.domain.events import JobRespecified
 from bso.domain.log import RecordedEvent
 from bso.domain.replies import KEPT
+from bso.domain.rights import Right
 from bso.domain.trial import Outcome
 from bso.schema.codec import COMMANDS, REPLIES, all_events, encode_command, encode_event, encode_reply, wire_name
 from bso.schema.errors import MalformedMessage
@@ -164,6 +165,8 @@ def a_life_in_full() -> JobLife:
     measured = (do.PowerMeasurement(power_limit_w=300.0, average_power_w=280.0, samples_per_s=1000.0),)
     life.send(do.ReportPowerProfile(batch_size=32, hardware=A100, measurements=measured))
     life.send(do.AllowBatchSize(batch_size=64))
+    life.send(do.GrantJob(login="bob", right=Right.TRAIN))
+    life.send(do.GiveJob(login="carol"))
     life.register(version="v2")
     assert life.happened(JobRespecified)[-1].inherited is not None
     life.send(do.DescribeJob())

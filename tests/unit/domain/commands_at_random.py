@@ -9,6 +9,7 @@ from bso.domain import commands as do
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.learning_rate import LearningRate
 from bso.domain.policies import own_policies
+from bso.domain.rights import Right
 from bso.domain.trial import Outcome
 from tests.unit.domain.builders import A100, V100, command_id
 
@@ -165,5 +166,7 @@ odd_commands: st.SearchStrategy[do.Command] = st.one_of(
     ),
     st.builds(do.AllowBatchSize, batch_size=integers, hardware_key=st.none() | texts),
     st.builds(do.DeleteJob),
+    st.builds(do.GrantJob, login=texts, right=st.none() | st.sampled_from(Right)),
+    st.builds(do.GiveJob, login=texts),
     st.builds(do.DescribeJob),
 )

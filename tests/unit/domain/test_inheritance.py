@@ -178,7 +178,7 @@ def test_the_job_itself_may_be_named() -> None:
 @pytest.mark.parametrize(
     ("like", "policy", "why"),
     [
-        ("nowhere", "curve", "it is not registered, or its state cannot be read"),
+        ("nowhere", "curve", "it is not registered, or this login cannot read it"),
         ("job", "pruning_thompson", "it is under policy curve, this one under pruning_thompson"),
     ],
 )

@@ -12,7 +12,7 @@ from bso.domain.job import JobVersion
 from bso.domain.job_spec import JobSpec
 from bso.domain.policy import Inherited
 from bso.policies.testing import RecurringJob
-from bso.schema.codec import decode_event, encode_event
+from bso.schema.codec import decode_event, encode_event, published
 from tests.fakes.policies import installed
 from tests.unit.policies.broken_policies import Remembered, Sound
 
@@ -46,7 +46,7 @@ def test_what_is_inherited_may_leave_out_the_memory_of_the_version() -> None:
         await job.register(target_metric=0.8)
         await job.recur(2)
         for recorded in await job.log():
-            assert decode_event(encode_event(recorded)) == recorded
+            assert decode_event(encode_event(recorded)) == published(recorded)
         return [recorded.event for recorded in await job.log()]
 
     (begun,) = [event for event in asyncio.run(inherit()) if isinstance(event, JobRespecified)]

@@ -1,0 +1,80 @@
+"""Who may send which command: owners, their teams, those to whom they grant a right, and operators."""
+
+from __future__ import annotations
+
+from bso.domain.commands import (
+    AllowBatchSize,
+    BeginTrial,
+    Command,
+    DeleteJob,
+    DescribeJob,
+    ExpireLease,
+    FinishTrial,
+    GiveJob,
+    GrantJob,
+    RegisterJob,
+    RenewLease,
+    ReportEpoch,
+    ReportPowerProfile,
+)
+from bso.domain.decide.contract import Context
+from bso.domain.job import Job
+from bso.domain.replies import Problem
+from bso.domain.rights import Right, is_granted, owns, team_of
+
+NEEDED: dict[type[Command], Right | None] = {
+    DescribeJob: Right.READ,
+    RegisterJob: Right.TRAIN,
+    BeginTrial: Right.TRAIN,
+    ReportEpoch: Right.TRAIN,
+    FinishTrial: Right.TRAIN,
+    RenewLease: Right.TRAIN,
+    ExpireLease: Right.TRAIN,
+    ReportPowerProfile: Right.TRAIN,
+    AllowBatchSize: Right.OPERATE,
+    DeleteJob: Right.OPERATE,
+    GrantJob: None,
+    GiveJob: None,
+}
+"""The right that a command needs; None: only the owner, its team and operators may send it."""
+
+RESPECIFY = Right.OPERATE
+"""The right that a registration needs which changes a job."""
+
+
+def refusal(job: Job, command: Command, context: Context) -> Problem | None:
+    """Why the sender may not send a command; None: it may."""
+    if isinstance(command, RegisterJob) and not job.is_registered:
+        return _named_after_others(job, context)
+    return lacking(job, NEEDED[type(command)], context)
+
+
+def lacking(job: Job, right: Right | None, context: Context) -> Problem | None:
+    """Why the sender may not do with a job what takes this right (None: what only its owner may); None: it may."""
+    user, rules = context.user, context.rules
+    if user in rules.operators or owns(user, owner=job.owner, job_id=job.job_id, teams=rules.teams):
+        return None
+    if right is not None and is_granted(right, user, job.grants):
+        return None
+    whose = f"job {job.job_id} belongs to {job.owner or team_of(job.job_id, rules.teams)}"
+    if right is None:
+        advice = "only its owner, the owner's team or an operator may do this"
+    else:
+        advice = f"its owner may allow it: bso jobs grant {job.job_id} {user} --may {right.value}"
+    return Problem(
+        type="not_owner",
+        title="The job belongs to another login",
+        detail=f"{whose}, the command came from {user}; {advice}",
+    )
+
+
+def _named_after_others(job: Job, context: Context) -> Problem | None:
+    """A new job may be named after a team only by a login of that team, or an operator."""
+    user, rules = context.user, context.rules
+    team = team_of(job.job_id, rules.teams)
+    if user is None or user in rules.operators or team in (None, team_of(user, rules.teams)):
+        return None
+    detail = (
+        f"names that begin with {team}- are those of team {team}, the command came from {user}: choose another name"
+    )
+    return Problem(type="not_owner", title="The job's name belongs to a team", detail=detail)
