@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bso_broker.messages import Delivery, Event, Readiness, Reply
+from bso_broker.queries import Answer
 
 
 class CommandSource(Protocol):
@@ -75,11 +76,23 @@ class ReplySink(Protocol):
         ...
 
 
+class QuerySource(Protocol):
+    """Hands queries, one after the other, to what answers them."""
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        ...
+
+
 class Broker(Protocol):
     """Makes what a worker talks through; it is opened and closed by the worker's process."""
 
     def command_consumer(self, *, batch_limit: int = 32, prefetch: int = 128) -> CommandSource:
         """Commands; it declares exchanges and queues itself whenever it connects."""
+        ...
+
+    def query_consumer(self, answer: Answer) -> QuerySource:
+        """Queries, for what answers them."""
         ...
 
     def event_publisher(self) -> EventSink:

@@ -10,6 +10,7 @@ from bso_broker.consumer import CommandConsumer
 from bso_broker.dead_letters import DeadLetters
 from bso_broker.declaration import declare
 from bso_broker.publisher import EventPublisher, PublishingLink, ReplyingLink, ReplyPublisher
+from bso_broker.queries import Answer, QueryConsumer
 from bso_broker.rpc import RpcClient
 from bso_broker.subscriber import EventSubscriber
 from bso_broker.topology import REPLAY
@@ -52,6 +53,10 @@ class RabbitBroker:
         return CommandConsumer(
             self.address, self._publishing(), operators=self._operators, batch_limit=batch_limit, prefetch=prefetch
         )
+
+    def query_consumer(self, answer: Answer) -> QueryConsumer:
+        """For workers, with a connection of its own."""
+        return QueryConsumer(self.address, answer)
 
     def event_publisher(self) -> EventPublisher:
         """For workers."""

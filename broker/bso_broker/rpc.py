@@ -40,6 +40,7 @@ _REFUSED_PAUSE_S = 1.0  # before a command is offered again to a queue that was 
 class _Command:
     body: bytes
     message_id: str
+    routing_key: str
     expires_at_s: float | None
 
 
@@ -118,7 +119,7 @@ class _RpcSession(BrokerSession):
             delivery_mode=PERSISTENT,
             expiration=_remaining_ms(command.expires_at_s),
         )
-        message = Outgoing(routing_key=COMMAND_KEY, body=command.body, properties=properties)
+        message = Outgoing(routing_key=command.routing_key, body=command.body, properties=properties)
         try:
             async with asyncio.timeout(self.address.confirm_timeout_s):
                 return await self._commands.publish([message], exchange=COMMANDS, mandatory=True)
@@ -187,8 +188,16 @@ class RpcClient:
         """Disconnect; pending calls raise BrokerClosed."""
         await self._link.stop()
 
-    async def call(self, body: bytes, *, message_id: str, timeout_s: float, expiration_s: float | None = None) -> bytes:
-        """Send a command and return the reply to it.
+    async def call(
+        self,
+        body: bytes,
+        *,
+        message_id: str,
+        timeout_s: float,
+        expiration_s: float | None = None,
+        routing_key: str = COMMAND_KEY,
+    ) -> bytes:
+        """Send a command, or what else its routing key says, and return the reply to it.
 
         Raises CallTimeout when no reply came within ``timeout_s`` (it may be carried out all the same: call again
         with the same message_id), NoCommandQueue when there is no queue and nobody has answered before, and what is
@@ -199,7 +208,7 @@ class RpcClient:
             raise ValueError(f"a call with message_id {message_id} is under way already")
         now = asyncio.get_running_loop().time()
         expires_at_s = None if expiration_s is None else now + expiration_s
-        command = _Command(body=body, message_id=message_id, expires_at_s=expires_at_s)
+        command = _Command(body=body, message_id=message_id, routing_key=routing_key, expires_at_s=expires_at_s)
         self._in_flight.add(message_id)
         try:
             async with asyncio.timeout(timeout_s):

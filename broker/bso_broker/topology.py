@@ -2,6 +2,7 @@
 
 ::
 
+    bso.commands (direct) --> bso.queries
     bso.commands (direct) --> bso.inbox (quorum) --dead--> bso.dead-letter (headers)
         ^                                                    |
         '--- after 5 s or 60 s --- two quorum queues         |
@@ -26,6 +27,8 @@ COMMAND_QUEUE = "bso.inbox"
 FORMER_COMMAND_QUEUE = "bso.commands"
 """What the queue was called when it had the name of its exchange."""
 COMMAND_KEY = "command"
+QUERY_QUEUE = "bso.queries"
+QUERY_KEY = "query"
 EVENTS = "bso.events"
 REPLAY = "bso.replay"
 EVENT_LOG = "bso.event-log"
@@ -117,6 +120,15 @@ TOPOLOGY = Topology(
                 "x-overflow": "reject-publish",  # at-least-once demands it; bound the length by policy
             },
         ),
+        Queue(
+            name=QUERY_QUEUE,
+            arguments={
+                "x-queue-type": "classic",
+                "x-message-ttl": 60_000,
+                "x-max-length": 10_000,
+                "x-overflow": "reject-publish",
+            },
+        ),
         *map(_parked_queue, PARKED_FOR_S),
         Queue(name=DEAD_LETTERS, arguments={"x-queue-type": "quorum", "x-delivery-limit": _NO_DELIVERY_LIMIT}),
         Queue(
@@ -130,6 +142,7 @@ TOPOLOGY = Topology(
     ),
     bindings=(
         Binding(source=COMMANDS, destination=COMMAND_QUEUE, routing_key=COMMAND_KEY),
+        Binding(source=COMMANDS, destination=QUERY_QUEUE, routing_key=QUERY_KEY),
         *(Binding(source=PARKED, destination=name, routing_key=name) for name in PARKED_FOR_S),
         Binding(source=EVENTS, destination=EVENT_LOG, routing_key="#"),
         Binding(source=DEAD_LETTERS, destination=DEAD_LETTERS),

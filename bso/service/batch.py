@@ -133,7 +133,7 @@ class Batches:
         try:
             job = written.jobs.get(request.job_id) or Job(job_id=request.job_id)
             facts = facts_for(job, request.command, known, since=written.events[request.job_id])
-            context = self._context(request, read)
+            context = Context(command_id=request.command_id, user=request.user, now=read.memory.now, rules=self.rules)
             has_many = job.is_registered and len(job.spec.batch_sizes) > _MANY_SIZES
             is_long = has_many or job.job_id in self._long
             asked = (job, request.command, facts, context)
@@ -160,15 +160,12 @@ class Batches:
             return None
         job = written.jobs.get(request.job_id) or Job(job_id=request.job_id)
         has_given = isinstance(request.command, GiveJob)  # then it is another login's job now
-        problem = None if has_given else refusal(job, request.command, self._context(request, read))
+        problem = None if has_given else refusal(job, request.command, user=request.user, rules=self.rules)
         if problem is not None:
             return _Decided(answer=Answer(request=request, reply=problem))
         if recorded is not None:
             return _Decided(answer=recalled(request, recorded))
         return _Decided(answer=repeated(request, first)) if first is not None else None
-
-    def _context(self, request: Request, read: ReadSet) -> Context:
-        return Context(command_id=request.command_id, user=request.user, now=read.memory.now, rules=self.rules)
 
     def _timed(self, job: Job, command: Command, facts: Facts, context: Context) -> tuple[Decision, float]:
         """A decision, and the CPU time that it took [s]."""

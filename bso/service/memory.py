@@ -104,9 +104,10 @@ class InMemoryStore:
         found = self.tables.jobs.get(job_id)
         return None if found is None else _stored(job_id, found)
 
-    async def trials(self, job_id: str) -> Sequence[Trial]:
-        """All trials of a job, in order of their numbers."""
-        return [trial for key, trial in sorted(self.tables.trials.items()) if key[0] == job_id]
+    async def trials(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Trial]:
+        """The trials of a job after a number, in order of their numbers: all, or a page of them."""
+        own = [trial for key, trial in sorted(self.tables.trials.items()) if key[0] == job_id and key[1] > after]
+        return own[:limit]
 
     async def power_profiles(self, job_id: str) -> Sequence[PowerProfile]:
         """What was measured of a job's batch sizes."""

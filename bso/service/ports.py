@@ -161,33 +161,15 @@ class LogEpochs(Protocol):
         ...
 
 
-class Store(UnitsOfWork, Protocol):
-    """A store: units of work, and reads that take no locks."""
-
-    @property
-    def parked_jobs(self) -> ParkedJobs:
-        """The jobs whose commands cannot be decided for now."""
-        ...
-
-    @property
-    def log_epochs(self) -> LogEpochs:
-        """The epoch of the log."""
-        ...
-
-    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
-        """Jobs by id, tombstones included: all, or a page of those after an id."""
-        ...
+class JobReads(Protocol):
+    """What people see of jobs."""
 
     async def overviews(self, *, after: str = "", limit: int | None = None) -> Sequence[JobOverview]:
-        """The jobs that ``jobs`` gives, each with its snapshot and its last trial."""
+        """Jobs by id, tombstones included, each with its snapshot and its last trial: all, or a page of those after."""
         ...
 
-    async def job(self, job_id: str) -> StoredJob | None:
-        """A job's snapshot."""
-        ...
-
-    async def trials(self, job_id: str) -> Sequence[Trial]:
-        """All trials of a job, in order of their numbers."""
+    async def trials(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Trial]:
+        """The trials of a job after a number, in order of their numbers: all, or a page of them."""
         ...
 
     async def power_profiles(self, job_id: str) -> Sequence[PowerProfile]:
@@ -204,8 +186,34 @@ class Store(UnitsOfWork, Protocol):
         """
         ...
 
+
+class Reads(JobReads, Protocol):
+    """What is read without locks: for people, and for those who follow the log."""
+
+    @property
+    def parked_jobs(self) -> ParkedJobs:
+        """The jobs whose commands cannot be decided for now."""
+        ...
+
+    async def job(self, job_id: str) -> StoredJob | None:
+        """A job's snapshot."""
+        ...
+
     async def last_event_id(self, job_id: str | None = None) -> int:
         """The highest event_id in the log of a job or of all; 0 if there is none."""
+        ...
+
+
+class Store(UnitsOfWork, Reads, Protocol):
+    """A store: units of work, and reads that take no locks."""
+
+    @property
+    def log_epochs(self) -> LogEpochs:
+        """The epoch of the log."""
+        ...
+
+    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
+        """Jobs by id, tombstones included: all, or a page of those after an id."""
         ...
 
     async def lapsed_leases(

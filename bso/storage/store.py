@@ -125,9 +125,10 @@ class SqlStore:
         rows = await self._read(select(*(job.c[name] for name in _STORED)).where(asked))
         return StoredJob(**rows[0]) if rows else None
 
-    async def trials(self, job_id: str) -> Sequence[Trial]:
-        """All trials of a job, in order of their numbers."""
-        rows = await self._read(select(trial).where(trial.c.job_id == job_id).order_by(trial.c.trial_number))
+    async def trials(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Trial]:
+        """The trials of a job after a number, in order of their numbers: all, or a page of them."""
+        wanted = and_(trial.c.job_id == job_id, trial.c.trial_number > after)
+        rows = await self._read(select(trial).where(wanted).order_by(trial.c.trial_number).limit(limit))
         return [trial_from(row) for row in rows]
 
     async def power_profiles(self, job_id: str) -> Sequence[PowerProfile]:

@@ -57,7 +57,45 @@ def test_with_the_broker_alone_a_job_can_be_shown_allowed_and_deleted(trainee: C
     assert "was deleted" in trainee.refused("jobs", "show", "toy")
 
 
-@pytest.mark.parametrize("command", ["jobs list", "jobs why toy", "jobs export toy", "events history", "migrate"])
+SEEN = (
+    "jobs list",
+    "jobs show toy",
+    "jobs why toy",
+    "jobs why toy 2",
+    "jobs export toy --format csv",
+    "events history toy",
+    "replay what-if toy --seeds 2",
+)
+
+
+def test_with_the_broker_alone_one_sees_what_the_database_holds(platform: Command, training: list[str]) -> None:
+    platform.ok("recur", 3, "--", *training, "goes")
+    with_database = {command: platform.ok(*command.split()) for command in SEEN}
+    del platform.environment["BSO_DATABASE_URL"]
+    for command, expected in with_database.items():
+        printed = platform.ok(*command.split())
+        trial_ids = {field for line in expected.splitlines() for field in line.split(",") if field.count("-") == 4}
+        for trial_id in trial_ids if "export" in command else ():
+            expected = expected.replace(trial_id, "")
+        assert printed == expected, command
+    assert len(platform.lines("jobs", "export", "toy", "--what", "events")) > 9
+    assert "name a job" in platform.refused("events", "history")
+    assert "not registered" in platform.refused("jobs", "export", "nobody")
+
+
+def test_a_job_is_granted_and_given_away(trainee: Command, training: list[str]) -> None:
+    trainee.ok("recur", 1, "--", *training, "goes")
+    granted = trainee("jobs", "grant", "toy", "vision-ann", "--may", "train")
+    assert "login vision-ann may read it, and train" in granted.stdout
+    assert "rabbitmqctl set_topic_permissions -p VHOST vision-ann" in granted.stderr
+    assert "login vision-ann may read it, and train" in trainee.ok("jobs", "show", "toy")
+    assert trainee.json("jobs", "give", "toy", "vision-bob")["owner"] == "vision-bob"
+    refused = trainee.refused("jobs", "show", "toy")
+    assert "belongs to vision-bob" in refused
+    assert "bso jobs grant toy guest --may read" in refused
+
+
+@pytest.mark.parametrize("command", ["migrate", "replay verify toy", "events prune --before 1d --export x --yes"])
 def test_with_the_broker_alone_the_others_say_what_they_need(bso: Command, command: str) -> None:
     said = bso.refused(*command.split(), BSO_URL="amqp://guest:guest@127.0.0.1:1/")
     assert "reads the database" in said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,8 +18,8 @@ from bso_cli.terminal import print_notice
 if TYPE_CHECKING:
     from bso.domain.commands import Command, Request
     from bso.domain.replies import JobDescription, Reply
-    from bso.service.ports import Store
-    from bso.service.records import StoredEvent
+    from bso.service.ports import JobReads
+    from bso.service.records import JobOverview, ParkedJob, StoredEvent
     from bso.storage.store import SqlStore
 
 R = TypeVar("R", bound="Reply")
@@ -57,6 +57,40 @@ async def reading(url: str) -> AsyncIterator[SqlStore]:
         await store.close()
 
 
+@asynccontextmanager
+async def seeing(places: Places) -> AsyncIterator[JobReads]:
+    """The jobs of a database, or, where only a broker is known, those that its login may read."""
+    if places.has_database:
+        async with reading(places.database("bso")) as store:
+            yield store
+        return
+    from bso_cli.broker_reads import asking
+
+    async with asking(places.optimizer_url) as reads:
+        yield reads
+
+
+async def jobs_seen(places: Places) -> tuple[Sequence[JobOverview], Sequence[ParkedJob]]:
+    """All jobs that can be seen from here, and those of them that are in trouble."""
+    if places.has_database:
+        async with reading(places.database("bso")) as store:
+            return await store.overviews(), await store.parked_jobs.all()
+    from bso_cli.broker_reads import asking
+
+    async with asking(places.optimizer_url) as reads:
+        return await reads.jobs()
+
+
+def seen(places: Places, work: Callable[[JobReads], Awaitable[T]]) -> T:
+    """Do some work on the jobs that can be seen from here."""
+
+    async def run() -> T:
+        async with seeing(places) as reads:
+            return await work(reads)
+
+    return asyncio.run(run())
+
+
 def in_store(database: str, work: Callable[[SqlStore], Awaitable[T]]) -> T:
     """Do some work on the open store of a database."""
 
@@ -80,7 +114,7 @@ def naming_file(url: str) -> Iterator[None]:
         yield
 
 
-async def whole_history(store: Store, job_id: str | None, *, after: int = 0) -> AsyncIterator[StoredEvent]:
+async def whole_history(store: JobReads, job_id: str | None, *, after: int = 0) -> AsyncIterator[StoredEvent]:
     """Every event, of one job or of all, read page by page."""
     while page := await store.history(job_id, after=after, limit=_PAGE):
         for stored in page:
@@ -137,14 +171,23 @@ async def call(url: str, request: Request, *, trial_log: Path | None = None) -> 
     from bso_client.transports import open_transport
 
     transport = open_transport(url, trial_log=trial_log)
+    try:
+        with saying_it_is_slow():
+            await transport.start()
+            return await transport.call(request, timeout_s=CALL_TIMEOUT_S)
+    finally:
+        await transport.close()
+
+
+@contextmanager
+def saying_it_is_slow() -> Iterator[None]:
+    """Say so where the optimizer does not answer soon."""
     words = f"the optimizer has not answered yet: waiting up to {seconds(CALL_TIMEOUT_S)} for it"
     notice = asyncio.get_running_loop().call_later(_SLOW_S, print_notice, words)
     try:
-        await transport.start()
-        return await transport.call(request, timeout_s=CALL_TIMEOUT_S)
+        yield
     finally:
         notice.cancel()
-        await transport.close()
 
 
 def _neighbours(path: Path) -> str:

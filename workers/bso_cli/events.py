@@ -38,19 +38,20 @@ def history(
     types: TypesOption = None,
     after: Annotated[int, typer.Option(metavar="EVENT_ID", help="Only events after this one.")] = 0,
     limit: Annotated[int, typer.Option(min=1, help="The most events to print.")] = 1000,
+    url: UrlOption = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print events in the order in which they were recorded; with --json one object a line."""
-    from bso_cli.access import reading, whole_history
+    from bso_cli.access import seeing, whole_history
 
-    database = here(database_url=database_url).database("bso events history")
+    places = here(url=url, database_url=database_url)
     wanted = known_types(types)
 
     async def read() -> None:
         shown = 0
-        async with reading(database) as store:
-            async for stored in whole_history(store, job_id, after=after):
+        async with seeing(places) as reads:
+            async for stored in whole_history(reads, job_id, after=after):
                 if _is_wanted(stored.recorded, wanted):
                     _show(stored.recorded, event_id=stored.event_id, as_json=as_json)
                     shown += 1

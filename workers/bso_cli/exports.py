@@ -14,7 +14,7 @@ from typing import IO, Any
 from bso.domain.hardware import HardwareKind
 from bso.domain.log import RecordedEvent
 from bso.schema.codec import dump, event_payload
-from bso.service.ports import Store
+from bso.service.ports import JobReads
 from bso.service.records import StoredEvent
 from bso_cli.access import whole_history
 from bso_cli.jobs_power import highest_first
@@ -22,7 +22,7 @@ from bso_cli.jobs_power import highest_first
 Row = Mapping[str, Any]
 
 
-async def exported(store: Store, job_id: str, *, what: str, form: str, output: Path | None) -> int:
+async def exported(store: JobReads, job_id: str, *, what: str, form: str, output: Path | None) -> int:
     """Write a job's trials, events or profiles and return their number; no file is made where there is nothing."""
     rows = {"trials": trial_rows, "events": event_rows, "profiles": power_rows}[what](store, job_id)
     first = await anext(rows, None)
@@ -39,7 +39,7 @@ async def exported(store: Store, job_id: str, *, what: str, form: str, output: P
     return count
 
 
-async def trial_rows(store: Store, job_id: str) -> AsyncIterator[Row]:
+async def trial_rows(store: JobReads, job_id: str) -> AsyncIterator[Row]:
     """One row per trial, the fields of its parts beside its own; ``learning_rate`` is that of its batch size."""
     for trial in await store.trials(job_id):
         fields: dict[str, Any] = json.loads(dump(replace(trial, learning_rate=None)))
@@ -57,7 +57,7 @@ async def trial_rows(store: Store, job_id: str) -> AsyncIterator[Row]:
         }
 
 
-async def power_rows(store: Store, job_id: str) -> AsyncIterator[Row]:
+async def power_rows(store: JobReads, job_id: str) -> AsyncIterator[Row]:
     """One row per batch size, hardware kind and power limit."""
     for profile in await store.power_profiles(job_id):
         for measured in highest_first(profile):
@@ -78,7 +78,7 @@ def _prefixed(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{prefix}_{name}": value for name, value in fields.items()}
 
 
-async def event_rows(store: Store, job_id: str | None) -> AsyncIterator[Row]:
+async def event_rows(store: JobReads, job_id: str | None) -> AsyncIterator[Row]:
     """One row per event, in order."""
     async for stored in whole_history(store, job_id):
         yield event_fields(stored)

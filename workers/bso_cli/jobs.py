@@ -15,7 +15,7 @@ from bso_cli import jobs_decisions
 from bso_cli import jobs_hindsight as hindsight
 from bso_cli import jobs_listed as listed_jobs
 from bso_cli import jobs_printed as printed
-from bso_cli.access import NothingThere, ask, describe, in_store, reading
+from bso_cli.access import NothingThere, ask, describe, in_store, jobs_seen, seeing, seen
 from bso_cli.jobs_power import profile_tables
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import (
@@ -30,7 +30,6 @@ from bso_cli.options import (
 )
 from bso_cli.refusals import CommandGroup, CommandRefused
 from bso_cli.sentences import RIGHTS
-from bso_cli.settings import Places
 from bso_cli.terminal import (
     HANG,
     counted,
@@ -46,8 +45,7 @@ from bso_cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from bso.domain.trial import Trial
-    from bso.service.records import PowerProfile
+    pass
 
 app = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, help="See what is known of each job, and why it was decided so."
@@ -56,22 +54,23 @@ app = typer.Typer(
 
 @app.command("list")
 def list_jobs(
+    url: UrlOption = None,
     database_url: DatabaseOption = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="Show deleted jobs too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the jobs of the database."""
-    database = here(database_url=database_url).database("bso jobs list")
+    """List the jobs of the database; where only a broker is known (BSO_URL), those that its login may read."""
+    places = here(url=url, database_url=database_url)
 
     async def read() -> None:
         try:
-            async with reading(database) as store:
-                every = await store.overviews()
-                parked = {one.job_id: one for one in await store.parked_jobs.all()}
+            every, in_trouble = await jobs_seen(places)
+            parked = {one.job_id: one for one in in_trouble}
             found = [one for one in every if deleted or not one.summary.is_deleted]
             if not found:
                 left_out = f" ({counted(len(every), 'deleted one')}: --deleted)" if every else ""
-                print_notice(f"no jobs in this database yet{left_out}")
+                nothing = "no jobs in this database yet" if places.has_database else "no jobs that your login may read"
+                print_notice(f"{nothing}{left_out}")
         except NothingThere as error:
             found, parked = [], {}
             print_notice(Text(str(error)))
@@ -96,30 +95,28 @@ def show(
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a job: its batch sizes with their status and posterior, its power profiles, and its last trials.
-
-    Where only a broker is known (BSO_URL), the optimizer is asked, and profiles and trials are left out.
-    """
+    """Show a job: its batch sizes with their status and posterior, its power profiles, and its last trials."""
     places = here(url=url, database_url=database_url)
 
     async def read() -> None:
         job = await describe(places, job_id)
-        profiles, recorded = await _recorded(places, job_id)
-        last = (recorded or [])[-trials:] if trials else []
+        async with seeing(places) as reads:
+            profiles, recorded = await reads.power_profiles(job_id), await reads.trials(job_id)
+        last = recorded[-trials:] if trials else []
         if as_json:
             print_json({"job": job, "power_profiles": profiles, "trials": last})
             return
         for line in printed.job_lines(job):
             print_result(styled(line))
-        if (doubt := printed.target_doubt(job, recorded or ())) is not None:
+        if (doubt := printed.target_doubt(job, recorded)) is not None:
             print_result(styled(f"[bold yellow]{doubt}[/]"))
         print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
         if job.kinds:
-            print_result(printed.explained(job.kinds[0].about_costs, has_means=recorded is not None))
-        for line in printed.savings(job, recorded or ()):
+            print_result(printed.explained(job.kinds[0].about_costs, has_means=True))
+        for line in printed.savings(job, recorded):
             print_result(styled(line))
         print_blocks(*profile_tables(profiles, job.spec), *printed.trials_tables(last, of=job.trials))
-        if printed.is_energy_assumed(job, recorded or ()):
+        if printed.is_energy_assumed(job, recorded):
             print_result("")
             print_result(printed.ENERGY_IS_ASSUMED)
 
@@ -133,6 +130,7 @@ def why(
         int | None,
         typer.Argument(min=1, metavar="[TRIAL]", help="Only this trial, and what was known then.", show_default=False),
     ] = None,
+    url: UrlOption = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -141,12 +139,12 @@ def why(
     Of one trial also what was known at that moment: the batch sizes there were to choose from, and what each was
     expected to cost. All of it comes from the event log alone.
     """
-    database = here(database_url=database_url).database("bso jobs why")
+    places = here(url=url, database_url=database_url)
 
-    decisions = in_store(database, lambda store: jobs_decisions.decisions(store, job_id, trial_number=trial))
+    decisions = seen(places, lambda reads: jobs_decisions.decisions(reads, job_id, trial_number=trial))
     if not decisions:
         raise CommandRefused(_nothing_recorded(job_id, trial))
-    known = None if trial is None else in_store(database, lambda store: hindsight.known_before(store, job_id, trial))
+    known = None if trial is None else seen(places, lambda reads: hindsight.known_before(reads, job_id, trial))
     if as_json:
         print_json(decisions if known is None else {"known": known, "decisions": decisions})
         return
@@ -243,13 +241,14 @@ def export(
         Literal["jsonl", "csv"], typer.Option(help="JSON lines, or comma-separated values with a header.")
     ] = "jsonl",
     output: OutputOption = None,
+    url: UrlOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
     """Export a job's trials, events or power profiles for other programs."""
     from bso_cli.exports import exported
 
-    database = here(database_url=database_url).database("bso jobs export")
-    rows = in_store(database, lambda store: exported(store, job_id, what=what, form=format, output=output))
+    places = here(url=url, database_url=database_url)
+    rows = seen(places, lambda reads: exported(reads, job_id, what=what, form=format, output=output))
     if not rows and what == "profiles":
         raise CommandRefused(
             f"no power limits were profiled for job {job_id}; `bso jobs list` shows the jobs of this database"
@@ -303,14 +302,6 @@ def purge(
         typer.confirm(f"Remove all jobs deleted before {moment(limit)} UTC for good?", abort=True, err=True)
     purged = in_store(database, lambda store: purge_jobs(store, deleted_before=limit))
     print_answer({"purged": purged}, f"{counted(len(purged), 'job')} removed: {listed(purged)}", as_json=as_json)
-
-
-async def _recorded(places: Places, job_id: str) -> tuple[list[PowerProfile], list[Trial] | None]:
-    """A job's power profiles and trials; None where there is no database to look into."""
-    if not places.has_database:
-        return [], None
-    async with reading(places.database("bso jobs show")) as store:
-        return list(await store.power_profiles(job_id)), list(await store.trials(job_id))
 
 
 def _permitting_events(login: str, job_id: str) -> str:

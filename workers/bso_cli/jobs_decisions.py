@@ -19,7 +19,7 @@ from bso.domain.events import (
     TrialStarted,
 )
 from bso.schema.codec import EVENTS, wire_name
-from bso.service.ports import Store
+from bso.service.ports import JobReads
 from bso.service.records import StoredEvent
 from bso_cli.access import whole_history
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
@@ -49,7 +49,7 @@ class RecordedDecision:
     text: str
 
 
-async def decisions(store: Store, job_id: str, *, trial_number: int | None = None) -> list[RecordedDecision]:
+async def decisions(store: JobReads, job_id: str, *, trial_number: int | None = None) -> list[RecordedDecision]:
     """What was decided for a job, in order; with a trial number, what concerns it alone."""
     found: list[RecordedDecision] = []
     recurrences: dict[str, int] = {}

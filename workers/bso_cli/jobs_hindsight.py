@@ -15,10 +15,10 @@ from bso_cli.terminal import listed
 if TYPE_CHECKING:
     from bso.domain.log import RecordedEvent
     from bso.replay.hindsight import Hindsight
-    from bso.service.ports import Store
+    from bso.service.ports import JobReads
 
 
-async def known_before(store: Store, job_id: str, trial_number: int) -> Hindsight:
+async def known_before(store: JobReads, job_id: str, trial_number: int) -> Hindsight:
     """What was known when a trial began. Raises CommandRefused where the log begins after it."""
     from bso.replay.fold import LogBroken
     from bso.replay.hindsight import before_trial

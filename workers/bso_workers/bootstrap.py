@@ -16,11 +16,11 @@ from bso.domain.errors import Misconfigured
 from bso.schema.codec import build_validators
 from bso.service.engine import Engine, Patience
 from bso.service.log_epochs import LogWatch
-from bso.service.ports import Store
+from bso.service.ports import Reads, Store
 from bso.storage import open_store
 from bso.storage.connections import ConnectionLimits
 from bso_broker.connection import BrokerAddress, login_of
-from bso_broker.ports import Broker, CommandSource
+from bso_broker.ports import Broker, CommandSource, QuerySource
 from bso_broker.rabbit import RabbitBroker
 from bso_workers.admission import Admission
 from bso_workers.batch_limit import BatchLimit
@@ -30,6 +30,7 @@ from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_togethe
 from bso_workers.logs import configure_logs
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import MARK_AFTER_S, EventOutbox
+from bso_workers.queries import QueryAnswers
 from bso_workers.readiness import JOBS, WorkerReadiness
 from bso_workers.reaper import Reaper
 from bso_workers.recovery import Recovery
@@ -45,6 +46,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 STUCK_AFTER_S = 600.0
 """A batch under way for so long hangs on something that should have had a deadline: the process is not alive."""
 _CONNECTIONS = ConnectionLimits(pool_size=16, lock_wait_s=1.0)
+_FOR_QUERIES = ConnectionLimits(pool_size=1, lock_wait_s=1.0)
 _ALONE_S = 5.0  # how long a job that goes alone is tried before it is parked
 _RECOVERY_S = 1.0  # between two looks for jobs in trouble whose pauses are over
 _HEARTBEAT_S = 4
@@ -76,10 +78,11 @@ async def serve(settings: WorkerSettings, *, until: Callable[[], Awaitable[str]]
     warn_of_unchecked_logins(settings)
     build_validators()  # while there are file descriptors
     store = open_store(settings.database_url, limits=_CONNECTIONS)
+    reads = open_store(settings.database_url, limits=_FOR_QUERIES)
     try:
         address = BrokerAddress(url=settings.amqp_url, heartbeat_s=_HEARTBEAT_S)
         async with RabbitBroker(address, operators=settings.operators) as broker:
-            parts = assemble(settings, broker=broker, store=store)
+            parts = assemble(settings, broker=broker, store=store, reads=reads)
             pages = parts.health_pages()
             async with serve_health(pages, host=settings.health_host, port=settings.health_port) as port:
                 _log.info("worker started", action="started", host=settings.health_host, port=port)
@@ -89,7 +92,7 @@ async def serve(settings: WorkerSettings, *, until: Callable[[], Awaitable[str]]
     finally:
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await store.close()
+                await asyncio.gather(store.close(), reads.close())
 
 
 def warn_of_unchecked_logins(settings: WorkerSettings) -> None:
@@ -113,6 +116,7 @@ class WorkerParts:
     relay: Relay
     reaper: Reaper
     recovery: Recovery
+    queries: QuerySource
     readiness: WorkerReadiness
     metrics: Metrics
     unforeseen: UnforeseenErrors
@@ -127,6 +131,7 @@ class WorkerParts:
             "relay": self.relay.run,
             "reaper": self.reaper.run,
             "recovery": self.recovery.run,
+            "queries": self.queries.run,
             "readiness": self.readiness.watch,
         }
         loops = {part: partial(self.unforeseen.keep_up, part, loop) for part, loop in kept_up.items()}
@@ -135,7 +140,7 @@ class WorkerParts:
     async def drain(self, tasks: Tasks) -> None:
         """Take no more commands, finish those taken, publish what they led to; what is late stays with the broker."""
         self.readiness.report("worker", "draining")
-        for name in ("intake", "relay", "reaper", "recovery"):
+        for name in ("intake", "relay", "reaper", "recovery", "queries"):
             tasks[name].cancel()
         try:
             async with asyncio.timeout(self.drain_timeout_s):
@@ -156,8 +161,11 @@ class WorkerParts:
         )
 
 
-def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> WorkerParts:
-    """Wire a worker to a broker and a store; call it inside the event loop that it will run in."""
+def assemble(settings: WorkerSettings, *, broker: Broker, store: Store, reads: Reads) -> WorkerParts:
+    """Wire a worker to a broker and a store; call it inside the event loop that it will run in.
+
+    ``reads`` is the same store with connections of its own, for queries.
+    """
     metrics = Metrics()
     consumer = broker.command_consumer(batch_limit=settings.prefetch, prefetch=settings.prefetch)
     events = broker.event_publisher()
@@ -200,6 +208,9 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store) -> Worke
         relay=relay,
         reaper=_reaper(shared, parking),
         recovery=_recovery(shared, parking, worker),
+        queries=broker.query_consumer(
+            QueryAnswers(reads=reads, rules=settings.rules, requires_user_id=settings.require_user_id).answer
+        ),
         readiness=shared.readiness,
         metrics=metrics,
         unforeseen=shared.unforeseen,

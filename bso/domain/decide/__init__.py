@@ -61,6 +61,7 @@ __all__ = [
     "decide",
     "describe_job",
     "facts_for",
+    "lacking",
     "needs",
     "refusal",
 ]
@@ -71,7 +72,7 @@ def decide(job: Job, command: Command, facts: Facts, context: Context) -> Decisi
 
     ``job`` comes with its active trials; one without versions is not registered. ``facts`` answer needs(job, command).
     """
-    if (problem := refusal(job, command, context)) is not None:
+    if (problem := refusal(job, command, user=context.user, rules=context.rules)) is not None:
         return unchanged(job, problem)
     if facts.trial is not None:
         job = job.with_trial(facts.trial)
@@ -87,10 +88,12 @@ def decide(job: Job, command: Command, facts: Facts, context: Context) -> Decisi
 def _registration(job: Job, command: RegisterJob, facts: Facts, context: Context) -> Decision:
     """A registration, which changes a job only for those who may operate it, and inherits only what they may read."""
     like = facts.other_job
-    if like is not None and lacking(like, Right.READ, context) is not None:
+    if like is not None and lacking(like, Right.READ, user=context.user, rules=context.rules) is not None:
         facts = replace(facts, other_job=None)
     decision = register_job(job, command, facts, context)
-    problem = lacking(job, RESPECIFY, context) if job.is_registered and decision.events else None
+    if not (job.is_registered and decision.events):
+        return decision
+    problem = lacking(job, RESPECIFY, user=context.user, rules=context.rules)
     return decision if problem is None else unchanged(job, problem)
 
 

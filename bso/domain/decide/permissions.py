@@ -17,7 +17,7 @@ from bso.domain.commands import (
     ReportEpoch,
     ReportPowerProfile,
 )
-from bso.domain.decide.contract import Context
+from bso.domain.decide.contract import Rules
 from bso.domain.job import Job
 from bso.domain.replies import Problem
 from bso.domain.rights import Right, is_granted, owns, team_of
@@ -42,16 +42,15 @@ RESPECIFY = Right.OPERATE
 """The right that a registration needs which changes a job."""
 
 
-def refusal(job: Job, command: Command, context: Context) -> Problem | None:
-    """Why the sender may not send a command; None: it may."""
+def refusal(job: Job, command: Command, *, user: str | None, rules: Rules) -> Problem | None:
+    """Why a login may not send a command; None: it may."""
     if isinstance(command, RegisterJob) and not job.is_registered:
-        return _named_after_others(job, context)
-    return lacking(job, NEEDED[type(command)], context)
+        return _named_after_others(job, user=user, rules=rules)
+    return lacking(job, NEEDED[type(command)], user=user, rules=rules)
 
 
-def lacking(job: Job, right: Right | None, context: Context) -> Problem | None:
-    """Why the sender may not do with a job what takes this right (None: what only its owner may); None: it may."""
-    user, rules = context.user, context.rules
+def lacking(job: Job, right: Right | None, *, user: str | None, rules: Rules) -> Problem | None:
+    """Why a login may not do with a job what takes this right (None: what only its owner may); None: it may."""
     if user in rules.operators or owns(user, owner=job.owner, job_id=job.job_id, teams=rules.teams):
         return None
     if right is not None and is_granted(right, user, job.grants):
@@ -68,9 +67,8 @@ def lacking(job: Job, right: Right | None, context: Context) -> Problem | None:
     )
 
 
-def _named_after_others(job: Job, context: Context) -> Problem | None:
+def _named_after_others(job: Job, *, user: str | None, rules: Rules) -> Problem | None:
     """A new job may be named after a team only by a login of that team, or an operator."""
-    user, rules = context.user, context.rules
     team = team_of(job.job_id, rules.teams)
     if user is None or user in rules.operators or team in (None, team_of(user, rules.teams)):
         return None

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from typing import Self
 
 from bso_broker.addresses import event_pattern
+from bso_broker.queries import Answer
 from tests.fakes.memory_broker.caller import MemoryRpcClient
-from tests.fakes.memory_broker.consumer import MemoryConsumer
+from tests.fakes.memory_broker.consumer import MemoryConsumer, MemoryQueryConsumer
 from tests.fakes.memory_broker.dead_letters import MemoryDeadLetters
 from tests.fakes.memory_broker.events import MemoryEventPublisher, MemoryReplyPublisher, MemorySubscriber
 from tests.fakes.memory_broker.wire import Wire
@@ -53,6 +54,10 @@ class MemoryBroker:
     def reply_publisher(self) -> MemoryReplyPublisher:
         """For workers."""
         return MemoryReplyPublisher(self.wire)
+
+    def query_consumer(self, answer: Answer) -> MemoryQueryConsumer:
+        """For workers; nobody asks it anything."""
+        return MemoryQueryConsumer()
 
     def publishing_obstacle(self) -> str | None:
         """What keeps events or replies from being sent."""

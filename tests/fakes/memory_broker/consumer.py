@@ -170,3 +170,11 @@ class MemoryConsumer:
     def connection_made(self) -> None:
         """Consume again."""
         self._observe()
+
+
+class MemoryQueryConsumer:
+    """Waits for queries, which this broker does not carry."""
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        await asyncio.Event().wait()

@@ -152,7 +152,7 @@ async def running_worker(
     broker: Broker, store: Store, *, is_ready: bool = True, **settings: Any
 ) -> AsyncIterator[WorkerParts]:
     given = {"database_url": "unused", "amqp_url": "unused", "drain_timeout_s": PATIENCE_S / 2, **QUICK, **settings}
-    parts = assemble(WorkerSettings(**given), broker=broker, store=store)
+    parts = assemble(WorkerSettings(**given), broker=broker, store=store, reads=store)
     is_over = asyncio.Event()
 
     async def until() -> str:

@@ -37,14 +37,14 @@ class RawSender:
     ) -> None:
         await self._connection.close()
 
-    async def send(self, body: bytes, **properties: Any) -> str:
+    async def send(self, body: bytes, *, routing_key: str = COMMAND_KEY, **properties: Any) -> str:
         """Publish, with properties of AMQP that replace the usual ones; returns the message_id."""
         message_id = str(uuid.uuid4())
         usual = {"message_id": message_id, "correlation_id": message_id, "reply_to": self.reply_queue}
         await self._channel.basic_publish(
             body,
             exchange=COMMANDS,
-            routing_key=COMMAND_KEY,
+            routing_key=routing_key,
             properties=Basic.Properties(**{**usual, **properties}),
             mandatory=True,
         )
@@ -52,8 +52,12 @@ class RawSender:
 
     async def receive_reply(self) -> Reply:
         """The next reply."""
+        return decode_reply(await self.receive_body())
+
+    async def receive_body(self) -> bytes:
+        """The next message that comes back, as it is."""
         async with asyncio.timeout(PATIENCE_S):
-            return decode_reply((await self._replies.get()).body)
+            return (await self._replies.get()).body
 
     async def problem(self, body: bytes, **properties: Any) -> Problem:
         """Publish, and return the problem that comes back."""

@@ -66,7 +66,7 @@ def test_a_job_is_its_owners_and_its_teams(user: str | None, owner: str | None, 
 def test_each_right_includes_those_before_it(right: Right) -> None:
     life = life_of()
     grant(life, "bob", right)
-    commands = {
+    commands: dict[Right, do.Command] = {
         Right.READ: do.DescribeJob(),
         Right.TRAIN: do.BeginTrial(hardware=A100),
         Right.OPERATE: do.AllowBatchSize(batch_size=64),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from bso_cli.options import DatabaseOption, JobArgument, JsonOption, with_options
+from bso_cli.access import seeing, whole_history
+from bso_cli.options import DatabaseOption, JobArgument, JsonOption, here, with_options
 from bso_cli.progress import counting, simulating
 from bso_cli.refusals import CommandRefused
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, log_of
@@ -116,12 +117,19 @@ async def _folded(job_id: str, source: Path | None, database_url: str | None) ->
     from bso.service.serialization import recorded_from
 
     folding = Folding(job_id)
-    async with log_of(source, database_url, command=COMMAND) as log:
-        with counting(f"reading the log of {job_id}", "events") as counter:
-            async for page in pages_of(log, job_id):
-                for logged in page:
-                    folding.add(recorded_from(logged))
-                counter(len(page))
+    places = here(database_url=database_url)
+    with counting(f"reading the log of {job_id}", "events") as counter:
+        if source is None and not places.has_database:
+            async with seeing(places) as reads:
+                async for stored in whole_history(reads, job_id):
+                    folding.add(stored.recorded)
+                    counter(1)
+        else:
+            async with log_of(source, database_url, command=COMMAND) as log:
+                async for page in pages_of(log, job_id):
+                    for logged in page:
+                        folding.add(recorded_from(logged))
+                    counter(len(page))
     if not folding.events:
         where = "" if source is not None else "; `bso jobs list` shows the jobs of a database"
         raise CommandRefused(f"nothing is recorded of {job_id}{where}")

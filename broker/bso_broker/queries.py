@@ -1,0 +1,71 @@
+"""Take queries from the broker one after the other, and send the answers back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import aio_pika
+from aio_pika.abc import AbstractIncomingMessage
+from typing_extensions import override
+
+from bso.schema.envelope import MAX_MESSAGE_BYTES
+from bso_broker.addresses import is_reply_address
+from bso_broker.connection import BrokerAddress, is_lost
+from bso_broker.declaration import declare_if_allowed
+from bso_broker.frames import discarded_bytes
+from bso_broker.session import BrokerSession, Link
+from bso_broker.topology import QUERY_QUEUE
+
+logger = logging.getLogger(__name__)
+
+Answer = Callable[[bytes, str | None], Awaitable[bytes]]
+"""From a query, and the login that the broker has checked (None: the sender named none), to its answer."""
+
+
+class _QuerySession(BrokerSession):
+    def __init__(self, address: BrokerAddress, answer: Answer) -> None:
+        super().__init__(address)
+        self._answer = answer
+        self._answers: aio_pika.Channel | None = None
+
+    @override
+    async def open(self) -> None:
+        connection = await self.connect("bso worker: queries", largest_body=MAX_MESSAGE_BYTES)
+        await declare_if_allowed(connection)
+        self._answers = await self.channel(connection, confirms=False)
+        channel = await self.channel(connection, confirms=False)
+        await channel.set_qos(prefetch_count=1)
+        queue = await channel.get_queue(QUERY_QUEUE, ensure=False)
+        await queue.consume(self._on_query)
+
+    async def _on_query(self, message: AbstractIncomingMessage) -> None:
+        """Answer a query. One whose answer may not go where its sender says is dropped."""
+        try:
+            if is_reply_address(message.reply_to, message.user_id) and not discarded_bytes(message.body):
+                await self._reply(message, await self._answer(message.body, message.user_id))
+            await message.ack()
+        except BaseException as error:
+            if not is_lost(error):
+                raise
+
+    async def _reply(self, message: AbstractIncomingMessage, answer: bytes) -> None:
+        assert self._answers is not None
+        reply = aio_pika.Message(answer, correlation_id=message.correlation_id)
+        await self._answers.default_exchange.publish(reply, message.reply_to or "", mandatory=False)
+
+
+class QueryConsumer:
+    """Answers queries, one at a time, until it is closed."""
+
+    def __init__(self, address: BrokerAddress, answer: Answer) -> None:
+        self._link = Link(lambda: _QuerySession(address, answer), name="query consumer")
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        self._link.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._link.stop()

@@ -1,0 +1,219 @@
+"""Queries: what a login asks to see of jobs through the broker, and the pages that it gets. They change nothing.
+
+They travel as commands do, in the same envelope, through a queue of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from bso.domain.decide import Rules, lacking
+from bso.domain.errors import Rejected
+from bso.domain.frozen_values import replace
+from bso.domain.identifiers import identifier_problem
+from bso.domain.job import Job
+from bso.domain.replies import Problem
+from bso.domain.rights import Right
+from bso.domain.trial import Trial
+from bso.schema.codec import decode_event, dump, encode_event, wire_name
+from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, unseal, validated
+from bso.schema.errors import MalformedMessage, StateTooNew
+from bso.service.ports import Reads
+from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent
+from bso.service.serialization import read_snapshot
+
+MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 50, 500, 200
+"""Rows of one page; fewer where they would not fit into a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListJobs:
+    """The jobs that the login may read, by id, after this one."""
+
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListTrials:
+    """The trials of a job, after this number."""
+
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListEvents:
+    """The log of a job, after this event_id."""
+
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPowerProfiles:
+    """What was measured of a job's batch sizes under several power limits."""
+
+
+Query = ListJobs | ListTrials | ListEvents | ListPowerProfiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsPage:
+    """Jobs, those of them that are in trouble, and after which id the next page begins; None: this is the last."""
+
+    jobs: tuple[JobOverview, ...]
+    parked: tuple[ParkedJob, ...]
+    next_after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialsPage:
+    """Trials, without their trial_ids."""
+
+    trials: tuple[Trial, ...]
+    next_after: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedEvent:
+    """An event, as it is published, with its place in the log."""
+
+    event_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsPage:
+    """Events of the log."""
+
+    events: tuple[ListedEvent, ...]
+    next_after: int | None
+
+    @property
+    def stored(self) -> Sequence[StoredEvent]:
+        """The events as a store gives them. Raises MalformedMessage."""
+        return [StoredEvent(event_id=one.event_id, recorded=decode_event(one.message.encode())) for one in self.events]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerProfilesPage:
+    """All power profiles of a job."""
+
+    profiles: tuple[PowerProfile, ...]
+
+
+Page = JobsPage | TrialsPage | EventsPage | PowerProfilesPage
+
+_TYPES: dict[str, type] = {wire_name(member): member for member in (*get_args(Query), *get_args(Page), Problem)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A query with its address. ``job_id`` is None where it is about all jobs; ``user``: the login that asks."""
+
+    query: Query
+    query_id: str
+    job_id: str | None = None
+    user: str | None = None
+
+
+def encode_query(asked: Asked) -> bytes:
+    """A query as a message."""
+    name = wire_name(type(asked.query))
+    return dump(Envelope(type=name, command_id=asked.query_id, job_id=asked.job_id, body=asked.query))
+
+
+def decode_query(message: bytes, *, user: str | None) -> Asked:
+    """Read a query. Raises MalformedMessage, UnsupportedSchema."""
+    envelope = unseal(message)
+    query = _read(envelope, get_args(Query))
+    problem = None if isinstance(query, ListJobs) else identifier_problem(envelope.job_id)
+    if problem is not None:
+        raise MalformedMessage(f"job_id {problem}")
+    return Asked(query=query, job_id=envelope.job_id, query_id=envelope.command_id, user=user)
+
+
+def decode_page(message: bytes) -> Page | Problem:
+    """Read the answer to a query. Raises MalformedMessage, UnsupportedSchema."""
+    answer: Page | Problem = _read(unseal(message, most_bytes=MAX_ANSWER_BYTES), (*get_args(Page), Problem))
+    return answer
+
+
+async def answered(reads: Reads, asked: Asked, *, rules: Rules) -> bytes:
+    """The answer to a query as a message: a page of what the login may see, or why not. Raises what a store raises."""
+    answer: Page | Problem | None = await _denied(reads, asked, rules=rules)
+    limit = max(MOST_JOBS, MOST_TRIALS, MOST_EVENTS)
+    while answer is None or len(message := _encoded(answer, asked)) > MAX_ANSWER_BYTES:
+        answer = await _page(reads, asked, rules=rules, limit=limit)
+        limit //= 4
+    return message
+
+
+async def _denied(reads: Reads, asked: Asked, *, rules: Rules) -> Problem | None:
+    """Why the login may not see a job. One that cannot be read as a whole is its owner's, as far as its row says."""
+    if asked.job_id is None:
+        return None
+    stored = await reads.job(asked.job_id)
+    if stored is None:
+        detail = f"job {asked.job_id} is not registered; `bso jobs list` shows those that your login may read"
+        return Problem(type="unknown_job", title="The job is unknown", detail=detail)
+    try:
+        job = read_snapshot(stored)
+    except (Rejected, StateTooNew) as error:
+        title = "The job is in trouble"
+        return Problem(type="job_in_trouble", title=title, detail=f"its state cannot be read: {error}"[:500])
+    return lacking(job, Right.READ, user=asked.user, rules=rules)
+
+
+async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page | Problem:
+    query, job_id = asked.query, asked.job_id
+    if limit < 1:
+        return Problem(type="too_large", title="The answer is too large", detail="one row alone fits into no message")
+    match query:
+        case ListJobs():
+            return await _jobs(reads, query, user=asked.user, rules=rules, limit=min(limit, MOST_JOBS))
+        case ListTrials():
+            limit = min(limit, MOST_TRIALS)
+            trials = await reads.trials(cast(str, job_id), after=query.after, limit=limit)
+            last = trials[-1].trial_number if len(trials) == limit else None
+            return TrialsPage(trials=tuple(replace(trial, trial_id="") for trial in trials), next_after=last)
+        case ListEvents():
+            limit = min(limit, MOST_EVENTS)
+            events = await reads.history(job_id, after=query.after, limit=limit)
+            listed = [ListedEvent(event_id=one.event_id, message=encode_event(one.recorded).decode()) for one in events]
+            return EventsPage(events=tuple(listed), next_after=events[-1].event_id if len(events) == limit else None)
+        case ListPowerProfiles():
+            return PowerProfilesPage(profiles=tuple(await reads.power_profiles(cast(str, job_id))))
+
+
+async def _jobs(reads: Reads, query: ListJobs, *, user: str | None, rules: Rules, limit: int) -> JobsPage:
+    """A page of jobs. Those that the login may not read are left out, so a page may be short, and not the last."""
+    found = await reads.overviews(after=query.after, limit=limit)
+    seen = tuple(one for one in found if _may_read(one, user=user, rules=rules))
+    names = {one.summary.job_id for one in seen}
+    parked = tuple(one for one in await reads.parked_jobs.all() if one.job_id in names) if names else ()
+    return JobsPage(jobs=seen, parked=parked, next_after=found[-1].summary.job_id if len(found) == limit else None)
+
+
+def _may_read(one: JobOverview, *, user: str | None, rules: Rules) -> bool:
+    try:
+        job = read_snapshot(one.stored)
+    except (Rejected, StateTooNew):  # grants cannot be read either
+        job = Job(job_id=one.summary.job_id, owner=one.summary.owner)
+    return lacking(job, Right.READ, user=user, rules=rules) is None
+
+
+def _encoded(answer: Page | Problem, asked: Asked) -> bytes:
+    return dump(Envelope(type=wire_name(type(answer)), command_id=asked.query_id, job_id=asked.job_id, body=answer))
+
+
+def encode_refusal(problem: Problem) -> bytes:
+    """The answer to a query that cannot be read, or not be answered now."""
+    return dump(Envelope(type=wire_name(Problem), command_id="", body=problem))
+
+
+def _read(envelope: Envelope, expected: Sequence[type]) -> Any:
+    names = [wire_name(member) for member in expected]
+    if envelope.type not in names:
+        raise MalformedMessage(f"expected one of {', '.join(names)}, got {envelope.type[:60]!r}")
+    return validated(_TYPES[envelope.type], envelope.body, envelope.type)

@@ -1,0 +1,204 @@
+"""Queries: what a login sees of jobs through the broker, page by page, beside the decisions."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bso.domain.commands import GrantJob
+from bso.domain.decide import Rules
+from bso.domain.replies import Problem
+from bso.domain.rights import Right
+from bso.schema.codec import encode_event
+from bso.service import queries
+from bso.service.queries import (
+    Asked,
+    EventsPage,
+    JobsPage,
+    ListEvents,
+    ListJobs,
+    ListPowerProfiles,
+    ListTrials,
+    Page,
+    Query,
+    answered,
+    decode_page,
+    encode_query,
+)
+from bso.storage import SqlStore
+from bso_broker.rabbit import RabbitBroker
+from bso_broker.topology import QUERY_KEY, QUERY_QUEUE
+from bso_cli.broker_reads import BrokerReads, asking
+from bso_cli.refusals import CommandRefused
+from tests.integration.broker.test_permissions import Logins, permitted
+from tests.integration.workers.fixtures import running_worker
+from tests.integration.workers.raw import RawSender
+from tests.integration.workers.recurrences import Queue, new_job, recur, register
+from tests.servers import eventually_async
+from tools.private_servers import Management
+
+RULES = Rules(operators=frozenset({"guest"}))
+
+
+@pytest.fixture
+async def logins(amqp_url: str, rabbitmq_management: Management, store: SqlStore) -> AsyncIterator[Logins]:
+    """Alice and Bob with the permissions that trainings get, and a worker; guest is the operator."""
+    await RabbitBroker(amqp_url).declare()
+    logins = await asyncio.to_thread(permitted, amqp_url, rabbitmq_management)
+    settings: dict[str, Any] = {"operators": ["guest"]}
+    async with RabbitBroker(logins.worker) as broker, running_worker(broker, store, **settings):
+        yield logins
+
+
+@asynccontextmanager
+async def trained(url: str, *, recurrences: int = 2) -> AsyncIterator[tuple[str, Queue]]:
+    """A job that a login has trained."""
+    job = new_job()
+    async with RabbitBroker(url) as broker, Queue(broker=broker) as ask:
+        await register(ask, job)
+        for number in range(recurrences):
+            await recur(ask, job, f"night-{number}")
+        yield job, ask
+
+
+async def test_the_owner_sees_what_the_database_holds_but_for_trial_ids(logins: Logins, store: SqlStore) -> None:
+    async with trained(logins.alice) as (job, _), asking(logins.alice) as alice:
+        assert [one.summary.job_id for one in await alice.overviews()] == [job]
+        assert await alice.overviews() == await store.overviews()
+        assert await alice.trials(job) == [replace(trial, trial_id="") for trial in await store.trials(job)]
+        recorded = await store.history(job)
+        assert [encode_event(one.recorded) for one in await alice.history(job)] == [
+            encode_event(one.recorded) for one in recorded
+        ]
+        assert [one.event_id for one in await alice.history(job)] == [one.event_id for one in recorded]
+        assert await alice.power_profiles(job) == await store.power_profiles(job)
+
+
+async def test_others_see_a_job_once_it_is_granted(logins: Logins) -> None:
+    async with trained(logins.alice) as (job, ask), asking(logins.bob) as bob:
+        assert not await bob.overviews()
+        for look in (bob.trials, bob.history, bob.power_profiles):
+            with pytest.raises(CommandRefused, match="belongs to alice"):
+                await look(job)
+        await ask(job, GrantJob(login="bob", right=Right.READ))
+        assert [one.summary.job_id for one in await bob.overviews()] == [job]
+        assert await bob.trials(job)
+        assert await bob.history(job)
+
+
+async def test_an_unknown_job_and_one_without_a_name_are_refused(logins: Logins) -> None:
+    async with asking(logins.alice) as alice:
+        with pytest.raises(CommandRefused, match="not registered"):
+            await alice.trials("nobody")
+        with pytest.raises(CommandRefused, match="name a job"):
+            await alice.history()
+
+
+async def test_pages_follow_one_another(logins: Logins, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "MOST_TRIALS", 2)
+    monkeypatch.setattr(queries, "MOST_EVENTS", 3)
+    monkeypatch.setattr(queries, "MOST_JOBS", 1)
+    async with trained(logins.alice, recurrences=4) as (job, _), trained(logins.alice), asking(logins.alice) as alice:
+        numbers = [trial.trial_number for trial in await store.trials(job)]
+        assert len(numbers) > 3
+        assert [trial.trial_number for trial in await alice.trials(job)] == numbers
+        assert [trial.trial_number for trial in await alice.trials(job, after=1, limit=2)] == numbers[1:3]
+        event_ids = [one.event_id for one in await store.history(job)]
+        assert [one.event_id for one in await alice.history(job)] == event_ids
+        assert [one.event_id for one in await alice.history(job, after=event_ids[1], limit=4)] == event_ids[2:6]
+        assert len(await alice.overviews()) == 2
+        assert len(await alice.overviews(limit=1)) == 1
+
+
+async def test_a_page_fits_into_a_message(logins: Logins, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with trained(logins.alice, recurrences=3) as (job, _):
+        whole = await answered(store, Asked(query=ListEvents(), query_id="x", job_id=job), rules=RULES)
+        monkeypatch.setattr(queries, "MAX_ANSWER_BYTES", len(whole) - 1)
+        part = decode_page(await answered(store, Asked(query=ListEvents(), query_id="x", job_id=job), rules=RULES))
+        assert isinstance(part, EventsPage)
+        assert part.next_after is not None
+        monkeypatch.setattr(queries, "MAX_ANSWER_BYTES", 500)
+        none = decode_page(await answered(store, Asked(query=ListEvents(), query_id="x", job_id=job), rules=RULES))
+        assert isinstance(none, Problem)
+        assert none.type == "too_large"
+
+
+async def asked(sender: RawSender, body: bytes, **properties: Any) -> Page | Problem:
+    await sender.send(body, routing_key=QUERY_KEY, **properties)
+    return decode_page(await sender.receive_body())
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"nonsense", "malformed"),
+        (b'{"schema": "1.0", "type": "drop_table", "command_id": "x", "body": {}}', "malformed"),
+    ],
+)
+async def test_nonsense_is_answered_and_the_next_query_too(logins: Logins, body: bytes, kind: str) -> None:
+    async with RawSender(logins.alice, user="alice") as sender:
+        problem = await asked(sender, body, user_id="alice")
+        assert isinstance(problem, Problem)
+        assert problem.type == "malformed"
+        sound = encode_query(Asked(query=ListJobs(), query_id=str(uuid.uuid4())))
+        assert isinstance(await asked(sender, sound, user_id="alice"), JobsPage)
+
+
+@pytest.mark.parametrize("query", [ListTrials(), ListEvents(), ListPowerProfiles()])
+async def test_a_query_without_its_login_is_refused(logins: Logins, query: Query) -> None:
+    async with trained(logins.alice) as (job, _), RawSender(logins.alice, user="alice") as sender:
+        body = encode_query(Asked(query=query, query_id=str(uuid.uuid4()), job_id=job))
+        problem = await asked(sender, body)
+        assert isinstance(problem, Problem)
+        assert problem.type == "no_user_id"
+
+
+async def test_a_query_whose_answer_would_go_to_somebody_else_is_dropped(logins: Logins) -> None:
+    async with (
+        trained(logins.alice),
+        RawSender(logins.alice, user="alice") as alice,
+        RawSender(logins.bob, user="bob") as bob,
+    ):
+        body = encode_query(Asked(query=ListJobs(), query_id=str(uuid.uuid4())))
+        await bob.send(body, routing_key=QUERY_KEY, user_id="bob", reply_to=alice.reply_queue)
+        seen = await asked(bob, body, user_id="bob")
+        assert isinstance(seen, JobsPage)
+        assert not seen.jobs
+        assert await alice.has_heard_nothing()
+
+
+async def test_queries_go_on_after_their_queue_was_deleted(
+    logins: Logins, amqp_url: str, rabbitmq_management: Management
+) -> None:
+    vhost = amqp_url.rpartition("/")[2]
+    async with trained(logins.alice) as (job, _), asking(logins.alice) as alice:
+        assert await alice.trials(job)
+        await asyncio.to_thread(rabbitmq_management.request, "DELETE", f"queues/{vhost}/{QUERY_QUEUE}")
+
+        async def is_answered() -> bool:
+            return bool(await alice.trials(job))
+
+        await eventually_async(is_answered, what="an answer")
+
+
+async def test_many_pages_take_a_quarter_of_the_time_at_most(logins: Logins, store: SqlStore) -> None:
+    """What is left of the time is for decisions: none waits behind a reader of a long history."""
+    async with trained(logins.alice, recurrences=3) as (job, ask), asking(logins.alice) as alice:
+        reading = asyncio.create_task(_read_on(alice, job))
+        try:
+            for number in range(20):
+                await recur(ask, job, f"beside-{number}")
+        finally:
+            reading.cancel()
+        await asyncio.wait([reading])
+        assert reading.cancelled(), reading.exception()
+        assert len({trial.recurrence_id for trial in await store.trials(job)}) == 23
+
+
+async def _read_on(reads: BrokerReads, job: str) -> None:
+    while True:
+        await reads.history(job)

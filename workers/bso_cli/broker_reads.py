@@ -1,0 +1,119 @@
+"""What a login may see of jobs, asked through the broker: for those who know no database."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bso_cli.access import CALL_TIMEOUT_S, saying_it_is_slow
+from bso_cli.refusals import CommandRefused
+
+if TYPE_CHECKING:
+    from bso.domain.trial import Trial
+    from bso.service.queries import Query
+    from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent
+    from bso_broker.rpc import RpcClient
+
+P = TypeVar("P")
+
+
+class BrokerReads:
+    """Reads jobs as a store does, page by page, by queries that workers answer. Raises CommandRefused."""
+
+    def __init__(self, caller: RpcClient) -> None:
+        self._caller = caller
+
+    async def overviews(self, *, after: str = "", limit: int | None = None) -> Sequence[JobOverview]:
+        """The jobs that the login may read, by id: all, or a page of those after an id."""
+        found, _ = await self.jobs(after=after, limit=limit)
+        return found
+
+    async def jobs(
+        self, *, after: str = "", limit: int | None = None
+    ) -> tuple[Sequence[JobOverview], Sequence[ParkedJob]]:
+        """The jobs that the login may read, and those of them that are in trouble."""
+        from bso.service.queries import JobsPage, ListJobs
+
+        jobs: list[JobOverview] = []
+        parked: list[ParkedJob] = []
+        following: str | None = after
+        while following is not None and (limit is None or len(jobs) < limit):
+            page = await self._ask(JobsPage, ListJobs(after=following))
+            jobs += page.jobs
+            parked += page.parked
+            following = page.next_after
+        return jobs[:limit], parked
+
+    async def trials(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Trial]:
+        """The trials of a job after a number, without their trial_ids: all, or a page of them."""
+        from bso.service.queries import ListTrials, TrialsPage
+
+        trials: list[Trial] = []
+        following: int | None = after
+        while following is not None and (limit is None or len(trials) < limit):
+            page = await self._ask(TrialsPage, ListTrials(after=following), job_id)
+            trials += page.trials
+            following = page.next_after
+        return trials[:limit]
+
+    async def power_profiles(self, job_id: str) -> Sequence[PowerProfile]:
+        """What was measured of a job's batch sizes."""
+        from bso.service.queries import ListPowerProfiles, PowerProfilesPage
+
+        return (await self._ask(PowerProfilesPage, ListPowerProfiles(), job_id)).profiles
+
+    async def history(
+        self, job_id: str | None = None, *, after: int = 0, before: datetime | None = None, limit: int = 1000
+    ) -> Sequence[StoredEvent]:
+        """A page of a job's events, by event_id."""
+        from bso.service.queries import EventsPage, ListEvents
+
+        if job_id is None:
+            raise CommandRefused(
+                "through a broker, history is read job by job: name a job; `bso jobs list` shows those that your login "
+                "may read"
+            )
+        events: list[StoredEvent] = []
+        following: int | None = after
+        while following is not None and len(events) < limit:
+            page = await self._ask(EventsPage, ListEvents(after=following), job_id)
+            events += [one for one in page.stored if before is None or one.recorded.recorded_at < before]
+            following = page.next_after
+        return events[:limit]
+
+    async def _ask(self, expected: type[P], query: Query, job_id: str | None = None) -> P:
+        from bso.domain.replies import Problem
+        from bso.service.queries import Asked, decode_page, encode_query
+        from bso_broker.topology import QUERY_KEY
+
+        asked = Asked(query=query, query_id=str(uuid.uuid4()), job_id=job_id)
+        with saying_it_is_slow():
+            message = await self._caller.call(
+                encode_query(asked),
+                message_id=asked.query_id,
+                timeout_s=CALL_TIMEOUT_S,
+                expiration_s=CALL_TIMEOUT_S,
+                routing_key=QUERY_KEY,
+            )
+        answer: Any = decode_page(message)
+        if isinstance(answer, Problem):
+            raise CommandRefused(f"{answer.title}: {answer.detail}")
+        assert isinstance(answer, expected), f"expected {expected.__name__}, got {type(answer).__name__}"
+        return answer
+
+
+@asynccontextmanager
+async def asking(url: str) -> AsyncIterator[BrokerReads]:
+    """What the login of a broker's address may see."""
+    from bso_broker.rabbit import RabbitBroker
+
+    async with RabbitBroker(url) as broker:
+        caller = broker.rpc_client()
+        await caller.start()
+        try:
+            yield BrokerReads(caller)
+        finally:
+            await caller.close()
