@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sqlalchemy.engine.url import URL
 
-from bso.domain.commands import BeginTrial, RegisterJob, Request
+from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, RenewLease, ReportEpoch, Request
 from bso.domain.decide import Rules
 from bso.domain.errors import Retryable
 from bso.domain.identifiers import job_id_for
 from bso.domain.policies import PolicyMissing
-from bso.domain.replies import Problem, Reply
+from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun
+from bso.domain.trial import Outcome
 from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.service.errors import StoreNotReady, StoreUnavailable, StoreUnusable
@@ -27,6 +29,7 @@ from bso.storage.filesystems import require_local
 from bso.storage.store import SqlStore, open_store
 from bso.storage.urls import database_url, shown, sqlite_path, sqlite_url
 from bso_client.errors import Unreachable
+from bso_client.transports.presence import Presence, Trained
 
 _DEFAULT_RULES = Rules()
 _PAUSE_S = 0.2  # before a command is offered again to a file that was locked
@@ -61,8 +64,12 @@ class EmbeddedTransport:
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
-                    answers = await (await self._opened()).execute([request])
-                return answers[0].reply
+                    embedded = await self._opened()
+                    answers = await embedded.execute([request])
+                reply = answers[0].reply
+                if not (isinstance(reply, EpochJudged) and not reply.should_stop):
+                    embedded.note(request, reply)
+                return reply
             except PolicyMissing as error:
                 return Problem(type="policy_missing", title="The policy of the job is not installed", detail=str(error))
             except TimeoutError as error:
@@ -96,29 +103,66 @@ def _addressed(request: Request) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedded:
-    """An engine and its SQLite file. Without workers, beginning a trial expires its job's lapsed leases."""
+    """An engine and its SQLite file.
+
+    Without workers, beginning a trial expires its job's lapsed leases, and suspends trials whose processes are gone.
+    """
 
     path: Path
     was_created: bool
     store: SqlStore
     engine: Engine
+    presence: Presence
 
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
         """Decide requests; see Engine.execute."""
         with named(self.path):
             for job_id in {request.job_id for request in requests if isinstance(request.command, BeginTrial)}:
+                await self._suspend_gone(job_id)
                 await self._reap(job_id)
             return await self.engine.execute(requests)
 
+    def note(self, request: Request, reply: Reply) -> None:
+        """Keep up which trials this process trains. A folder that cannot be written leaves that to the leases."""
+        command = request.command
+        with suppress(OSError):
+            if isinstance(reply, TrialBegun):
+                self._enter(request.job_id, reply.trial_number, reply.trial_id)
+            elif isinstance(reply, LeaseRenewed) and isinstance(command, RenewLease):
+                self._enter(request.job_id, command.trial_number, command.trial_id)
+            elif isinstance(command, ReportEpoch | FinishTrial):
+                self.presence.leave(request.job_id, command.trial_number)
+
+    def _enter(self, job_id: str, trial_number: int, trial_id: str) -> None:
+        self.presence.enter(Trained(job_id=job_id, trial_number=trial_number, trial_id=trial_id))
+
     async def close(self) -> None:
         """Close the file."""
+        self.presence.close()
         await self.store.close()
+
+    async def _suspend_gone(self, job_id: str) -> None:
+        """Suspend trials whose processes have ended: they can be resumed, and nobody waits for them."""
+        with suppress(OSError), self.presence.gone(job_id) as gone:
+            if gone:
+                await self.engine.execute([_suspension(trained) for trained in gone])
 
     async def _reap(self, job_id: str) -> None:
         while lapsed := await self.store.lapsed_leases(job_id=job_id, limit=_REAPED_AT_ONCE):
             answers = await self.engine.execute([expiry_of(lease) for lease in lapsed])
             if not any(answer.events for answer in answers):
                 return
+
+
+def _suspension(trained: Trained) -> Request:
+    finish = FinishTrial(
+        trial_number=trained.trial_number,
+        trial_id=trained.trial_id,
+        outcome=Outcome.INTERRUPTED,
+        reason="its process has ended",
+        may_resume=True,
+    )
+    return Request(command_id=str(uuid.uuid4()), job_id=trained.job_id, command=finish)
 
 
 async def open_embedded(path_or_url: str | Path, *, rules: Rules = _DEFAULT_RULES) -> Embedded:
@@ -139,7 +183,8 @@ async def open_embedded(path_or_url: str | Path, *, rules: Rules = _DEFAULT_RULE
     except BaseException:
         await store.close()
         raise
-    return Embedded(path=path, was_created=was_created, store=store, engine=Engine(store, rules))
+    presence = Presence(path.with_name(f"{path.name}-trials"))
+    return Embedded(path=path, was_created=was_created, store=store, engine=Engine(store, rules), presence=presence)
 
 
 @contextmanager
