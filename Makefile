@@ -29,7 +29,7 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-packaging lint types dist asyncapi faults fuzz bench bench-quick decisions clean
+.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-gpu test-packaging lint types dist asyncapi faults fuzz bench bench-quick decisions clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-14s %s\n' "$$name" "$$words"; done
@@ -81,6 +81,9 @@ test-training: $(TRAINING) ## the tests with PyTorch, transformers, Lightning an
 	$(BIN)/coverage run --concurrency=thread --data-file=$(TRAINED) -m pytest tests/training -m "not slow" -n 2 $(SPREAD) $(ARGS)
 	@$(BIN)/coverage combine --quiet --data-file=$(TRAINED)
 	@$(BIN)/coverage report --data-file=$(TRAINED) --include="$(NEEDS_TORCH)" --fail-under=75
+
+test-gpu: ## the tests on this machine's NVIDIA GPU, with the torch that is installed; they set no power limit
+	$(BIN)/python -m pytest tests/gpu -m gpu $(ARGS)
 
 lint: $(DEV) ## style, formatting, import rules
 	$(BIN)/ruff check --quiet

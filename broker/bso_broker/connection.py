@@ -280,12 +280,13 @@ def is_lost(error: BaseException) -> bool:
     """Whether this error of aio-pika or aiormq means that the connection or channel is gone.
 
     A CancelledError counts when nobody cancelled the current task: aiormq ends what waits on a dead connection so, or
-    with a bare Exception.
+    with a bare Exception. Where this side has closed a channel, what waits on it gets the ConnectionLost that it was
+    closed with.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or not task.cancelling()
-    return type(error) is Exception or isinstance(error, (aiormq.AMQPError, RuntimeError, OSError))
+    return type(error) is Exception or isinstance(error, (aiormq.AMQPError, ConnectionLost, RuntimeError, OSError))
 
 
 @contextmanager

@@ -178,7 +178,7 @@ class Driver:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leave out what happens inside."""
-        self._meter.stop()
+        self._meter.stop(is_pause=True)
         self._pauses += 1
         try:
             yield

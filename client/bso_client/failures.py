@@ -7,12 +7,22 @@ from bso.domain.trial import OUT_OF_MEMORY, Outcome
 _ACCELERATOR_ERRORS = frozenset(
     {"torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "cupy.cuda.memory.OutOfMemoryError"}
 )
-_RUNTIME_ERRORS = ("RuntimeError", "AcceleratorError", "XlaRuntimeError", "JaxRuntimeError", "ResourceExhaustedError")
+_RUNTIME_ERRORS = (
+    "RuntimeError",
+    "AcceleratorError",
+    "CudaAPIError",  # numba's
+    "XlaRuntimeError",
+    "JaxRuntimeError",
+    "ResourceExhaustedError",
+)
 _WORDS = (
     "out of memory",  # torch and NCCL, whatever the accelerator
+    "Failed to CUDA calloc",  # NCCL 2.28 does not say why; a full GPU is why it fails
+    "Failed to CUDA malloc",
     "RESOURCE_EXHAUSTED",  # XLA
     "CUDA_ERROR_OUT_OF_MEMORY",
     "_STATUS_ALLOC_FAILED",  # cuBLAS, cuDNN, cuSPARSE, cuSOLVER
+    "cusolverDnCreate(handle)",  # cuSOLVER, whose status is then an internal error
     "CUFFT_ALLOC_FAILED",
     "No executable batch size found",  # accelerate, after the micro batch of one sample did not fit either
 )

@@ -35,6 +35,9 @@ class Meter:
 
     The time of a window is the monitor's own, from the same instants as its energy. Where that cannot be right (the
     clock of the machine was set, which a ZeusMonitor reads), it is the time between the ends of both calls.
+
+    An EnergyMonitor measures a training in one window, which is paused between ``stop`` and ``start``: what a counter
+    grows by while the training only reports belongs to what it did before.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class Meter:
         self._key = f"bso-{next(_window_numbers)}"
         self._begun: _Call | None = None
         self._is_measured = True
+        self._is_paused = False
+        self._seen: Measurement | None = None  # of the paused window
 
     @property
     def is_running(self) -> bool:
@@ -64,8 +69,12 @@ class Meter:
         self._is_measured = self._try_to_begin()
         self._begun = _Call(began_s=called_s, ended_s=self._clock())
 
-    def stop(self) -> Consumption:
-        """Close the window, if one is open, and return the consumption so far."""
+    def stop(self, *, is_pause: bool = False) -> Consumption:
+        """Close the window, if one is open, and return the consumption so far.
+
+        ``is_pause``: the training does something else from now on, and does not only report.
+        """
+        self._is_paused |= is_pause
         if self._begun is not None:
             begun, self._begun = self._begun, None
             called_s = self._clock()
@@ -83,7 +92,11 @@ class Meter:
 
     def _try_to_begin(self) -> bool:
         try:
-            self._monitor.begin_window(self._key)
+            if isinstance(self._monitor, EnergyMonitor) and self._seen is not None:
+                self._monitor.resume_window(self._key, is_bridged=not self._is_paused)
+            else:
+                self._monitor.begin_window(self._key)
+            self._is_paused = False
         except Exception as error:  # noqa: BLE001  # somebody else's monitor must not end a training
             self._complain(f"the energy monitor failed ({error!r})")
             return False
@@ -94,8 +107,11 @@ class Meter:
         if not self._is_measured:
             return math.nan, None
         try:
-            measured = self._monitor.end_window(self._key)
-            time_s, energy_j = _time_of(measured), total_energy_j(measured)
+            if isinstance(self._monitor, EnergyMonitor):
+                time_s, energy_j = self._since_last(self._monitor.pause_window(self._key))
+            else:
+                measured = self._monitor.end_window(self._key)
+                time_s, energy_j = _time_of(measured), total_energy_j(measured)
         except Exception as error:  # noqa: BLE001  # somebody else's monitor must not end a training
             self._complain(f"the energy monitor failed ({error!r})")
             return math.nan, None
@@ -103,6 +119,13 @@ class Meter:
             self._complain(f"the energy monitor measured {energy_j} J")
             return time_s, None
         return time_s, energy_j
+
+    def _since_last(self, measured: Measurement) -> tuple[float, float]:
+        """Time [s] and energy [J] since the window was paused last."""
+        seen, self._seen = self._seen, measured
+        if seen is None:
+            return measured.time, measured.total_energy
+        return measured.time - seen.time, measured.total_energy - seen.total_energy
 
     def _complain(self, what: str) -> None:
         if self._consumed.energy_j is not None:
@@ -175,9 +198,9 @@ class PooledMeter:
         """Open a window; without effect if one is open."""
         self.own.start()
 
-    def stop(self) -> Consumption:
-        """Close the window, if one is open; the consumption of all ranks."""
-        self.own.stop()
+    def stop(self, *, is_pause: bool = False) -> Consumption:
+        """Close the window, if one is open; the consumption of all ranks. See Meter.stop."""
+        self.own.stop(is_pause=is_pause)
         return self.consumed
 
     def pool(self, of_ranks: Sequence[Consumption]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,6 +32,7 @@ from bso_migrations.lock import upgrade_lock
 HEAD = "head"
 _PAUSE_S = 0.25
 _DDL_S = 3600.0
+_ALEMBIC = threading.Lock()
 _ANSWER_S = 10.0
 _LIMITS = ConnectionLimits(pool_size=1, connect_s=5.0, silence_s=_DDL_S)
 _DIALECTS = {"mysql": "mysql", "mariadb": "mysql", "postgresql": "postgresql", "sqlite": "sqlite"}
@@ -111,9 +113,21 @@ async def _migrate(connection: AsyncConnection, run: Callable[[Config], None]) -
 
     if connection.dialect.name != "sqlite":
         await connection.commit()  # Alembic then makes every revision a transaction of its own
-    with translated():
-        await connection.run_sync(migrate)
-        await connection.commit()
+    async with _alone():
+        with translated():
+            await connection.run_sync(migrate)
+            await connection.commit()
+
+
+@asynccontextmanager
+async def _alone() -> AsyncIterator[None]:
+    """One upgrade at a time in this process, whatever its thread or task: Alembic's context is the whole process'."""
+    while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110 - tasks of other event loops hold it, too
+        await asyncio.sleep(_PAUSE_S / 5)
+    try:
+        yield
+    finally:
+        _ALEMBIC.release()
 
 
 @asynccontextmanager

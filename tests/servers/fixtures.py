@@ -14,7 +14,7 @@ from tools.private_servers import Management, MariaDB, PostgreSQL, PrivateServer
 
 Server = TypeVar("Server", bound=PrivateServer)
 
-KINDS = ("unit", "contract", "integration", "faults", "acceptance", "training", "packaging")
+KINDS = ("unit", "contract", "integration", "faults", "acceptance", "training", "gpu", "packaging")
 # What can be a MySQL 9 or a RabbitMQ 4 that the environment names, and what never is.
 NEWEST_FIXTURES = {"amqp_url", "rabbitmq_management", "mysql_url"}
 PRIVATE_FIXTURES = {"rabbitmq_server", "mariadb_server", "postgresql_server"}
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with the kind that its folder names, and as `newest` where the servers may be newer ones."""
     for item in items:
         for kind in KINDS:
-            if kind in item.path.parts:
+            if kind in item.path.relative_to(item.config.rootpath).parts:
                 item.add_marker(kind)
         asked_for = set(getattr(item, "fixturenames", ()))
         parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})

@@ -59,7 +59,8 @@ async def check_versions(_places: Places) -> list[Finding]:
     import sqlite3
 
     python = ".".join(map(str, sys.version_info[:3]))
-    found = [f"bso-optimizer {_version('bso-optimizer')}", f"Python {python}", f"SQLite {sqlite3.sqlite_version}"]
+    release = _version("bso-optimizer") or "(not installed: run from a checkout)"
+    found = [f"bso-optimizer {release}", f"Python {python}", f"SQLite {sqlite3.sqlite_version}"]
     extras = {
         "server": "aiohttp",
         "mysql": "asyncmy",

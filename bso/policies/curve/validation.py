@@ -113,7 +113,9 @@ class Forecast:
     def words(self) -> str:
         """What the curve says, in words."""
         whole = figure(math.exp(self.ln_epochs))
-        return f"at epoch {figure(self.at)} it was as close to the target as earlier runs that needed {whole} epochs"
+        return (
+            f"at epoch {figure(self.at)} it was so close to the target that, by earlier runs, it needs {whole} in all"
+        )
 
 
 def forecast(landmarks: Mapping[int, Landmark], approach: Approach, noise: float) -> Forecast | None:

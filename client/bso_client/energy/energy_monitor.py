@@ -35,10 +35,31 @@ from bso_client.once import warn_once
 logger = logging.getLogger("bso")
 
 
+_BRIDGED_S = 0.1
+"""A pause of so long at most is bridged: GPUs bring their counters up to date every 100 ms (seen on an H200)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
     at_s: float
     readings: Mapping[Device, Reading | None]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Window:
+    """A window, and what was measured in it before its last pause.
+
+    Its open part begins at ``begun``. Of that ``counted_s`` are no pause, up to ``paused_at_s``; it goes on since
+    ``resumed_at_s``. Earlier parts are in ``kept``.
+    """
+
+    begun: _Moment
+    resumed_at_s: float
+    paused_at_s: float | None = None
+    counted_s: float = 0.0
+    kept_s: float = 0.0
+    kept: dict[Device, float]
+    energies: dict[Device, float]
 
 
 class EnergyMonitor:
@@ -69,7 +90,7 @@ class EnergyMonitor:
     ) -> None:
         self._clock = clock
         self._pid = os.getpid()
-        self._windows: dict[str, _Moment] = {}
+        self._windows: dict[str, _Window] = {}
         self._complained: set[Device] = set()
         self._meters = open_meters(
             gpu_indices,
@@ -121,22 +142,61 @@ class EnergyMonitor:
         self._check_process()
         if key in self._windows and not restart:
             raise WrongOrder(f"a window {key!r} is open already: end it first, or choose another key")
-        self._windows[key] = self._now(max, waits=sync_execution)
+        begun = self._now(max, waits=sync_execution)
+        nothing = dict.fromkeys(begun.readings, 0.0)
+        self._windows[key] = _Window(begun=begun, resumed_at_s=begun.at_s, kept=nothing, energies=nothing)
 
     def end_window(self, key: str, *, sync_execution: bool = True, cancel: bool = False) -> Measurement:
         """End the window of this key, and return its energy (``cancel``: zeros). Raises WrongOrder if none is open.
 
         ``sync_execution=False``: do not wait for the GPU.
         """
-        self._check_process()
-        begin = self._windows.pop(key, None)
-        if begin is None:
-            raise WrongOrder(f"no window {key!r} is open: begin_window({key!r}) comes first")
+        window = self._open(key)
+        del self._windows[key]
         if cancel:
-            return self._measurement(0.0, dict.fromkeys(begin.readings, 0.0))
-        end = self._now(min, waits=sync_execution)
-        energies = {device: self._energy(device, begin, end) for device in begin.readings}
-        return self._measurement(end.at_s - begin.at_s, energies)
+            return self._measurement(0.0, dict.fromkeys(window.begun.readings, 0.0))
+        return self._measured(window, waits=sync_execution)
+
+    def pause_window(self, key: str, *, sync_execution: bool = True) -> Measurement:
+        """What was measured under this key so far, without earlier pauses. Raises WrongOrder if no window is open.
+
+        What comes until ``resume_window`` is left out.
+        """
+        return self._measured(self._open(key), waits=sync_execution)
+
+    def resume_window(self, key: str, *, is_bridged: bool = True, sync_execution: bool = True) -> None:
+        """Go on to measure under this key after a pause. Raises WrongOrder if no window is open, or it is not paused.
+
+        A counter is brought up to date ten times a second at most, and what it grows by in a short pause belongs to the
+        time before and after. So a pause of 0.1 s or less is bridged, where ``is_bridged``: the energy of pauses and of
+        the time between them is shared out in proportion to their lengths. Else the counters are read again.
+        """
+        window = self._open(key)
+        if window.paused_at_s is None:
+            raise WrongOrder(f"the window {key!r} is not paused: pause_window({key!r}) comes first")
+        now_s = self._clock()
+        if not is_bridged or now_s - window.paused_at_s > _BRIDGED_S:
+            window.kept_s, window.kept = window.kept_s + window.counted_s, window.energies
+            window.counted_s = 0.0
+            window.begun = self._now(max, waits=sync_execution)
+            now_s = window.begun.at_s
+        window.resumed_at_s, window.paused_at_s = now_s, None
+
+    def _open(self, key: str) -> _Window:
+        self._check_process()
+        window = self._windows.get(key)
+        if window is None:
+            raise WrongOrder(f"no window {key!r} is open: begin_window({key!r}) comes first")
+        return window
+
+    def _measured(self, window: _Window, *, waits: bool) -> Measurement:
+        """Pause a window, if it is not paused, and return what was measured in it."""
+        if window.paused_at_s is None:
+            end = self._now(min, waits=waits)
+            window.paused_at_s = end.at_s
+            window.counted_s += end.at_s - window.resumed_at_s
+            window.energies = {device: self._energy(device, window, end) for device in window.begun.readings}
+        return self._measurement(window.kept_s + window.counted_s, window.energies)
 
     def reset_windows(self) -> None:
         """Forget all open windows. Raises NotInThisProcess in a forked copy."""
@@ -171,12 +231,16 @@ class EnergyMonitor:
             self._complain(device, str(error))
             return None
 
-    def _energy(self, device: Device, begin: _Moment, end: _Moment) -> float:
-        window_s = end.at_s - begin.at_s
-        energy_j = energy_of_window(begin.readings[device], end.readings[device], window_s=window_s)
+    def _energy(self, device: Device, window: _Window, end: _Moment) -> float:
+        """The energy of a window up to a moment: never less than it was at its last pause."""
+        begin, length_s = window.begun, end.at_s - window.begun.at_s
+        energy_j = energy_of_window(begin.readings[device], end.readings[device], window_s=length_s)
         if math.isnan(energy_j):
             self._complain(device, "its counter went backwards, or could not be read for a while")
-        return energy_j
+            return math.nan
+        share = window.counted_s / length_s if window.counted_s < length_s else 1.0
+        counted_j, before_j = window.kept[device] + energy_j * share, window.energies[device]
+        return counted_j if math.isnan(before_j) else max(counted_j, before_j)
 
     def _complain(self, device: Device, why: str) -> None:
         if device not in self._complained:

@@ -69,8 +69,8 @@ def _played(chosen: Sequence[Scenario], pair: Pair, seed: int, options: argparse
             results += _play(turn, pair, seed, options.worker_program or MODULE, options.out)
             continue
         why = f"no time was left: --minutes {options.minutes:g}"
-        of_pair = {"seed": seed, "broker": pair.broker_name, "database": pair.database_name}
-        left = [Result(scenario=one.name, not_run=why, **of_pair) for one in turn]
+        broker, database = pair.broker_name, pair.database_name
+        left = [Result(scenario=one.name, seed=seed, broker=broker, database=database, not_run=why) for one in turn]
         _add(options.out, left)
         results += left
     return results

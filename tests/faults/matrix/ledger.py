@@ -62,10 +62,14 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """All commands of a scenario, and what senders found that must not happen."""
+    """All commands of a scenario, and what senders found that must not happen.
+
+    ``patient``: jobs whose decisions take so long that a scenario does not wait for the answers to all their lanes.
+    """
 
     asked: list[Asked] = field(default_factory=list)
     surprises: list[str] = field(default_factory=list)
+    patient: set[str] = field(default_factory=set)
 
     @property
     def changing(self) -> list[Asked]:
@@ -73,8 +77,9 @@ class Ledger:
         return [one for one in self.asked if isinstance(one.command, CHANGING)]
 
     def unanswered(self, *, before_s: float) -> list[Asked]:
-        """The commands sent before then that nobody has answered."""
-        return [one for one in self.asked if one.answered_s is None and one.sent_s < before_s]
+        """The commands sent before then that nobody has answered, but for those of jobs that have to be patient."""
+        sent = (one for one in self.asked if one.sent_s < before_s and one.request.job_id not in self.patient)
+        return [one for one in sent if one.answered_s is None]
 
     def lanes_with_a_decision(self, *, since_s: float) -> set[str]:
         """The lanes that have a decision on a command sent since then."""

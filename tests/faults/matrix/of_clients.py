@@ -27,6 +27,7 @@ from tests.integration.workers.recurrences import HARDWARE, SPEC, report
 
 _AT_ONCE = 40
 _LONG_S = 300.0
+_COSTLY = "costly"
 
 
 @scenario("SIGKILL of trainings, six times; others take their place")
@@ -112,15 +113,16 @@ async def costly_job(stage: Stage) -> None:
     promises={"others_median_ratio": 3.0},
 )
 async def costliest_job(stage: Stage) -> None:
+    stage.ledger.patient.add(_COSTLY)  # a second each: two minutes for 120 lanes
     await _costly(stage, batch_sizes=1000, max_batch_sizes=1000)
 
 
 async def _costly(stage: Stage, *, batch_sizes: int, **settings: Any) -> None:
     spec = {**SPEC, "batch_sizes": [8 * (1 + number) for number in range(batch_sizes)], "default_batch_size": 8}
-    await _all_tried(stage, "costly", spec)
+    await _all_tried(stage, _COSTLY, spec)
     await stage.begin(trainings=0, **settings)
     quiet = await _median_s(stage)
-    lanes = lanes_of("costly", stage.sender, at_once=120, is_others=False)
+    lanes = lanes_of(_COSTLY, stage.sender, at_once=120, is_others=False)
     async with stage.fault():
         stage.run([replace(lane, spec=spec, pause_s=0.0) for lane in lanes])
         await stage.pause(5.0)

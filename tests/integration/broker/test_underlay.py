@@ -20,6 +20,7 @@ from typing_extensions import override
 from yarl import URL
 
 from bso_broker.connection import is_lost
+from bso_broker.errors import ConnectionLost
 from bso_broker.frames import FrameReader
 from bso_broker.underlay import (
     RobustConnection,
@@ -95,6 +96,15 @@ async def test_the_channel_below_is_aiormqs(connection: RobustConnection) -> Non
     assert isinstance(await underlay_channel_of(await open_channel(connection, confirms=True)), aiormq.Channel), (
         "get_underlay_channel returns something else: a session does not notice that its channel is gone"
     )
+
+
+async def test_what_waits_on_a_channel_that_this_side_closes_is_lost(channel: aiormq.Channel) -> None:
+    waiting = channel.create_future()
+    await channel.close(ConnectionLost("closed by this side"))
+    await asyncio.wait([waiting])
+    error = waiting.exception()
+    assert error is not None
+    assert is_lost(error)
 
 
 async def test_what_waits_on_a_connection_that_ends_without_a_cause_is_lost(

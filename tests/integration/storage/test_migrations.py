@@ -92,6 +92,20 @@ async def test_several_upgrades_at_once_do_it_once(database_url: str) -> None:
     assert await check(database_url) == ()
 
 
+async def test_files_are_upgraded_at_once_by_tasks_and_threads_of_one_process(tmp_path: Path) -> None:
+    """Alembic's context is the whole process': two trainings in threads, each with a file of its own, share it."""
+
+    def url(thread: int, task: int) -> str:
+        return f"sqlite:///{tmp_path / f'{thread}-{task}.sqlite'}"
+
+    async def several(thread: int) -> list[SchemaStatus]:
+        states = await asyncio.gather(*(upgrade(url(thread, task)) for task in range(3)))
+        return [state.status for state in states]
+
+    threads = [asyncio.to_thread(asyncio.run, several(thread)) for thread in range(3)]
+    assert await asyncio.gather(*threads) == [[SchemaStatus.CURRENT] * 3] * 3
+
+
 async def test_an_upgrade_waits_for_another_and_gives_up_at_its_deadline(server_url: str) -> None:
     said: list[str] = []
     engine = create_engine(normalised(server_url), ConnectionLimits(pool_size=1))

@@ -60,6 +60,11 @@ def handled(error: E, *, while_handling: BaseException) -> E:
             "NCCL error in: NCCLUtils.cpp:94, unhandled cuda error, NCCL version 2.27.5\n"
             "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'"
         ),
+        named("torch.distributed", "DistBackendError", RuntimeError)(
+            "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 24 bytes"
+        ),
+        RuntimeError("cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`"),
+        named("numba.cuda.cudadrv.driver", "CudaAPIError", Exception)("[2] ... CUDA_ERROR_OUT_OF_MEMORY"),
         RuntimeError("No executable batch size found, reached zero."),
         caused(ValueError("the step failed"), by=RuntimeError("CUDA out of memory. Tried to allocate")),
         caused(caused(ValueError("outer"), by=KeyError("inner")), by=RuntimeError("CUDA out of memory")),
@@ -67,7 +72,8 @@ def handled(error: E, *, while_handling: BaseException) -> E:
     ],
     ids=[
         *("torch", "torch.cuda", "derived", "cuda", "mps", "cublas", "jax", "tensorflow"),
-        *("torch accelerator", "cudnn", "nccl", "accelerate", "its cause", "the cause of its cause", "group"),
+        *("torch accelerator", "cudnn", "nccl", "nccl without a reason", "cusolver", "numba", "accelerate"),
+        *("its cause", "the cause of its cause", "group"),
     ],
 )
 def test_an_accelerator_out_of_memory_makes_the_batch_size_infeasible(error: Exception) -> None:

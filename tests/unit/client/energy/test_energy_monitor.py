@@ -436,3 +436,29 @@ def test_a_monitor_is_a_context_manager(two: FakeGpus) -> None:
     with EnergyMonitor(environ={}) as monitor:
         monitor.begin_window("w")
     assert math.isnan(monitor.end_window("w").total_energy)
+
+
+def test_a_window_rests_while_it_is_paused(two: FakeGpus, make_monitor: MakeMonitor, clock: Clock) -> None:
+    monitor = make_monitor()
+    monitor.begin_window("epoch")
+    two.consume(0, 30.0)
+    clock.now += 1.0
+    assert monitor.pause_window("epoch").total_energy == 30.0
+    two.consume(0, 1000.0)
+    clock.now += 5.0
+    assert monitor.pause_window("epoch").total_energy == 30.0, "it is paused already"
+    monitor.resume_window("epoch")
+    two.consume(1, 12.0)
+    clock.now += 1.0
+    measured = monitor.end_window("epoch")
+    assert (measured.total_energy, measured.time) == (42.0, 2.0)
+
+
+def test_pauses_of_windows_come_in_their_order(two: FakeGpus, make_monitor: MakeMonitor) -> None:
+    monitor = make_monitor()
+    for call in (monitor.pause_window, monitor.resume_window):
+        with pytest.raises(WrongOrder, match="no window 'epoch' is open"):
+            call("epoch")
+    monitor.begin_window("epoch")
+    with pytest.raises(WrongOrder, match="is not paused"):
+        monitor.resume_window("epoch")

@@ -1,15 +1,20 @@
 """What a training has consumed, by whatever monitor measures it."""
 
 import math
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bso_client import EnergyMonitor
 from bso_client.meter import Meter, total_energy_j
 from bso_client.training.state import Consumption
+from tests.fakes.gpus import FakeGpus
 from tests.unit.client.doubles import Measured, ScriptedMonitor
+from tests.unit.client.energy.conftest import Clock, MakeMonitor
 
 
 @dataclass
@@ -110,3 +115,78 @@ def test_what_cannot_be_an_energy_is_unmeasured_with_one_warning(
     assert [getattr(record, "action", "") for record in caplog.records] == ["unmeasured"]
     for words in ("its cost is not learnt (unless eta_knob is 0)", "without monitor="):
         assert words in caplog.text
+
+
+POWER_W = 700.0
+STEP_S = 0.1  # an H200 brings its counter up to date so often
+
+
+def stepping(monkeypatch: pytest.MonkeyPatch, clock: Clock, *, idle: Sequence[tuple[float, float]] = ()) -> None:
+    """Let the counter of a GPU under constant load grow in steps; it draws nothing in the intervals ``idle`` [s]."""
+
+    def millijoules(_handle: object) -> float:
+        updated_s = math.floor((clock.now - 1000.0) / STEP_S + 1e-9) * STEP_S
+        idle_s = sum(max(0.0, min(updated_s, end) - begin) for begin, end in idle)
+        return 1000.0 * POWER_W * (updated_s - idle_s)
+
+    monkeypatch.setattr(sys.modules["pynvml"], "nvmlDeviceGetTotalEnergyConsumption", millijoules)
+
+
+def consumed(monitor: EnergyMonitor, clock: Clock, epochs: Sequence[tuple[float, float]], *, is_pause: bool) -> float:
+    """The energy of a training whose epochs take so long, each with what comes after it [s]; its time is right."""
+    meter = Meter(monitor, clock=clock)
+    energies = [0.0]
+    for epoch_s, after_s in epochs:
+        meter.start()
+        clock.now += epoch_s
+        energy_j = meter.stop(is_pause=is_pause).energy_j
+        assert energy_j is not None
+        energies.append(energy_j)
+        clock.now += after_s
+    assert energies == sorted(energies), "a report must not go backwards"
+    assert meter.consumed.time_s == pytest.approx(sum(epoch_s for epoch_s, _ in epochs))
+    return energies[-1]
+
+
+@pytest.mark.parametrize("epoch_s", [0.02, 0.0861, 0.3])
+def test_what_a_counter_grows_by_between_two_epochs_is_no_energy_lost(
+    monkeypatch: pytest.MonkeyPatch, gpus: FakeGpus, make_monitor: MakeMonitor, clock: Clock, epoch_s: float
+) -> None:
+    """With 86.1 ms and 13.9 ms the counter grows in each gap, or in none, if windows end and begin there."""
+    gpus.add()
+    stepping(monkeypatch, clock)
+    for phase_s in (0.0, 0.05, 0.09):
+        clock.now = 1000.0 + phase_s
+        energy_j = consumed(make_monitor(), clock, [(epoch_s, 0.0139)] * 100, is_pause=False)
+        assert energy_j == pytest.approx(POWER_W * epoch_s * 100, abs=POWER_W * STEP_S)
+
+
+def test_what_is_consumed_in_a_pause_is_left_out_however_short_it_is(
+    monkeypatch: pytest.MonkeyPatch, gpus: FakeGpus, make_monitor: MakeMonitor, clock: Clock
+) -> None:
+    gpus.add()
+    stepping(monkeypatch, clock)
+    energy_j = consumed(make_monitor(), clock, [(0.2, 0.1)] * 10, is_pause=True)
+    assert energy_j == pytest.approx(POWER_W * 2.0)
+
+
+def test_a_gpu_that_idles_while_a_judgement_is_waited_for_counts_nothing(
+    monkeypatch: pytest.MonkeyPatch, gpus: FakeGpus, make_monitor: MakeMonitor, clock: Clock
+) -> None:
+    gpus.add()
+    stepping(monkeypatch, clock, idle=[(1.0, 5.0)])
+    energy_j = consumed(make_monitor(), clock, [(1.0, 4.0), (1.0, 0.0)], is_pause=False)
+    assert energy_j == pytest.approx(POWER_W * 2.0)
+
+
+def test_a_counter_that_fails_leaves_the_energy_unknown(
+    gpus: FakeGpus, make_monitor: MakeMonitor, clock: Clock
+) -> None:
+    gpus.add()
+    meter = Meter(make_monitor(), clock=clock)
+    for change_j in (100.0, -50.0, 100.0):
+        meter.start()
+        gpus.consume(0, change_j)
+        clock.now += 1.0
+        meter.stop()
+    assert meter.consumed == Consumption(time_s=3.0, energy_j=None)

@@ -103,7 +103,7 @@ def test_the_forecast_stretches_what_earlier_runs_needed() -> None:
     assert predicted is not None
     assert math.exp(predicted.ln_epochs) == pytest.approx(30.0)
     assert predicted.at == 10.0
-    assert predicted.words == "at epoch 10 it was as close to the target as earlier runs that needed 30 epochs"
+    assert predicted.words == "at epoch 10 it was so close to the target that, by earlier runs, it needs 30 in all"
 
 
 def test_a_landmark_that_one_run_has_passed_says_nothing() -> None:
@@ -260,7 +260,7 @@ def test_an_exploration_is_stopped_when_its_curve_says_that_it_is_slow(experienc
     assert why_to_stop(beliefs, usual, 128, recurrences=10, rise=0.0) is None
     slow = dataclasses.replace(usual, forecast=LONG)
     reason = why_to_stop(beliefs, slow, 128, recurrences=10, rise=0.0)
-    assert str(reason).endswith("; at epoch 4 it was as close to the target as earlier runs that needed 90 epochs")
+    assert str(reason).endswith("; at epoch 4 it was so close to the target that, by earlier runs, it needs 90 in all")
 
 
 @pytest.mark.parametrize("epochs", [5.0, 60.0, 95.0])
