@@ -69,10 +69,12 @@ class MariaDB(PrivateServer):
         server = program("mariadbd", package="mariadb-server")
         data = self.folder / "data"
         user = ["--user=root"] if os.geteuid() == 0 else []
+        temporary = self.folder / "tmp"  # of its own: a MariaDB that starts removes the temporary tables of others
+        temporary.mkdir(exist_ok=True)
         if not data.exists():
             install = program("mariadb-install-db", package="mariadb-server")
             options = ["--auth-root-authentication-method=normal", "--skip-test-db", f"--datadir={data}"]
-            self._run([install, "--no-defaults", *user, *options])
+            self._run([install, "--no-defaults", *user, *options, f"--tmpdir={temporary}"])
         self._spawn(
             self.name,
             [
@@ -80,6 +82,7 @@ class MariaDB(PrivateServer):
                 "--no-defaults",
                 *user,
                 f"--datadir={data}",
+                f"--tmpdir={temporary}",
                 f"--port={self.port}",
                 "--bind-address=127.0.0.1",
                 f"--socket={self.socket}",
