@@ -38,6 +38,7 @@ from tests.integration.broker.test_permissions import Logins, permitted
 from tests.integration.workers.fixtures import running_worker
 from tests.integration.workers.raw import RawSender
 from tests.integration.workers.recurrences import Queue, new_job, recur, register
+from tests.integration.workers.test_rights import PROFILE
 from tests.servers import eventually_async
 from tools.private_servers import Management
 
@@ -66,7 +67,8 @@ async def trained(url: str, *, recurrences: int = 2) -> AsyncIterator[tuple[str,
 
 
 async def test_the_owner_sees_what_the_database_holds_but_for_trial_ids(logins: Logins, store: SqlStore) -> None:
-    async with trained(logins.alice) as (job, _), asking(logins.alice) as alice:
+    async with trained(logins.alice) as (job, ask), asking(logins.alice) as alice:
+        await ask(job, PROFILE)
         assert [one.summary.job_id for one in await alice.overviews()] == [job]
         assert await alice.overviews() == await store.overviews()
         assert await alice.trials(job) == [replace(trial, trial_id="") for trial in await store.trials(job)]
@@ -75,7 +77,8 @@ async def test_the_owner_sees_what_the_database_holds_but_for_trial_ids(logins: 
             encode_event(one.recorded) for one in recorded
         ]
         assert [one.event_id for one in await alice.history(job)] == [one.event_id for one in recorded]
-        assert await alice.power_profiles(job) == await store.power_profiles(job)
+        assert await alice.power_profiles(job) == tuple(await store.power_profiles(job))
+        assert [one.batch_size for one in await alice.power_profiles(job)] == [PROFILE.batch_size]
 
 
 async def test_others_see_a_job_once_it_is_granted(logins: Logins) -> None:

@@ -66,11 +66,14 @@ def test_operators_are_separated_by_commas() -> None:
     assert read_settings(URLS, operators=["ada"]).operators == {"ada"}
 
 
-@pytest.mark.parametrize(("more", "warnings"), [({}, 1), ({"BSO_REQUIRE_USER_ID": "true"}, 0)])
-def test_operators_without_checked_logins_are_warned_of(more: dict[str, str], warnings: int) -> None:
+def test_teams_are_separated_by_commas() -> None:
+    assert read_settings({**URLS, "BSO_TEAMS": "vision, nlp,"}).rules.teams == {"vision", "nlp"}
+
+
+@pytest.mark.parametrize(("more", "warnings"), [({}, 0), ({"BSO_REQUIRE_USER_ID": "false"}, 1)])
+def test_logins_that_nobody_checks_are_warned_of(more: dict[str, str], warnings: int) -> None:
     with capture_logs() as logs:
-        warn_of_unchecked_logins(read_settings({**URLS, "BSO_OPERATORS": "ada", **more}))
-        warn_of_unchecked_logins(read_settings(URLS))
+        warn_of_unchecked_logins(read_settings({**URLS, **more}))
     assert [line["action"] for line in logs] == ["no_login_check"] * warnings
 
 
