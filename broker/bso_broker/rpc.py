@@ -41,6 +41,7 @@ class _Command:
     body: bytes
     message_id: str
     routing_key: str
+    is_anonymous: bool
     expires_at_s: float | None
 
 
@@ -115,7 +116,7 @@ class _RpcSession(BrokerSession):
             message_id=command.message_id,
             correlation_id=command.message_id,
             reply_to=self._reply_queue,
-            user_id=self.address.login,
+            user_id=None if command.is_anonymous else self.address.login,
             delivery_mode=PERSISTENT,
             expiration=_remaining_ms(command.expires_at_s),
         )
@@ -196,8 +197,11 @@ class RpcClient:
         timeout_s: float,
         expiration_s: float | None = None,
         routing_key: str = COMMAND_KEY,
+        is_anonymous: bool = False,
     ) -> bytes:
         """Send a command, or what else its routing key says, and return the reply to it.
+
+        ``is_anonymous``: it does not say whose it is.
 
         Raises CallTimeout when no reply came within ``timeout_s`` (it may be carried out all the same: call again
         with the same message_id), NoCommandQueue when there is no queue and nobody has answered before, and what is
@@ -208,7 +212,13 @@ class RpcClient:
             raise ValueError(f"a call with message_id {message_id} is under way already")
         now = asyncio.get_running_loop().time()
         expires_at_s = None if expiration_s is None else now + expiration_s
-        command = _Command(body=body, message_id=message_id, routing_key=routing_key, expires_at_s=expires_at_s)
+        command = _Command(
+            body=body,
+            message_id=message_id,
+            routing_key=routing_key,
+            is_anonymous=is_anonymous,
+            expires_at_s=expires_at_s,
+        )
         self._in_flight.add(message_id)
         try:
             async with asyncio.timeout(timeout_s):

@@ -129,6 +129,7 @@ def test_workers_come_and_go(bso: Command, amqp_url: str, mysql_url: str, tmp_pa
     findings = examined(bso, **settings)
     assert broken(findings) == {}
     assert "a worker answered" in findings["answers"]["found"]
+    assert findings["logins"]["health"] == "ok"
 
     worker.terminate()
     assert worker.wait() == 0

@@ -12,12 +12,14 @@ from bso_cli.access import CALL_TIMEOUT_S, saying_it_is_slow
 from bso_cli.refusals import CommandRefused
 
 if TYPE_CHECKING:
+    from bso.domain.replies import Problem
     from bso.domain.trial import Trial
-    from bso.service.queries import Query
+    from bso.service.queries import Page, Query
     from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent
     from bso_broker.rpc import RpcClient
 
 P = TypeVar("P")
+_AFTER_ALL = "~"  # no job_id begins with it, and none comes after it
 
 
 class BrokerReads:
@@ -84,8 +86,24 @@ class BrokerReads:
             following = page.next_after
         return events[:limit]
 
+    async def requires_logins(self) -> bool:
+        """Whether workers refuse what does not name its login: else everybody may do everything."""
+        from bso.domain.replies import Problem
+        from bso.service.queries import ListJobs
+
+        answer = await self._answer(ListJobs(after=_AFTER_ALL), is_anonymous=True)
+        return isinstance(answer, Problem) and answer.type == "no_user_id"
+
     async def _ask(self, expected: type[P], query: Query, job_id: str | None = None) -> P:
         from bso.domain.replies import Problem
+
+        answer: Any = await self._answer(query, job_id)
+        if isinstance(answer, Problem):
+            raise CommandRefused(f"{answer.title}: {answer.detail}")
+        assert isinstance(answer, expected), f"expected {expected.__name__}, got {type(answer).__name__}"
+        return answer
+
+    async def _answer(self, query: Query, job_id: str | None = None, *, is_anonymous: bool = False) -> Page | Problem:
         from bso.service.queries import Asked, decode_page, encode_query
         from bso_broker.topology import QUERY_KEY
 
@@ -97,12 +115,9 @@ class BrokerReads:
                 timeout_s=CALL_TIMEOUT_S,
                 expiration_s=CALL_TIMEOUT_S,
                 routing_key=QUERY_KEY,
+                is_anonymous=is_anonymous,
             )
-        answer: Any = decode_page(message)
-        if isinstance(answer, Problem):
-            raise CommandRefused(f"{answer.title}: {answer.detail}")
-        assert isinstance(answer, expected), f"expected {expected.__name__}, got {type(answer).__name__}"
-        return answer
+        return decode_page(message)
 
 
 @asynccontextmanager

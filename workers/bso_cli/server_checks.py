@@ -35,7 +35,10 @@ async def check_broker(places: Places) -> list[Finding]:
         findings += queues
     finally:
         await connection.close()
-    return [*findings, await _check_answer(places)] if has_workers else findings
+    if not has_workers:
+        return findings
+    answers = await _check_answer(places)
+    return [*findings, answers, *([await _check_logins(places)] if answers.health is Health.OK else [])]
 
 
 async def _check_queues(connection: AbstractConnection) -> tuple[list[Finding], bool]:
@@ -92,6 +95,21 @@ async def _check_answer(places: Places) -> Finding:
     finally:
         await transport.close()
     return ok("answers", f"a worker answered within {seconds(time.perf_counter() - started)}")
+
+
+async def _check_logins(places: Places) -> Finding:
+    """Whether rights go by logins that the broker has checked."""
+    from bso_cli.broker_reads import asking
+
+    async with asking(places.optimizer_url) as reads:
+        try:
+            requires = await reads.requires_logins()
+        except BsoError as error:
+            return note("logins", f"workers do not answer queries: {sentence_of(error)}")
+    if requires:
+        return ok("logins", "a command must name its login: rights go by logins")
+    found = "workers take commands that name no login (BSO_REQUIRE_USER_ID=false): everybody may do everything"
+    return note("logins", found, "right only where one team has the broker to itself")
 
 
 async def check_database(places: Places) -> list[Finding]:
