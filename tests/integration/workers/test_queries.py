@@ -95,9 +95,12 @@ async def test_others_see_a_job_once_it_is_granted(logins: Logins) -> None:
 
 @pytest.mark.parametrize("requires", [True, False])
 async def test_one_can_ask_whether_logins_are_required(amqp_url: str, store: SqlStore, *, requires: bool) -> None:
-    async with RabbitBroker(amqp_url) as broker, running_worker(broker, store, require_user_id=requires):
-        async with asking(amqp_url) as reads:
-            assert await reads.requires_logins() is requires
+    async with (
+        RabbitBroker(amqp_url) as broker,
+        running_worker(broker, store, require_user_id=requires),
+        asking(amqp_url) as reads,
+    ):
+        assert await reads.requires_logins() is requires
 
 
 async def test_an_unknown_job_and_one_without_a_name_are_refused(logins: Logins) -> None:
