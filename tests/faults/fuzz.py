@@ -155,6 +155,8 @@ def _message(rng: random.Random, reply_to: str) -> aio_pika.Message:
             properties[name] = rng.choice(["", "x" * 200, "bso.reply.somebody.else", None])
     if rng.random() < 0.1:
         properties["headers"] = {"traceparent": rng.choice(["", "x" * 300, 7, None]), "x": rng.choice([1.5, [1], {}])}
+    if rng.random() < 0.95:
+        properties["user_id"] = "guest"
     if rng.random() < 0.02:
         properties["expiration"] = rng.choice([0.001, 60])
     return aio_pika.Message(body, **properties)

@@ -15,6 +15,7 @@ from bso.domain.commands import BeginTrial, DescribeJob, Request
 from bso.domain.decide import Rules
 from bso.replay.rebuild import rebuild
 from bso.schema.codec import encode_command
+from bso_broker.connection import login_of
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, EVENT_LOG, EVENTS, PARKED, PARKED_FOR_S
 from bso_client.delivery.left_behind import contents
@@ -262,7 +263,8 @@ async def _keep_full(stage: Stage, *, seconds: int) -> None:
         for _ in range(seconds):
             for name in (name for name in PARKED_FOR_S for _ in range(6)):
                 question = Request(command_id=str(uuid.uuid4()), job_id=stage.others[0], command=DescribeJob())
-                message = aio_pika.Message(encode_command(question), message_id=question.command_id)
+                login = login_of(stage.amqp_url)
+                message = aio_pika.Message(encode_command(question), message_id=question.command_id, user_id=login)
                 with suppress(DeliveryError):  # full
                     await exchange.publish(message, name)
             await stage.pause(1.0)

@@ -22,6 +22,7 @@ class RawSender:
 
     def __init__(self, url: str, *, user: str = "guest") -> None:
         self._url = url
+        self._user = user
         self.reply_queue = new_reply_queue(user)
         self._replies: asyncio.Queue[DeliveredMessage] = asyncio.Queue()
 
@@ -40,7 +41,12 @@ class RawSender:
     async def send(self, body: bytes, *, routing_key: str = COMMAND_KEY, **properties: Any) -> str:
         """Publish, with properties of AMQP that replace the usual ones; returns the message_id."""
         message_id = str(uuid.uuid4())
-        usual = {"message_id": message_id, "correlation_id": message_id, "reply_to": self.reply_queue}
+        usual = {
+            "message_id": message_id,
+            "correlation_id": message_id,
+            "reply_to": self.reply_queue,
+            "user_id": self._user,
+        }
         await self._channel.basic_publish(
             body,
             exchange=COMMANDS,

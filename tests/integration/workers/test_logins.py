@@ -68,7 +68,7 @@ async def test_a_job_belongs_to_the_login_that_registered_it(logins: Logins, sto
 async def test_a_command_without_its_login_is_refused(logins: Logins, store: SqlStore) -> None:
     job = new_job()
     async with RawSender(logins.alice, user="alice") as sender:
-        problem = await sender.problem(registration(job))
+        problem = await sender.problem(registration(job), user_id=None)
     assert problem.type == "no_user_id"
     assert await store.job(job) is None
 

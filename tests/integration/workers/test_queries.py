@@ -165,7 +165,7 @@ async def test_nonsense_is_answered_and_the_next_query_too(logins: Logins, body:
 async def test_a_query_without_its_login_is_refused(logins: Logins, query: Query) -> None:
     async with trained(logins.alice) as (job, _), RawSender(logins.alice, user="alice") as sender:
         body = encode_query(Asked(query=query, query_id=str(uuid.uuid4()), job_id=job))
-        problem = await asked(sender, body)
+        problem = await asked(sender, body, user_id=None)
         assert isinstance(problem, Problem)
         assert problem.type == "no_user_id"
 
