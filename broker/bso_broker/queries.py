@@ -24,6 +24,11 @@ Answer = Callable[[bytes, str | None], Awaitable[bytes]]
 """From a query, and the login that the broker has checked (None: the sender named none), to its answer."""
 
 
+_SHARE = 0.25
+"""Queries take so much of a worker's time at most: it rests after each, while others may take the next one."""
+_LONGEST_REST_S = 5.0
+
+
 class _QuerySession(BrokerSession):
     def __init__(self, address: BrokerAddress, answer: Answer) -> None:
         super().__init__(address)
@@ -41,14 +46,18 @@ class _QuerySession(BrokerSession):
         await queue.consume(self._on_query)
 
     async def _on_query(self, message: AbstractIncomingMessage) -> None:
-        """Answer a query. One whose answer may not go where its sender says is dropped."""
+        """Answer a query, and rest before the next one comes. One whose answer may not go to its address is dropped."""
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
         try:
             if is_reply_address(message.reply_to, message.user_id) and not discarded_bytes(message.body):
                 await self._reply(message, await self._answer(message.body, message.user_id))
+            await asyncio.sleep(min(_LONGEST_REST_S, (clock() - began_s) * (1.0 - _SHARE) / _SHARE))
             await message.ack()
-        except BaseException as error:
-            if not is_lost(error):
+        except BaseException as error:  # unforeseen ones, too: the next session gets the query again
+            if not is_lost(error) and not isinstance(error, Exception):
                 raise
+            self.fail(error)
 
     async def _reply(self, message: AbstractIncomingMessage, answer: bytes) -> None:
         assert self._answers is not None

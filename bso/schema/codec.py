@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any, cast, get_args
@@ -43,13 +43,13 @@ class JobState:
     last_trial_number: int
     last_recurrence_number: int
     owner: str | None
-    grants: Mapping[str, Right]
     is_deleted: bool
     current_version: int
     versions: Mapping[int, JobVersion]
     recurrences: Mapping[str, Recurrence]
     unacknowledged_stops: Mapping[int, UnacknowledgedStop]
     has_power_profiles: bool
+    grants: Mapping[str, Right] = field(default_factory=dict)
 
 
 def dump(value: object) -> bytes:
@@ -211,13 +211,13 @@ def state_of(job: Job) -> str:
             last_trial_number=job.last_trial_number,
             last_recurrence_number=job.last_recurrence_number,
             owner=job.owner,
-            grants=job.grants,
             is_deleted=job.is_deleted,
             current_version=job.current_version,
             versions=job.versions,
             recurrences=job.recurrences,
             unacknowledged_stops=job.unacknowledged_stops,
             has_power_profiles=job.has_power_profiles,
+            grants=job.grants,
         )
     )
     return dump(state).decode()

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import thread_time  # noqa: TID251 - CPU time: no decision depends on it
 
-from bso.domain.commands import Command, GiveJob, Request
-from bso.domain.decide import Context, Decision, Facts, Known, Rules, facts_for, refusal
+from bso.domain.commands import Command, Request
+from bso.domain.decide import Context, Decision, Facts, Known, Rules, facts_for, withheld
 from bso.domain.errors import Retryable
 from bso.domain.events import Event
 from bso.domain.frozen_values import replace
@@ -154,18 +154,20 @@ class Batches:
         return _Decided(answer=answer, events=events)
 
     def _answered_before(self, request: Request, read: ReadSet, written: WriteSet) -> _Decided | None:
-        """The answer to a command that was decided before, or a moment ago in this batch, for who may send it."""
+        """The answer to a command that was decided before, or a moment ago in this batch, for who may see it."""
         recorded, first = read.memory.replies.get(request.command_id), written.answers.get(request.command_id)
-        if recorded is None and first is None:
-            return None
-        job = written.jobs.get(request.job_id) or Job(job_id=request.job_id)
-        has_given = isinstance(request.command, GiveJob)  # then it is another login's job now
-        problem = None if has_given else refusal(job, request.command, user=request.user, rules=self.rules)
-        if problem is not None:
-            return _Decided(answer=Answer(request=request, reply=problem))
         if recorded is not None:
-            return _Decided(answer=recalled(request, recorded))
-        return _Decided(answer=repeated(request, first)) if first is not None else None
+            answer = recalled(request, recorded)
+        elif first is not None:
+            answer = repeated(request, first)
+        else:
+            return None
+        if request.user is not None:
+            job = written.jobs.get(request.job_id) or Job(job_id=request.job_id)
+            problem = withheld(job, type(answer.reply), user=request.user, rules=self.rules)
+            if problem is not None:
+                answer = Answer(request=request, reply=problem)
+        return _Decided(answer=answer)
 
     def _timed(self, job: Job, command: Command, facts: Facts, context: Context) -> tuple[Decision, float]:
         """A decision, and the CPU time that it took [s]."""

@@ -195,6 +195,10 @@ class Reads(JobReads, Protocol):
         """The jobs whose commands cannot be decided for now."""
         ...
 
+    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
+        """Jobs by id, tombstones included: all, or a page of those after an id."""
+        ...
+
     async def job(self, job_id: str) -> StoredJob | None:
         """A job's snapshot."""
         ...
@@ -210,10 +214,6 @@ class Store(UnitsOfWork, Reads, Protocol):
     @property
     def log_epochs(self) -> LogEpochs:
         """The epoch of the log."""
-        ...
-
-    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
-        """Jobs by id, tombstones included: all, or a page of those after an id."""
         ...
 
     async def lapsed_leases(

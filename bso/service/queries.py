@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from bso.domain.decide import Rules, lacking
-from bso.domain.errors import Rejected
+from bso.domain.errors import Rejected, Retryable
 from bso.domain.frozen_values import replace
 from bso.domain.identifiers import identifier_problem
 from bso.domain.job import Job
@@ -21,11 +21,11 @@ from bso.schema.codec import decode_event, dump, encode_event, wire_name
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, unseal, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.ports import Reads
-from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent
+from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent, StoredJob
 from bso.service.serialization import read_snapshot
 
-MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 50, 500, 200
-"""Rows of one page; fewer where they would not fit into a message."""
+MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 10, 200, 100
+"""Rows of one page, few enough to hold up no decision; fewer still where they would not fit into a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def decode_page(message: bytes) -> Page | Problem:
 async def answered(reads: Reads, asked: Asked, *, rules: Rules) -> bytes:
     """The answer to a query as a message: a page of what the login may see, or why not. Raises what a store raises."""
     answer: Page | Problem | None = await _denied(reads, asked, rules=rules)
-    limit = max(MOST_JOBS, MOST_TRIALS, MOST_EVENTS)
+    limit = {ListJobs: MOST_JOBS, ListTrials: MOST_TRIALS, ListEvents: MOST_EVENTS}.get(type(asked.query), 1)
     while answer is None or len(message := _encoded(answer, asked)) > MAX_ANSWER_BYTES:
         answer = await _page(reads, asked, rules=rules, limit=limit)
         limit //= 4
@@ -150,7 +150,7 @@ async def answered(reads: Reads, asked: Asked, *, rules: Rules) -> bytes:
 
 
 async def _denied(reads: Reads, asked: Asked, *, rules: Rules) -> Problem | None:
-    """Why the login may not see a job. One that cannot be read as a whole is its owner's, as far as its row says."""
+    """Why the login may not see a job."""
     if asked.job_id is None:
         return None
     stored = await reads.job(asked.job_id)
@@ -159,9 +159,9 @@ async def _denied(reads: Reads, asked: Asked, *, rules: Rules) -> Problem | None
         return Problem(type="unknown_job", title="The job is unknown", detail=detail)
     try:
         job = read_snapshot(stored)
-    except (Rejected, StateTooNew) as error:
-        title = "The job is in trouble"
-        return Problem(type="job_in_trouble", title=title, detail=f"its state cannot be read: {error}"[:500])
+    except (Rejected, StateTooNew):
+        detail = f"the state of job {asked.job_id} cannot be read; operators see why with `bso doctor`"
+        return Problem(type="job_in_trouble", title="The job is in trouble", detail=detail)
     return lacking(job, Right.READ, user=asked.user, rules=rules)
 
 
@@ -171,14 +171,12 @@ async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page
         return Problem(type="too_large", title="The answer is too large", detail="one row alone fits into no message")
     match query:
         case ListJobs():
-            return await _jobs(reads, query, user=asked.user, rules=rules, limit=min(limit, MOST_JOBS))
+            return await _jobs(reads, query, user=asked.user, rules=rules, limit=limit)
         case ListTrials():
-            limit = min(limit, MOST_TRIALS)
             trials = await reads.trials(cast(str, job_id), after=query.after, limit=limit)
             last = trials[-1].trial_number if len(trials) == limit else None
             return TrialsPage(trials=tuple(replace(trial, trial_id="") for trial in trials), next_after=last)
         case ListEvents():
-            limit = min(limit, MOST_EVENTS)
             events = await reads.history(job_id, after=query.after, limit=limit)
             listed = [ListedEvent(event_id=one.event_id, message=encode_event(one.recorded).decode()) for one in events]
             return EventsPage(events=tuple(listed), next_after=events[-1].event_id if len(events) == limit else None)
@@ -188,11 +186,31 @@ async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page
 
 async def _jobs(reads: Reads, query: ListJobs, *, user: str | None, rules: Rules, limit: int) -> JobsPage:
     """A page of jobs. Those that the login may not read are left out, so a page may be short, and not the last."""
-    found = await reads.overviews(after=query.after, limit=limit)
-    seen = tuple(one for one in found if _may_read(one, user=user, rules=rules))
+    found = await _overviews(reads, after=query.after, limit=limit)
+    seen = tuple([_without_trial_id(one) for one in found if _may_read(one, user=user, rules=rules)])
     names = {one.summary.job_id for one in seen}
     parked = tuple(one for one in await reads.parked_jobs.all() if one.job_id in names) if names else ()
     return JobsPage(jobs=seen, parked=parked, next_after=found[-1].summary.job_id if len(found) == limit else None)
+
+
+async def _overviews(reads: Reads, *, after: str, limit: int) -> Sequence[JobOverview]:
+    """A page of jobs. Of one whose last trial cannot be read here, only what its row says."""
+    try:
+        return await reads.overviews(after=after, limit=limit)
+    except (Rejected, Retryable):  # damaged, or written by a newer release; a database that is away fails again below
+        found: list[JobOverview] = []
+        for summary in await reads.jobs(after=after, limit=limit):
+            try:
+                found += await reads.overviews(after=after, limit=1)
+            except (Rejected, Retryable):
+                row = StoredJob(job_id=summary.job_id, last_seq=summary.last_seq, revision=0, state="")
+                found.append(JobOverview(summary=summary, stored=row, last_trial=None))
+            after = summary.job_id
+        return found
+
+
+def _without_trial_id(one: JobOverview) -> JobOverview:
+    return one if one.last_trial is None else replace(one, last_trial=replace(one.last_trial, trial_id=""))
 
 
 def _may_read(one: JobOverview, *, user: str | None, rules: Rules) -> bool:

@@ -315,6 +315,7 @@ class Driver:
         """Announce an end, once, when all that can be known of it is."""
         if self.state.has_ended and not self._is_end_announced:
             self._is_end_announced = True
+            self._meter.own.close()
             self._say(end_notices(self.state))
             self._on_end(self.state)
 

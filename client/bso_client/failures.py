@@ -17,12 +17,9 @@ _RUNTIME_ERRORS = (
 )
 _WORDS = (
     "out of memory",  # torch and NCCL, whatever the accelerator
-    "Failed to CUDA calloc",  # NCCL 2.28 does not say why; a full GPU is why it fails
-    "Failed to CUDA malloc",
     "RESOURCE_EXHAUSTED",  # XLA
     "CUDA_ERROR_OUT_OF_MEMORY",
     "_STATUS_ALLOC_FAILED",  # cuBLAS, cuDNN, cuSPARSE, cuSOLVER
-    "cusolverDnCreate(handle)",  # cuSOLVER, whose status is then an internal error
     "CUFFT_ALLOC_FAILED",
     "No executable batch size found",  # accelerate, after the micro batch of one sample did not fit either
 )
@@ -65,7 +62,14 @@ def _says_out_of_memory(error: Exception) -> bool:
     if any(f"{each.__module__}.{each.__qualname__}" in _ACCELERATOR_ERRORS for each in classes):
         return True
     is_runtime_error = any(each.__name__ in _RUNTIME_ERRORS for each in classes)
-    return is_runtime_error and any(word in str(error) for word in _WORDS)
+    return is_runtime_error and (any(word in str(error) for word in _WORDS) or _is_allocation(str(error)))
+
+
+def _is_allocation(said: str) -> bool:
+    """Whether a library could not allocate and does not say why, as seen on a full GPU; not where it names a reason."""
+    if "CUSOLVER_STATUS_INTERNAL_ERROR" in said:
+        return "cusolverDnCreate" in said
+    return "Cuda failure" not in said and ("Failed to CUDA calloc" in said or "Failed to CUDA malloc" in said)
 
 
 def described(error: BaseException) -> str:

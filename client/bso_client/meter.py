@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 from bso_client.energy.energy_monitor import EnergyMonitor
 from bso_client.energy.monitor import Measured, Measurement, Monitor
@@ -36,8 +38,8 @@ class Meter:
     The time of a window is the monitor's own, from the same instants as its energy. Where that cannot be right (the
     clock of the machine was set, which a ZeusMonitor reads), it is the time between the ends of both calls.
 
-    An EnergyMonitor measures a training in one window, which is paused between ``stop`` and ``start``: what a counter
-    grows by while the training only reports belongs to what it did before.
+    A monitor whose windows can be paused, as an EnergyMonitor's, measures a training in one window, which is paused
+    between ``stop`` and ``start``: what a counter grows by while a training reports belongs to what it did before.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Meter:
         self._begun: _Call | None = None
         self._is_measured = True
         self._is_paused = False
-        self._seen: Measurement | None = None  # of the paused window
+        self._seen: Measured | None = None  # of the paused window
 
     @property
     def is_running(self) -> bool:
@@ -92,8 +94,9 @@ class Meter:
 
     def _try_to_begin(self) -> bool:
         try:
-            if isinstance(self._monitor, EnergyMonitor) and self._seen is not None:
-                self._monitor.resume_window(self._key, is_bridged=not self._is_paused)
+            pausing = _pausing(self._monitor)
+            if pausing is not None and self._seen is not None:
+                pausing.resume_window(self._key, is_bridged=not self._is_paused)
             else:
                 self._monitor.begin_window(self._key)
             self._is_paused = False
@@ -107,8 +110,9 @@ class Meter:
         if not self._is_measured:
             return math.nan, None
         try:
-            if isinstance(self._monitor, EnergyMonitor):
-                time_s, energy_j = self._since_last(self._monitor.pause_window(self._key))
+            pausing = _pausing(self._monitor)
+            if pausing is not None:
+                time_s, energy_j = self._since_last(pausing.pause_window(self._key))
             else:
                 measured = self._monitor.end_window(self._key)
                 time_s, energy_j = _time_of(measured), total_energy_j(measured)
@@ -120,7 +124,14 @@ class Meter:
             return time_s, None
         return time_s, energy_j
 
-    def _since_last(self, measured: Measurement) -> tuple[float, float]:
+    def close(self) -> None:
+        """Let the monitor forget the training, which has ended."""
+        if self._seen is not None and (pausing := _pausing(self._monitor)) is not None:
+            with contextlib.suppress(Exception):  # somebody has reset its windows
+                pausing.end_window(self._key)
+        self._seen = None
+
+    def _since_last(self, measured: Measured) -> tuple[float, float]:
         """Time [s] and energy [J] since the window was paused last."""
         seen, self._seen = self._seen, measured
         if seen is None:
@@ -136,6 +147,19 @@ class Meter:
                 "" if isinstance(self._monitor, EnergyMonitor) else _WAY_OUT,
                 extra={"action": "unmeasured"},
             )
+
+
+class _Pausing(Monitor, Protocol):
+    """A monitor whose windows can be paused."""
+
+    def pause_window(self, key: str, /) -> Measured: ...
+    def resume_window(self, key: str, /, *, is_bridged: bool) -> None: ...
+
+
+def _pausing(monitor: Any) -> _Pausing | None:
+    """The monitor, if its windows can be paused, and no subclass of somebody's measures in another way."""
+    is_own = not isinstance(monitor, EnergyMonitor) or type(monitor).end_window is EnergyMonitor.end_window
+    return cast(_Pausing, monitor) if is_own and hasattr(monitor, "pause_window") else None
 
 
 def total_energy_j(measured: Measured) -> float:

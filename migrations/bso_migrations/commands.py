@@ -26,7 +26,7 @@ from bso.storage.filesystems import require_local
 from bso.storage.schema import VERSION_TABLE, schema_state
 from bso.storage.tables import metadata
 from bso.storage.urls import database_url, shown, sqlite_path
-from bso_migrations.errors import DatabaseStillAway
+from bso_migrations.errors import DatabaseStillAway, UpgradeInProgress
 from bso_migrations.lock import upgrade_lock
 
 HEAD = "head"
@@ -62,7 +62,7 @@ async def upgrade(url: str, *, timeout_s: float = 60.0, progress: Progress = _si
             return state
         await _make_version_table(connection)
         progress(f"upgrading the schema from {state.found or 'nothing'} to {state.expected}")
-        await _migrate(connection, lambda config: command.upgrade(config, HEAD))
+        await _migrate(connection, lambda config: command.upgrade(config, HEAD), timeout_s=timeout_s)
         progress(f"the schema is now {state.expected}")
         return await schema_state(connection)
 
@@ -107,23 +107,27 @@ async def _make_version_table(connection: AsyncConnection) -> None:
         await connection.run_sync(table.create, checkfirst=True)
 
 
-async def _migrate(connection: AsyncConnection, run: Callable[[Config], None]) -> None:
+async def _migrate(connection: AsyncConnection, run: Callable[[Config], None], *, timeout_s: float) -> None:
     def migrate(sync_connection: Connection) -> None:
         run(_config(io.StringIO(), connection=sync_connection))
 
     if connection.dialect.name != "sqlite":
         await connection.commit()  # Alembic then makes every revision a transaction of its own
-    async with _alone():
+    async with _alone(timeout_s):
         with translated():
             await connection.run_sync(migrate)
             await connection.commit()
 
 
 @asynccontextmanager
-async def _alone() -> AsyncIterator[None]:
+async def _alone(timeout_s: float) -> AsyncIterator[None]:
     """One upgrade at a time in this process, whatever its thread or task: Alembic's context is the whole process'."""
-    while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110 - tasks of other event loops hold it, too
-        await asyncio.sleep(_PAUSE_S / 5)
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110 - tasks of other event loops hold it, too
+                await asyncio.sleep(_PAUSE_S / 5)
+    except TimeoutError as error:
+        raise UpgradeInProgress("this process is upgrading another database and has not finished in time") from error
     try:
         yield
     finally:

@@ -20,7 +20,10 @@ def products(torch: Any) -> Products:
 
 
 def power_w(gpu: Gpu) -> float:
-    return float(gpu._ask("nvmlDeviceGetPowerUsage")) / 1000
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+    return float(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000
 
 
 def test_a_window_has_the_energy_that_sampled_power_adds_up_to(products: Products, gpu: Gpu) -> None:

@@ -203,10 +203,12 @@ def grant(
     reply = asyncio.run(ask(places, job_id, GrantJob(login=login, right=right), RightsRecorded))
     can = f"may {RIGHTS[right]}" if right else "may do nothing with it any more"
     print_answer(reply, f"Job {job_id}: login {login} {can}.", as_json=as_json)
-    if right is not None and not as_json:
+    if not as_json:
+        done = "This opens" if right else "This closes"
         print_notice(
-            "This opens commands and history at once. Live events need the broker's permission, too. It replaces the "
-            f"login's former one, so name in it all that the login may read: {_permitting_events(login, job_id)}"
+            f"{done} commands and history at once. Live events go by a permission of the broker, which replaces the "
+            f"login's former one: name in it all jobs that the login may read. For its own jobs"
+            f"{' and this one' if right else ''}: {_permitting_events(login, job_id if right else None)}"
         )
 
 
@@ -304,12 +306,13 @@ def purge(
     print_answer({"purged": purged}, f"{counted(len(purged), 'job')} removed: {listed(purged)}", as_json=as_json)
 
 
-def _permitting_events(login: str, job_id: str) -> str:
-    """The command that permits a login the live events of its own jobs, and of this one."""
+def _permitting_events(login: str, job_id: str | None) -> str:
+    """The command that permits a login the live events of jobs named after it, and of this one."""
     from bso_broker.addresses import encode_word
     from bso_broker.topology import EVENTS
 
-    readable = rf"^[^.]+\.({login}-.*|{re.escape(encode_word(job_id))})$"
+    own = f"{re.escape(encode_word(login))}-.*"
+    readable = rf"^[^.]+\.({own}|{re.escape(encode_word(job_id))})$" if job_id else rf"^[^.]+\.{own}$"
     return f"rabbitmqctl set_topic_permissions -p VHOST {shlex.quote(login)} {EVENTS} '^$' {shlex.quote(readable)}"
 
 

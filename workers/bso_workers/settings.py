@@ -94,6 +94,14 @@ class WorkerSettings(BaseModel):
             return frozenset(name for name in map(str.strip, value.split(",")) if name)
         return value
 
+    @field_validator("teams")
+    @classmethod
+    def _check_teams(cls, teams: frozenset[str]) -> frozenset[str]:
+        for team in sorted(teams):
+            if within := next((other for other in sorted(teams) if team.startswith(f"{other}-")), None):
+                raise ValueError(f"{team} begins like team {within}, whose logins could read its events")
+        return teams
+
     @model_validator(mode="after")
     def _check_prefetch(self) -> WorkerSettings:
         if self.prefetch < self.batch_limit:

@@ -19,7 +19,15 @@ from bso.domain.commands import (
 )
 from bso.domain.decide.contract import Rules
 from bso.domain.job import Job
-from bso.domain.replies import Problem
+from bso.domain.replies import (
+    AllowedAgain,
+    Deleted,
+    JobDescription,
+    Problem,
+    Registered,
+    Reply,
+    RightsRecorded,
+)
 from bso.domain.rights import Right, is_granted, owns, team_of
 
 NEEDED: dict[type[Command], Right | None] = {
@@ -41,21 +49,45 @@ NEEDED: dict[type[Command], Right | None] = {
 RESPECIFY = Right.OPERATE
 """The right that a registration needs which changes a job."""
 
+_SEEN: dict[type[Reply], Right | None] = {
+    Registered: Right.TRAIN,
+    AllowedAgain: Right.OPERATE,
+    Deleted: Right.OPERATE,
+    JobDescription: Right.READ,
+}
+_HARMLESS = (RightsRecorded, Problem)
+"""Who has given a job away may ask again whether that has worked; refusals hold nothing of a job."""
+
 
 def refusal(job: Job, command: Command, *, user: str | None, rules: Rules) -> Problem | None:
-    """Why a login may not send a command; None: it may."""
+    """Why a login may not send a command; None: it may.
+
+    The name of a deleted job stays its owner's, with its history, until it is purged.
+    """
+    if isinstance(command, RegisterJob) and job.is_deleted and job.owner is not None:
+        return lacking(job, None, user=user, rules=rules)
     if isinstance(command, RegisterJob) and not job.is_registered:
         return _named_after_others(job, user=user, rules=rules)
     return lacking(job, NEEDED[type(command)], user=user, rules=rules)
 
 
+def withheld(job: Job, reply: type[Reply], *, user: str | None, rules: Rules) -> Problem | None:
+    """Why a login may not see the recorded reply to a command, whatever it has sent to ask for it; None: it may."""
+    if issubclass(reply, _HARMLESS):
+        return None
+    return lacking(job, _SEEN.get(reply, Right.TRAIN), user=user, rules=rules)
+
+
 def lacking(job: Job, right: Right | None, *, user: str | None, rules: Rules) -> Problem | None:
     """Why a login may not do with a job what takes this right (None: what only its owner may); None: it may."""
-    if user in rules.operators or owns(user, owner=job.owner, job_id=job.job_id, teams=rules.teams):
+    if user is None or user in rules.operators:
+        return None
+    is_everybodys = right is None and job.owner is None and team_of(job.job_id, rules.teams) is None
+    if owns(user, owner=job.owner, job_id=job.job_id, teams=rules.teams) and not is_everybodys:
         return None
     if right is not None and is_granted(right, user, job.grants):
         return None
-    whose = f"job {job.job_id} belongs to {job.owner or team_of(job.job_id, rules.teams)}"
+    whose = f"job {job.job_id} belongs to {job.owner or team_of(job.job_id, rules.teams) or 'nobody'}"
     if right is None:
         advice = "only its owner, the owner's team or an operator may do this"
     else:

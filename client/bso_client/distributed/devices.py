@@ -52,7 +52,8 @@ def counting(monitor: Monitor, devices: Sequence[str], counted: Sequence[str]) -
             f"this rank measures {', '.join(devices)}, and other ranks only a part of them: let ranks of one machine "
             "measure the same processors (each is then counted once), or different ones"
         )
-    return SomeGpus(monitor, [index for index, device in zip(indices, devices, strict=True) if device in counted])
+    some = [index for index, device in zip(indices, devices, strict=True) if device in counted]
+    return SomePausableGpus(monitor, some) if isinstance(monitor, EnergyMonitor) else SomeGpus(monitor, some)
 
 
 class NothingToCount:
@@ -79,9 +80,27 @@ class SomeGpus:
 
     def end_window(self, key: str, /) -> Measured:
         """End the window of this key, and return the energy of the counted GPUs."""
-        measured: Any = self._monitor.end_window(key)
+        return self._counted(self._monitor.end_window(key))
+
+    def _counted(self, measured: Any) -> Measured:
         energy_j = sum(float(measured.gpu_energy[index]) for index in self._indices)
         return AssumedEnergy(time=measured.time, total_energy=energy_j)
+
+
+class SomePausableGpus(SomeGpus):
+    """The same, of a monitor whose windows can be paused."""
+
+    def __init__(self, monitor: EnergyMonitor, indices: Sequence[int]) -> None:
+        super().__init__(monitor, indices)
+        self._pausing = monitor
+
+    def pause_window(self, key: str, /) -> Measured:
+        """See EnergyMonitor.pause_window."""
+        return self._counted(self._pausing.pause_window(key))
+
+    def resume_window(self, key: str, /, *, is_bridged: bool) -> None:
+        """See EnergyMonitor.resume_window."""
+        self._pausing.resume_window(key, is_bridged=is_bridged)
 
 
 def _gpu_names(environ: Mapping[str, str]) -> dict[int, str]:

@@ -35,8 +35,8 @@ from bso_client.once import warn_once
 logger = logging.getLogger("bso")
 
 
-_BRIDGED_S = 0.1
-"""A pause of so long at most is bridged: GPUs bring their counters up to date every 100 ms (seen on an H200)."""
+_BRIDGED_S = 0.05
+"""A pause of so long at most is bridged: half of the 100 ms after which an H200 brings its counter up to date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +167,9 @@ class EnergyMonitor:
     def resume_window(self, key: str, *, is_bridged: bool = True, sync_execution: bool = True) -> None:
         """Go on to measure under this key after a pause. Raises WrongOrder if no window is open, or it is not paused.
 
-        A counter is brought up to date ten times a second at most, and what it grows by in a short pause belongs to the
-        time before and after. So a pause of 0.1 s or less is bridged, where ``is_bridged``: the energy of pauses and of
-        the time between them is shared out in proportion to their lengths. Else the counters are read again.
+        A counter may be brought up to date ten times a second only, and what it grows by in a short pause belongs to
+        the time before it. So a pause of 0.05 s or less is bridged, where ``is_bridged``: it is taken to draw the mean
+        power, and its energy is left out in proportion to its length. Else the counters are read again.
         """
         window = self._open(key)
         if window.paused_at_s is None:
@@ -193,9 +193,9 @@ class EnergyMonitor:
         """Pause a window, if it is not paused, and return what was measured in it."""
         if window.paused_at_s is None:
             end = self._now(min, waits=waits)
-            window.paused_at_s = end.at_s
             window.counted_s += end.at_s - window.resumed_at_s
             window.energies = {device: self._energy(device, window, end) for device in window.begun.readings}
+            window.paused_at_s = end.at_s
         return self._measurement(window.kept_s + window.counted_s, window.energies)
 
     def reset_windows(self) -> None:

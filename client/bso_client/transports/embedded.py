@@ -130,7 +130,9 @@ class Embedded:
                 self._enter(request.job_id, reply.trial_number, reply.trial_id)
             elif isinstance(reply, LeaseRenewed) and isinstance(command, RenewLease):
                 self._enter(request.job_id, command.trial_number, command.trial_id)
-            elif isinstance(command, ReportEpoch | FinishTrial):
+            elif isinstance(command, FinishTrial) or (
+                isinstance(command, ReportEpoch) and isinstance(reply, EpochJudged)
+            ):
                 self.presence.leave(request.job_id, command.trial_number)
 
     def _enter(self, job_id: str, trial_number: int, trial_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Which trials living processes of this machine train, so that one whose process is gone is not waited for.
+"""The trials that processes of this machine train: where a process is gone, nobody waits for its trial.
 
 A process holds the lock of a file for each trial that it trains, which the kernel lifts however the process ends: that
 needs no process ids, which may be given again, and holds across containers that share the file. Where a child process
@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+_PATIENCE_S = 0.5  # another process that begins holds the lock for the moment in which it looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +40,13 @@ class Presence:
         if key in self._held:
             return
         self._folder.mkdir(exist_ok=True)
-        lock = FileLock(_lock_of(self._record(trained.trial_id)))
+        record = self._folder / f"{trained.job_id}~{trained.trial_id}.json"
+        lock = FileLock(_lock_of(record))
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=_PATIENCE_S)
         except Timeout:  # a copy of the process that began the trial holds it
             return
-        self._record(trained.trial_id).write_text(json.dumps(asdict(trained)), encoding="utf-8")
+        record.write_text(json.dumps(asdict(trained)), encoding="utf-8")
         self._held[key] = lock
 
     def leave(self, job_id: str, trial_number: int) -> None:
@@ -58,24 +61,19 @@ class Presence:
         """The trials of a job whose processes have ended without an end of the trial; forgotten after the block."""
         found: list[tuple[Trained, FileLock]] = []
         try:
-            for record in sorted(self._folder.glob("*.json")):
+            for record in sorted(self._folder.glob(f"{job_id}~*.json")):
                 lock = FileLock(_lock_of(record))
                 try:
                     lock.acquire(timeout=0)
-                    trained = Trained(**json.loads(record.read_text(encoding="utf-8")))
-                except Timeout:
+                    found.append((Trained(**json.loads(record.read_text(encoding="utf-8"))), lock))
+                except (Timeout, PermissionError):  # it lives, or is another user's
                     continue
-                except (ValueError, TypeError, FileNotFoundError):  # torn while it was written, or removed meanwhile
+                except (ValueError, TypeError, FileNotFoundError):  # half written, or removed meanwhile
                     _remove(record)
                     lock.release()
-                    continue
-                if trained.job_id == job_id:
-                    found.append((trained, lock))
-                else:
-                    lock.release()
             yield [trained for trained, _ in found]
-            for trained, _ in found:
-                _remove(self._record(trained.trial_id))
+            for _, lock in found:
+                _remove(Path(lock.lock_file).with_suffix(".json"))
         finally:
             for _, lock in found:
                 lock.release()
@@ -85,9 +83,6 @@ class Presence:
         for lock in self._held.values():
             lock.release()
         self._held.clear()
-
-    def _record(self, trial_id: str) -> Path:
-        return self._folder / f"{trial_id}.json"
 
 
 def _lock_of(record: Path) -> Path:

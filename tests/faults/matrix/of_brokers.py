@@ -99,8 +99,8 @@ async def broker_connections_killed(stage: Stage) -> None:
     async with stage.fault():
         for _ in range(8):
             await stage.pause(0.3, 2.0)
-            closed += await asyncio.to_thread(stage.pair.management.close_connections, stage.amqp_url)
-    assert closed >= 8, f"only {closed} connections were closed: the fault did not strike"
+            closed += await asyncio.to_thread(stage.pair.management.close_connections, stage.amqp_url) > 0
+    assert closed >= 4, f"only {closed} of 8 times there was a connection to close: the fault did not strike"
 
 
 @scenario("the command queue is deleted three times")

@@ -127,6 +127,8 @@ async def _costly(stage: Stage, *, batch_sizes: int, **settings: Any) -> None:
         stage.run([replace(lane, spec=spec, pause_s=0.0) for lane in lanes])
         await stage.pause(5.0)
         loud = await _median_s(stage)
+    decided = sum(one.is_decided for one in stage.ledger.asked if one.request.job_id == _COSTLY)
+    assert decided >= 3, f"only {decided} commands of the costly job were decided"
     stage.figures |= {"others_median_alone_s": quiet, "others_median_s": loud, "others_median_ratio": loud / quiet}
 
 

@@ -287,10 +287,10 @@ async def end_a_session(stage: Stage) -> bool:
         victim = stage.rng.choice(found)
         ending = f"SELECT pg_terminate_backend({victim})" if is_postgresql else f"KILL {victim}"
         try:
-            await connection.execute(sa.text(ending))
+            ended = await connection.execute(sa.text(ending))
+            return not is_postgresql or bool(ended.scalar())
         except DBAPIError:
             return False  # it has gone meanwhile
-    return True
 
 
 @contextmanager

@@ -85,8 +85,8 @@ def trained(number: int, job_id: str = "job") -> Trained:
 
 def test_a_record_that_was_torn_names_no_trial_and_is_removed(tmp_path: Path) -> None:
     presence = Presence(tmp_path)
-    (tmp_path / "torn.json").write_text('{"job_id": "jo', encoding="utf-8")
-    (tmp_path / "odd.json").write_text(json.dumps({"colour": "red"}), encoding="utf-8")
+    (tmp_path / "job~torn.json").write_text('{"job_id": "jo', encoding="utf-8")
+    (tmp_path / "job~odd.json").write_text(json.dumps({"colour": "red"}), encoding="utf-8")
     with presence.gone("job") as gone:
         assert not gone
     assert not list(tmp_path.glob("*.json"))

@@ -25,6 +25,7 @@ from tests.servers.proxy import TcpProxy
 from tools.private_servers import Management
 
 SPEC = JobSpec(job_id="job", batch_sizes=[32, 64, 128], default_batch_size=64, target_metric=0.9, max_epochs=5)
+OTHER_JOB = JobSpec(job_id="other", batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9, max_epochs=5)
 HARDWARE = HardwareKind(gpu_model="test", max_power_w=1.0, energy_method=EnergyMethod.ASSUMED)
 MakeOptimizer = Callable[..., BatchSizeOptimizer]
 
@@ -33,9 +34,9 @@ MakeOptimizer = Callable[..., BatchSizeOptimizer]
 def make_bso(tmp_path: Path) -> Iterator[MakeOptimizer]:
     made: list[BatchSizeOptimizer] = []
 
-    def make(url: str, **options: Any) -> BatchSizeOptimizer:
+    def make(url: str, spec: JobSpec = SPEC, **options: Any) -> BatchSizeOptimizer:
         chosen: dict[str, Any] = {"hardware": HARDWARE, "state_dir": tmp_path / "state", "recurrence_id": "monday"}
-        made.append(BatchSizeOptimizer(SPEC, url=url, **chosen | options))
+        made.append(BatchSizeOptimizer(spec, url=url, **chosen | options))
         return made[-1]
 
     yield make
@@ -201,7 +202,7 @@ def test_what_a_refused_login_leaves_is_kept_for_this_login_and_delivered_by_its
     [kept] = contents(trainer.state_dir)
     assert (kept.destination.login, len(kept.letters)) == (trainer.name, 2)
 
-    somebody_else = make_bso(amqp_url)
+    somebody_else = make_bso(amqp_url, OTHER_JOB)
     somebody_else.get_batch_size()
     assert len(contents(trainer.state_dir)) == 1
     trainer.regain_permission()

@@ -6,7 +6,7 @@ import json
 from bso.domain.events import TrialEnded
 from bso.domain.replies import EpochJudged
 from bso.domain.trial import Outcome
-from bso.schema.codec import decode_event
+from bso.schema.codec import decode_event, published
 from bso.schema.envelope import SCHEMA_VERSION
 from bso.storage import SqlStore
 from bso_broker.addresses import event_pattern
@@ -63,5 +63,5 @@ async def test_every_event_is_published_as_it_stands_in_the_log(
             assert json.loads(event.body)["schema"] == SCHEMA_VERSION
             if len(heard) == len(logged):
                 break
-    assert sorted(heard, key=lambda recorded: recorded.seq) == logged
+    assert sorted(heard, key=lambda recorded: recorded.seq) == [published(recorded) for recorded in logged]
     await subscriber.close()

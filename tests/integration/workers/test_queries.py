@@ -40,6 +40,7 @@ from tests.integration.workers.raw import RawSender
 from tests.integration.workers.recurrences import Queue, new_job, recur, register
 from tests.integration.workers.test_rights import PROFILE
 from tests.servers import eventually_async
+from tests.servers.sql import execute
 from tools.private_servers import Management
 
 RULES = Rules(operators=frozenset({"guest"}))
@@ -70,7 +71,10 @@ async def test_the_owner_sees_what_the_database_holds_but_for_trial_ids(logins: 
     async with trained(logins.alice) as (job, ask), asking(logins.alice) as alice:
         await ask(job, PROFILE)
         assert [one.summary.job_id for one in await alice.overviews()] == [job]
-        assert await alice.overviews() == await store.overviews()
+        assert await alice.overviews() == [
+            replace(one, last_trial=replace(one.last_trial, trial_id="")) if one.last_trial else one
+            for one in await store.overviews()
+        ]
         assert await alice.trials(job) == [replace(trial, trial_id="") for trial in await store.trials(job)]
         recorded = await store.history(job)
         assert [encode_event(one.recorded) for one in await alice.history(job)] == [
@@ -101,6 +105,32 @@ async def test_one_can_ask_whether_logins_are_required(amqp_url: str, store: Sql
         asking(amqp_url) as reads,
     ):
         assert await reads.requires_logins() is requires
+
+
+@pytest.mark.parametrize(
+    "damage", ["UPDATE job SET state = '['", "UPDATE trial SET energy_method = 'of a newer release'"]
+)
+async def test_a_job_that_cannot_be_read_is_listed_and_hides_no_other(
+    logins: Logins, store: SqlStore, damage: str
+) -> None:
+    async with trained(logins.alice) as (bad, _), trained(logins.alice) as (good, _), asking(logins.alice) as alice:
+        await execute(store, f"{damage} WHERE job_id = '{bad}'")
+        found = {one.summary.job_id: one for one in await alice.overviews()}
+        assert found.keys() == {bad, good}
+        assert found[good].last_trial is not None
+        async with asking(logins.bob) as bob:
+            assert not await bob.overviews()
+
+
+async def test_an_unforeseen_error_is_answered_and_the_next_query_too(
+    logins: Logins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trained(logins.alice) as (job, _), asking(logins.alice) as alice:
+        with monkeypatch.context() as broken:
+            broken.setattr(queries, "MOST_TRIALS", "many")
+            with pytest.raises(CommandRefused, match="ask again later"):
+                await alice.trials(job)
+        assert await alice.trials(job)
 
 
 async def test_an_unknown_job_and_one_without_a_name_are_refused(logins: Logins) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from bso.domain import commands as do
 from bso.domain.commands import Command, PowerMeasurement, Request
-from bso.domain.replies import Problem, Registered, Reply, RightsRecorded, TrialBegun
+from bso.domain.replies import Deleted, Problem, Registered, Reply, RightsRecorded, TrialBegun
 from bso.domain.rights import Right
 from bso.domain.trial import Outcome
 from bso.schema.codec import encode_command
@@ -40,7 +40,8 @@ GRANTED = {"olga": Right.OPERATE, "tim": Right.TRAIN, "rita": Right.READ}
 
 def as_written() -> Mapping[str, Mapping[str, str]]:
     """The table of the page: what each kind of login may do, by operation."""
-    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
+    section = PAGE.read_text(encoding="utf-8").partition("## Operations")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:2] == "| "]
     (_, *kinds), *operations = rows
     return {name: dict(zip(kinds, answers, strict=True)) for name, *answers in operations}
 
@@ -116,10 +117,11 @@ class Team:
             assert isinstance(registered, Registered)
             return "no" if any("this login cannot read it" in words for words in registered.warnings) else "yes"
         if operation == ASKING_AGAIN:
-            again = do.BeginTrial(hardware=HARDWARE)
-            reply = await self.ask(login, job.job_id, again, command_id=job.begun_by)
-        else:
-            reply = await self.ask(login, job.job_id, COMMANDS[operation](job))
+            begin, register = do.BeginTrial(hardware=HARDWARE), do.RegisterJob(spec=SPEC)
+            again = (begin, register, do.DescribeJob(), do.GiveJob(login="x"))
+            replies = [await self.ask(login, job.job_id, one, command_id=job.begun_by) for one in again]
+            return "yes" if any(isinstance(reply, TrialBegun) for reply in replies) else "no"
+        reply = await self.ask(login, job.job_id, COMMANDS[operation](job))
         if not isinstance(reply, Problem):
             return "yes"
         return "no" if reply.type == "not_owner" else f"{reply.type}: {reply.detail}"
@@ -173,6 +175,16 @@ async def test_a_login_without_rights_learns_nothing_from_a_refusal_but_the_owne
     assert isinstance(reply, Problem)
     assert "vision-ann" in reply.detail
     assert job.trial.trial_id not in str(reply)
+
+
+async def test_the_name_of_a_deleted_job_stays_its_owners(team: Team) -> None:
+    job = await team.trained()
+    assert isinstance(await team.ask("olga", job.job_id, do.DeleteJob()), Deleted)
+    for login in ("olga", "mallory"):
+        refused = await team.ask(login, job.job_id, do.RegisterJob(spec=SPEC))
+        assert isinstance(refused, Problem)
+        assert refused.type == "not_owner"
+    assert isinstance(await team.ask("vision-bob", job.job_id, do.RegisterJob(spec=SPEC)), Registered)
 
 
 async def test_a_lost_owners_job_is_given_to_somebody_else_by_an_operator(team: Team) -> None:

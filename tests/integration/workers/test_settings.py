@@ -68,6 +68,8 @@ def test_operators_are_separated_by_commas() -> None:
 
 def test_teams_are_separated_by_commas() -> None:
     assert read_settings({**URLS, "BSO_TEAMS": "vision, nlp,"}).rules.teams == {"vision", "nlp"}
+    with pytest.raises(InvalidSettings, match="vision-lab begins like team vision"):
+        read_settings({**URLS, "BSO_TEAMS": "vision,vision-lab"})
 
 
 @pytest.mark.parametrize(("more", "warnings"), [({}, 0), ({"BSO_REQUIRE_USER_ID": "false"}, 1)])

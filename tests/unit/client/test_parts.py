@@ -87,6 +87,14 @@ def test_an_accelerator_out_of_memory_makes_the_batch_size_infeasible(error: Exc
         (MemoryError(), "MemoryError"),
         (ValueError("out of memory"), "ValueError: out of memory"),
         (RuntimeError("shapes differ"), "RuntimeError: shapes differ"),
+        (
+            RuntimeError("CUSOLVER_STATUS_NOT_INITIALIZED, when calling `cusolverDnCreate(handle)`"),
+            "RuntimeError: CUSOLVER_STATUS_NOT_INITIALIZED, when calling `cusolverDnCreate(handle)`",
+        ),
+        (
+            RuntimeError("Cuda failure 700 'illegal memory access': Failed to CUDA calloc async 24 bytes"),
+            "RuntimeError: Cuda failure 700 'illegal memory access': Failed to CUDA calloc async 24 bytes",
+        ),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (caused(KeyboardInterrupt(), by=RuntimeError("CUDA out of memory")), "KeyboardInterrupt"),
         (handled(KeyError("fallback"), while_handling=RuntimeError("CUDA out of memory")), "KeyError: 'fallback'"),

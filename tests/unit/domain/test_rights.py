@@ -142,6 +142,23 @@ def test_a_name_of_a_team_is_taken_by_nobody_else() -> None:
         JobLife(job_id="vision-job", rules=RULES).register(user=user)
 
 
+def test_a_job_without_an_owner_is_given_by_operators_only() -> None:
+    life = life_of(None)
+    assert isinstance(life.send(do.BeginTrial(hardware=A100), user="alice"), TrialBegun)
+    for command in (do.GiveJob(login="alice"), do.GrantJob(login="alice", right=Right.READ)):
+        assert "belongs to nobody" in problem_of(life.send(command, user="alice")).detail
+    assert life.send(do.GiveJob(login="alice"), user="root") == RightsRecorded(owner="alice")
+
+
+def test_the_name_of_a_deleted_job_stays_its_owners() -> None:
+    life = life_of()
+    grant(life, "bob", Right.OPERATE)
+    life.send(do.DeleteJob(), user="bob")
+    again = do.RegisterJob(spec={"batch_sizes": [16, 64], "default_batch_size": 64})
+    assert problem_of(life.send(again, user="bob")).type == "not_owner"
+    assert isinstance(life.send(again, user="alice"), Registered)
+
+
 def test_nothing_is_inherited_from_a_job_that_the_login_may_not_read() -> None:
     model = life_of("carol", job_id="model")
     assert model.job is not None

@@ -202,7 +202,7 @@ def test_a_run_that_is_nearly_there_goes_on_above_the_bound(experienced: CurvedT
     decision = experienced.train_for(trial, needed, up_to=needed - 1)
     assert not decision.should_stop
     assert decision.cost > trial.bound
-    assert f"that needed {needed} epochs; going on is cheaper than a fresh run" in decision.reason
+    assert f"by earlier runs, it needs {needed} in all; going on is cheaper than a fresh run" in decision.reason
     assert experienced.train_for(trial, needed).outcome is Outcome.CONVERGED
 
 
