@@ -107,6 +107,8 @@ def test_an_accelerator_out_of_memory_makes_the_batch_size_infeasible(error: Exc
         "host memory",
         "other words",
         "other",
+        "cusolver is not initialised",
+        "nccl after another failure",
         "interrupt",
         "interrupt over memory",
         "a handler failed",
