@@ -45,7 +45,7 @@ async def many_rows_locked(stage: Stage) -> None:
 @scenario(
     "somebody else's session holds the rows of all trials of one job for 20 s",
     promises=_ONE_TIMEOUT,
-    strikes_for_s=19.0,
+    strikes_for_s=5.0,  # a new trial of the job has a row that nobody holds
 )
 async def rows_of_trials_locked(stage: Stage) -> None:
     await stage.begin()
@@ -56,7 +56,7 @@ async def rows_of_trials_locked(stage: Stage) -> None:
 @scenario(
     "somebody else's session holds the rows of all trials of 24 jobs for 12 s, each with two lanes",
     promises=_SOME_TIMEOUTS,
-    strikes_for_s=11.0,
+    strikes_for_s=5.0,
 )
 async def rows_of_many_trials_locked(stage: Stage) -> None:
     await stage.begin()
