@@ -45,7 +45,11 @@ class Management:
     def create_vhost(self) -> str:
         """Create a virtual host with a name never used before, and return the URL of it: nothing is in there yet."""
         vhost = f"bso-{uuid4().hex[:12]}"
-        self.request("PUT", f"vhosts/{vhost}")
+        # A cluster whose nodes have just met may not have initialised it in time: then it is asked for once more.
+        several = Retrying(
+            reraise=True, retry=retry_if_exception_type(ServerFailed), stop=stop_after_attempt(3), wait=wait_fixed(1.0)
+        )
+        several(self.request, "PUT", f"vhosts/{vhost}")
         self.permit(self._administrator, self.url_of(vhost))
         return self.url_of(vhost)
 
