@@ -149,7 +149,7 @@ async def file_disk_full(stage: FileStage) -> None:
 async def file_deleted(stage: FileStage) -> None:
     await stage.begin()
     async with stage.fault():
-        for name in stage.file.parent.glob("jobs.sqlite*"):
+        for name in filter(Path.is_file, stage.file.parent.glob("jobs.sqlite*")):
             name.unlink()
         await eventually_async(stage.file.exists, timeout_s=_PATIENCE_S, what="a new job file")
         await eventually_async(

@@ -15,7 +15,7 @@ import torch  # pyright: ignore[reportMissingImports]  # it need not be installe
 import torch.distributed as dist  # pyright: ignore[reportMissingImports]
 
 from bso.domain.errors import BsoError
-from bso_client import BatchSizeOptimizer, RankLost
+from bso_client import BatchSizeOptimizer, CannotResume, RankLost
 from tests.training.distributed.rank_notes import FOLDER, LAUNCH, RANK, job_spec, join, make_bso, say
 
 JOB = sys.argv[1]
@@ -56,6 +56,8 @@ def recur(night: int) -> None:
     except RankLost:
         raise
     except BsoError as error:  # a batch size could not be had: the next night there will be one
+        if isinstance(error, CannotResume):  # its trial has ended: the rank was killed before it could remove this
+            keep(None)
         note(did="refused", error=f"{type(error).__name__}: {error}")
         time.sleep(0.5)
     bso.close()
