@@ -20,7 +20,7 @@ def products(torch: Any) -> Products:
 
 
 def power_w(gpu: Gpu) -> float:
-    import pynvml
+    import pynvml  # pyright: ignore[reportMissingImports]  # it need not be installed
 
     handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
     return float(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000
