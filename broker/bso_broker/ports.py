@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from bso_broker.messages import Delivery, Event, Readiness, Reply
-from bso_broker.queries import Answer
 
 
 class CommandSource(Protocol):
@@ -74,6 +73,10 @@ class ReplySink(Protocol):
     async def reply_batch(self, replies: Sequence[Reply], *, timeout_s: float = 5.0) -> None:
         """Answer commands; PublishFailed. ForgedReplyAddress: one of them is not its user's, and none is answered."""
         ...
+
+
+Answer = Callable[[bytes, str | None], Awaitable[bytes]]
+"""From a query, and the login that the broker has checked (None: the sender named none), to its answer."""
 
 
 class QuerySource(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
@@ -15,14 +14,11 @@ from bso_broker.addresses import is_reply_address
 from bso_broker.connection import BrokerAddress, is_lost
 from bso_broker.declaration import declare_if_allowed
 from bso_broker.frames import discarded_bytes
+from bso_broker.ports import Answer
 from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import QUERY_QUEUE
 
 logger = logging.getLogger(__name__)
-
-Answer = Callable[[bytes, str | None], Awaitable[bytes]]
-"""From a query, and the login that the broker has checked (None: the sender named none), to its answer."""
-
 
 _SHARE = 0.25
 """Queries take so much of a worker's time at most: it rests after each, while others may take the next one."""

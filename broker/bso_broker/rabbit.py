@@ -9,8 +9,9 @@ from bso_broker.connection import BrokerAddress, connect
 from bso_broker.consumer import CommandConsumer
 from bso_broker.dead_letters import DeadLetters
 from bso_broker.declaration import declare
+from bso_broker.ports import Answer
 from bso_broker.publisher import EventPublisher, PublishingLink, ReplyingLink, ReplyPublisher
-from bso_broker.queries import Answer, QueryConsumer
+from bso_broker.queries import QueryConsumer
 from bso_broker.rpc import RpcClient
 from bso_broker.subscriber import EventSubscriber
 from bso_broker.topology import REPLAY

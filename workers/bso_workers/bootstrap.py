@@ -208,9 +208,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store, reads: R
         relay=relay,
         reaper=_reaper(shared, parking),
         recovery=_recovery(shared, parking, worker),
-        queries=broker.query_consumer(
-            QueryAnswers(reads=reads, rules=settings.rules, requires_user_id=settings.require_user_id).answer
-        ),
+        queries=_queries(settings, broker, reads),
         readiness=shared.readiness,
         metrics=metrics,
         unforeseen=shared.unforeseen,
@@ -231,6 +229,11 @@ class _Shared:
     readiness: WorkerReadiness
     metrics: Metrics
     unforeseen: UnforeseenErrors
+
+
+def _queries(settings: WorkerSettings, broker: Broker, reads: Reads) -> QuerySource:
+    answers = QueryAnswers(reads=reads, rules=settings.rules, requires_user_id=settings.require_user_id)
+    return broker.query_consumer(answers.answer)
 
 
 def _engine(settings: WorkerSettings, store: Store, metrics: Metrics, log_watch: LogWatch) -> Engine:

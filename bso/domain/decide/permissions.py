@@ -82,8 +82,8 @@ def lacking(job: Job, right: Right | None, *, user: str | None, rules: Rules) ->
     """Why a login may not do with a job what takes this right (None: what only its owner may); None: it may."""
     if user is None or user in rules.operators:
         return None
-    is_everybodys = right is None and job.owner is None and team_of(job.job_id, rules.teams) is None
-    if owns(user, owner=job.owner, job_id=job.job_id, teams=rules.teams) and not is_everybodys:
+    is_nobodys = right is None and job.owner is None and team_of(job.job_id, rules.teams) is None
+    if owns(user, owner=job.owner, job_id=job.job_id, teams=rules.teams) and not is_nobodys:
         return None
     if right is not None and is_granted(right, user, job.grants):
         return None

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Self
 
 from bso_broker.addresses import event_pattern
-from bso_broker.queries import Answer
+from bso_broker.ports import Answer
 from tests.fakes.memory_broker.caller import MemoryRpcClient
 from tests.fakes.memory_broker.consumer import MemoryConsumer, MemoryQueryConsumer
 from tests.fakes.memory_broker.dead_letters import MemoryDeadLetters

@@ -32,17 +32,17 @@ async def test_a_stop_decision_reaches_those_who_follow_the_job(
     verdict = await ask(job, report(trial, 1, energy_j=10_000_000.0))
     assert isinstance(verdict, EpochJudged)
     assert verdict.outcome is Outcome.COST_EXCEEDED
-    heard: list[TrialEnded] = []
+    received: list[TrialEnded] = []
     async with asyncio.timeout(PATIENCE_S):
         async for event in subscriber:
             recorded = decode_event(event.body)
             assert recorded.job_id == job
             assert isinstance(recorded.event, TrialEnded)
-            heard.append(recorded.event)
+            received.append(recorded.event)
             if recorded.event.trial_number == trial.trial_number:
                 break
-    assert heard[-1].outcome is Outcome.COST_EXCEEDED
-    assert heard[-1].reason == verdict.reason
+    assert received[-1].outcome is Outcome.COST_EXCEEDED
+    assert received[-1].reason == verdict.reason
     await subscriber.close()
 
 
@@ -56,12 +56,12 @@ async def test_every_event_is_published_as_it_stands_in_the_log(
     await register(ask, "a-job")
     await recur(ask, "a-job", "monday")
     logged = [stored.recorded for stored in await history(store, "a-job")]
-    heard = []
+    received = []
     async with asyncio.timeout(PATIENCE_S):
         async for event in subscriber:
-            heard.append(decode_event(event.body))
+            received.append(decode_event(event.body))
             assert json.loads(event.body)["schema"] == SCHEMA_VERSION
-            if len(heard) == len(logged):
+            if len(received) == len(logged):
                 break
-    assert sorted(heard, key=lambda recorded: recorded.seq) == [published(recorded) for recorded in logged]
+    assert sorted(received, key=lambda recorded: recorded.seq) == [published(recorded) for recorded in logged]
     await subscriber.close()
