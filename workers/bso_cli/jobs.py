@@ -203,7 +203,7 @@ def grant(
     reply = asyncio.run(ask(places, job_id, GrantJob(login=login, right=right), RightsRecorded))
     can = f"may {RIGHTS[right]}" if right else "may do nothing with it any more"
     print_answer(reply, f"Job {job_id}: login {login} {can}.", as_json=as_json)
-    if not as_json:
+    if not as_json and not places.is_embedded:
         done = "This opens" if right else "This closes"
         print_notice(
             f"{done} commands and history at once. Live events go by a permission of the broker, which replaces the "
