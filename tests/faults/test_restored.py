@@ -17,7 +17,7 @@ import pytest
 from bso.domain.commands import BeginTrial, Command
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.replies import EpochJudged, Reply, TrialBegun
-from bso.schema.codec import decode_event
+from bso.schema.codec import decode_event, published
 from bso.service.records import LogEpoch
 from bso.storage import SqlStore, open_store
 from bso_broker.rabbit import RabbitBroker
@@ -229,7 +229,8 @@ async def test_workers_stop_when_a_backup_is_restored_and_go_on_after_the_comman
     after = trainings.acknowledged[acknowledged_before:]
     assert after
     assert set(after) <= recorded, "an acknowledged command is lost"
-    await eventually_async(lambda: following.done() or all(consumer.log(job_id) == now[job_id] for job_id in JOBS))
+    expected = {job_id: [published(event) for event in events] for job_id, events in now.items()}
+    await eventually_async(lambda: following.done() or all(consumer.log(job_id) == expected[job_id] for job_id in JOBS))
     assert not following.done(), following.exception()
     following.cancel()
     new = {(job_id, seq) for job_id, log_epoch, seq in consumer.seen if log_epoch == epoch}
