@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import ChainMap, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import thread_time  # noqa: TID251 - CPU time: no decision depends on it
 
-from bso.domain.commands import Command, Request
+from bso.domain.commands import Command, GiveJob, RegisterJob, Request
 from bso.domain.decide import Context, Decision, Facts, Known, Rules, facts_for, withheld
 from bso.domain.errors import Retryable
 from bso.domain.events import Event
@@ -132,7 +132,10 @@ class Batches:
     async def _decided(self, request: Request, read: ReadSet, written: WriteSet, known: Known) -> _Decided:
         try:
             job = written.jobs.get(request.job_id) or Job(job_id=request.job_id)
-            facts = facts_for(job, request.command, known, since=written.events[request.job_id])
+            if isinstance(request.command, RegisterJob | GiveJob):
+                known = replace(known, jobs_owned=_owned(read, written))
+            since = written.events[request.job_id]
+            facts = facts_for(job, request.command, known, since=since, user=request.user)
             context = Context(command_id=request.command_id, user=request.user, now=read.memory.now, rules=self.rules)
             has_many = job.is_registered and len(job.spec.batch_sizes) > _MANY_SIZES
             is_long = has_many or job.job_id in self._long
@@ -198,6 +201,18 @@ class Batches:
             raise self.watch.doubt(above=above, of=epoch) from error
         self.watch.recorded(event_ids.values())
         return event_ids
+
+
+def _owned(read: ReadSet, written: WriteSet) -> Mapping[str, int]:
+    """How many jobs logins own, after what this batch has decided."""
+    counted = dict(read.known.jobs_owned)
+    for owner in counted:
+        counted[owner] += _number_owned(written.jobs.values(), owner) - _number_owned(read.jobs.values(), owner)
+    return counted
+
+
+def _number_owned(jobs: Iterable[Job], owner: str) -> int:
+    return sum(job.owner == owner and job.is_registered for job in jobs)
 
 
 def _changes(read: ReadSet, written: WriteSet) -> ChangeSet:

@@ -232,6 +232,11 @@ class InMemoryUnitOfWork:
         jobs = self.tables.jobs
         return {job_id: _stored(job_id, jobs[job_id]) for job_id in sorted(job_ids) if job_id in jobs}
 
+    async def count_jobs(self, owner: str) -> int:
+        """How many jobs a login owns."""
+        snapshots = (job.snapshot for job in self.tables.jobs.values())
+        return sum(snapshot.owner == owner and not snapshot.is_deleted for snapshot in snapshots)
+
     async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
         """What the log holds first for exactly this epoch of a trial."""
         for _, event in sorted(self.tables.events.items()):

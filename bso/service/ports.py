@@ -77,6 +77,10 @@ class UnitOfWork(Protocol):
         """These jobs as far as they exist, each as it was last committed; nobody waits for it, and it for nobody."""
         ...
 
+    async def count_jobs(self, owner: str) -> int:
+        """How many jobs a login owns. Until the end of the transaction no other one counts them."""
+        ...
+
     async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
         """What the log holds first for exactly this epoch of a trial."""
         ...

@@ -169,14 +169,16 @@ async def _known(
         reports=await _reports(uow, asked),
         power_profiles=await _power_profiles(uow, asked),
         other_jobs=await _other_jobs(uow, asked, known_jobs=known_jobs, locked=locked),
+        jobs_owned={owner: await uow.count_jobs(owner) for owner in _new_owners(asked)},
     )
 
 
 def _asked(requests: Sequence[Request], jobs: Mapping[str, Job]) -> _Asked:
-    return [
-        (request.job_id, needs(jobs.get(request.job_id) or Job(job_id=request.job_id), request.command))
-        for request in requests
-    ]
+    return [(request.job_id, _needs_of(request, jobs.get(request.job_id))) for request in requests]
+
+
+def _needs_of(request: Request, job: Job | None) -> Needs:
+    return needs(job or Job(job_id=request.job_id), request.command, user=request.user)
 
 
 def _with_trials(jobs: Mapping[str, Job], trials: Mapping[TrialKey, Trial]) -> dict[str, Job]:
@@ -203,6 +205,11 @@ async def _power_profiles(uow: UnitOfWork, asked: _Asked) -> Mapping[str, PowerP
     for found in await uow.power_profiles(kinds) if kinds else ():
         profiles[found.job_id][found.batch_size, found.hardware.key] = found.measurements
     return profiles
+
+
+def _new_owners(asked: _Asked) -> Sequence[str]:
+    """In one order everywhere: who counts the jobs of a login keeps others from doing so."""
+    return sorted({one.new_owner for _, one in asked if one.new_owner is not None})
 
 
 async def _other_jobs(

@@ -17,6 +17,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    func,
     insert,
     literal,
     or_,
@@ -55,6 +56,12 @@ ORPHANS = (
     .group_by(event.c.job_id)
 )
 """Those of ``job_ids`` that have events and no row. One query, so that a job registered meanwhile is none of them."""
+
+
+JOBS_OWNED = select(func.count().label("jobs_owned")).where(
+    job.c.owner == bindparam("owner", type_=job.c.owner.type), job.c.is_deleted.is_(False)
+)
+"""How many jobs ``owner`` has that are not deleted."""
 
 
 @cache

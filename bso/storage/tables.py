@@ -20,7 +20,7 @@ from bso.domain.policies import MAX_POLICY_NAME
 from bso.schema.codec import MAX_EVENT_NAME
 from bso.storage.rows import Moment, ascii_text, long_text, number, words
 
-SCHEMA_REVISION = "0006"
+SCHEMA_REVISION = "0007"
 """The newest revision in bso_migrations, and the only one that this program writes to."""
 
 metadata = MetaData()
@@ -49,6 +49,7 @@ job = Table(
     Column("state", long_text()),
     Column("created_at", Moment),
     Column("changed_at", Moment),
+    Index("ix_job_owner", "owner"),
     **_MYSQL_TABLE,
 )
 """One row per job. Whatever changes in it, or in the job's trials, raises ``revision``: a worker that has read the

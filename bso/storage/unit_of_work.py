@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from itertools import groupby
 from typing import Any, cast
 
@@ -131,6 +132,18 @@ class SqlUnitOfWork:
         """These jobs as far as they exist, each as it was last committed: READ COMMITTED takes no lock for a read."""
         rows = await self._rows(statements.jobs(self._dialect), {"job_ids": sorted(job_ids)})
         return {row["job_id"]: _stored(row) for row in rows if row["last_seq"]}
+
+    async def count_jobs(self, owner: str) -> int:
+        """How many jobs a login owns, as last committed.
+
+        A row that stands for the login is the lock: who counts after the commit sees what was added. It is taken after
+        those of jobs, and its id is none that a job can have.
+        """
+        place = f"~{sha256(owner.encode()).hexdigest()}"
+        await self._hold_places([place])
+        self._placeholders.add(place)
+        [row] = await self._rows(statements.JOBS_OWNED, {"owner": owner})
+        return int(row["jobs_owned"])
 
     async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:
         """What the log holds first for exactly this epoch of a trial."""

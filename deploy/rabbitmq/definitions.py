@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bso_broker.addresses import REPLY_PREFIX
 from bso_broker.topology import EVENTS, Permissions, client_permissions, definitions, worker_permissions
 
 VHOST = "bso"
@@ -19,6 +22,12 @@ LOGINS = {
 }
 """Each login with its tags for the management page, and its permissions."""
 
+LIMITS = {"bso-training": {"max-connections": 10_000, "max-channels": 40_000}}
+"""How much a login may open at the broker: a training has one connection with two channels."""
+REPLY_QUEUES = {"expires": 10 * 60 * 1000, "max-length": 100_000, "max-length-bytes": 100_000_000}
+"""What the queues that trainings declare may hold, and how long [ms] one may be without a consumer, whatever the
+trainings ask for: RabbitMQ takes the lower of an operator policy's value and theirs."""
+
 
 def topology() -> dict[str, Any]:
     """Exchanges, queues and bindings."""
@@ -26,12 +35,18 @@ def topology() -> dict[str, Any]:
 
 
 def logins() -> dict[str, Any]:
-    """Users, without their passwords, and what each may do."""
+    """Users, without their passwords, what each may do, and the limits of what they may declare."""
     return {
-        "users": [{"name": name, "tags": tags} for name, (tags, _) in LOGINS.items()],
+        "users": [{"name": name, "tags": tags, "limits": LIMITS.get(name, {})} for name, (tags, _) in LOGINS.items()],
         "permissions": [_permission(name, granted) for name, (_, granted) in LOGINS.items()],
         "topic_permissions": [_topic_permission(name, granted) for name, (_, granted) in LOGINS.items()],
+        "parameters": [_operator_policy("bso-replies", f"^{re.escape(REPLY_PREFIX)}", REPLY_QUEUES)],
     }
+
+
+def _operator_policy(name: str, pattern: str, definition: Mapping[str, int]) -> dict[str, Any]:
+    value = {"pattern": pattern, "apply-to": "queues", "definition": definition, "priority": 0}
+    return {"vhost": VHOST, "component": "operator_policy", "name": name, "value": value}
 
 
 def files() -> dict[Path, str]:

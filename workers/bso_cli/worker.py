@@ -15,13 +15,14 @@ from bso_workers.settings import WorkerSettings
 
 _DAY = 86400.0
 _PANELS = (None, "Work", "Watching", "Times")
-_METAVARS = {"operators": "LOGINS", "teams": "NAMES", "health_port": "PORT"}
+_WRITTEN = {"operators": "LOGINS", "teams": "NAMES", "quotas": "JSON"}
+_METAVARS = {**_WRITTEN, "health_port": "PORT"}
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
     """An option for each setting, with its description and its default."""
     for name, setting in WorkerSettings.model_fields.items():
-        kind: Any = str if setting.annotation == frozenset[str] else setting.annotation
+        kind: Any = str if name in _WRITTEN else setting.annotation
         option = name.replace("_", "-")
         default = f"BSO_{name.upper()}" if setting.is_required() else _in_words(setting.default)
         found = typer.Option(

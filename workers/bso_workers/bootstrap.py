@@ -31,6 +31,7 @@ from bso_workers.logs import configure_logs
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import MARK_AFTER_S, EventOutbox
 from bso_workers.queries import QueryAnswers
+from bso_workers.rates import Rates
 from bso_workers.readiness import JOBS, WorkerReadiness
 from bso_workers.reaper import Reaper
 from bso_workers.recovery import Recovery
@@ -268,6 +269,7 @@ def _command_worker(
         consumer=shared.consumer,
         decider=shared.engine,
         admission=_admission(settings),
+        rates=Rates(rules=settings.rules, metrics=shared.metrics, clock=asyncio.get_running_loop().time),
         settlement=settlement,
         parking=parking,
         intake=intake,
@@ -275,6 +277,7 @@ def _command_worker(
         metrics=shared.metrics,
         batch_limit=batch_limit,
         most_of_a_job=max(1, settings.prefetch // 2),
+        park_limit_s=settings.park_limit_s,
     )
 
 

@@ -19,6 +19,7 @@ REASONS = (
     "too_large",
     "poison",
     "park_limit",
+    "over_quota",
 )
 """Why commands are set aside."""
 PARTS = ("intake", "outbox", "relay", "reaper", "recovery", "readiness")
@@ -68,6 +69,8 @@ class Metrics:
         self.parks = counter("bso_job_parks", "How often a job was found in trouble, also the same one again.")
         handed = "Commands handed to the broker's parking queues, also the same one again."
         self.parked_commands = counter("bso_parked_commands", handed)
+        over = "Commands that would have passed a limit of their login's quota: refused, or to be sent again later."
+        self.over_quota = counter("bso_over_quota", over, ["login", "limit"])
         self.ready = Gauge("bso_ready", "1 while commands are taken and can be decided.", registry=registry)
 
     def _begin_at_zero(self) -> None:

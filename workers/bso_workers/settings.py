@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from bso.domain.quotas import EVERY_LOGIN, Quota
 from bso_workers.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -19,6 +21,18 @@ FILE_SUFFIX = "_FILE"
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class LoginQuota(BaseModel):
+    """The limits of one login, or of every login: those that are not set are as for every login. null: no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    jobs: Annotated[int, Field(ge=0)] | None = Quota().jobs
+    batch_sizes: Annotated[int, Field(ge=1, le=1000)] | None = None
+    open_recurrences: Annotated[int, Field(ge=1)] | None = None
+    commands_per_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    bytes_per_s: Annotated[float, Field(gt=0, le=1e15)] | None = None
 
 
 class WorkerSettings(BaseModel):
@@ -60,6 +74,13 @@ class WorkerSettings(BaseModel):
             "Teams, separated by commas: logins and jobs named after one (vision: vision, vision-...) belong together."
         ),
     )
+    quotas: Mapping[str, LoginQuota] = Field(
+        default={},
+        description=(
+            "How much each login may have, and how fast it may send, as JSON by login, '*' for every one: "
+            '{"*": {"commands_per_s": 50}, "vision-ci": {"jobs": 9}}. Limits: docs/security.md.'
+        ),
+    )
     require_user_id: bool = Field(
         default=True,
         description="Refuse commands that do not name their login. Without it everybody may do everything.",
@@ -94,6 +115,16 @@ class WorkerSettings(BaseModel):
             return frozenset(name for name in map(str.strip, value.split(",")) if name)
         return value
 
+    @field_validator("quotas", mode="before")
+    @classmethod
+    def _read_quotas(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f'is not JSON: {error}; expected {{"*": {{"jobs": 100}}, ...}}') from error
+
     @field_validator("teams")
     @classmethod
     def _check_teams(cls, teams: frozenset[str]) -> frozenset[str]:
@@ -113,13 +144,19 @@ class WorkerSettings(BaseModel):
         """The settings of the optimizer itself."""
         from bso.domain.decide import Rules  # with numpy, which the help of `bso worker` can do without
 
+        everybody = _set(self.quotas.get(EVERY_LOGIN, LoginQuota()))
         return Rules(
             max_batch_sizes=self.max_batch_sizes,
             lease_s=self.lease_s,
             resume_window_s=self.resume_window_s,
             operators=self.operators,
             teams=self.teams,
+            quotas={login: Quota(**(everybody | _set(quota))) for login, quota in self.quotas.items()},
         )
+
+
+def _set(quota: LoginQuota) -> dict[str, Any]:
+    return quota.model_dump(exclude_unset=True)
 
 
 def read_settings(environ: Mapping[str, str], **options: Any) -> WorkerSettings:
@@ -152,8 +189,10 @@ def _from_environ(environ: Mapping[str, str], name: str) -> str | None:
 def _explain(error: ValidationError) -> str:
     faults = []
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
-        name = ".".join(map(str, fault["loc"][:1]))
+        name, *path = map(str, fault["loc"]) if fault["loc"] else ("",)
         words = fault["msg"].removeprefix("Value error, ")
+        if path and name == "quotas":
+            words = f"{'.'.join(path)}: {words}"
         if fault["type"] == "missing":
             words = f"not set. {WorkerSettings.model_fields[name].description}"
         faults.append(f"{PREFIX}{name.upper()}: {words}" if name else words)

@@ -9,8 +9,10 @@ from dataclasses import replace
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from bso.domain.commands import FinishTrial, ReportEpoch, ReportPowerProfile
 from bso.domain.errors import Misconfigured, Rejected, Retryable
 from bso.domain.events import AttentionNeeded, EpochReported
+from bso.domain.quotas import OVER_QUOTA, over_quota
 from bso.domain.replies import KEPT, Problem, Reply
 from bso.schema.codec import encode_reply, wire_name
 from bso.service.answers import Answer
@@ -19,13 +21,19 @@ from bso_broker.messages import Reply as BrokerReply
 from bso_broker.ports import CommandSource, ReplySink
 from bso_workers.admission import Admitted, Origin, Undecidable
 from bso_workers.metrics import Metrics
+from bso_workers.rates import TooFast
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _LONGEST_REASON = 1000
 _FAILURE_COUNTS_S = 30.0
 _BUSY_S = 0.5  # after this a command of a job that had its share may be sent again
+_SLOWED_S = 5.0
 _PAUSE_AFTER_FAILURE_S = 1.0  # before a message that could not be set aside comes again
+
+KEPT_HERE = (ReportEpoch, FinishTrial, ReportPowerProfile)
+"""Commands that state facts, and whose senders go on: they are true whenever they are decided. Senders of all others
+wait for the answer, and are asked to send them again later: a deletion, say, must not come after what came after it."""
 
 
 class Settlement:
@@ -98,6 +106,18 @@ class Settlement:
             retry_after_s=_BUSY_S,
         )
         await self._settle_with(one, problem)
+
+    async def slow_down(self, one: Admitted, fast: TooFast, *, limit_s: float) -> None:
+        """Have a command of a login that sends too fast come later: its sender sends it again, or the broker keeps it.
+
+        ``limit_s``: how long the broker keeps one. Where it cannot, a dead letter keeps it.
+        """
+        is_awaited = one.sender.reply_to is not None and not one.delivery.parked_s
+        if is_awaited or not isinstance(one.request.command, KEPT_HERE):
+            wait_s = max(_PAUSE_AFTER_FAILURE_S, fast.wait_s)
+            await self._settle_with(one, over_quota(fast.limit, fast.detail, retry_after_s=wait_s))
+        elif one.delivery.parked_s >= limit_s or not await self.keep(one, pause_s=_SLOWED_S, is_copy=False):
+            await self._set_aside(one.delivery, one.sender, kind=OVER_QUOTA, reason=f"over_quota: {fast.detail}")
 
     async def keep(self, one: Admitted, *, pause_s: float, is_copy: bool) -> bool:
         """Have the broker keep a command whose job is in trouble, and reply to its sender; False: it could not.
@@ -207,6 +227,9 @@ class Settlement:
         _log.debug("answered", action="answered", result=result, **facts)
         if isinstance(answer.reply, Problem) and not answer.is_repeat:
             _log.info("refused a command", action="refused", problem=answer.reply.type, **facts)
+            if answer.reply.type == OVER_QUOTA and answer.request.user is not None:
+                for limit in answer.reply.fields:
+                    self._metrics.over_quota.labels(answer.request.user, limit).inc()
         for stored in answer.events:
             needs_attention = isinstance(stored.recorded.event, AttentionNeeded)
             self._metrics.attention_needed.inc(needs_attention)

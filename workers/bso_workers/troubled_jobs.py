@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from bso.domain.commands import Command, FinishTrial, ReportEpoch, ReportPowerProfile, Request
+from bso.domain.commands import Command, Request
 from bso.domain.errors import BsoError
 from bso.domain.policies import PolicyMissing
 from bso.schema.errors import StateTooNew
@@ -19,13 +19,10 @@ from bso_broker.parked_commands import parking_queue
 from bso_broker.topology import PARKED_FOR_S
 from bso_workers.admission import Admitted
 from bso_workers.metrics import Metrics
-from bso_workers.settlement import Settlement
+from bso_workers.settlement import KEPT_HERE, Settlement
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
-KEPT_HERE = (ReportEpoch, FinishTrial, ReportPowerProfile)
-"""Commands that state facts, and whose senders go on: they are true whenever they are decided. Senders of all others
-wait for the answer, and are asked to send them again later: a deletion, say, must not come after what came after it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _SOON_S = 1.0
 _HELD_S = 15.0

@@ -24,8 +24,9 @@ from bso_workers.intake import Intake
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import EventOutbox
-from bso_workers.settlement import Settlement
-from bso_workers.troubled_jobs import KEPT_HERE, TroubledJobs
+from bso_workers.rates import Rates, TooFast
+from bso_workers.settlement import KEPT_HERE, Settlement
+from bso_workers.troubled_jobs import TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -71,6 +72,7 @@ class CommandWorker:
         consumer: CommandSource,
         decider: Decider,
         admission: Admission,
+        rates: Rates,
         settlement: Settlement,
         parking: TroubledJobs,
         intake: Intake,
@@ -78,10 +80,12 @@ class CommandWorker:
         metrics: Metrics,
         batch_limit: BatchLimit,
         most_of_a_job: int,
+        park_limit_s: float,
     ) -> None:
         self._consumer = consumer
         self._decider = decider
         self._admission = admission
+        self._rates = rates
         self._settlement = settlement
         self._parking = parking
         self._intake = intake
@@ -89,6 +93,7 @@ class CommandWorker:
         self._metrics = metrics
         self._batch_limit = batch_limit
         self._most_of_a_job = most_of_a_job
+        self._park_limit_s = park_limit_s
         self._lanes = Lanes(
             decider=decider,
             parking=parking,
@@ -154,7 +159,13 @@ class CommandWorker:
         refused = [verdict for verdict in verdicts if isinstance(verdict, Undecidable)]
         if refused:
             self._tasks.create_task(self._refuse(refused), name="refusals")
-        return _in_turn([verdict for verdict in verdicts if isinstance(verdict, Admitted)])
+        admitted = [verdict for verdict in verdicts if isinstance(verdict, Admitted)]
+        fast = [(one, passed) for one in admitted if (passed := self._rates.passed_by(one)) is not None]
+        if fast:
+            self._tasks.create_task(self._slow_down(fast), name="refusals")
+            slowed = {id(one) for one, _ in fast}
+            admitted = [one for one in admitted if id(one) not in slowed]
+        return _in_turn(admitted)
 
     def _begin(self) -> None:
         """Sort the backlog, without a pause in between, and begin a batch: a job's commands stay in their order."""
@@ -195,6 +206,11 @@ class CommandWorker:
     async def _decline(self, busy: Sequence[Admitted]) -> None:
         for one in busy:
             await self._settle_apart(one.delivery, self._settlement.decline_busy(one))
+
+    async def _slow_down(self, fast: Sequence[tuple[Admitted, TooFast]]) -> None:
+        for one, passed in fast:
+            settling = self._settlement.slow_down(one, passed, limit_s=self._park_limit_s)
+            await self._settle_apart(one.delivery, settling)
 
     async def _refuse(self, refused: Sequence[Undecidable]) -> None:
         for verdict in refused:

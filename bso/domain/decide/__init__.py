@@ -112,7 +112,7 @@ def _on_job(job: Job, command: Command, facts: Facts, context: Context) -> Decis
         case GrantJob():
             return grant_job(job, command)
         case GiveJob():
-            return give_job(job, command)
+            return give_job(job, command, facts, context)
         case DescribeJob():
             return unchanged(job, describe_job(job))
         case _:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from bso.domain.attention import attention_in_words, choose_with_attention
 from bso.domain.commands import BeginTrial
-from bso.domain.decide.contract import Context, Decision, Facts, bound_of, policy_of, refused_for, with_lease
+from bso.domain.decide.contract import (
+    Context,
+    Decision,
+    Facts,
+    bound_of,
+    policy_of,
+    refused_for,
+    unchanged,
+    with_lease,
+)
 from bso.domain.decide.trial_end import TrialEnd, end_trial
 from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
 from bso.domain.evolve import apply
@@ -16,13 +25,16 @@ from bso.domain.job_spec import MAX_BATCH_SIZE
 from bso.domain.knowledge import Knowledge
 from bso.domain.learning_rate import learning_rate_problems
 from bso.domain.policy import Choice
-from bso.domain.replies import TrialBegun
+from bso.domain.quotas import over_quota
+from bso.domain.replies import Problem, TrialBegun
 from bso.domain.trial import LEASE_LAPSED, Outcome, Trial, TrialState
 
 MAX_OPEN_RECURRENCES = 128
 """Recurrences that nobody finishes do not pile up: beyond this number the oldest idle one is closed."""
 MAX_ACTIVE_TRIALS = 256
 """Trainings that are killed again and again do not pile up: beyond this number the oldest suspended ones are ended."""
+
+_UNTIL_ONE_ENDS_S = 10.0
 
 
 def begin_trial(job: Job, command: BeginTrial, facts: Facts, context: Context) -> Decision:
@@ -33,7 +45,10 @@ def begin_trial(job: Job, command: BeginTrial, facts: Facts, context: Context) -
     job_now, replaced = _end_replaced(job, command, context)
     job_now, given_up = _end_oldest_suspended(job_now, context)
     recurrence_id = _recurrence_id(job_now, command)
-    opened = _open_recurrence(job_now, recurrence_id)
+    most = context.rules.quota_of(context.user).open_recurrences
+    opened = _open_recurrence(job_now, recurrence_id, most=most or MAX_OPEN_RECURRENCES)
+    if most is not None and _is_one_too_many(job_now, opened, most=most):
+        return unchanged(job, _too_many_open(job_now, most, context))
     job_now = apply(job_now, opened)
     recurrence = job_now.recurrences[recurrence_id]
     choice = _choice(job_now, recurrence, command)
@@ -102,18 +117,29 @@ def _new_name(job: Job) -> str:
     return name
 
 
-def _open_recurrence(job: Job, recurrence_id: str) -> tuple[Event, ...]:
+def _open_recurrence(job: Job, recurrence_id: str, *, most: int) -> tuple[Event, ...]:
     if recurrence_id in job.recurrences:
         return ()
     number = job.last_recurrence_number + 1
-    return (*_close_oldest_idle(job), RecurrenceOpened(recurrence_id=recurrence_id, recurrence_number=number))
+    opened = RecurrenceOpened(recurrence_id=recurrence_id, recurrence_number=number)
+    return (*_close_oldest_idle(job, most=min(most, MAX_OPEN_RECURRENCES)), opened)
 
 
-def _close_oldest_idle(job: Job) -> tuple[Event, ...]:
+def _is_one_too_many(job: Job, opened: tuple[Event, ...], *, most: int) -> bool:
+    return bool(opened) and len(apply(job, opened).recurrences) > most
+
+
+def _too_many_open(job: Job, most: int, context: Context) -> Problem:
+    number = len(job.recurrences)
+    detail = f"job {job.job_id} has {number} open recurrences, and login {context.user} may have {most} of a job"
+    return over_quota("open_recurrences", detail, retry_after_s=_UNTIL_ONE_ENDS_S)
+
+
+def _close_oldest_idle(job: Job, *, most: int) -> tuple[Event, ...]:
     """Close the oldest recurrence without a running trial, if there are too many; those with a suspended one last."""
     states = {trial.recurrence_id: trial.state for trial in sorted(job.active_trials(), key=_is_running)}
     idle = [open_ for name, open_ in job.recurrences.items() if states.get(name) is not TrialState.RUNNING]
-    if len(job.recurrences) < MAX_OPEN_RECURRENCES or not idle:
+    if len(job.recurrences) < most or not idle:
         return ()
     oldest = min(idle, key=lambda recurrence: (recurrence.recurrence_id in states, recurrence.recurrence_number))
     reason = f"abandoned: {len(job.recurrences)} recurrences are open and this is the oldest that nothing runs for"

@@ -17,6 +17,7 @@ from bso.domain.commands import (
     Command,
     ExpireLease,
     FinishTrial,
+    GiveJob,
     PowerMeasurement,
     RegisterJob,
     RenewLease,
@@ -29,6 +30,7 @@ from bso.domain.identifiers import identifier_problem
 from bso.domain.job import Job
 from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
+from bso.domain.quotas import Quota, over_quota, quota_of
 from bso.domain.replies import Problem, Reply
 from bso.domain.trial import EpochReport, Trial
 
@@ -45,23 +47,28 @@ class Needs:
 
     ``trial`` is the number of a trial that the job has and that is not loaded: load it into the job, and ask again.
     ``earlier_report`` is what the log holds for exactly the reported epoch, ``power_profiles`` what was measured on a
-    hardware kind, ``other_job`` the job to inherit from.
+    hardware kind, ``other_job`` the job to inherit from. ``new_owner`` is the login that will own one more job.
     """
 
     trial: int | None = None
     earlier_report: ReportKey | None = None
     power_profiles: HardwareKind | None = None
     other_job: str | None = None
+    new_owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The answer to Needs, field by field; None, or empty: it does not exist, or was not needed."""
+    """The answer to Needs, field by field; None, or empty: it does not exist, or was not needed.
+
+    ``jobs_owned`` are the jobs that ``new_owner`` owns already.
+    """
 
     trial: Trial | None = None
     earlier_report: EpochReport | None = None
     power_profiles: PowerProfiles = field(default_factory=dict)
     other_job: Job | None = None
+    jobs_owned: int = 0
 
     def power_profile(self, batch_size: int, hardware: HardwareKind) -> tuple[PowerMeasurement, ...]:
         """What was measured of a batch size on a hardware kind; empty if nothing was."""
@@ -72,21 +79,22 @@ class Facts:
 class Known:
     """What was loaded of some jobs beside their states: ended trials, reports and power profiles; and other jobs.
 
-    The keys are those of the tables: job_id first.
+    The keys are those of the tables: job_id first. ``jobs_owned`` are counted by login.
     """
 
     trials: Mapping[tuple[str, int], Trial] = field(default_factory=dict)
     reports: Mapping[tuple[str, ReportKey], EpochReport] = field(default_factory=dict)
     power_profiles: Mapping[str, PowerProfiles] = field(default_factory=dict)
     other_jobs: Mapping[str, Job] = field(default_factory=dict)
+    jobs_owned: Mapping[str, int] = field(default_factory=dict)
 
 
 _NO_NEEDS = Needs()
 _NO_FACTS = Facts()
 
 
-def needs(job: Job, command: Command) -> Needs:
-    """What must be known to decide a command on a job as it is loaded."""
+def needs(job: Job, command: Command, *, user: str | None = None) -> Needs:
+    """What must be known to decide a command of a login on a job as it is loaded."""
     if isinstance(command, TRIAL_COMMANDS):
         trial = job.trials.get(command.trial_number)
         if trial is not None:
@@ -94,17 +102,20 @@ def needs(job: Job, command: Command) -> Needs:
         return Needs(trial=command.trial_number) if 0 < command.trial_number <= job.last_trial_number else _NO_NEEDS
     if isinstance(command, BeginTrial) and job.has_power_profiles:
         return Needs(power_profiles=command.hardware)
-    if isinstance(command, RegisterJob) and command.like not in (None, job.job_id):
-        return _NO_NEEDS if identifier_problem(command.like) else Needs(other_job=command.like)
+    if isinstance(command, RegisterJob):
+        is_named = command.like not in (None, job.job_id) and not identifier_problem(command.like)
+        return Needs(other_job=command.like if is_named else None, new_owner=None if job.is_registered else user)
+    if isinstance(command, GiveJob) and user is not None and command.login != job.owner:
+        return Needs(new_owner=command.login)
     return _NO_NEEDS
 
 
-def facts_for(job: Job, command: Command, known: Known, *, since: Sequence[Event]) -> Facts:
-    """The facts that a command needs, in the two steps that finding them takes.
+def facts_for(job: Job, command: Command, known: Known, *, since: Sequence[Event], user: str | None = None) -> Facts:
+    """The facts that a command of a login needs, in the two steps that finding them takes.
 
     ``since`` are the events of the job after what is ``known`` was loaded.
     """
-    needed = needs(job, command)
+    needed = needs(job, command, user=user)
     if needed is _NO_NEEDS:
         return _NO_FACTS
     trial = None if needed.trial is None else known.trials.get((job.job_id, needed.trial))
@@ -116,6 +127,7 @@ def facts_for(job: Job, command: Command, known: Known, *, since: Sequence[Event
         earlier_report=None if key is None else known.reports.get((job.job_id, key)) or _reported(key, since),
         power_profiles={} if hardware is None else _latest(known.power_profiles.get(job.job_id, {}), hardware, since),
         other_job=None if other is None else known.other_jobs.get(other),
+        jobs_owned=0 if needed.new_owner is None else known.jobs_owned.get(needed.new_owner, 0),
     )
 
 
@@ -152,6 +164,7 @@ class Rules:
     Logins and jobs named after one of the ``teams`` belong together: ``vision``, ``vision-ci``, job ``vision-resnet``.
 
     A job may name ``max_batch_sizes`` at most: a choice takes 5 ms with 64 of them, all tried, and 0.1 s with 1000.
+    ``quotas`` are those of logins by name.
     """
 
     max_batch_sizes: int = 64
@@ -159,6 +172,11 @@ class Rules:
     resume_window_s: float = 7 * 86400.0
     operators: frozenset[str] = frozenset()
     teams: frozenset[str] = frozenset()
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+
+    def quota_of(self, user: str | None) -> Quota:
+        """How much a login may have; an operator, and who is not known, as much as they like."""
+        return quota_of(user, quotas=self.quotas, operators=self.operators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +229,15 @@ def refused_after_end(job: Job, trial: Trial) -> Decision:
     outcome = trial.outcome.value if trial.outcome else "ended"
     detail = f"trial {trial.trial_number} ended as {outcome} ({trial.outcome_reason}): begin another one"
     return refused(job, "trial_ended", "The trial has ended", detail)
+
+
+def one_job_too_many(login: str | None, facts: Facts, context: Context) -> Problem | None:
+    """Why a login may not own another job; None: it may."""
+    most = context.rules.quota_of(login).jobs
+    if most is None or facts.jobs_owned < most:
+        return None
+    detail = f"login {login} owns {facts.jobs_owned} jobs and may own {most}: delete one (bso jobs delete JOB)"
+    return over_quota("jobs", detail)
 
 
 def with_lease(job: Job, trial_number: int, ends: datetime | None) -> Job:

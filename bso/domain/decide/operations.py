@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 
 from bso.domain.commands import AllowBatchSize, GiveJob, GrantJob, ReportPowerProfile
-from bso.domain.decide.contract import Context, Decision, refused, refused_for, unchanged
+from bso.domain.decide.contract import Context, Decision, Facts, one_job_too_many, refused, refused_for, unchanged
 from bso.domain.decide.trial_end import MOST
 from bso.domain.events import BatchSizeAllowed, Event, JobDeleted, JobGiven, JobGranted, PowerProfiled, TrialEnded
 from bso.domain.evolve import apply
@@ -75,12 +75,16 @@ def grant_job(job: Job, command: GrantJob) -> Decision:
     return _with_rights(job, JobGranted(login=command.login, right=command.right))
 
 
-def give_job(job: Job, command: GiveJob) -> Decision:
+def give_job(job: Job, command: GiveJob, facts: Facts, context: Context) -> Decision:
     """Record the job's new owner. What others were granted stays."""
     if (problem := _login_problem(command.login)) is not None:
         return refused_for(job, "invalid_login", "The login is not valid", {"login": problem})
     if command.login == job.owner:
         return unchanged(job, RightsRecorded(owner=job.owner, grants=job.grants))
+    if context.user not in (None, *context.rules.operators):
+        over = one_job_too_many(command.login, facts, context)
+        if over is not None:
+            return unchanged(job, over)
     return _with_rights(job, JobGiven(owner=command.login))
 
 

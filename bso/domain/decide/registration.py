@@ -7,7 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from bso.domain.commands import OnConflict, RegisterJob
-from bso.domain.decide.contract import Context, Decision, Facts, refused, refused_for, unchanged
+from bso.domain.decide.contract import (
+    Context,
+    Decision,
+    Facts,
+    one_job_too_many,
+    refused,
+    refused_for,
+    unchanged,
+)
 from bso.domain.events import JobRegistered, JobRespecified
 from bso.domain.evolve import apply
 from bso.domain.identifiers import identifier_problem
@@ -25,7 +33,9 @@ def register_job(job: Job, command: RegisterJob, facts: Facts, context: Context)
         return refused_for(job, "invalid_registration", "The job cannot be registered like this", problems)
     try:
         if not job.is_registered:
-            return _first(job, command, _limited(_resolved(command), (), context), facts, context)
+            spec = _limited(_resolved(command), (), context)
+            problem = one_job_too_many(context.user, facts, context)
+            return _first(job, command, spec, facts, context) if problem is None else unchanged(job, problem)
         spec = _resolved(command, job.spec)
         if spec.identity == job.spec.identity:
             return _respecify(job, job.version, _limited(spec, job.spec.batch_sizes, context))
@@ -45,7 +55,7 @@ def _resolved(command: RegisterJob, recorded: JobSpec | None = None) -> JobSpec:
 
 def _limited(spec: JobSpec, known: Sequence[int], context: Context) -> JobSpec:
     """The specification, unless it names more batch sizes than are allowed, and other ones than before."""
-    most = context.rules.max_batch_sizes
+    most = context.rules.quota_of(context.user).batch_sizes or context.rules.max_batch_sizes
     if len(spec.batch_sizes) <= most or spec.batch_sizes == known:
         return spec
     problem = f"must be at most {most}, got {len(spec.batch_sizes)}: each choice takes longer the more there are"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import aiormq
@@ -17,6 +18,7 @@ from aiormq.exceptions import ChannelAccessRefused, ChannelPreconditionFailed
 from typing_extensions import override
 
 from bso.schema.envelope import MAX_ANSWER_BYTES
+from bso_broker.addresses import new_reply_queue
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, DEAD_LETTER_EXCHANGE
 from tools.private_servers import Management, RabbitMQ, ServerFailed
@@ -95,6 +97,40 @@ async def test_a_message_larger_than_any_of_bso_is_refused_when_it_is_published(
         await channel.basic_publish(b"x" * MAX_ANSWER_BYTES, exchange=COMMANDS, routing_key="command", mandatory=True)
         with pytest.raises(ChannelPreconditionFailed, match="larger than"):
             await channel.basic_publish(b"x" * (MAX_ANSWER_BYTES + 1), exchange=COMMANDS, routing_key="command")
+
+
+async def test_what_a_training_declares_is_limited_whatever_it_asks_for(rabbitmq: ConfiguredRabbitMQ) -> None:
+    queue = new_reply_queue("bso-training")
+    async with aiormq.connect(rabbitmq.login_url("training")) as connection:
+        channel = await connection.channel()
+        asked: dict[str, Any] = {
+            "x-expires": 10**9,
+            "x-max-length": 10**9,
+            "x-max-length-bytes": 10**12,
+            "x-queue-type": "quorum",
+        }
+        await channel.queue_declare(queue, durable=True, arguments=asked)
+        found = rabbitmq.management.request("GET", f"queues/bso/{queue}")
+        assert found["effective_policy_definition"] == {
+            "expires": 600_000,
+            "max-length": 100_000,
+            "max-length-bytes": 100_000_000,
+        }
+        assert found["operator_policy"] == "bso-replies"
+
+
+async def test_queues_of_bso_itself_have_no_such_limit(rabbitmq: ConfiguredRabbitMQ) -> None:
+    async with RabbitBroker(rabbitmq.login_url("worker")) as broker:
+        await broker.declare()
+    queues = rabbitmq.management.request("GET", "queues/bso")
+    own = [queue for queue in queues if not queue["name"].startswith("bso.reply.")]
+    assert len(own) >= 5
+    assert {queue.get("operator_policy") for queue in own} == {None}
+
+
+def test_a_training_opens_only_so_many_connections(rabbitmq: ConfiguredRabbitMQ) -> None:
+    [limits] = rabbitmq.management.request("GET", "user-limits/bso-training")
+    assert limits["value"] == {"max-connections": 10_000, "max-channels": 40_000}
 
 
 async def test_an_operator_sees_the_dead_letters(rabbitmq: ConfiguredRabbitMQ) -> None:

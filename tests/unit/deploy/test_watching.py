@@ -17,6 +17,7 @@ def counted() -> set[str]:
     metrics = Metrics()
     metrics.commands.labels(type="begin_trial", result="decided")
     metrics.dead_letters.labels(reason="poison")
+    metrics.over_quota.labels(login="ann", limit="jobs")
     return {sample.name for metric in metrics.registry.collect() for sample in metric.samples}
 
 

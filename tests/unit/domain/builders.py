@@ -71,6 +71,7 @@ class JobLife:
     sent: int = 0
     rows: dict[int, Trial] = field(default_factory=dict)
     siblings: dict[str, Job] = field(default_factory=dict)
+    jobs_owned: dict[str, int] = field(default_factory=dict)
 
     def send(self, command: Command, *, user: str | None = None, as_command: str | None = None) -> Reply:
         """Decide a command, keep what happened, and return the reply."""
@@ -90,7 +91,8 @@ class JobLife:
         """What would follow from a request now."""
         job = self._loaded()
         rows = {(self.job_id, number): row for number, row in self.rows.items()}
-        facts = facts_for(job, request.command, Known(trials=rows, other_jobs=self.siblings), since=self.history)
+        known = Known(trials=rows, other_jobs=self.siblings, jobs_owned=self.jobs_owned)
+        facts = facts_for(job, request.command, known, since=self.history, user=request.user)
         context = Context(command_id=request.command_id, user=request.user, now=self.now, rules=self.rules)
         return decide(job, request.command, facts, context)
 

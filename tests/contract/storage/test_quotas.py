@@ -1,0 +1,72 @@
+"""Quotas: the jobs of a login are counted so that no two registrations count the same."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from bso.domain.commands import DeleteJob, GiveJob, Request
+from bso.domain.decide import Rules
+from bso.domain.quotas import Quota
+from bso.domain.replies import Deleted, Problem, Registered, RightsRecorded
+from bso.service.engine import Engine
+from bso.service.ports import Store
+from tests.contract.storage.conftest import OpenStore
+from tests.contract.storage.job_requests import ask, registration, request
+
+THREE = Rules(quotas={"*": Quota(jobs=3)}, operators=frozenset({"root"}))
+
+
+def registering(job_id: str, user: str = "ann") -> Request:
+    return replace(registration(job_id), user=user)
+
+
+async def owned(store: Store, owner: str) -> list[str]:
+    return [job.job_id for job in await store.jobs() if job.owner == owner and not job.is_deleted]
+
+
+async def test_registrations_at_the_same_moment_do_not_pass_the_limit_together(open_another: OpenStore) -> None:
+    engines = [Engine(open_another(), THREE) for _ in range(4)]
+    requests = [registering(f"job-{number}", "ann" if number % 2 else "bob") for number in range(24)]
+    both = zip(engines * 6, requests, strict=True)
+    answers = await asyncio.gather(*(ask(engine, one) for engine, one in both))
+    replies = [answer.reply for [answer] in answers]
+    assert sum(isinstance(reply, Registered) for reply in replies) == 6
+    assert {reply.type for reply in replies if isinstance(reply, Problem)} == {"over_quota"}
+    store = open_another()
+    assert [len(await owned(store, user)) for user in ("ann", "bob")] == [3, 3]
+    assert len(await store.jobs()) == 6, "no row is left that stood for a login"
+
+
+async def test_registrations_in_one_batch_are_counted_one_after_another(store: Store) -> None:
+    requests = [registering(f"job-{number}") for number in range(5)]
+    answers = await ask(Engine(store, THREE), *requests)
+    assert [isinstance(answer.reply, Registered) for answer in answers] == [True] * 3 + [False] * 2
+    assert await owned(store, "ann") == ["job-0", "job-1", "job-2"]
+
+
+async def test_a_deleted_job_makes_room_and_one_that_is_given_takes_it(store: Store) -> None:
+    engine = Engine(store, THREE)
+    await ask(engine, *(registering(f"job-{number}") for number in range(3)))
+    await ask(engine, *(registering(f"bobs-{number}", "bob") for number in range(3)))
+    [given] = await ask(engine, request(GiveJob(login="ann"), job_id="bobs-0", user="bob"))
+    assert isinstance(given.reply, Problem)
+    assert given.reply.type == "over_quota"
+    [deleted, given] = await ask(
+        engine,
+        request(DeleteJob(), job_id="job-0", user="ann"),
+        request(GiveJob(login="ann"), job_id="bobs-0", user="bob"),
+    )
+    assert isinstance(deleted.reply, Deleted)
+    assert isinstance(given.reply, RightsRecorded)
+    assert sorted(await owned(store, "ann")) == ["bobs-0", "job-1", "job-2"]
+    [refused, registered] = await ask(engine, registering("another"), registering("another", "bob"))
+    assert isinstance(refused.reply, Problem)
+    assert isinstance(registered.reply, Registered)
+
+
+@pytest.mark.parametrize("user", ["root", None])
+async def test_who_has_no_quota_is_not_counted(store: Store, user: str | None) -> None:
+    requests = [replace(registration(f"job-{number}"), user=user) for number in range(5)]
+    answers = await ask(Engine(store, THREE), *requests)
+    assert all(isinstance(answer.reply, Registered) for answer in answers)

@@ -1,0 +1,148 @@
+"""Quotas: a login that sends too much waits, and loses nothing; the others go on."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bso.domain.commands import BeginTrial, DescribeJob, RegisterJob, ReportEpoch, Request
+from bso.domain.replies import JobDescription, Problem, Registered, Reply, TrialBegun
+from bso.schema.codec import encode_command
+from bso.storage import SqlStore
+from bso_broker.rabbit import RabbitBroker
+from bso_workers.bootstrap import WorkerParts
+from tests.integration.broker.test_permissions import Logins, permitted
+from tests.integration.workers.fixtures import running_worker
+from tests.integration.workers.raw import RawSender
+from tests.integration.workers.recurrences import HARDWARE, SPEC, Queue, audit, begin, history, new_job, recur, register
+from tests.servers import eventually_async
+from tools.private_servers import Management
+
+QUOTAS = {"alice": {"jobs": 2, "commands_per_s": 4.0, "open_recurrences": 1}, "*": {"jobs": 3}}
+BURST = 5 * 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """Alice, whose quota is small, Bob, and a worker."""
+
+    logins: Logins
+    worker: WorkerParts
+
+    def over(self, login: str, limit: str) -> float:
+        found = self.worker.metrics.registry.get_sample_value("bso_over_quota_total", {"login": login, "limit": limit})
+        return found or 0.0
+
+
+@pytest.fixture
+async def scene(amqp_url: str, rabbitmq_management: Management, store: SqlStore) -> AsyncIterator[Scene]:
+    await RabbitBroker(amqp_url).declare()
+    logins = await asyncio.to_thread(permitted, amqp_url, rabbitmq_management)
+    settings: dict[str, Any] = {"quotas": json.dumps(QUOTAS)}
+    async with RabbitBroker(logins.worker) as broker, running_worker(broker, store, **settings) as worker:
+        yield Scene(logins=logins, worker=worker)
+
+
+def registration(job: str) -> bytes:
+    request = Request(command_id=str(uuid.uuid4()), job_id=job, command=RegisterJob(spec=SPEC))
+    return encode_command(request)
+
+
+async def test_the_jobs_of_a_login_are_limited_and_a_refusal_says_who_can_change_that(
+    scene: Scene, store: SqlStore
+) -> None:
+    async with RawSender(scene.logins.alice, user="alice") as sender:
+        replies: list[Reply] = []
+        for _ in range(3):
+            await sender.send(registration(new_job()))
+            replies.append(await sender.receive_reply())
+    assert [type(reply) for reply in replies] == [Registered, Registered, Problem]
+    assert isinstance(replies[-1], Problem)
+    assert replies[-1].detail == (
+        "login alice owns 2 jobs and may own 2: delete one (bso jobs delete JOB); an operator can change that limit "
+        "(BSO_QUOTAS)"
+    )
+    assert scene.over("alice", "jobs") == 1
+    assert len([job for job in await store.jobs() if job.owner == "alice"]) == 2
+
+
+async def test_another_recurrence_begins_when_one_has_ended(scene: Scene) -> None:
+    job = new_job()
+    async with RabbitBroker(scene.logins.alice) as broker, Queue(broker=broker) as ask:
+        await register(ask, job)
+        await begin(ask, job, recurrence_id="monday")
+        refused = await ask(job, BeginTrial(hardware=HARDWARE, recurrence_id="tuesday"))
+        assert isinstance(refused, Problem)
+        assert (refused.type, refused.is_retryable) == ("over_quota", True)
+        assert scene.over("alice", "open_recurrences") == 1
+        ask.is_patient = True
+        assert (await recur(ask, job, "monday"))[-1].outcome is not None
+        assert isinstance(await begin(ask, job, recurrence_id="tuesday"), TrialBegun)
+
+
+async def test_one_who_sends_too_fast_is_asked_to_wait_and_others_are_not(scene: Scene) -> None:
+    job = new_job()
+    question = DescribeJob()
+    async with (
+        RabbitBroker(scene.logins.bob) as broker,
+        Queue(broker=broker) as bob,
+        RawSender(scene.logins.alice, user="alice") as alice,
+    ):
+        await register(bob, job)
+        for _ in range(600):
+            request = Request(command_id=str(uuid.uuid4()), job_id="nobodys", command=question)
+            await alice.send(encode_command(request))
+        bobs = await asyncio.gather(*(bob(job, question) for _ in range(100)))
+        alices = [await alice.receive_reply() for _ in range(600)]
+    assert all(isinstance(reply, JobDescription) for reply in bobs)
+    problems = [reply for reply in alices if isinstance(reply, Problem)]
+    fast = [problem for problem in problems if problem.type == "over_quota"]
+    assert len(fast) >= 400, "a burst of 20, and 4 in each second"
+    assert len(problems) - len(fast) >= BURST
+    assert all(problem.is_retryable and problem.retry_after_s for problem in fast)
+    assert scene.over("alice", "commands_per_s") == len(fast)
+    assert scene.over("bob", "commands_per_s") == 0
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+async def test_no_report_is_lost_that_was_sent_too_fast(scene: Scene, store: SqlStore, is_awaited: bool) -> None:
+    """Whose answer is awaited is sent again by its sender; the others are kept by the broker until there is room."""
+    job = new_job()
+    async with (
+        RabbitBroker(scene.logins.alice) as broker,
+        Queue(broker=broker, is_patient=True) as ask,
+        RawSender(scene.logins.alice, user="alice") as sender,
+    ):
+        await register(ask, job, max_epochs=100, target_metric=1.0)
+        trial = await begin(ask, job)
+        reports = [_report(trial, epoch) for epoch in range(1, 41)]
+        if is_awaited:
+            await asyncio.gather(*(ask(job, one) for one in reports))
+        else:
+            for one in reports:
+                request = Request(command_id=str(uuid.uuid4()), job_id=job, command=one)
+                await sender.send(encode_command(request), reply_to=None)
+        await eventually_async(lambda: _has_all(store, job, reports), what="all reports in the log")
+    assert scene.over("alice", "commands_per_s") > 0
+    assert await audit(store, job)
+
+
+def _report(trial: TrialBegun, epoch: int) -> ReportEpoch:
+    return ReportEpoch(
+        trial_number=trial.trial_number,
+        trial_id=trial.trial_id,
+        epoch=float(epoch),
+        time_s=float(epoch),
+        energy_j=float(epoch),
+        metric=0.5,
+        is_journalled=True,
+    )
+
+
+async def _has_all(store: SqlStore, job: str, reports: list[ReportEpoch]) -> bool:
+    events = [stored.recorded.event for stored in await history(store, job)]
+    return {one.epoch for one in reports} <= {getattr(event, "epoch", None) for event in events}

@@ -1,0 +1,81 @@
+"""Rates: how fast each login may send, as this worker sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bso.domain.decide import Rules
+from bso.domain.quotas import LIMITS
+from bso_workers.admission import Admitted
+from bso_workers.metrics import Metrics
+
+_BURST_S = 5.0
+"""What a login may send at once after a silence, in seconds of its rate."""
+_MOST_LOGINS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooFast:
+    """Which limit a command would pass, in which words, and how long it must wait for that [s]."""
+
+    limit: str
+    detail: str
+    wait_s: float
+
+
+@dataclass(slots=True)
+class _Spent:
+    """Until when what a login has sent so far would take at its rate, by limit; on the clock."""
+
+    commands_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+
+class Rates:
+    """The generic cell rate algorithm (ITU-T I.371), for commands and for the bytes of their bodies.
+
+    Each worker has its own: a login may send as much as its quota to each of them. ``clock`` is monotonic [s].
+    """
+
+    def __init__(self, *, rules: Rules, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._rules = rules
+        self._metrics = metrics
+        self._clock = clock
+        self._spent: dict[str, _Spent] = {}
+
+    def passed_by(self, one: Admitted) -> TooFast | None:
+        """Which limit a command passes; None, and it counts: none."""
+        login = one.sender.user
+        if login is None:
+            return None
+        spent, quota = self._spent_by(login), self._rules.quota_of(login)
+        if not quota.is_rate_limited:
+            return None
+        now_s = self._clock()
+        asked = {"commands_per_s": 1, "bytes_per_s": len(one.delivery.body)}
+        ends: dict[str, float] = {}
+        for limit, amount in asked.items():
+            rate: float | None = getattr(quota, limit)
+            if rate is None:
+                continue
+            begins_s = max(now_s, getattr(spent, limit))
+            wait_s = begins_s - now_s - _BURST_S
+            if wait_s > 0.0:
+                self._metrics.over_quota.labels(login, limit).inc()
+                unit = limit.removesuffix("_per_s")
+                detail = f"login {login} sends faster than {rate:g} {unit} per second to each worker"
+                return TooFast(limit=limit, detail=detail, wait_s=wait_s)
+            ends[limit] = begins_s + amount / rate
+        for limit, end_s in ends.items():
+            setattr(spent, limit, end_s)
+        return None
+
+    def _spent_by(self, login: str) -> _Spent:
+        if login not in self._spent:
+            while len(self._spent) >= _MOST_LOGINS:
+                del self._spent[next(iter(self._spent))]
+            self._spent[login] = _Spent()
+            for limit in LIMITS:  # an increase is seen only of a series that was there before
+                self._metrics.over_quota.labels(login, limit)
+        return self._spent[login]
