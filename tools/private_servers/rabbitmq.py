@@ -126,7 +126,8 @@ class RabbitMQ(PrivateServer):
         super().__init__()
         self.port, self._distribution_port, self.epmd_port, management_port = self.ports
         self._leader = leader
-        self.management = Management(f"http://guest:guest@127.0.0.1:{management_port}", self.url)
+        self.management_url = f"http://guest:guest@127.0.0.1:{management_port}"
+        self.management = Management(self.management_url, self.url)
         self.management_port = management_port
 
     @property

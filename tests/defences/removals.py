@@ -1,0 +1,169 @@
+"""Removals: each takes one defence away, as if it had never been written.
+
+A plugin of pytest: `BSO_TEST_WITHOUT="<attempt>" pytest -p tests.defences.removals <test>` runs a test without the
+defence that prevents this attempt, a row of docs/security.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bso.domain import decide
+from bso.domain.commands import RegisterJob
+from bso.domain.decide import operations, registration
+from bso.domain.frozen_values import replace
+from bso.domain.rights import Right
+from bso.service import batch
+from bso_broker import consumer_session, queries, topology
+from bso_broker.dead_letters import SENDER_HEADER
+from bso_workers import admission, bootstrap, rates, worker
+from tools.private_servers import Management
+
+VARIABLE = "BSO_TEST_WITHOUT"
+
+
+class _Changed:
+    """Attributes that are replaced by what a function makes of them."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name, self.before = owner, name, getattr(owner, name)
+
+    def by(self, after: Any) -> None:
+        setattr(self.owner, self.name, after)
+
+
+def _nobody_is_refused() -> None:
+    _Changed(decide, "refusal").by(lambda *_, **__: None)
+
+
+def _recorded_answers_are_everybodys() -> None:
+    _Changed(batch, "withheld").by(lambda *_, **__: None)
+
+
+def _deleted_names_are_free() -> None:
+    refusal = _Changed(decide, "refusal")
+
+    def changed(job: Any, command: Any, **context: Any) -> Any:
+        is_free = isinstance(command, RegisterJob) and job.is_deleted
+        return refusal.before(replace(job, owner=None) if is_free else job, command, **context)
+
+    refusal.by(changed)
+
+
+def _everybody_inherits() -> None:
+    lacking = _Changed(decide, "lacking")
+
+    def changed(job: Any, right: Any, **context: Any) -> Any:
+        return None if right is Right.READ else lacking.before(job, right, **context)
+
+    lacking.by(changed)
+
+
+def _the_broker_believes_every_user_id() -> None:
+    request = _Changed(Management, "request")
+
+    def changed(self: Management, method: str, path: str, body: Any = None) -> Any:
+        if method == "PUT" and path.startswith("users/"):
+            body = {**body, "tags": "impersonator"}
+        return request.before(self, method, path, body)
+
+    request.by(changed)
+
+
+def _logins_are_not_required() -> None:
+    for name in ("Admission", "QueryAnswers"):
+        made = _Changed(bootstrap, name)
+        made.by(lambda before=made.before, **fields: before(**{**fields, "requires_user_id": False}))
+
+
+def _everybody_is_believed() -> None:
+    _Changed(admission, "sender_of").by(lambda delivery, **_: delivery.headers.get(SENDER_HEADER) or delivery.user_id)
+
+
+def _any_reply_address_is_good() -> None:
+    for module in (admission, queries):
+        _Changed(module, "is_reply_address").by(lambda *_: True)
+
+
+def _permitted(**fields: str) -> Callable[[], None]:
+    def remove() -> None:
+        permissions = _Changed(topology, "client_permissions")
+        permissions.by(lambda user, **more: replace(permissions.before(user, **more), **fields))
+
+    return remove
+
+
+def _everything_is_read() -> None:
+    _Changed(consumer_session, "MAX_MESSAGE_BYTES").by(2**31)
+
+
+def _any_number_of_batch_sizes() -> None:
+    _Changed(registration, "_limited").by(lambda spec, *_: spec)
+
+
+def _no_job_goes_alone() -> None:
+    _Changed(worker, "_COSTLY_S").by(float("inf"))
+    _Changed(worker.CommandWorker, "_has_its_share").by(lambda *_: False)
+    patience = _Changed(bootstrap, "Patience")
+    patience.by(lambda **fields: patience.before(**fields, deciding_s=float("inf")))
+    _Changed(batch, "_LONG_S").by(float("inf"))
+
+
+def _any_number_of_jobs() -> None:
+    for module in (registration, operations):
+        _Changed(module, "one_job_too_many").by(lambda *_: None)
+
+
+def _any_rate() -> None:
+    _Changed(rates.Rates, "passed_by").by(lambda *_: None)
+
+
+def _no_operator_policy() -> None:
+    run = _Changed(subprocess, "run")
+
+    def changed(command: Any, **options: Any) -> Any:
+        done = run.before(command, **options)
+        if "make-secrets" in str(command):
+            file = Path(command[-1]) / "rabbitmq_logins.json"
+            logins = json.loads(file.read_text(encoding="utf-8"))
+            file.unlink()
+            file.write_text(json.dumps({**logins, "parameters": []}), encoding="utf-8")
+        return done
+
+    run.by(changed)
+
+
+REMOVALS: dict[str, Callable[[], None]] = {
+    "send a command in another login's name": _the_broker_believes_every_user_id,
+    "send one that names no login": _logins_are_not_required,
+    "name another login in a header, as workers and operators do": _everybody_is_believed,
+    "see, train, change or delete another team's job": _nobody_is_refused,
+    "learn a `trial_id` by sending again a `command_id` from an event": _recorded_answers_are_everybodys,
+    "take a job over by deleting it, and registering its name": _deleted_names_are_free,
+    "read what another job has learnt by inheriting from it": _everybody_inherits,
+    "have an answer sent to another login's queue": _any_reply_address_is_good,
+    "receive other teams' live events": _permitted(topic_read=".*"),
+    "read or empty queues, reply in a worker's place, publish events": _permitted(
+        configure=".*", write=".*", read=".*", topic_write=".*"
+    ),
+    "stop workers with huge messages": _everything_is_read,
+    "slow everybody down with a job of many batch sizes": _any_number_of_batch_sizes,
+    "slow everybody down with a job whose decisions are costly": _no_job_goes_alone,
+    "keep workers busy with more commands than they can decide": _any_rate,
+    "fill the database with jobs": _any_number_of_jobs,
+    "fill another login's quota by giving it jobs": _any_number_of_jobs,
+    "fill the broker with queues that nobody reads": _no_operator_policy,
+}
+"""How the defence against each attempt is removed."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Remove the defence that the variable names, before any test is imported."""
+    REMOVALS[os.environ[VARIABLE]]()
