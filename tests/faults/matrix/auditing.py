@@ -367,12 +367,22 @@ async def _streamed(connection: aio_pika.abc.AbstractConnection) -> list[Recorde
 
     try:
         async with asyncio.timeout(_STREAM_S):
+            await eventually_async(lambda: _is_declared(connection, EVENT_LOG))  # who deleted it waits for the workers
             await channel.default_exchange.publish(end, EVENT_LOG)
             await queue.consume(on_message, arguments={"x-stream-offset": "first"})
             await is_read.wait()
     except TimeoutError:
         return None
     return seen
+
+
+async def _is_declared(connection: aio_pika.abc.AbstractConnection, queue: str) -> bool:
+    async with connection.channel() as channel:
+        try:
+            await channel.declare_queue(queue, passive=True)
+        except aio_pika.exceptions.ChannelNotFoundEntity:
+            return False
+    return True
 
 
 def _processes(stage: Stage, result: Result) -> None:

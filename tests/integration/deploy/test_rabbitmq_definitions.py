@@ -21,6 +21,7 @@ from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.addresses import new_reply_queue
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, DEAD_LETTER_EXCHANGE
+from tests.servers import eventually_async
 from tools.private_servers import Management, RabbitMQ, ServerFailed
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -110,13 +111,16 @@ async def test_what_a_training_declares_is_limited_whatever_it_asks_for(rabbitmq
             "x-queue-type": "quorum",
         }
         await channel.queue_declare(queue, durable=True, arguments=asked)
-        found = rabbitmq.management.request("GET", f"queues/bso/{queue}")
-        assert found["effective_policy_definition"] == {
-            "expires": 600_000,
-            "max-length": 100_000,
-            "max-length-bytes": 100_000_000,
-        }
-        assert found["operator_policy"] == "bso-replies"
+        limits = {"expires": 600_000, "max-length": 100_000, "max-length-bytes": 100_000_000}
+        await eventually_async(
+            lambda: limits_of(rabbitmq, queue) == ("bso-replies", limits), what="limits of the queue"
+        )
+
+
+def limits_of(rabbitmq: ConfiguredRabbitMQ, queue: str) -> tuple[str | None, dict[str, int] | None]:
+    """The operator policy of a queue, and what it makes of the arguments; None: it has none, or it is not known yet."""
+    found = rabbitmq.management.request("GET", f"queues/bso/{queue}")
+    return found.get("operator_policy"), found.get("effective_policy_definition")
 
 
 async def test_queues_of_bso_itself_have_no_such_limit(rabbitmq: ConfiguredRabbitMQ) -> None:
