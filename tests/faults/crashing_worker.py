@@ -23,8 +23,8 @@ from bso_broker.messages import Delivery
 from bso_workers import bootstrap
 from bso_workers.__main__ import main
 from bso_workers.admission import Admitted
-from bso_workers.settlement import Settlement
-from bso_workers.troubled_jobs import KEPT_HERE, TroubledJobs
+from bso_workers.settlement import KEPT_HERE, Settlement
+from bso_workers.troubled_jobs import TroubledJobs
 
 
 def die() -> NoReturn:
