@@ -19,7 +19,7 @@ from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import LeaseRenewed, Registered, TrialBegun
 from bso_client.delivery.journal import Destination, Journal, folder_of
 from bso_client.delivery.lease import keep_lease
-from bso_client.delivery.obstacle import REFUSED, obstacle_of
+from bso_client.delivery.obstacle import AWAY, REFUSED, obstacle_of
 from bso_client.delivery.outbox import Outbox, Sender, new_command_id
 from bso_client.delivery.retries import ask
 from bso_client.errors import CannotResume, Refused, Unreachable
@@ -163,9 +163,10 @@ class Contact:
     def _report_what_waits(self, deadline: float) -> None:
         left_s = deadline - asyncio.get_running_loop().time()
         if self.outbox.waiting and left_s > 0:
-            why = REFUSED.words if self.outbox.obstacle is REFUSED else "does not answer"
+            obstacle = self.outbox.obstacle
+            why = "does not answer" if obstacle is None or obstacle is AWAY else obstacle.words
             logger.warning(
-                "%d reports are not delivered, since the optimizer %s: closing waits up to %.2g s",
+                "%d reports are not delivered, since the optimizer %s: closing waits up to %.3g s",
                 *(self.outbox.waiting, why, left_s),
                 extra={"action": "closing_waits", "job_id": self.job_id, "letters": self.outbox.waiting},
             )
@@ -237,6 +238,8 @@ class Contact:
                 extra={"action": "journal_flushed", "job_id": job_id},
             )
         if isinstance(flushed.obstacle, Misconfigured):
+            raise flushed.obstacle
+        if isinstance(flushed.obstacle, Unreachable):
             raise flushed.obstacle
         if flushed.obstacle is not None:
             raise Unreachable(str(flushed.obstacle)) from flushed.obstacle

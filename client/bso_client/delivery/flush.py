@@ -15,6 +15,7 @@ from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.domain.replies import KEPT, Problem, TrialBegun
 from bso_client.delivery.journal import Kept
 from bso_client.delivery.left_behind import LeftBehind, take_over
+from bso_client.delivery.obstacle import declined
 from bso_client.training.state import addressed
 from bso_client.transports.transport import Transport
 
@@ -125,7 +126,7 @@ async def _sent(kept: Kept, request: Request, left: LeftBehind, transport: Trans
     if not isinstance(reply, Problem) or reply.type == KEPT:
         return None
     if reply.is_retryable:
-        raise Retryable(f"{reply.title}: {reply.detail}")
+        raise declined(reply)
     return f"{reply.type}: {reply.title}: {reply.detail}"
 
 

@@ -18,8 +18,7 @@ from bso.domain.commands import BeginTrial, Command, Request
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.domain.replies import KEPT, Problem, Reply, TrialBegun
 from bso_client.delivery.journal import Journal, Kept
-from bso_client.delivery.obstacle import Obstacle, obstacle_of
-from bso_client.errors import Unreachable
+from bso_client.delivery.obstacle import AT_QUOTA, Obstacle, declined, obstacle_of
 from bso_client.training.state import Identity, Message, TrainingState, addressed
 from bso_client.transports.transport import Transport
 
@@ -127,6 +126,7 @@ class Outbox:
         self.obstacle: Obstacle | None = None  # to deliveries; None: no failure since the last answer
         self._failures = 0
         self._is_silent = False
+        self._was_at_quota = False  # who is, is so again after the next letter: it is said once
 
     @property
     def waiting(self) -> int:
@@ -231,7 +231,7 @@ class Outbox:
             logger.warning("%s: the training goes on without a judgement", reply.title, extra={"action": "report_kept"})
             return None  # it will be decided
         if isinstance(reply, Problem) and reply.is_retryable:
-            raise Unreachable(f"{reply.title}: {reply.detail}")
+            raise declined(reply)
         if isinstance(reply, TrialBegun):
             self._identities[letter.sender.state.key] = (reply.trial_number, reply.trial_id)
         letter.sender.received(request.command, reply)
@@ -249,10 +249,11 @@ class Outbox:
         self._failures += 1
         self._keep_in_order()
         obstacle = obstacle_of(error)
-        if obstacle != self.obstacle:
+        if obstacle != self.obstacle and not (obstacle is AT_QUOTA and self._was_at_quota):
             words = "the optimizer %s (%s): the training goes on, its reports are kept, and delivered %s"
             logger.warning(words, obstacle.words, error, obstacle.until, extra={"action": obstacle.action})
         self.obstacle = obstacle
+        self._was_at_quota |= obstacle is AT_QUOTA
         await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)))
 
     def _no_reply_in_time(self) -> None:
@@ -316,6 +317,6 @@ class Outbox:
             logger.warning("%d reports could not be delivered and are lost", lost, extra=extra)
 
     def _came_through(self) -> None:
-        if self._failures:
+        if self._failures and self.obstacle is not AT_QUOTA:
             logger.info("the optimizer is back", extra={"action": "optimizer_back"})
         self._failures, self.obstacle, self._is_silent = 0, None, False

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from bso.domain.commands import Request
 from bso.domain.replies import LeaseRenewed, Problem, Registered, TrialBegun
+from bso_client.delivery.obstacle import declined
 from bso_client.errors import Refused, SpecConflict, Unreachable
 from bso_client.transports.transport import Transport
 
@@ -31,5 +32,5 @@ async def ask(transport: Transport, request: Request, expected: type[R], *, dead
             raise SpecConflict(reply) if reply.type == "job_conflict" else Refused(reply)
         pause_s = max(_PAUSE_S, reply.retry_after_s or 0.0)
         if loop.time() + pause_s >= deadline:
-            raise Unreachable(f"{reply.title}: {reply.detail}")
+            raise declined(reply)
         await asyncio.sleep(pause_s)

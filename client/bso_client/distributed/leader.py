@@ -18,8 +18,8 @@ from bso.domain.errors import BsoError
 from bso.domain.replies import KEPT, Problem
 from bso.domain.trial import Outcome
 from bso_client.delivery.journal import Journal, Kept
+from bso_client.delivery.obstacle import declined
 from bso_client.distributed.devices import machine_name
-from bso_client.errors import Unreachable
 from bso_client.training.state import Consumption, TrainingState
 from bso_client.transports.transport import Transport
 
@@ -126,7 +126,7 @@ async def say_for(
             await transport.start()
             reply = await transport.call(request, timeout_s=_TIMEOUT_S)
         if isinstance(reply, Problem) and reply.is_retryable and reply.type != KEPT:
-            raise Unreachable(f"{reply.title}: {reply.detail}")
+            raise declined(reply)
     except (BsoError, TimeoutError) as error:
         _warn(journal, str(error) or "no reply", obstacle)
     else:

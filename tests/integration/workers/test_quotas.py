@@ -5,21 +5,24 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bso.domain.commands import BeginTrial, DescribeJob, RegisterJob, ReportEpoch, Request
 from bso.domain.replies import JobDescription, Problem, Registered, Reply, TrialBegun
+from bso.domain.trial import Outcome
 from bso.schema.codec import encode_command
 from bso.storage import SqlStore
 from bso_broker.rabbit import RabbitBroker
+from bso_client import BatchSizeOptimizer, EnergyMethod, HardwareKind, JobSpec
 from bso_workers.bootstrap import WorkerParts
 from tests.integration.broker.test_permissions import Logins, permitted
 from tests.integration.workers.fixtures import running_worker
 from tests.integration.workers.raw import RawSender
 from tests.integration.workers.recurrences import HARDWARE, SPEC, Queue, audit, begin, history, new_job, recur, register
-from tests.servers import eventually_async
+from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import Management
 
 QUOTAS = {"alice": {"jobs": 2, "commands_per_s": 4.0, "open_recurrences": 1}, "*": {"jobs": 3}}
@@ -146,3 +149,26 @@ def _report(trial: TrialBegun, epoch: int) -> ReportEpoch:
 async def _has_all(store: SqlStore, job: str, reports: list[ReportEpoch]) -> bool:
     events = [stored.recorded.event for stored in await history(store, job)]
     return {one.epoch for one in reports} <= {getattr(event, "epoch", None) for event in events}
+
+
+async def test_a_training_that_reports_too_fast_goes_on_and_all_is_recorded(
+    scene: Scene, store: SqlStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = JobSpec(job_id=new_job(), batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9, max_epochs=99)
+
+    def train() -> None:
+        hardware = HardwareKind(gpu_model="test", max_power_w=1.0, energy_method=EnergyMethod.ASSUMED)
+        bso = BatchSizeOptimizer(spec, url=scene.logins.alice, hardware=hardware, state_dir=tmp_path)
+        for trial in bso.trials():
+            with trial:
+                for _ in range(59):
+                    trial.on_evaluate(0.1)
+                trial.on_evaluate(0.95)
+        bso.close(timeout=PATIENCE_S)
+
+    await asyncio.to_thread(train)
+    [trial] = await store.trials(spec.job_id)
+    assert (trial.reports, trial.outcome) == (60, Outcome.CONVERGED)
+    assert [getattr(record, "action", "") for record in caplog.records].count("at_quota") == 1, "it is said once"
+    assert scene.over("alice", "commands_per_s") > 0
+    assert await audit(store, spec.job_id)
