@@ -17,7 +17,7 @@ comma := ,
 DEV := $(VENV)/.installed-dev
 TRAINING := $(VENV)/.installed-dev+training
 # What only the tests with PyTorch can reach, and their data.
-TOGETHER := torch_ranks group exchange leader equipment rendezvous
+TOGETHER := torch_ranks group exchange leader rendezvous
 empty :=
 MATRIX := $(BIN)/python -m tests.faults.matrix --smoke --add
 NEEDS_TORCH := $(subst $(empty) $(empty),$(comma),client/bso_client/integrations/* $(TOGETHER:%=client/bso_client/distributed/%.py))

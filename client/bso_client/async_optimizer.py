@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing
 from types import TracebackType
 from typing import Any, Self, SupportsFloat, Unpack
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.trial import Outcome
 from bso_client.distributed import Ranks
+from bso_client.errors import CannotResume
 from bso_client.job_spec import JobSpec
 from bso_client.lifecycle import CLOSE_TIMEOUT_S
 from bso_client.options import OptimizerOptions
 from bso_client.session import Session
 from bso_client.training.checkpoint import checkpoint_of
 from bso_client.trial import TrialView
+
+logger = logging.getLogger("bso")
 
 
 class AsyncTrial(TrialView):
@@ -76,6 +80,22 @@ class AsyncBatchSizeOptimizer:
             interruptions += trial.outcome is Outcome.INTERRUPTED
             if not self._session.another_follows(interruptions=interruptions):
                 return
+
+    async def resumable_trials(self, state: Mapping[str, Any] | None) -> AsyncGenerator[AsyncTrial, None]:
+        """``trials()``, beginning with the trial of a checkpoint; as BatchSizeOptimizer.resumable_trials."""
+        if state is not None:
+            self._session.load_state_dict(state)
+        try:
+            async with aclosing(self.trials()) as trials:
+                async for trial in trials:
+                    yield trial
+        except CannotResume as error:
+            if state is None:
+                raise
+            logger.warning("training begins anew: %s", error, extra={"action": "checkpoint_not_resumed"})
+            async with aclosing(self.trials()) as trials:
+                async for trial in trials:
+                    yield trial
 
     async def get_batch_size(self) -> int:
         """Begin a trial and return its batch size. Next: on_train_begin()."""

@@ -1,7 +1,7 @@
 # ruff: noqa: PT012  # what a user writes has more than one statement
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
@@ -100,3 +100,27 @@ async def test_a_saved_state_is_resumed(optimizer: ReachableOptimizer, monitor: 
 
     assert [report.epoch for report in optimizer.commands(ReportEpoch)] == [1.0, 2.0]
     assert await outcomes(optimizer) == [Outcome.CONVERGED]
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_a_loop_resumes_the_trial_of_a_checkpoint_unless_that_is_over(
+    optimizer: ReachableOptimizer, monitor: ScriptedMonitor, is_over: bool
+) -> None:
+    state: dict[str, Any] = {}
+    async with make(optimizer, monitor) as bso, aclosing(bso.trials()) as trials:
+        with suppress(asyncio.CancelledError):
+            async with await anext(trials) as trial:
+                await trial.on_evaluate(0.1)
+                state = bso.state_dict()
+                if is_over:
+                    await trial.on_evaluate(0.95)
+                raise asyncio.CancelledError
+    optimizer.is_closed = False
+    seen = []
+    async with make(optimizer, monitor) as bso:
+        async for trial in bso.resumable_trials(state):
+            seen.append((trial.is_resumed, trial.epoch))
+            async with trial:
+                await trial.on_evaluate(0.95)
+    assert seen == [(False, 0.0) if is_over else (True, 1.0)]
+    assert await outcomes(optimizer) == [Outcome.CONVERGED] * (2 if is_over else 1)

@@ -36,6 +36,7 @@ def a_script(bso: BatchSizeOptimizer) -> None:
 
 async def an_async_script(bso: AsyncBatchSizeOptimizer) -> None:
     assert_type(bso.trials(), AsyncGenerator[AsyncTrial, None])
+    assert_type(bso.resumable_trials(None), AsyncGenerator[AsyncTrial, None])
     assert_type(await bso.get_batch_size(), int)
 
 
