@@ -9,6 +9,7 @@ MAX_LENGTH = 120
 PATTERN = r"[A-Za-z0-9][A-Za-z0-9._+:-]{0,119}"
 _PATTERN = re.compile(PATTERN, re.ASCII)
 _UUID_LENGTH = 36
+_MOST_OF_A_LOGIN = 255  # characters that RabbitMQ takes
 _TRIALS = uuid.UUID("5b0f3f0e-5a0b-5f5e-9c51-6c6f0a7a4c11")
 
 
@@ -54,3 +55,10 @@ def job_id_for(prefix: str, register_command_id: str) -> str:
 def expiry_command_id(trial_id: str, lease_expires_at: str) -> str:
     """The command_id of the expiry of one lease: every worker that notices it derives the same one."""
     return str(uuid.uuid5(uuid.UUID(trial_id), lease_expires_at))
+
+
+def login_problem(login: str) -> str | None:
+    """Say what is wrong with the name of a login of the broker, or return None if it can be one."""
+    if 1 <= len(login) <= _MOST_OF_A_LOGIN and login.isprintable():
+        return None
+    return f"must be the name of a login of the broker, of 1 to {_MOST_OF_A_LOGIN} characters, got {login[:60]!r}"

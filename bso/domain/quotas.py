@@ -15,33 +15,28 @@ OVER_QUOTA = "over_quota"
 class Quota:
     """How much one login may have, and how fast it may send; None: no limit.
 
-    ``jobs`` that it owns; ``batch_sizes`` of a job that it registers; ``open_recurrences`` of a job, above which it
-    begins no other one there; ``commands_per_s``, and ``bytes_per_s`` of their bodies, that one worker takes from it.
+    ``jobs`` that it owns; ``batch_sizes`` of a job that it registers; ``open_recurrences`` of a job that trials may run
+    for at once, when it begins another one; ``commands_per_s``, and ``bytes_per_s`` of their bodies, that one worker
+    takes from it.
     """
 
-    jobs: int | None = 10_000
+    jobs: int | None = None
     batch_sizes: int | None = None
     open_recurrences: int | None = None
     commands_per_s: float | None = None
     bytes_per_s: float | None = None
 
-    @property
-    def is_rate_limited(self) -> bool:
-        """Whether how fast the login may send is limited."""
-        return self.commands_per_s is not None or self.bytes_per_s is not None
 
-
-NO_LIMITS = Quota(jobs=None)
+NO_LIMITS = Quota()
 LIMITS = tuple(Quota.__dataclass_fields__)
 """The names of all limits."""
-_DEFAULT = Quota()
 
 
 def quota_of(user: str | None, *, quotas: Mapping[str, Quota], operators: frozenset[str]) -> Quota:
     """The quota of a login: its own, or that of EVERY_LOGIN; operators, and who is not known, have no limits."""
     if user is None or user in operators:
         return NO_LIMITS
-    return quotas.get(user) or quotas.get(EVERY_LOGIN, _DEFAULT)
+    return quotas.get(user) or quotas.get(EVERY_LOGIN, NO_LIMITS)
 
 
 def over_quota(limit: str, detail: str, *, retry_after_s: float | None = None) -> Problem:

@@ -91,7 +91,9 @@ class Batches:
 
         ``waits``: for jobs that another transaction holds; else their commands are not decided.
         """
-        read = await read_set(uow, requests, known_jobs=self.known_jobs, waits=waits, watch=self.watch)
+        read = await read_set(
+            uow, requests, rules=self.rules, known_jobs=self.known_jobs, waits=waits, watch=self.watch
+        )
         written = WriteSet(jobs=dict(read.jobs))
         answers = await self._answer(requests, read, written)
         changes = _changes(read, written)

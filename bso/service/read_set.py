@@ -8,8 +8,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bso.domain.commands import PowerMeasurement, RegisterJob, Request
-from bso.domain.decide import Known, Needs, PowerProfiles, ReportKey, needs
+from bso.domain.commands import DeleteJob, PowerMeasurement, RegisterJob, Request
+from bso.domain.decide import Known, Needs, PowerProfiles, ReportKey, Rules, needs
 from bso.domain.errors import Rejected, Retryable
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job
@@ -44,7 +44,13 @@ class ReadSet:
 
 
 async def read_set(
-    uow: UnitOfWork, requests: Sequence[Request], *, known_jobs: KnownJobs, waits: bool, watch: LogWatch | None
+    uow: UnitOfWork,
+    requests: Sequence[Request],
+    *,
+    rules: Rules,
+    known_jobs: KnownJobs,
+    waits: bool,
+    watch: LogWatch | None,
 ) -> ReadSet:
     """Lock the jobs of these requests and read what they need. Raises LogOutdated.
 
@@ -65,7 +71,7 @@ async def read_set(
     jobs = _with_trials(jobs, memory.active)
     usable = [request for request in requests if request.job_id not in unusable]
     new = [request for request in usable if request.command_id not in memory.replies]
-    known = await _known(uow, new, jobs, known_jobs=known_jobs, locked=locked.jobs.keys())
+    known = await _known(uow, new, jobs, rules=rules, known_jobs=known_jobs, locked=locked.jobs.keys())
     loaded = {(job_id, number): trial for job_id, job in jobs.items() for number, trial in job.trials.items()}
     return ReadSet(
         memory=memory,
@@ -155,6 +161,7 @@ async def _known(
     requests: Sequence[Request],
     jobs: Mapping[str, Job],
     *,
+    rules: Rules,
     known_jobs: KnownJobs,
     locked: AbstractSet[str],
 ) -> Known:
@@ -169,7 +176,7 @@ async def _known(
         reports=await _reports(uow, asked),
         power_profiles=await _power_profiles(uow, asked),
         other_jobs=await _other_jobs(uow, asked, known_jobs=known_jobs, locked=locked),
-        jobs_owned={owner: await uow.count_jobs(owner) for owner in _new_owners(asked)},
+        jobs_owned={owner: await uow.count_jobs(owner) for owner in _counted(requests, asked, rules)},
     )
 
 
@@ -207,9 +214,15 @@ async def _power_profiles(uow: UnitOfWork, asked: _Asked) -> Mapping[str, PowerP
     return profiles
 
 
-def _new_owners(asked: _Asked) -> Sequence[str]:
-    """In one order everywhere: who counts the jobs of a login keeps others from doing so."""
-    return sorted({one.new_owner for _, one in asked if one.new_owner is not None})
+def _counted(requests: Sequence[Request], asked: _Asked, rules: Rules) -> Sequence[str]:
+    """The logins whose jobs are to be counted, in one order everywhere: who counts keeps others from doing so.
+
+    A job that is deleted before, in the same batch, is registered as a new one.
+    """
+    deleted = {request.job_id for request in requests if isinstance(request.command, DeleteJob)}
+    again = {one.user for one in requests if one.job_id in deleted and isinstance(one.command, RegisterJob)}
+    owners = again | {one.new_owner for _, one in asked}
+    return sorted(owner for owner in owners if owner is not None and rules.quota_of(owner).jobs is not None)
 
 
 async def _other_jobs(

@@ -27,6 +27,8 @@ LIMITS = {"bso-training": {"max-connections": 10_000, "max-channels": 40_000}}
 REPLY_QUEUES = {"expires": 10 * 60 * 1000, "max-length": 100_000, "max-length-bytes": 100_000_000}
 """What the queues that trainings declare may hold, and how long [ms] one may be without a consumer, whatever the
 trainings ask for: RabbitMQ takes the lower of an operator policy's value and theirs."""
+REPLY_STREAMS = {"max-length-bytes": 100_000_000}
+"""The same for streams, which know no other limit: a policy applies only to queues that know all that it says."""
 
 
 def topology() -> dict[str, Any]:
@@ -40,12 +42,16 @@ def logins() -> dict[str, Any]:
         "users": [{"name": name, "tags": tags, "limits": LIMITS.get(name, {})} for name, (tags, _) in LOGINS.items()],
         "permissions": [_permission(name, granted) for name, (_, granted) in LOGINS.items()],
         "topic_permissions": [_topic_permission(name, granted) for name, (_, granted) in LOGINS.items()],
-        "parameters": [_operator_policy("bso-replies", f"^{re.escape(REPLY_PREFIX)}", REPLY_QUEUES)],
+        "parameters": [
+            _operator_policy("bso-replies", REPLY_QUEUES, priority=1),
+            _operator_policy("bso-replies-in-streams", REPLY_STREAMS, priority=0),
+        ],
     }
 
 
-def _operator_policy(name: str, pattern: str, definition: Mapping[str, int]) -> dict[str, Any]:
-    value = {"pattern": pattern, "apply-to": "queues", "definition": definition, "priority": 0}
+def _operator_policy(name: str, definition: Mapping[str, int], *, priority: int) -> dict[str, Any]:
+    pattern = f"^{re.escape(REPLY_PREFIX)}"
+    value = {"pattern": pattern, "apply-to": "queues", "definition": definition, "priority": priority}
     return {"vhost": VHOST, "component": "operator_policy", "name": name, "value": value}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from bso.domain.decide import operations, registration
 from bso.domain.frozen_values import replace
 from bso.domain.rights import Right
 from bso.service import batch
+from bso.storage.unit_of_work import SqlUnitOfWork
 from bso_broker import consumer_session, queries, topology
 from bso_broker.dead_letters import SENDER_HEADER
 from bso_workers import admission, bootstrap, rates, worker
@@ -121,11 +122,20 @@ def _any_number_of_jobs() -> None:
         _Changed(module, "one_job_too_many").by(lambda *_: None)
 
 
+def _nobody_counts_alone() -> None:
+    places = _Changed(SqlUnitOfWork, "_hold_places")
+
+    async def changed(self: SqlUnitOfWork, ids: Sequence[str]) -> None:
+        await places.before(self, [one for one in ids if one[0] != "~"])
+
+    places.by(changed)
+
+
 def _any_rate() -> None:
     _Changed(rates.Rates, "passed_by").by(lambda *_: None)
 
 
-def _no_operator_policy() -> None:
+def _anything_is_declared() -> None:
     run = _Changed(subprocess, "run")
 
     def changed(command: Any, **options: Any) -> Any:
@@ -134,7 +144,8 @@ def _no_operator_policy() -> None:
             file = Path(command[-1]) / "rabbitmq_logins.json"
             logins = json.loads(file.read_text(encoding="utf-8"))
             file.unlink()
-            file.write_text(json.dumps({**logins, "parameters": []}), encoding="utf-8")
+            users = [{**user, "limits": {}} for user in logins["users"]]
+            file.write_text(json.dumps({**logins, "users": users, "parameters": []}), encoding="utf-8")
         return done
 
     run.by(changed)
@@ -158,8 +169,9 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "slow everybody down with a job whose decisions are costly": _no_job_goes_alone,
     "keep workers busy with more commands than they can decide": _any_rate,
     "fill the database with jobs": _any_number_of_jobs,
+    "fill it with jobs that are registered at the same moment": _nobody_counts_alone,
     "fill another login's quota by giving it jobs": _any_number_of_jobs,
-    "fill the broker with queues that nobody reads": _no_operator_policy,
+    "fill the broker with queues that nobody reads, or with connections": _anything_is_declared,
 }
 """How the defence against each attempt is removed."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bso.domain.decide import Rules
-from bso.domain.quotas import LIMITS
+from bso.domain.quotas import LIMITS, NO_LIMITS
 from bso_workers.admission import Admitted
 from bso_workers.metrics import Metrics
 
@@ -45,14 +45,12 @@ class Rates:
         self._spent: dict[str, _Spent] = {}
 
     def passed_by(self, one: Admitted) -> TooFast | None:
-        """Which limit a command passes; None, and it counts: none."""
+        """Which limit a command passes; None: none, and it counts, unless it was handed over before."""
         login = one.sender.user
-        if login is None:
+        quota = self._rules.quota_of(login)
+        if login is None or quota is NO_LIMITS or one.delivery.redelivered:
             return None
-        spent, quota = self._spent_by(login), self._rules.quota_of(login)
-        if not quota.is_rate_limited:
-            return None
-        now_s = self._clock()
+        spent, now_s = self._spent_by(login), self._clock()
         asked = {"commands_per_s": 1, "bytes_per_s": len(one.delivery.body)}
         ends: dict[str, float] = {}
         for limit, amount in asked.items():
@@ -74,7 +72,10 @@ class Rates:
     def _spent_by(self, login: str) -> _Spent:
         if login not in self._spent:
             while len(self._spent) >= _MOST_LOGINS:
-                del self._spent[next(iter(self._spent))]
+                first = next(iter(self._spent))
+                del self._spent[first]
+                for limit in LIMITS:
+                    self._metrics.over_quota.remove(first, limit)
             self._spent[login] = _Spent()
             for limit in LIMITS:  # an increase is seen only of a series that was there before
                 self._metrics.over_quota.labels(login, limit)

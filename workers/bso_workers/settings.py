@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from bso.domain.identifiers import login_problem
 from bso.domain.quotas import EVERY_LOGIN, Quota
 from bso_workers.errors import InvalidSettings
 
@@ -26,9 +27,9 @@ Seconds = Annotated[float, Field(gt=0, le=1e9)]
 class LoginQuota(BaseModel):
     """The limits of one login, or of every login: those that are not set are as for every login. null: no limit."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    jobs: Annotated[int, Field(ge=0)] | None = Quota().jobs
+    jobs: Annotated[int, Field(ge=0)] | None = None
     batch_sizes: Annotated[int, Field(ge=1, le=1000)] | None = None
     open_recurrences: Annotated[int, Field(ge=1)] | None = None
     commands_per_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
@@ -121,9 +122,14 @@ class WorkerSettings(BaseModel):
         if not isinstance(value, str):
             return value
         try:
-            return json.loads(value)
-        except ValueError as error:
-            raise ValueError(f'is not JSON: {error}; expected {{"*": {{"jobs": 100}}, ...}}') from error
+            read = json.loads(value, object_pairs_hook=_without_repetition)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{error}: expected JSON like {_QUOTAS_LIKE}") from error
+        if not isinstance(read, dict) or not all(isinstance(quota, dict) for quota in read.values()):
+            raise ValueError(f"expected limits by login, like {_QUOTAS_LIKE}, got {value[:60]}")
+        if odd := next((login for login in read if login_problem(login) or login != login.strip()), None):
+            raise ValueError(f"{odd!r} is no login")
+        return read
 
     @field_validator("teams")
     @classmethod
@@ -153,6 +159,16 @@ class WorkerSettings(BaseModel):
             teams=self.teams,
             quotas={login: Quota(**(everybody | _set(quota))) for login, quota in self.quotas.items()},
         )
+
+
+_QUOTAS_LIKE = '{"*": {"jobs": 100}}'
+
+
+def _without_repetition(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a name stands there twice, among {', '.join(name for name, _ in pairs)}")
+    return found
 
 
 def _set(quota: LoginQuota) -> dict[str, Any]:

@@ -107,33 +107,34 @@ class Settlement:
         )
         await self._settle_with(one, problem)
 
-    async def slow_down(self, one: Admitted, fast: TooFast, *, limit_s: float) -> None:
-        """Have a command of a login that sends too fast come later: its sender sends it again, or the broker keeps it.
+    async def slow_down(self, fast: Sequence[tuple[Admitted, TooFast]], *, limit_s: float) -> None:
+        """Have commands of logins that send too fast come later.
 
-        ``limit_s``: how long the broker keeps one. Where it cannot, a dead letter keeps it.
+        Their senders send them again, or the broker keeps them, for ``limit_s`` at most. Where it cannot, they are dead
+        letters.
         """
-        is_awaited = one.sender.reply_to is not None and not one.delivery.parked_s
-        if is_awaited or not isinstance(one.request.command, KEPT_HERE):
-            wait_s = max(_PAUSE_AFTER_FAILURE_S, fast.wait_s)
-            await self._settle_with(one, over_quota(fast.limit, fast.detail, retry_after_s=wait_s))
-        elif one.delivery.parked_s >= limit_s or not await self.keep(one, pause_s=_SLOWED_S, is_copy=False):
-            await self._set_aside(one.delivery, one.sender, kind=OVER_QUOTA, reason=f"over_quota: {fast.detail}")
+        declined = [(one, passed) for one, passed in fast if not _is_nobodys_fact(one)]
+        replies = [reply for one, passed in declined for reply in _replies_of_patience(one, passed)]
+        deliveries = [one.delivery for one, _ in declined]
+        settle = self._consumer.ack if await self._send(replies) else self._consumer.requeue
+        if deliveries:
+            await settle(deliveries)
+        for one, passed in fast:
+            if _is_nobodys_fact(one) and (
+                one.delivery.parked_s >= limit_s or not await self._park(one, pause_s=_SLOWED_S)
+            ):
+                reason = f"{OVER_QUOTA}: {passed.detail}"
+                await self._set_aside(one.delivery, one.sender, kind=OVER_QUOTA, reason=reason)
 
     async def keep(self, one: Admitted, *, pause_s: float, is_copy: bool) -> bool:
         """Have the broker keep a command whose job is in trouble, and reply to its sender; False: it could not.
 
         A copy of what is kept already needs only the answer.
         """
-        delivery, sender = one.delivery, one.sender
         if is_copy:
-            await self._consumer.ack([delivery])
-        else:
-            try:
-                await self._consumer.park(delivery, sender=sender.user, pause_s=pause_s)
-            except (Retryable, Misconfigured) as error:
-                facts = {"command_id": delivery.message_id, "reason": str(error)}
-                _log.warning("a command could not be parked: it stays here", action="parking_failed", **facts)
-                return False
+            await self._consumer.ack([one.delivery])
+        elif not await self._park(one, pause_s=pause_s):
+            return False
         problem = Problem(
             type=KEPT,
             title="The job is in trouble, and the command is kept",
@@ -144,7 +145,17 @@ class Settlement:
             is_retryable=True,
             retry_after_s=pause_s + _PAUSE_AFTER_FAILURE_S,
         )
-        await self._send(_replies(delivery, sender, problem, one.request.job_id))
+        await self._send(_replies(one.delivery, one.sender, problem, one.request.job_id))
+        return True
+
+    async def _park(self, one: Admitted, *, pause_s: float) -> bool:
+        try:
+            await self._consumer.park(one.delivery, sender=one.sender.user, pause_s=pause_s)
+        except (Retryable, Misconfigured) as error:
+            facts = {"command_id": one.delivery.message_id, "reason": str(error)}
+            _log.warning("a command could not be parked: it stays here", action="parking_failed", **facts)
+            return False
+        self._metrics.parked_commands.inc()
         return True
 
     async def give_up(self, one: Admitted, *, reason: str) -> None:
@@ -242,6 +253,18 @@ class Settlement:
                     trial_number=getattr(stored.recorded.event, "trial_number", None),
                     reason=getattr(stored.recorded.event, "reason", None),
                 )
+
+
+def _is_nobodys_fact(one: Admitted) -> bool:
+    """Whether a command states facts, and its sender waits for no reply: it would not send it again."""
+    is_awaited = one.sender.reply_to is not None and not one.delivery.parked_s
+    return isinstance(one.request.command, KEPT_HERE) and not is_awaited
+
+
+def _replies_of_patience(one: Admitted, fast: TooFast) -> list[BrokerReply]:
+    wait_s = max(_PAUSE_AFTER_FAILURE_S, fast.wait_s)
+    problem = over_quota(fast.limit, fast.detail, retry_after_s=wait_s)
+    return _replies(one.delivery, one.sender, problem, one.request.job_id)
 
 
 def _replies_to(one: Admitted, answer: Answer) -> list[BrokerReply]:

@@ -211,7 +211,6 @@ class TroubledJobs:
             return False
         if not is_copy:
             kept[command_id] = now_s + PARKED_FOR_S[parking_queue(pause_s)]
-            self._metrics.parked_commands.inc()
         return True
 
 

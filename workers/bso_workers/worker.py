@@ -11,7 +11,7 @@ from itertools import zip_longest
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from bso.domain.commands import RegisterJob
+from bso.domain.commands import GiveJob, RegisterJob
 from bso.domain.errors import BsoError
 from bso.service.answers import Answer, Undecided
 from bso.service.errors import Conflict, JobDamaged, JobHeld
@@ -24,7 +24,7 @@ from bso_workers.intake import Intake
 from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import EventOutbox
-from bso_workers.rates import Rates, TooFast
+from bso_workers.rates import Rates
 from bso_workers.settlement import KEPT_HERE, Settlement
 from bso_workers.troubled_jobs import TroubledJobs
 
@@ -162,7 +162,9 @@ class CommandWorker:
         admitted = [verdict for verdict in verdicts if isinstance(verdict, Admitted)]
         fast = [(one, passed) for one in admitted if (passed := self._rates.passed_by(one)) is not None]
         if fast:
-            self._tasks.create_task(self._slow_down(fast), name="refusals")
+            settling = self._settlement.slow_down(fast, limit_s=self._park_limit_s)
+            deliveries = [one.delivery for one, _ in fast]
+            self._tasks.create_task(self._settle_apart(deliveries, settling), name="refusals")
             slowed = {id(one) for one, _ in fast}
             admitted = [one for one in admitted if id(one) not in slowed]
         return _in_turn(admitted)
@@ -205,23 +207,18 @@ class CommandWorker:
 
     async def _decline(self, busy: Sequence[Admitted]) -> None:
         for one in busy:
-            await self._settle_apart(one.delivery, self._settlement.decline_busy(one))
-
-    async def _slow_down(self, fast: Sequence[tuple[Admitted, TooFast]]) -> None:
-        for one, passed in fast:
-            settling = self._settlement.slow_down(one, passed, limit_s=self._park_limit_s)
-            await self._settle_apart(one.delivery, settling)
+            await self._settle_apart([one.delivery], self._settlement.decline_busy(one))
 
     async def _refuse(self, refused: Sequence[Undecidable]) -> None:
         for verdict in refused:
-            await self._settle_apart(verdict.delivery, self._settlement.refuse(verdict))
+            await self._settle_apart([verdict.delivery], self._settlement.refuse(verdict))
 
-    async def _settle_apart(self, delivery: Delivery, settling: Awaitable[None]) -> None:
+    async def _settle_apart(self, deliveries: Sequence[Delivery], settling: Awaitable[None]) -> None:
         try:
             await settling
         except Exception:  # noqa: BLE001  logged; it must not end the worker
-            _log.exception("a command could not be answered: it comes again", action="answer_broke")
-            await self._consumer.requeue([delivery])
+            _log.exception("commands could not be answered: they come again", action="answer_broke")
+            await self._consumer.requeue(deliveries)  # what is settled already stays so
 
     async def _handle(self, admitted: Sequence[Admitted]) -> None:
         own = {job_id: self._under_way[job_id] for job_id in by_job(admitted)}
@@ -392,8 +389,8 @@ def _in_turn(admitted: Sequence[Admitted]) -> list[Admitted]:
 
 
 def _parts(admitted: Sequence[Admitted]) -> Sequence[Sequence[Admitted]]:
-    """Jobs that are registered, and those that are not: a registration may wait for another of the same job."""
-    registering = {one.request.job_id for one in admitted if isinstance(one.request.command, RegisterJob)}
+    """Jobs that are registered, and those that are not, or get an owner: who will own one may have to wait."""
+    registering = {one.request.job_id for one in admitted if isinstance(one.request.command, RegisterJob | GiveJob)}
     parts = (
         [one for one in admitted if one.request.job_id not in registering],
         [one for one in admitted if one.request.job_id in registering],

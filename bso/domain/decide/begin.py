@@ -45,10 +45,9 @@ def begin_trial(job: Job, command: BeginTrial, facts: Facts, context: Context) -
     job_now, replaced = _end_replaced(job, command, context)
     job_now, given_up = _end_oldest_suspended(job_now, context)
     recurrence_id = _recurrence_id(job_now, command)
-    most = context.rules.quota_of(context.user).open_recurrences
-    opened = _open_recurrence(job_now, recurrence_id, most=most or MAX_OPEN_RECURRENCES)
-    if most is not None and _is_one_too_many(job_now, opened, most=most):
-        return unchanged(job, _too_many_open(job_now, most, context))
+    if (problem := _one_recurrence_too_many(job_now, recurrence_id, context)) is not None:
+        return unchanged(job, problem)
+    opened = _open_recurrence(job_now, recurrence_id)
     job_now = apply(job_now, opened)
     recurrence = job_now.recurrences[recurrence_id]
     choice = _choice(job_now, recurrence, command)
@@ -117,29 +116,30 @@ def _new_name(job: Job) -> str:
     return name
 
 
-def _open_recurrence(job: Job, recurrence_id: str, *, most: int) -> tuple[Event, ...]:
+def _one_recurrence_too_many(job: Job, recurrence_id: str, context: Context) -> Problem | None:
+    """Why no trial of another recurrence may run beside those that run already; None: one may."""
+    most = context.rules.quota_of(context.user).open_recurrences
+    running = {trial.recurrence_id for trial in job.active_trials() if _is_running(trial)} & job.recurrences.keys()
+    if most is None or recurrence_id in running or len(running) < most:
+        return None
+    detail = f"trials of {len(running)} recurrences of job {job.job_id} are running, and login {context.user} may begin"
+    return over_quota(
+        "open_recurrences", f"{detail} one only while fewer than {most} are", retry_after_s=_UNTIL_ONE_ENDS_S
+    )
+
+
+def _open_recurrence(job: Job, recurrence_id: str) -> tuple[Event, ...]:
     if recurrence_id in job.recurrences:
         return ()
     number = job.last_recurrence_number + 1
-    opened = RecurrenceOpened(recurrence_id=recurrence_id, recurrence_number=number)
-    return (*_close_oldest_idle(job, most=min(most, MAX_OPEN_RECURRENCES)), opened)
+    return (*_close_oldest_idle(job), RecurrenceOpened(recurrence_id=recurrence_id, recurrence_number=number))
 
 
-def _is_one_too_many(job: Job, opened: tuple[Event, ...], *, most: int) -> bool:
-    return bool(opened) and len(apply(job, opened).recurrences) > most
-
-
-def _too_many_open(job: Job, most: int, context: Context) -> Problem:
-    number = len(job.recurrences)
-    detail = f"job {job.job_id} has {number} open recurrences, and login {context.user} may have {most} of a job"
-    return over_quota("open_recurrences", detail, retry_after_s=_UNTIL_ONE_ENDS_S)
-
-
-def _close_oldest_idle(job: Job, *, most: int) -> tuple[Event, ...]:
+def _close_oldest_idle(job: Job) -> tuple[Event, ...]:
     """Close the oldest recurrence without a running trial, if there are too many; those with a suspended one last."""
     states = {trial.recurrence_id: trial.state for trial in sorted(job.active_trials(), key=_is_running)}
     idle = [open_ for name, open_ in job.recurrences.items() if states.get(name) is not TrialState.RUNNING]
-    if len(job.recurrences) < most or not idle:
+    if len(job.recurrences) < MAX_OPEN_RECURRENCES or not idle:
         return ()
     oldest = min(idle, key=lambda recurrence: (recurrence.recurrence_id in states, recurrence.recurrence_number))
     reason = f"abandoned: {len(job.recurrences)} recurrences are open and this is the oldest that nothing runs for"

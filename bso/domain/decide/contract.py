@@ -26,7 +26,7 @@ from bso.domain.commands import (
 from bso.domain.events import EpochReported, Event, JobDeleted, PowerProfiled
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
-from bso.domain.identifiers import identifier_problem
+from bso.domain.identifiers import identifier_problem, login_problem
 from bso.domain.job import Job
 from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
@@ -61,14 +61,14 @@ class Needs:
 class Facts:
     """The answer to Needs, field by field; None, or empty: it does not exist, or was not needed.
 
-    ``jobs_owned`` are the jobs that ``new_owner`` owns already.
+    ``jobs_owned`` are the jobs that ``new_owner`` owns already, where its quota limits them.
     """
 
     trial: Trial | None = None
     earlier_report: EpochReport | None = None
     power_profiles: PowerProfiles = field(default_factory=dict)
     other_job: Job | None = None
-    jobs_owned: int = 0
+    jobs_owned: int | None = None
 
     def power_profile(self, batch_size: int, hardware: HardwareKind) -> tuple[PowerMeasurement, ...]:
         """What was measured of a batch size on a hardware kind; empty if nothing was."""
@@ -105,7 +105,7 @@ def needs(job: Job, command: Command, *, user: str | None = None) -> Needs:
     if isinstance(command, RegisterJob):
         is_named = command.like not in (None, job.job_id) and not identifier_problem(command.like)
         return Needs(other_job=command.like if is_named else None, new_owner=None if job.is_registered else user)
-    if isinstance(command, GiveJob) and user is not None and command.login != job.owner:
+    if isinstance(command, GiveJob) and not login_problem(command.login):
         return Needs(new_owner=command.login)
     return _NO_NEEDS
 
@@ -127,7 +127,7 @@ def facts_for(job: Job, command: Command, known: Known, *, since: Sequence[Event
         earlier_report=None if key is None else known.reports.get((job.job_id, key)) or _reported(key, since),
         power_profiles={} if hardware is None else _latest(known.power_profiles.get(job.job_id, {}), hardware, since),
         other_job=None if other is None else known.other_jobs.get(other),
-        jobs_owned=0 if needed.new_owner is None else known.jobs_owned.get(needed.new_owner, 0),
+        jobs_owned=None if needed.new_owner is None else known.jobs_owned.get(needed.new_owner),
     )
 
 
@@ -234,7 +234,10 @@ def refused_after_end(job: Job, trial: Trial) -> Decision:
 def one_job_too_many(login: str | None, facts: Facts, context: Context) -> Problem | None:
     """Why a login may not own another job; None: it may."""
     most = context.rules.quota_of(login).jobs
-    if most is None or facts.jobs_owned < most:
+    if most is None:
+        return None
+    assert facts.jobs_owned is not None, "the jobs of a login with such a limit are counted"
+    if facts.jobs_owned < most:
         return None
     detail = f"login {login} owns {facts.jobs_owned} jobs and may own {most}: delete one (bso jobs delete JOB)"
     return over_quota("jobs", detail)

@@ -10,6 +10,7 @@ from bso.domain.decide.trial_end import MOST
 from bso.domain.events import BatchSizeAllowed, Event, JobDeleted, JobGiven, JobGranted, PowerProfiled, TrialEnded
 from bso.domain.evolve import apply
 from bso.domain.hardware import hardware_problems
+from bso.domain.identifiers import login_problem
 from bso.domain.job import Job
 from bso.domain.job_spec import MAX_BATCH_SIZE
 from bso.domain.replies import AllowedAgain, Deleted, PowerProfileRecorded, RightsRecorded
@@ -17,8 +18,6 @@ from bso.domain.trial import Outcome, Trial
 
 MAX_MEASUREMENTS = 1000
 MOST_GRANTS = 100
-MOST_OF_A_LOGIN = 255
-"""Characters that RabbitMQ takes."""
 
 
 def report_power_profile(job: Job, command: ReportPowerProfile) -> Decision:
@@ -62,7 +61,7 @@ def delete_job(job: Job, context: Context) -> Decision:
 
 def grant_job(job: Job, command: GrantJob) -> Decision:
     """Record what a login may do with a job that it does not own."""
-    if (problem := _login_problem(command.login)) is not None:
+    if (problem := login_problem(command.login)) is not None:
         return refused_for(job, "invalid_login", "The login is not valid", {"login": problem})
     if command.login == job.owner:
         detail = f"{command.login} owns job {job.job_id}, and may do everything with it"
@@ -77,7 +76,7 @@ def grant_job(job: Job, command: GrantJob) -> Decision:
 
 def give_job(job: Job, command: GiveJob, facts: Facts, context: Context) -> Decision:
     """Record the job's new owner. What others were granted stays."""
-    if (problem := _login_problem(command.login)) is not None:
+    if (problem := login_problem(command.login)) is not None:
         return refused_for(job, "invalid_login", "The login is not valid", {"login": problem})
     if command.login == job.owner:
         return unchanged(job, RightsRecorded(owner=job.owner, grants=job.grants))
@@ -91,12 +90,6 @@ def give_job(job: Job, command: GiveJob, facts: Facts, context: Context) -> Deci
 def _with_rights(job: Job, event: JobGranted | JobGiven) -> Decision:
     after = apply(job, [event])
     return Decision(job=after, events=(event,), reply=RightsRecorded(owner=after.owner, grants=after.grants))
-
-
-def _login_problem(login: str) -> str | None:
-    if 1 <= len(login) <= MOST_OF_A_LOGIN and login.isprintable():
-        return None
-    return f"must be the name of a login of the broker, of 1 to {MOST_OF_A_LOGIN} characters, got {login[:60]!r}"
 
 
 def _cancelled(trial: Trial, context: Context) -> TrialEnded:

@@ -12,4 +12,4 @@ depends_on = None
 
 def upgrade() -> None:
     """Not unique: a login owns many jobs."""
-    create_index("ix_job_owner", "job", ["owner"])
+    create_index("ix_job_owner", "job", ["owner", "is_deleted"])

@@ -70,3 +70,22 @@ async def test_who_has_no_quota_is_not_counted(store: Store, user: str | None) -
     requests = [replace(registration(f"job-{number}"), user=user) for number in range(5)]
     answers = await ask(Engine(store, THREE), *requests)
     assert all(isinstance(answer.reply, Registered) for answer in answers)
+
+
+async def test_a_job_that_is_deleted_and_registered_again_in_one_batch_is_counted(store: Store) -> None:
+    engine = Engine(store, replace(THREE, teams=frozenset({"vision"})))
+    await ask(engine, registering("vision-a", "vision-a"))
+    await ask(engine, *(registering(f"vision-{number}", "vision-b") for number in range(3)))
+    deleting = request(DeleteJob(), job_id="vision-a", user="vision-b")
+    [_, refused] = await ask(engine, deleting, registering("vision-a", "vision-b"))
+    assert isinstance(refused.reply, Problem)
+    assert refused.reply.type == "over_quota"
+    assert len(await owned(store, "vision-b")) == 3
+
+
+async def test_a_name_that_is_no_login_is_refused_before_anything_is_counted(store: Store) -> None:
+    engine = Engine(store, THREE)
+    await ask(engine, registering("job"))
+    [refused] = await ask(engine, request(GiveJob(login="a\0b"), job_id="job", user="ann"))
+    assert isinstance(refused.reply, Problem)
+    assert refused.reply.type == "invalid_login"

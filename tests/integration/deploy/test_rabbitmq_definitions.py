@@ -100,21 +100,28 @@ async def test_a_message_larger_than_any_of_bso_is_refused_when_it_is_published(
             await channel.basic_publish(b"x" * (MAX_ANSWER_BYTES + 1), exchange=COMMANDS, routing_key="command")
 
 
-async def test_what_a_training_declares_is_limited_whatever_it_asks_for(rabbitmq: ConfiguredRabbitMQ) -> None:
+LIMITS = {"expires": 600_000, "max-length": 100_000, "max-length-bytes": 100_000_000}
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "limits"),
+    [
+        ("classic", "bso-replies", LIMITS),
+        ("quorum", "bso-replies", LIMITS),
+        ("stream", "bso-replies-in-streams", {"max-length-bytes": 100_000_000}),
+    ],
+)
+async def test_what_a_training_declares_is_limited_whatever_it_asks_for(
+    rabbitmq: ConfiguredRabbitMQ, kind: str, policy: str, limits: dict[str, int]
+) -> None:
     queue = new_reply_queue("bso-training")
+    asked: dict[str, Any] = {"x-queue-type": kind, "x-max-length-bytes": 10**12}
+    if kind != "stream":
+        asked |= {"x-expires": 10**9, "x-max-length": 10**9}
     async with aiormq.connect(rabbitmq.login_url("training")) as connection:
         channel = await connection.channel()
-        asked: dict[str, Any] = {
-            "x-expires": 10**9,
-            "x-max-length": 10**9,
-            "x-max-length-bytes": 10**12,
-            "x-queue-type": "quorum",
-        }
         await channel.queue_declare(queue, durable=True, arguments=asked)
-        limits = {"expires": 600_000, "max-length": 100_000, "max-length-bytes": 100_000_000}
-        await eventually_async(
-            lambda: limits_of(rabbitmq, queue) == ("bso-replies", limits), what="limits of the queue"
-        )
+        await eventually_async(lambda: limits_of(rabbitmq, queue) == (policy, limits), what="limits of the queue")
 
 
 def limits_of(rabbitmq: ConfiguredRabbitMQ, queue: str) -> tuple[str | None, dict[str, int] | None]:

@@ -154,7 +154,8 @@ async def _has_all(store: SqlStore, job: str, reports: list[ReportEpoch]) -> boo
 async def test_a_training_that_reports_too_fast_goes_on_and_all_is_recorded(
     scene: Scene, store: SqlStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec = JobSpec(job_id=new_job(), batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9, max_epochs=99)
+    job = new_job()
+    spec = JobSpec(job_id=job, batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9, max_epochs=99)
 
     def train() -> None:
         hardware = HardwareKind(gpu_model="test", max_power_w=1.0, energy_method=EnergyMethod.ASSUMED)
@@ -167,8 +168,8 @@ async def test_a_training_that_reports_too_fast_goes_on_and_all_is_recorded(
         bso.close(timeout=PATIENCE_S)
 
     await asyncio.to_thread(train)
-    [trial] = await store.trials(spec.job_id)
+    [trial] = await store.trials(job)
     assert (trial.reports, trial.outcome) == (60, Outcome.CONVERGED)
     assert [getattr(record, "action", "") for record in caplog.records].count("at_quota") == 1, "it is said once"
     assert scene.over("alice", "commands_per_s") > 0
-    assert await audit(store, spec.job_id)
+    assert await audit(store, job)

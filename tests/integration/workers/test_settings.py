@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from bso.domain.quotas import Quota
 from bso_workers.bootstrap import warn_of_unchecked_logins
 from bso_workers.errors import InvalidSettings
 from bso_workers.settings import WorkerSettings, read_settings
@@ -114,3 +115,34 @@ def test_passwords_are_not_shown() -> None:
 
 def test_every_setting_explains_itself() -> None:
     assert all(field.description for field in WorkerSettings.model_fields.values())
+
+
+def test_quotas_are_limits_by_login_and_those_not_set_are_everybodys() -> None:
+    text = '{"*": {"jobs": 5, "commands_per_s": 50}, "ci": {"jobs": null, "batch_sizes": 9}}'
+    rules = read_settings({**URLS, "BSO_QUOTAS": text, "BSO_OPERATORS": "root"}).rules
+    assert rules.quota_of("ann") == Quota(jobs=5, commands_per_s=50.0)
+    assert rules.quota_of("ci") == Quota(jobs=None, batch_sizes=9, commands_per_s=50.0)
+    assert rules.quota_of("root") == rules.quota_of(None) == read_settings(URLS).rules.quota_of("ann") == Quota()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("jobs=5", "expected JSON like"),
+        ("[" * 100_000, "expected JSON like"),
+        ("[]", "expected limits by login"),
+        ('{"*": null}', "expected limits by login"),
+        ('{"*": {"job": 5}}', "*.job: Extra inputs"),
+        ('{"*": {"jobs": -1}}', "*.jobs: Input should be greater"),
+        ('{"*": {"jobs": "7"}}', "*.jobs: Input should be a valid integer"),
+        ('{"*": {"commands_per_s": 0}}', "*.commands_per_s: Input should be greater"),
+        ('{"*": {"commands_per_s": NaN}}', "*.commands_per_s: Input should be"),
+        ('{"ci": {"jobs": 1}, "ci": {"jobs": 2}}', "a name stands there twice, among ci, ci"),
+        ('{" ci": {"jobs": 1}}', "' ci' is no login"),
+    ],
+)
+def test_what_is_no_quota_is_named(text: str, words: str) -> None:
+    with pytest.raises(InvalidSettings) as raised:
+        read_settings({**URLS, "BSO_QUOTAS": text})
+    assert "BSO_QUOTAS: " in str(raised.value)
+    assert words in str(raised.value)

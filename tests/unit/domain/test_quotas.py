@@ -10,6 +10,7 @@ from bso.domain.events import RecurrenceEnded
 from bso.domain.job import Job
 from bso.domain.quotas import NO_LIMITS, Quota
 from bso.domain.replies import Problem, Registered, Reply, RightsRecorded, TrialBegun
+from bso.domain.rights import Right
 from tests.unit.domain.builders import A100, SIZES, JobLife, problem_of
 
 SPEC: dict[str, Any] = {"batch_sizes": list(SIZES), "default_batch_size": 64}
@@ -31,12 +32,12 @@ def test_the_quota_of_a_login_is_its_own_or_everybodys_and_operators_have_none()
     own, everybodys = Quota(jobs=1), Quota(jobs=2)
     rules = Rules(quotas={"ann": own, "*": everybodys, "root": own}, operators=frozenset({"root"}))
     assert [rules.quota_of(user) for user in ("ann", "bob", "root", None)] == [own, everybodys, NO_LIMITS, NO_LIMITS]
-    assert Rules().quota_of("ann") == Quota()
+    assert Rules().quota_of("ann") == NO_LIMITS
 
 
 def test_a_login_that_owns_as_many_jobs_as_it_may_registers_no_other() -> None:
     life = limited(jobs=3)
-    life.jobs_owned["ann"] = 3
+    life.jobs_owned |= {"ann": 3, "bob": 0}
     problem = problem_of(register(life, "ann"))
     assert problem.type == "over_quota"
     assert not problem.is_retryable, "it would wait for ever"
@@ -48,6 +49,7 @@ def test_a_login_that_owns_as_many_jobs_as_it_may_registers_no_other() -> None:
 
 def test_a_registered_job_is_registered_again_whatever_the_quota_is() -> None:
     life = limited(jobs=1)
+    life.jobs_owned["ann"] = 0
     register(life, "ann")
     life.jobs_owned["ann"] = 1
     assert isinstance(register(life, "ann"), Registered)
@@ -67,16 +69,16 @@ def test_jobs_are_counted_for_whoever_will_own_one_more() -> None:
     assert life.job is not None
     assert needs(new, registering, user="ann") == Needs(new_owner="ann")
     assert needs(new, registering) == Needs()
+    assert needs(life.job, do.GiveJob(login="a\0b"), user="ann") == Needs(), "it is no login"
     assert needs(life.job, registering, user="ann") == Needs()
     assert needs(life.job, giving, user="ann") == Needs(new_owner="bob")
-    assert needs(life.job, do.GiveJob(login="ann"), user="ann") == Needs()
 
 
 @pytest.mark.parametrize(("user", "is_given"), [("ann", False), ("root", True), (None, True)])
 def test_a_job_is_given_to_a_login_that_has_room_for_it_or_by_an_operator(user: str | None, is_given: bool) -> None:
     life = limited(jobs=2, operators=frozenset({"root"}))
+    life.jobs_owned |= {"ann": 0, "bob": 2}
     register(life, "ann")
-    life.jobs_owned["bob"] = 2
     reply = life.send(do.GiveJob(login="bob"), user=user)
     assert isinstance(reply, RightsRecorded if is_given else Problem)
     assert life.job is not None
@@ -93,6 +95,11 @@ def test_a_login_may_have_fewer_batch_sizes_or_more_than_others() -> None:
     sizes = {"batch_sizes": list(range(1, 81)), "default_batch_size": 8}
     assert isinstance(register(many, "ann", **sizes), Registered)
     assert isinstance(register(many, "bob", **sizes), Problem)
+
+
+def test_where_jobs_are_limited_and_not_counted_nothing_is_decided() -> None:
+    with pytest.raises(AssertionError, match="are counted"):
+        register(limited(jobs=3), "ann")
 
 
 def test_above_its_open_recurrences_a_login_waits_until_one_has_ended() -> None:
@@ -117,11 +124,16 @@ def test_another_trial_of_an_open_recurrence_opens_none() -> None:
     assert isinstance(begin(life, "monday"), TrialBegun)
 
 
-def test_a_recurrence_that_nothing_runs_for_makes_room() -> None:
-    life = limited(open_recurrences=1)
+def test_a_recurrence_that_nothing_runs_for_takes_no_place_and_stays_open() -> None:
+    life = limited("ann", open_recurrences=1)
     life.register(user="ann")
-    monday = begin(life, "monday")
-    assert isinstance(monday, TrialBegun)
-    life.give_up(monday)
-    assert isinstance(begin(life, "tuesday"), TrialBegun)
-    assert [event.recurrence_id for event in life.happened(RecurrenceEnded)] == ["monday"]
+    life.send(do.GrantJob(login="bob", right=Right.TRAIN), user="ann")
+    for name in ("monday", "tuesday", "wednesday"):
+        trial = begin(life, name, user="bob")
+        assert isinstance(trial, TrialBegun)
+        life.give_up(trial)
+    assert life.job is not None
+    assert len(life.job.recurrences) == 3
+    assert isinstance(begin(life, "thursday"), TrialBegun)
+    assert not life.happened(RecurrenceEnded)
+    assert isinstance(begin(life, "monday"), Problem), "nor may trials run again for the others"

@@ -1,5 +1,6 @@
 """Rates: how fast a login may send to a worker, on a clock that only the test moves."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,10 +105,24 @@ def test_the_series_of_a_login_begin_at_zero(clock: Clock, metrics: Metrics) -> 
     assert {over(metrics, "ann", limit) for limit in ("jobs", "commands_per_s", "bytes_per_s")} == {0.0}
 
 
+def test_what_is_handed_over_again_is_not_counted_again(clock: Clock, metrics: Metrics) -> None:
+    limited = rates(clock, metrics, commands_per_s=1.0)
+    again = replace(sent_by("ann"), delivery=Delivery(body=b"", message_id="1", redelivered=True))
+    for _ in range(20):
+        assert limited.passed_by(again) is None
+    assert limited.passed_by(sent_by("ann")) is None
+
+
+def test_a_login_without_a_quota_has_no_series(metrics: Metrics, clock: Clock) -> None:
+    Rates(rules=Rules(quotas={"ann": Quota(jobs=1)}), metrics=metrics, clock=clock).passed_by(sent_by("bob"))
+    assert over(metrics, "bob", "jobs") is None
+
+
 def test_of_too_many_logins_the_first_is_forgotten(clock: Clock, metrics: Metrics) -> None:
     limited = rates(clock, metrics, commands_per_s=1.0)
     while limited.passed_by(sent_by("ann")) is None:
         pass
     for number in range(10_000):
         limited.passed_by(sent_by(f"login-{number}"))
+    assert over(metrics, "ann", "commands_per_s") is None
     assert limited.passed_by(sent_by("ann")) is None
