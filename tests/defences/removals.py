@@ -126,7 +126,8 @@ def _nobody_counts_alone() -> None:
     places = _Changed(SqlUnitOfWork, "_hold_places")
 
     async def changed(self: SqlUnitOfWork, ids: Sequence[str]) -> None:
-        await places.before(self, [one for one in ids if one[0] != "~"])
+        if not ids[0].startswith("~"):
+            await places.before(self, ids)
 
     places.by(changed)
 
