@@ -20,7 +20,7 @@ from bso.domain.policies import MAX_POLICY_NAME
 from bso.schema.codec import MAX_EVENT_NAME
 from bso.storage.rows import Moment, ascii_text, long_text, number, words
 
-SCHEMA_REVISION = "0007"
+SCHEMA_REVISION = "0006"
 """The newest revision in bso_migrations, and the only one that this program writes to."""
 
 metadata = MetaData()

@@ -26,7 +26,7 @@ def create_table(
     """
     op.create_table(name, *columns, if_not_exists=True, **options)
     for index, indexed in (indexes or {}).items():
-        create_index(index, name, indexed)
+        _create_index(index, name, indexed)
     if first_row is not None:
         op.execute(
             f"INSERT INTO {name} ({', '.join(first_row)}) SELECT {', '.join(first_row.values())} "  # noqa: S608  ours
@@ -34,8 +34,7 @@ def create_table(
         )
 
 
-def create_index(name: str, table: str, columns: Sequence[str]) -> None:
-    """Create an index unless it is there."""
+def _create_index(name: str, table: str, columns: Sequence[str]) -> None:
     known = () if context.is_offline_mode() else sa.inspect(op.get_bind()).get_indexes(table)
     if name not in {index["name"] for index in known}:
         op.create_index(name, table, list(columns))

@@ -53,13 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed or (slow and options.strict) else 0
 
 
+_WAITS = "rank_0_frozen"
+
+
 def _played(chosen: Sequence[Scenario], pair: Pair, seed: int, options: argparse.Namespace) -> list[Result]:
     """One after the other; with a limit of time in an order by chance, and what is left is not run.
 
-    Those that need no servers take their turn together.
+    Those that need no servers take their turn together, beside one that mostly waits.
     """
-    turns = [[one] for one in chosen if one.stage.has_servers]
-    turns += [together] if (together := [one for one in chosen if not one.stage.has_servers]) else []
+    together = [one for one in chosen if not one.stage.has_servers or one.name == _WAITS]
+    turns = [[one] for one in chosen if one not in together]
+    turns += [together] if together else []
     results: list[Result] = []
     if options.minutes is not None:
         random.Random(seed).shuffle(turns)

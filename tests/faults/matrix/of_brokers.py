@@ -43,10 +43,10 @@ async def broker_restarted(stage: Stage) -> None:
     await stage.suffer(_server(stage).stop, 0.0, _server(stage).start)
 
 
-@scenario("the broker is away for 30 s", needs_private=True, strikes_for_s=29.0)
+@scenario("the broker is away for 20 s", needs_private=True, strikes_for_s=19.0)
 async def broker_away(stage: Stage) -> None:
     await _begun_and_settled(stage)
-    await stage.suffer(_server(stage).kill, 30.0, _server(stage).start)
+    await stage.suffer(_server(stage).kill, 20.0, _server(stage).start)
 
 
 @scenario("16 short trainings of two jobs while the broker is away, eight at a time", needs_private=True)

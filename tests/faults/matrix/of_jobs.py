@@ -17,7 +17,7 @@ from tests.servers import eventually_async
 _AT_ONCE = {"others_stall_s": 1.0, "others_slowest_s": 1.0}
 _ONE_TIMEOUT = {"others_stall_s": 2.0, "others_slowest_s": 2.0}
 """Only writing finds that the row of a trial is held, after the database's shortest timeout of a lock, 1 s."""
-_SOME_TIMEOUTS = {"others_stall_s": 2.0, "others_slowest_s": 5.0}
+_SOME_TIMEOUTS = {"others_stall_s": 3.0, "others_slowest_s": 5.0}
 
 
 @scenario("somebody else's session holds the row of one job for 60 s", promises=_AT_ONCE, strikes_for_s=59.0)

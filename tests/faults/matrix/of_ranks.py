@@ -171,7 +171,9 @@ async def ranks_killed(stage: RankStage) -> None:
             await asyncio.gather(*(stage.lose(one, stage.rng.choice(_RANKS)) for one in stage.ranked))
 
 
-@rank_scenario("SIGSTOP of rank 0 of one training for 10 s, of another for 40 s: longer than other ranks wait for it")
+@rank_scenario(
+    "SIGSTOP of rank 0 of one training for 10 s, of another for 28 s: longer than the 20 s that other ranks wait for it"
+)
 async def rank_0_frozen(stage: RankStage) -> None:
     await stage.begin_ranked(elastic=2)
 
@@ -182,7 +184,7 @@ async def rank_0_frozen(stage: RankStage) -> None:
             training.signal(0, signal.SIGCONT)
 
     async with stage.fault():
-        await asyncio.gather(*(freeze(one, seconds) for one, seconds in zip(stage.ranked, (10.0, 40.0), strict=True)))
+        await asyncio.gather(*(freeze(one, seconds) for one, seconds in zip(stage.ranked, (10.0, 28.0), strict=True)))
         stage.trainings_killed += 1  # that one's rank 0, by torchrun
         await stage.pause(2.0)
 

@@ -48,7 +48,7 @@ async def workers_killed_at_a_line(stage: Stage) -> None:
         while doomed.process.poll() is None:  # a report is parked, and there may be none under way
             async with stage.store.unit_of_work() as foreign:
                 await foreign.lock([stage.harmed], creating=())
-                await stage.pause(8.0)
+                await stage.pause(6.5)  # longer than the 5 s after which a job is parked
             await stage.progress(20)
 
 
