@@ -97,6 +97,11 @@ def login_of(url: str) -> str:
     return URL(url).user or "guest"
 
 
+def vhost_of(url: str) -> str:
+    """The virtual host in the address of a broker."""
+    return URL(url).path.removeprefix("/") or "/"
+
+
 class Connection(RobustConnection):
     """A connection that aio-pika makes again whenever it breaks, after growing pauses, until it is closed.
 
@@ -269,11 +274,20 @@ def explain(error: BaseException | None) -> BsoError:
         case DeliveryError():
             return PublishFailed("the broker refused the message: the queue is full or its leader unavailable")
         case ChannelAccessRefused():
-            return NotPermitted(f"the broker denies it: {error}; grant the permission with rabbitmqctl set_permissions")
+            return NotPermitted(f"the broker denies it: {error}; {_remedy(str(error))}")
         case ChannelNotFoundEntity():
             return TopologyMissing(f"{error}: a worker declares it when it starts")
         case _:
             return ConnectionLost(f"the connection to the broker broke: {error!r}")
+
+
+def _remedy(refusal: str) -> str:
+    if "topic" in refusal:
+        return (
+            "bind only keys of jobs that the login may read (`bso events tail JOB`), or have an administrator of the "
+            "broker permit others with rabbitmqctl set_topic_permissions"
+        )
+    return "an administrator of the broker can grant the permission with rabbitmqctl set_permissions"
 
 
 def is_lost(error: BaseException) -> bool:

@@ -42,7 +42,7 @@ def sender_of(delivery: Delivery, *, operators: Container[str] = ()) -> str | No
     """
     if delivery.parked_s:
         named = delivery.headers.get(SENDER_HEADER)
-        return named if isinstance(named, str) else None
+        return (named or None) if isinstance(named, str) else None
     sender = named_sender(delivery.user_id, delivery.headers, operators)
     claimed = delivery.headers.get(CLAIMED_HEADER)
     is_believed = sender is not None and sender in operators
@@ -50,9 +50,10 @@ def sender_of(delivery: Delivery, *, operators: Container[str] = ()) -> str | No
 
 
 def named_sender(user_id: str | None, headers: Headers, operators: Container[str]) -> str | None:
-    """The user that a message's headers name, if an operator sent it, else the user that sent it."""
+    """The user that a message's headers name, if an operator sent it, else the user that sent it; None: nobody."""
     named = headers.get(SENDER_HEADER)
-    return named if user_id is not None and user_id in operators and isinstance(named, str) else user_id
+    is_believed = user_id is not None and user_id in operators and isinstance(named, str)
+    return (str(named) or None) if is_believed else user_id
 
 
 def claimed_sender(headers: Headers, *, sender: str | None) -> str | None:
@@ -112,8 +113,8 @@ def _sized(name: str, value: object) -> tuple[int, object]:
 
 
 def sender_header(sender: str | None) -> dict[str, object]:
-    """Whose command it is, as a header; none where that is unknown."""
-    return {} if sender is None else {SENDER_HEADER: sender}
+    """Whose command it is, as a header; "": nobody's. Without it, it would be of the operator who sends it again."""
+    return {SENDER_HEADER: sender or ""}
 
 
 def _claimed_header(headers: Headers, sender: str | None) -> dict[str, object]:
@@ -246,7 +247,7 @@ def _dead_letter(message: AbstractIncomingMessage, operators: Container[str]) ->
     death = headers.get(_DEATH_HEADER)
     named = headers.get(SENDER_HEADER)
     # What a worker set aside names the sender itself; what the broker moved is as the sender, or an operator, sent it.
-    by_worker = named if isinstance(named, str) else None
+    by_worker = (named or None) if isinstance(named, str) else None
     return DeadLetter(
         body=b"" if discarded_bytes(message.body) else message.body,
         message_id=message.message_id,

@@ -214,7 +214,7 @@ def _owned(read: ReadSet, written: WriteSet) -> Mapping[str, int]:
 
 
 def _number_owned(jobs: Iterable[Job], owner: str) -> int:
-    return sum(job.owner == owner and job.is_registered for job in jobs)
+    return sum(job.owner == owner for job in jobs)
 
 
 def _changes(read: ReadSet, written: WriteSet) -> ChangeSet:

@@ -78,7 +78,7 @@ class UnitOfWork(Protocol):
         ...
 
     async def count_jobs(self, owner: str) -> int:
-        """How many jobs a login owns. Until the end of the transaction no other one counts them."""
+        """How many jobs a login owns, deleted ones included; no other transaction counts them until this one ends."""
         ...
 
     async def epoch_report(self, key: TrialKey, epoch: float) -> EpochReport | None:

@@ -58,10 +58,8 @@ ORPHANS = (
 """Those of ``job_ids`` that have events and no row. One query, so that a job registered meanwhile is none of them."""
 
 
-JOBS_OWNED = select(func.count().label("jobs_owned")).where(
-    job.c.owner == bindparam("owner", type_=job.c.owner.type), job.c.is_deleted.is_(False)
-)
-"""How many jobs ``owner`` has that are not deleted."""
+JOBS_OWNED = select(func.count().label("jobs_owned")).where(job.c.owner == bindparam("owner", type_=job.c.owner.type))
+"""How many jobs ``owner`` has, deleted ones included."""
 
 
 @cache

@@ -49,7 +49,7 @@ job = Table(
     Column("state", long_text()),
     Column("created_at", Moment),
     Column("changed_at", Moment),
-    Index("ix_job_owner", "owner", "is_deleted"),
+    Index("ix_job_owner", "owner"),
     **_MYSQL_TABLE,
 )
 """One row per job. Whatever changes in it, or in the job's trials, raises ``revision``: a worker that has read the

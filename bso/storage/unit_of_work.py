@@ -134,7 +134,7 @@ class SqlUnitOfWork:
         return {row["job_id"]: _stored(row) for row in rows if row["last_seq"]}
 
     async def count_jobs(self, owner: str) -> int:
-        """How many jobs a login owns, as last committed.
+        """How many jobs a login owns, deleted ones included, as last committed.
 
         A row that stands for the login is the lock: who counts after the commit sees what was added. It is taken after
         those of jobs, and its id is none that a job can have.

@@ -22,7 +22,7 @@ from bso.domain.frozen_values import replace
 from bso.domain.rights import Right
 from bso.service import batch
 from bso.storage.unit_of_work import SqlUnitOfWork
-from bso_broker import consumer_session, queries, topology
+from bso_broker import consumer_session, dead_letters, queries, topology
 from bso_broker.dead_letters import SENDER_HEADER
 from bso_workers import admission, bootstrap, rates, worker
 from tools.private_servers import Management
@@ -86,6 +86,11 @@ def _logins_are_not_required() -> None:
 
 def _everybody_is_believed() -> None:
     _Changed(admission, "sender_of").by(lambda delivery, **_: delivery.headers.get(SENDER_HEADER) or delivery.user_id)
+
+
+def _dead_letters_forget_nobody() -> None:
+    header = _Changed(dead_letters, "sender_header")
+    header.by(lambda sender: {} if sender is None else header.before(sender))
 
 
 def _any_reply_address_is_good() -> None:
@@ -156,6 +161,7 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "send a command in another login's name": _the_broker_believes_every_user_id,
     "send one that names no login": _logins_are_not_required,
     "name another login in a header, as workers and operators do": _everybody_is_believed,
+    "have an operator requeue a command that names no login, with the operator's rights": _dead_letters_forget_nobody,
     "see, train, change or delete another team's job": _nobody_is_refused,
     "learn a `trial_id` by sending again a `command_id` from an event": _recorded_answers_are_everybodys,
     "take a job over by deleting it, and registering its name": _deleted_names_are_free,

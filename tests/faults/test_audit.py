@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from bso.domain.commands import Command, DescribeJob, ReportPowerProfile, Request
-from bso.domain.events import EpochReported
+from bso.domain.commands import BeginTrial, Command, DescribeJob, ReportPowerProfile, Request
+from bso.domain.events import EpochReported, TrialStarted
 from bso.domain.log import RecordedEvent
-from bso.domain.replies import PowerProfileRecorded
-from tests.faults.matrix.auditing import Log, stream_findings, unanswered, unreported
+from bso.domain.replies import EpochJudged, PowerProfileRecorded
+from bso.domain.trial import Outcome
+from bso.service.records import StoredEvent
+from tests.faults.matrix.auditing import Log, contradictions, stream_findings, unanswered, unreported
 from tests.faults.matrix.ledger import Asked, Ledger
 from tests.faults.matrix.pair import Pair
 from tests.faults.matrix.result import Result
 from tests.faults.matrix.stage import Stage, Training
 from tests.integration.workers.recurrences import HARDWARE
+from tests.unit.domain.builders import JobLife
 from tools.private_servers import Management
 
 RECOVERED_S, OVER_S = 50.0, 60.0
@@ -51,6 +54,33 @@ def test_a_command_from_before_the_recovery_that_nobody_answers_is_a_finding() -
     unanswered(ledger, result, before_s=RECOVERED_S)
     assert not result.is_sound
     assert [early.request.command_id in words for words in result.unexpected] == [True]
+
+
+@pytest.mark.parametrize(("recorded", "said", "count"), [(64, 64, 0), (64, 32, 1)])
+def test_another_batch_size_than_is_recorded_is_a_contradiction(recorded: int, said: int, count: int) -> None:
+    life = JobLife()
+    life.register()
+    begun = life.begin()
+    [started] = life.happened(TrialStarted)
+    one = replace(
+        asked(BeginTrial(hardware=HARDWARE), sent_s=1.0, answered_s=2.0), reply=replace(begun, batch_size=said)
+    )
+    recording = replace(event(1), event=replace(started, batch_size=recorded), command_id=one.request.command_id)
+    log = Log(events=[StoredEvent(event_id=1, recorded=recording)], trials={})
+    assert len(contradictions([one], log)) == count
+
+
+@pytest.mark.parametrize(("said", "count"), [(Outcome.CANCELLED, 0), (Outcome.CONVERGED, 1), (None, 0)])
+def test_another_end_of_a_trial_than_is_recorded_is_a_contradiction(said: Outcome | None, count: int) -> None:
+    life = JobLife()
+    life.register()
+    begun = life.begin()
+    life.give_up(begun)
+    ended = life.rows[begun.trial_number]
+    judged = EpochJudged(should_stop=said is not None, reason="", cost=1.0, bound=None, outcome=said)
+    one = replace(asked(life.reporting(begun, 1.0), sent_s=1.0, answered_s=2.0), reply=judged)
+    log = Log(events=[], trials={("job", begun.trial_number): replace(ended, outcome=Outcome.CANCELLED)})
+    assert len(contradictions([one], log)) == count
 
 
 def test_commands_that_the_end_of_a_scenario_has_stopped_are_no_finding() -> None:

@@ -139,7 +139,7 @@ async def ask(places: Places, job_id: str, command: Command, expected: type[R]) 
     from bso.domain.replies import Problem
 
     request = Request(command_id=str(uuid.uuid4()), job_id=job_id, command=command)
-    where_to_look = "`bso jobs list` shows the jobs of a database"
+    where_to_look = "`bso jobs list` shows the jobs"
     if places.has_database:
         from bso.service.engine import Engine
         from bso.service.log_epochs import LogWatch

@@ -45,7 +45,7 @@ from bso_cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    pass
+    from bso.domain.rights import Right
 
 app = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, help="See what is known of each job, and why it was decided so."
@@ -80,7 +80,7 @@ def list_jobs(
         elif jobs:
             print_block(listed_jobs.jobs_table(jobs))
         for one in parked.values():
-            print_notice(Text(listed_jobs.trouble_of(one)))
+            print_notice(Text(listed_jobs.trouble_of(one, has_database=places.has_database)))
         for sentence in filter(None, map(listed_jobs.attention_of, jobs)):
             print_notice(Text(sentence))
 
@@ -183,10 +183,12 @@ def grant(
     job_id: JobArgument,
     login: LoginArgument,
     may: Annotated[
-        Literal["read", "train", "operate", "nothing"],
+        str,
         typer.Option(
+            metavar="RIGHT",
             help="read: see the job and inherit from it. train: also begin trials and report. operate: also change the "
-            "specification, allow batch sizes, delete the job. nothing: take away what was granted."
+            "specification, allow batch sizes, delete the job. nothing: take away what was granted. Of several, "
+            "separated by commas, the last of these counts: it includes those before it.",
         ),
     ],
     url: UrlOption = None,
@@ -196,20 +198,22 @@ def grant(
     """Let a login of the broker use a job that it does not own. Only the job's owner, its team and operators may."""
     from bso.domain.commands import GrantJob
     from bso.domain.replies import RightsRecorded
-    from bso.domain.rights import Right
 
-    right = None if may == "nothing" else Right(may)
+    right = _right_of(may)
     places = here(url=url, database_url=database_url)
     reply = asyncio.run(ask(places, job_id, GrantJob(login=login, right=right), RightsRecorded))
     can = f"may {RIGHTS[right]}" if right else "may do nothing with it any more"
     print_answer(reply, f"Job {job_id}: login {login} {can}.", as_json=as_json)
     if not as_json and not places.is_embedded:
-        done = "This opens" if right else "This closes"
+        done, which = ("This opens", " and this one") if right else ("This closes", "")
+        permitting = _permitting_events(login, job_id if right else None, url=places.optimizer_url)
         print_notice(
             f"{done} commands and history at once. Live events go by a permission of the broker, which replaces the "
-            f"login's former one: name in it all jobs that the login may read. For its own jobs"
-            f"{' and this one' if right else ''}: {_permitting_events(login, job_id if right else None)}"
+            f"login's former one: name in it all jobs that the login may read. For its own jobs{which}: {permitting}"
         )
+        if not right:
+            closing = f"rabbitmqctl close_all_user_connections {shlex.quote(login)} 'rights have changed'"
+            print_notice(f"What it subscribes to already goes on until its connections are closed: {closing}")
 
 
 @app.command()
@@ -252,9 +256,7 @@ def export(
     places = here(url=url, database_url=database_url)
     rows = seen(places, lambda reads: exported(reads, job_id, what=what, form=format, output=output))
     if not rows and what == "profiles":
-        raise CommandRefused(
-            f"no power limits were profiled for job {job_id}; `bso jobs list` shows the jobs of this database"
-        )
+        raise CommandRefused(f"no power limits were profiled for job {job_id}; `bso jobs list` shows the jobs")
     if not rows:
         raise CommandRefused(_nothing_recorded(job_id, None))
     print_notice(f"{counted(rows, 'row')} exported{f' to {output}' if output else ''}")
@@ -306,16 +308,32 @@ def purge(
     print_answer({"purged": purged}, f"{counted(len(purged), 'job')} removed: {listed(purged)}", as_json=as_json)
 
 
-def _permitting_events(login: str, job_id: str | None) -> str:
+def _right_of(text: str) -> Right | None:
+    """The highest of the rights that somebody has typed; None: nothing."""
+    from bso.domain.rights import Right
+
+    names = [name.strip() for name in text.split(",")]
+    if names == ["nothing"]:
+        return None
+    known = [right.value for right in Right]
+    if unknown := [name for name in names if name not in known]:
+        expected = f"expected {', '.join(known)}, several of them, or nothing alone"
+        raise typer.BadParameter(f"{expected}; got {unknown[0]!r}", param_hint="--may")
+    return Right(max(names, key=known.index))
+
+
+def _permitting_events(login: str, job_id: str | None, *, url: str) -> str:
     """The command that permits a login the live events of jobs named after it, and of this one."""
     from bso_broker.addresses import encode_word
+    from bso_broker.connection import vhost_of
     from bso_broker.topology import EVENTS
 
     own = f"{re.escape(encode_word(login))}-.*"
     readable = rf"^[^.]+\.({own}|{re.escape(encode_word(job_id))})$" if job_id else rf"^[^.]+\.{own}$"
-    return f"rabbitmqctl set_topic_permissions -p VHOST {shlex.quote(login)} {EVENTS} '^$' {shlex.quote(readable)}"
+    place = f"-p {shlex.quote(vhost_of(url))} {shlex.quote(login)} {EVENTS}"
+    return f"rabbitmqctl set_topic_permissions {place} '^$' {shlex.quote(readable)}"
 
 
 def _nothing_recorded(job_id: str, trial: int | None) -> str:
     what = f"trial {trial} of job {job_id}" if trial is not None else f"job {job_id}"
-    return f"nothing is recorded of {what}; `bso jobs list` shows the jobs of this database"
+    return f"nothing is recorded of {what}; `bso jobs list` shows the jobs"

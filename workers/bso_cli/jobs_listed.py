@@ -64,11 +64,16 @@ def listed_job(overview: JobOverview, parked: ParkedJob | None = None) -> Listed
     return ListedJob(overview=overview, description=description, parked=parked)
 
 
-def trouble_of(parked: ParkedJob) -> str:
-    """A sentence about a job in trouble."""
-    return (
+def trouble_of(parked: ParkedJob, *, has_database: bool = True) -> str:
+    """A sentence about a job in trouble; ``has_database``: the reader can repair it."""
+    beginning = (
         f"job {parked.job_id} is in trouble since {moment(parked.parked_at)[:16]} UTC, and its commands wait: "
-        f"{parked.reason}. `bso replay verify {parked.job_id}` says whether what is stored of it is damaged, and "
+        f"{parked.reason}."
+    )
+    if not has_database:
+        return f"{beginning} It is tried again by itself; an operator can look into it (`bso doctor`)"
+    return (
+        f"{beginning} `bso replay verify {parked.job_id}` says whether what is stored of it is damaged, and "
         f"`bso replay rebuild {parked.job_id}` repairs it"
     )
 

@@ -40,7 +40,7 @@ from bso.domain.decide.contract import (
 from bso.domain.decide.describe import describe_job
 from bso.domain.decide.leases import expire_lease, renew_lease
 from bso.domain.decide.operations import allow_batch_size, delete_job, give_job, grant_job, report_power_profile
-from bso.domain.decide.permissions import RESPECIFY, lacking, refusal, withheld
+from bso.domain.decide.permissions import lacking, refusal, refused_registration, withheld
 from bso.domain.decide.registration import register_job
 from bso.domain.decide.report import report_epoch
 from bso.domain.decide.trial_end import finish_trial
@@ -93,9 +93,10 @@ def _registration(job: Job, command: RegisterJob, facts: Facts, context: Context
     if like is not None and lacking(like, Right.READ, user=context.user, rules=context.rules) is not None:
         facts = replace(facts, other_job=None)
     decision = register_job(job, command, facts, context)
-    if context.user is None or not (job.is_registered and decision.events):
+    if context.user is None or not job.is_registered:
         return decision
-    problem = lacking(job, RESPECIFY, user=context.user, rules=context.rules)
+    changes = bool(decision.events)
+    problem = refused_registration(job, changes=changes, user=context.user, rules=context.rules)
     return decision if problem is None else unchanged(job, problem)
 
 

@@ -104,7 +104,8 @@ def needs(job: Job, command: Command, *, user: str | None = None) -> Needs:
         return Needs(power_profiles=command.hardware)
     if isinstance(command, RegisterJob):
         is_named = command.like not in (None, job.job_id) and not identifier_problem(command.like)
-        return Needs(other_job=command.like if is_named else None, new_owner=None if job.is_registered else user)
+        is_owned = job.is_registered or (job.is_deleted and job.owner == user)
+        return Needs(other_job=command.like if is_named else None, new_owner=None if is_owned else user)
     if isinstance(command, GiveJob) and not login_problem(command.login):
         return Needs(new_owner=command.login)
     return _NO_NEEDS
@@ -239,7 +240,7 @@ def one_job_too_many(login: str | None, facts: Facts, context: Context) -> Probl
     assert facts.jobs_owned is not None, "the jobs of a login with such a limit are counted"
     if facts.jobs_owned < most:
         return None
-    detail = f"login {login} owns {facts.jobs_owned} jobs and may own {most}: delete one (bso jobs delete JOB)"
+    detail = f"login {login} owns {facts.jobs_owned} jobs, those deleted and not purged included, and may own {most}"
     return over_quota("jobs", detail)
 
 

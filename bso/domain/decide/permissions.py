@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from bso.domain.commands import (
     AllowBatchSize,
     BeginTrial,
@@ -18,6 +20,7 @@ from bso.domain.commands import (
     ReportPowerProfile,
 )
 from bso.domain.decide.contract import Rules
+from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.replies import (
     AllowedAgain,
@@ -64,11 +67,19 @@ def refusal(job: Job, command: Command, *, user: str | None, rules: Rules) -> Pr
 
     The name of a deleted job stays its owner's, with its history, until it is purged.
     """
-    if isinstance(command, RegisterJob) and job.is_deleted and job.owner is not None:
+    if not isinstance(command, RegisterJob):
+        return lacking(job, NEEDED[type(command)], user=user, rules=rules)
+    if job.is_deleted:
         return lacking(job, None, user=user, rules=rules)
-    if isinstance(command, RegisterJob) and not job.is_registered:
-        return _named_after_others(job, user=user, rules=rules)
-    return lacking(job, NEEDED[type(command)], user=user, rules=rules)
+    return None if job.is_registered else _named_after_others(job, user=user, rules=rules)
+
+
+def refused_registration(job: Job, *, changes: bool, user: str | None, rules: Rules) -> Problem | None:
+    """Why a login may not register a job that is registered, with other values (``changes``) or not; None: it may."""
+    problem = lacking(job, RESPECIFY if changes else Right.TRAIN, user=user, rules=rules)
+    if problem is None:
+        return None
+    return replace(problem, detail=f"{problem.detail}; for a job of your own, choose another job_id")
 
 
 def withheld(job: Job, reply: type[Reply], *, user: str | None, rules: Rules) -> Problem | None:
@@ -82,21 +93,28 @@ def lacking(job: Job, right: Right | None, *, user: str | None, rules: Rules) ->
     """Why a login may not do with a job what takes this right (None: what only its owner may); None: it may."""
     if user is None or user in rules.operators:
         return None
-    is_nobodys = right is None and job.owner is None and team_of(job.job_id, rules.teams) is None
-    if owns(user, owner=job.owner, job_id=job.job_id, teams=rules.teams) and not is_nobodys:
+    is_nobodys = job.owner is None and team_of(job.job_id, rules.teams) is None
+    is_operators = is_nobodys and right in (None, Right.OPERATE)
+    if owns(user, owner=job.owner, job_id=job.job_id, teams=rules.teams) and not is_operators:
         return None
     if right is not None and is_granted(right, user, job.grants):
         return None
     whose = f"job {job.job_id} belongs to {job.owner or team_of(job.job_id, rules.teams) or 'nobody'}"
-    if right is None:
-        advice = "only its owner, the owner's team or an operator may do this"
-    else:
-        advice = f"its owner may allow it: bso jobs grant {job.job_id} {user} --may {right.value}"
     return Problem(
         type="not_owner",
         title="The job belongs to another login",
-        detail=f"{whose}, the command came from {user}; {advice}",
+        detail=f"{whose}, the command came from {user}; {_advice(job, right, user=user, is_nobodys=is_nobodys)}",
     )
+
+
+def _advice(job: Job, right: Right | None, *, user: str, is_nobodys: bool) -> str:
+    if job.is_deleted:
+        return "it was deleted, and its name stays in use until an operator runs bso jobs purge: choose another one"
+    if is_nobodys:
+        return f"an operator may give it to somebody: bso jobs give {job.job_id} {shlex.quote(user)}"
+    if right is None:
+        return "only its owner, the owner's team or an operator may do this"
+    return f"its owner may allow it: bso jobs grant {job.job_id} {shlex.quote(user)} --may {right.value}"
 
 
 def _named_after_others(job: Job, *, user: str | None, rules: Rules) -> Problem | None:

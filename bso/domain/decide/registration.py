@@ -34,7 +34,8 @@ def register_job(job: Job, command: RegisterJob, facts: Facts, context: Context)
     try:
         if not job.is_registered:
             spec = _limited(_resolved(command), (), context)
-            problem = one_job_too_many(context.user, facts, context)
+            is_own = job.is_deleted and job.owner == context.user
+            problem = None if is_own else one_job_too_many(context.user, facts, context)
             return _first(job, command, spec, facts, context) if problem is None else unchanged(job, problem)
         spec = _resolved(command, job.spec)
         if spec.identity == job.spec.identity:

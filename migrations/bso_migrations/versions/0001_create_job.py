@@ -30,6 +30,6 @@ def upgrade() -> None:
         sa.Column("state", long_text()),
         sa.Column("created_at", moment()),
         sa.Column("changed_at", moment()),
-        indexes={"ix_job_owner": ["owner", "is_deleted"]},
+        indexes={"ix_job_owner": ["owner"]},
         **MYSQL_TABLE,
     )

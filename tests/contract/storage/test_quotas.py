@@ -45,24 +45,33 @@ async def test_registrations_in_one_batch_are_counted_one_after_another(store: S
     assert await owned(store, "ann") == ["job-0", "job-1", "job-2"]
 
 
-async def test_a_deleted_job_makes_room_and_one_that_is_given_takes_it(store: Store) -> None:
+async def test_a_deleted_job_counts_until_it_is_purged_and_its_owner_may_register_it_again(store: Store) -> None:
     engine = Engine(store, THREE)
     await ask(engine, *(registering(f"job-{number}") for number in range(3)))
-    await ask(engine, *(registering(f"bobs-{number}", "bob") for number in range(3)))
-    [given] = await ask(engine, request(GiveJob(login="ann"), job_id="bobs-0", user="bob"))
-    assert isinstance(given.reply, Problem)
-    assert given.reply.type == "over_quota"
-    [deleted, given] = await ask(
-        engine,
-        request(DeleteJob(), job_id="job-0", user="ann"),
-        request(GiveJob(login="ann"), job_id="bobs-0", user="bob"),
+    [deleted, refused, again] = await ask(
+        engine, request(DeleteJob(), job_id="job-0", user="ann"), registering("another"), registering("job-0")
     )
     assert isinstance(deleted.reply, Deleted)
-    assert isinstance(given.reply, RightsRecorded)
-    assert sorted(await owned(store, "ann")) == ["bobs-0", "job-1", "job-2"]
-    [refused, registered] = await ask(engine, registering("another"), registering("another", "bob"))
     assert isinstance(refused.reply, Problem)
-    assert isinstance(registered.reply, Registered)
+    assert isinstance(again.reply, Registered), "it is no other job"
+    await ask(engine, request(DeleteJob(), job_id="job-0", user="ann"))
+    [again] = await ask(engine, registering("job-0"))
+    assert isinstance(again.reply, Registered)
+
+
+async def test_a_job_is_given_to_whom_has_room_for_it(store: Store) -> None:
+    engine = Engine(store, THREE)
+    await ask(engine, *(registering(f"job-{number}") for number in range(3)))
+    await ask(engine, registering("bobs", "bob"))
+    giving = request(GiveJob(login="bob"), job_id="job-0", user="ann")
+    [refused, given, registered] = await ask(
+        engine, request(GiveJob(login="ann"), job_id="bobs", user="bob"), giving, registering("another")
+    )
+    assert isinstance(refused.reply, Problem)
+    assert refused.reply.type == "over_quota"
+    assert isinstance(given.reply, RightsRecorded)
+    assert isinstance(registered.reply, Registered), "it has made room"
+    assert sorted(await owned(store, "bob")) == ["bobs", "job-0"]
 
 
 @pytest.mark.parametrize("user", ["root", None])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from bso_broker.dead_letters import SENDER_HEADER, own_headers
+from bso_broker.dead_letters import own_headers, sender_header
 from bso_broker.errors import BrokerUnreachable
 from bso_broker.messages import Delivery, Readiness
 from tests.fakes.memory_broker.wire import Command, Wire
@@ -113,7 +113,7 @@ class MemoryConsumer:
         """Let a command come back after about so long, and acknowledge it."""
         await self._wire.until_up(_PARK_TIMEOUT_S)
         for command in self._settle([delivery]):
-            command.headers = own_headers(command.headers) | ({} if sender is None else {SENDER_HEADER: sender})
+            command.headers = own_headers(command.headers) | sender_header(sender)
             self._wire.park(command, pause_s=pause_s)
 
     async def pause(self, reason: str) -> None:

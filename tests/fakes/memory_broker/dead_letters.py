@@ -6,7 +6,7 @@ from collections.abc import Container
 from dataclasses import replace
 from typing import Self
 
-from bso_broker.dead_letters import SENDER_HEADER, own_headers
+from bso_broker.dead_letters import own_headers, sender_header
 from bso_broker.messages import DeadLetter, QueueCounts
 from tests.fakes.memory_broker.wire import Command, Dead, Wire
 
@@ -47,9 +47,7 @@ class MemoryDeadLetters:
         return len(wanted)
 
     def _again(self, dead: Dead) -> Command:
-        headers = own_headers(dead.command.headers)
-        if dead.sender is not None:
-            headers[SENDER_HEADER] = dead.sender
+        headers = own_headers(dead.command.headers) | sender_header(dead.sender)
         return replace(dead.command, headers=headers, user_id=self._wire.user, delivery_count=0, expires_at_s=None)
 
     async def purge(self) -> int:

@@ -13,7 +13,8 @@ import aio_pika
 from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch
 from bso.domain.events import EpochReported, TrialEnded, TrialStarted
 from bso.domain.log import RecordedEvent
-from bso.domain.trial import Trial
+from bso.domain.replies import EpochJudged, Reply, TrialBegun, TrialFinished
+from bso.domain.trial import Outcome, Trial
 from bso.replay.verification import verify
 from bso.schema.codec import decode_event, encode_event, reply_payload
 from bso.service.records import StoredEvent
@@ -63,6 +64,9 @@ async def audit(stage: Stage, result: Result, *, dead_letters: int = 0, forgets_
     await _asked_again(stage, result)
     log = await _read(stage)
     _count(stage, log, result)
+    decided = [one for one in stage.ledger.changing if one.is_decided and not one.is_forgotten]
+    result.contradicted += len(differing := contradictions(decided, log))
+    result.unexpected += differing[:5]
     _duplicates(log, result)
     _beliefs(stage, log, result)
     await _tables(stage, result)
@@ -166,6 +170,30 @@ def _count(stage: Stage, log: Log, result: Result) -> None:
             if first != second:
                 result.contradicted += 1
                 result.unexpected.append(f"two answers to one command: {first!r} and {second!r}"[:500])
+
+
+def contradictions(asked: Sequence[Asked], log: Log) -> list[str]:
+    """Where a command was answered otherwise than it is recorded: the batch size of a trial, or the end of one."""
+    started = {event.command_id: event.event for event in log.recorded if isinstance(event.event, TrialStarted)}
+    found = []
+    for one in asked:
+        recorded = started.get(one.request.command_id)
+        reply, command = one.reply, one.command
+        is_as_recorded = True
+        if isinstance(reply, TrialBegun) and recorded is not None:
+            is_as_recorded = (reply.trial_number, reply.batch_size) == (recorded.trial_number, recorded.batch_size)
+        elif isinstance(command, ReportEpoch | FinishTrial):
+            trial = log.trials.get((one.request.job_id, command.trial_number))
+            ends = (None,) if trial is None else (None, trial.outcome, trial.late_outcome)
+            is_as_recorded = trial is None or _said_outcome(reply) in ends
+        if not is_as_recorded:
+            found.append(f"answered {reply!r}, recorded otherwise: {one.request!r}"[:500])
+    return found
+
+
+def _said_outcome(reply: Reply | None) -> Outcome | None:
+    is_end = isinstance(reply, TrialFinished) or (isinstance(reply, EpochJudged) and reply.should_stop)
+    return reply.outcome if is_end and isinstance(reply, TrialFinished | EpochJudged) else None
 
 
 def _lost(asked: Sequence[Asked], log: Log) -> list[Asked]:

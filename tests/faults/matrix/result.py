@@ -41,8 +41,12 @@ class Result:
     @property
     def is_sound(self) -> bool:
         """Whether nothing was lost, doubled or contradicted, all is reported, and nothing unexpected happened."""
-        is_reported = self.unreported <= self.trainings_killed
-        return is_reported and not (self.lost or self.duplicated or self.contradicted or self.unexpected)
+        return self.is_safe and self.unreported <= self.trainings_killed and not self.unexpected
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether nothing was lost, doubled or contradicted."""
+        return not (self.lost or self.duplicated or self.contradicted)
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in the file."""

@@ -85,21 +85,29 @@ async def played(scenario: Scenario, pair: Pair, seed: int, *, worker_program: S
                 new_stage(own, seed, kind=scenario.stage, worker_program=worker_program)
             )
             lap("prepare")
-            await scenario.play(stage)
-            lap("play")
-            await stage.all_go_on()
-            await stage.progress(_MORE)
-            await stage.all_answered()
-            lap("recover")
-            await stage.end()
-            lap("end")
-            _measure(stage, scenario, result)
+            try:
+                await _play(scenario, stage, lap)
+                _measure(stage, scenario, result)
+            except Exception:  # noqa: BLE001  a finding, and what was lost until then is one, too
+                result.unexpected.append(traceback.format_exc()[-2000:])
+                await stage.end()
             await audit(stage, result, forgets_events=scenario.forgets_events)
             lap("audit")
     except Exception:  # noqa: BLE001  a finding like any other
         result.unexpected.append(traceback.format_exc()[-2000:])
     lap("clean")
     return result
+
+
+async def _play(scenario: Scenario, stage: Stage, lap: _Laps) -> None:
+    await scenario.play(stage)
+    lap("play")
+    await stage.all_go_on()
+    await stage.progress(_MORE)
+    await stage.all_answered()
+    lap("recover")
+    await stage.end()
+    lap("end")
 
 
 class _Laps:

@@ -14,7 +14,7 @@ from bso.domain.replies import Deleted, Problem
 from bso.schema.codec import encode_command
 from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
-from bso_broker.dead_letters import SENDER_HEADER
+from bso_broker.dead_letters import CLAIMED_HEADER, SENDER_HEADER
 from bso_broker.messages import DeadLetter
 from bso_broker.rabbit import RabbitBroker
 from tests.integration.broker.test_permissions import Logins, permitted
@@ -99,6 +99,32 @@ async def test_a_dead_letter_that_an_operator_sends_again_is_still_its_senders(
             assert await box.requeue() == 1
         await sender.receive_reply()
     assert await owner_of(store, job) == "alice"
+
+
+@pytest.mark.parametrize("headers", [{}, {SENDER_HEADER: "alice"}, {CLAIMED_HEADER: "alice"}])
+async def test_a_dead_letter_that_names_no_login_is_nobodys_also_when_an_operator_sends_it_again(
+    logins: Logins, amqp_url: str, store: SqlStore, headers: dict[str, str]
+) -> None:
+    """Else anybody could have an operator delete a job, by a command that is refused first."""
+    job = new_job()
+    deletion = encode_command(Request(command_id=str(uuid.uuid4()), job_id=job, command=DeleteJob()))
+    async with RabbitBroker(logins.alice) as broker, Queue(broker=broker) as alice:
+        await register(alice, job)
+    async with RawSender(logins.bob, user="bob") as bob, RabbitBroker(amqp_url).dead_letters() as box:
+
+        async def is_back() -> bool:
+            counts = await box.counts()
+            return (counts.commands, counts.dead_letters) == (0, 1)
+
+        await bob.send(deletion, user_id=None, headers=headers)
+        await eventually_async(is_back, what="a dead letter")
+        for _ in range(2):
+            assert await box.requeue() == 1
+            await bob.receive_reply()
+            await eventually_async(is_back, what="the same dead letter again")
+    stored = await store.job(job)
+    assert stored is not None
+    assert not read_snapshot(stored).is_deleted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,8 +66,8 @@ async def test_the_jobs_of_a_login_are_limited_and_a_refusal_says_who_can_change
     assert [type(reply) for reply in replies] == [Registered, Registered, Problem]
     assert isinstance(replies[-1], Problem)
     assert replies[-1].detail == (
-        "login alice owns 2 jobs and may own 2: delete one (bso jobs delete JOB); an operator can change that limit "
-        "(BSO_QUOTAS)"
+        "login alice owns 2 jobs, those deleted and not purged included, and may own 2; an operator can purge deleted "
+        "jobs (bso jobs purge), or change the limit (BSO_QUOTAS)"
     )
     assert scene.over("alice", "jobs") == 1
     assert len([job for job in await store.jobs() if job.owner == "alice"]) == 2

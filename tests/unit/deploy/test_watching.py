@@ -54,6 +54,14 @@ def test_what_an_alert_waits_for_is_there_from_the_start() -> None:
     assert ("bso_attention_needed_total", None) in samples
 
 
+def test_every_alert_is_tested_to_fire() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text(encoding="utf-8"))
+    tests = yaml.safe_load((DEPLOY / "prometheus/alerts-test.yaml").read_text(encoding="utf-8"))
+    cases = [case for test in tests["tests"] for case in test["alert_rule_test"]]
+    fired = {case["alertname"] for case in cases if case["exp_alerts"]}
+    assert {rule["alert"] for group in rules["groups"] for rule in group["rules"]} == fired
+
+
 def test_every_alarm_of_the_page_has_a_rule() -> None:
     page = (DEPLOY.parent / "docs/platform-engineer.md").read_text(encoding="utf-8")
     table = page.partition("| metric | alarm |")[2].partition("\n\n")[0]

@@ -41,7 +41,7 @@ def test_a_login_that_owns_as_many_jobs_as_it_may_registers_no_other() -> None:
     problem = problem_of(register(life, "ann"))
     assert problem.type == "over_quota"
     assert not problem.is_retryable, "it would wait for ever"
-    assert "login ann owns 3 jobs and may own 3" in problem.detail
+    assert "login ann owns 3 jobs, those deleted and not purged included, and may own 3" in problem.detail
     assert [*problem.fields] == ["jobs"]
     assert not life.history
     assert isinstance(register(life, "bob"), Registered), "another login has its own quota"

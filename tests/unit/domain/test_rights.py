@@ -1,5 +1,7 @@
 """Rights: which login may do what with a job, by itself, by its team, and by what its owner grants."""
 
+import shlex
+
 import pytest
 
 from bso.domain import commands as do
@@ -148,6 +150,34 @@ def test_a_job_without_an_owner_is_given_by_operators_only() -> None:
     for command in (do.GiveJob(login="alice"), do.GrantJob(login="alice", right=Right.READ)):
         assert "belongs to nobody" in problem_of(life.send(command, user="alice")).detail
     assert life.send(do.GiveJob(login="alice"), user="root") == RightsRecorded(owner="alice")
+
+
+def test_a_job_without_an_owner_is_changed_deleted_and_registered_again_by_operators_only() -> None:
+    life = life_of(None)
+    again = do.RegisterJob(spec={"batch_sizes": [16, 64], "default_batch_size": 64})
+    for command in (do.RegisterJob(spec={"target_metric": 0.7}), do.AllowBatchSize(batch_size=64), do.DeleteJob()):
+        refused = problem_of(life.send(command, user="alice"))
+        assert (refused.type, "an operator may give it to somebody: bso jobs give" in refused.detail) == (
+            "not_owner",
+            True,
+        )
+    life.send(do.DeleteJob(), user="root")
+    assert problem_of(life.send(again, user="alice")).type == "not_owner"
+    assert isinstance(life.send(again, user="root"), Registered)
+
+
+def test_a_refusal_names_a_remedy_that_works() -> None:
+    """Where the values differ, another right is needed; a deleted job cannot be granted; a login may need quotes."""
+    life = life_of()
+    same, other = do.RegisterJob(spec={}), do.RegisterJob(spec={"target_metric": 0.7})
+    for user, right in (("bob", Right.TRAIN), ("bob b", Right.OPERATE)):
+        refused = problem_of(life.send(same if right is Right.TRAIN else other, user=user)).detail
+        assert f"bso jobs grant job {shlex.quote(user)} --may {right.value}; for a job of your own" in refused
+        grant(life, user, right)
+        assert isinstance(life.send(same if right is Right.TRAIN else other, user=user), Registered)
+    life.send(do.DeleteJob(), user="alice")
+    for command in (do.DescribeJob(), do.BeginTrial(hardware=A100), same):
+        assert "choose another one" in problem_of(life.send(command, user="carol")).detail
 
 
 def test_the_name_of_a_deleted_job_stays_its_owners() -> None:

@@ -131,7 +131,7 @@ async def _folded(job_id: str, source: Path | None, database_url: str | None) ->
                         folding.add(recorded_from(logged))
                     counter(len(page))
     if not folding.events:
-        where = "" if source is not None else "; `bso jobs list` shows the jobs of a database"
+        where = "" if source is not None else "; `bso jobs list` shows the jobs"
         raise CommandRefused(f"nothing is recorded of {job_id}{where}")
     folding.require_whole()
     return folding
