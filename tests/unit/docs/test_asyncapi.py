@@ -15,6 +15,7 @@ from bso.domain import commands as do
 from bso.domain.commands import Request
 from bso.domain.events import JobRespecified
 from bso.domain.log import RecordedEvent
+from bso.domain.quotas import OVER_QUOTA
 from bso.domain.replies import KEPT
 from bso.domain.rights import Right
 from bso.domain.trial import Outcome
@@ -45,7 +46,7 @@ def test_the_page_about_messages_names_every_problem_and_no_other() -> None:
     root = FILE.parents[1]
     sources = [path for folder in ("bso", "workers") for path in (root / folder).rglob("*.py")]
     made = re.compile(r'(?:refused(?:_for)?\(\w+, |Problem\(\s*type=)"([a-z_]+)"')
-    known = {KEPT} | {kind for path in sources for kind in made.findall(path.read_text(encoding="utf-8"))}
+    known = {KEPT, OVER_QUOTA} | {kind for path in sources for kind in made.findall(path.read_text(encoding="utf-8"))}
     page = (root / "docs/messages.md").read_text(encoding="utf-8")
     table = re.search(r"^## Problems\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
     assert table is not None
