@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -82,9 +83,11 @@ def test_with_the_broker_alone_one_sees_what_the_database_holds(platform: Comman
 
 def test_a_job_is_granted_and_given_away(trainee: Command, training: list[str]) -> None:
     trainee.ok("recur", 1, "--", *training, "goes")
-    granted = trainee("jobs", "grant", "toy", "vision-ann", "--may", "train")
+    granted = trainee("jobs", "grant", "toy", "vision-ann", "--may", "read,train")
     assert "login vision-ann may read it, and train" in granted.stdout
-    assert "rabbitmqctl set_topic_permissions -p VHOST vision-ann" in " ".join(granted.stderr.split())
+    permitting = r"rabbitmqctl set_topic_permissions -p bso-\w+ vision-ann bso\.events '\^\$'"
+    assert re.search(permitting, " ".join(granted.stderr.split())), granted.stderr
+    assert trainee("jobs", "grant", "toy", "vision-ann", "--may", "read,all").returncode == 2
     assert "login vision-ann may read it, and train" in trainee.ok("jobs", "show", "toy")
     assert trainee.json("jobs", "give", "toy", "vision-bob")["owner"] == "vision-bob"
     refused = trainee.refused("jobs", "show", "toy")
