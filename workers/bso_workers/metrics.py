@@ -67,7 +67,7 @@ class Metrics:
         troubled = "Jobs in trouble, as far as this worker knows: their commands wait, all other jobs go on."
         self.parked_jobs = Gauge("bso_parked_jobs", troubled, registry=registry)
         self.parks = counter("bso_job_parks", "How often a job was found in trouble, also the same one again.")
-        handed = "Commands handed to the broker's parking queues, also the same one again."
+        handed = "Commands of jobs in trouble handed to the broker's parking queues, also the same one again."
         self.parked_commands = counter("bso_parked_commands", handed)
         over = "Commands that would have passed a limit of their login's quota: refused, or to be sent again later."
         self.over_quota = counter("bso_over_quota", over, ["login", "limit"])

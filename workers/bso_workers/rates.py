@@ -24,14 +24,6 @@ class TooFast:
     wait_s: float
 
 
-@dataclass(slots=True)
-class _Spent:
-    """Until when what a login has sent so far would take at its rate, by limit; on the clock."""
-
-    commands_per_s: float = 0.0
-    bytes_per_s: float = 0.0
-
-
 class Rates:
     """The generic cell rate algorithm (ITU-T I.371), for commands and for the bytes of their bodies.
 
@@ -42,7 +34,7 @@ class Rates:
         self._rules = rules
         self._metrics = metrics
         self._clock = clock
-        self._spent: dict[str, _Spent] = {}
+        self._spent: dict[str, dict[str, float]] = {}  # by login and limit: when what was sent so far ends at that rate
 
     def passed_by(self, one: Admitted) -> TooFast | None:
         """Which limit a command passes; None: none, and it counts, unless it was handed over before."""
@@ -51,13 +43,13 @@ class Rates:
         if login is None or quota is NO_LIMITS or one.delivery.redelivered:
             return None
         spent, now_s = self._spent_by(login), self._clock()
-        asked = {"commands_per_s": 1, "bytes_per_s": len(one.delivery.body)}
+        size = len(one.delivery.body)
+        asked = {"commands_per_s": (1, quota.commands_per_s), "bytes_per_s": (size, quota.bytes_per_s)}
         ends: dict[str, float] = {}
-        for limit, amount in asked.items():
-            rate: float | None = getattr(quota, limit)
+        for limit, (amount, rate) in asked.items():
             if rate is None:
                 continue
-            begins_s = max(now_s, getattr(spent, limit))
+            begins_s = max(now_s, spent.get(limit, 0.0))
             wait_s = begins_s - now_s - _BURST_S
             if wait_s > 0.0:
                 self._metrics.over_quota.labels(login, limit).inc()
@@ -65,18 +57,17 @@ class Rates:
                 detail = f"login {login} sends faster than {rate:g} {unit} per second to each worker"
                 return TooFast(limit=limit, detail=detail, wait_s=wait_s)
             ends[limit] = begins_s + amount / rate
-        for limit, end_s in ends.items():
-            setattr(spent, limit, end_s)
+        spent |= ends
         return None
 
-    def _spent_by(self, login: str) -> _Spent:
+    def _spent_by(self, login: str) -> dict[str, float]:
         if login not in self._spent:
             while len(self._spent) >= _MOST_LOGINS:
                 first = next(iter(self._spent))
                 del self._spent[first]
                 for limit in LIMITS:
                     self._metrics.over_quota.remove(first, limit)
-            self._spent[login] = _Spent()
+            self._spent[login] = {}
             for limit in LIMITS:  # an increase is seen only of a series that was there before
                 self._metrics.over_quota.labels(login, limit)
         return self._spent[login]

@@ -207,7 +207,7 @@ def _explain(error: ValidationError) -> str:
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
         name, *path = map(str, fault["loc"]) if fault["loc"] else ("",)
         words = fault["msg"].removeprefix("Value error, ")
-        if path and name == "quotas":
+        if path:
             words = f"{'.'.join(path)}: {words}"
         if fault["type"] == "missing":
             words = f"not set. {WorkerSettings.model_fields[name].description}"

@@ -28,7 +28,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 _LONGEST_REASON = 1000
 _FAILURE_COUNTS_S = 30.0
 _BUSY_S = 0.5  # after this a command of a job that had its share may be sent again
-_SLOWED_S = 5.0
+_SLOWED_S = 5.0  # the shortest time for which the broker parks a command
 _PAUSE_AFTER_FAILURE_S = 1.0  # before a message that could not be set aside comes again
 
 KEPT_HERE = (ReportEpoch, FinishTrial, ReportPowerProfile)
@@ -133,7 +133,9 @@ class Settlement:
         """
         if is_copy:
             await self._consumer.ack([one.delivery])
-        elif not await self._park(one, pause_s=pause_s):
+        elif await self._park(one, pause_s=pause_s):
+            self._metrics.parked_commands.inc()
+        else:
             return False
         problem = Problem(
             type=KEPT,
@@ -155,7 +157,6 @@ class Settlement:
             facts = {"command_id": one.delivery.message_id, "reason": str(error)}
             _log.warning("a command could not be parked: it stays here", action="parking_failed", **facts)
             return False
-        self._metrics.parked_commands.inc()
         return True
 
     async def give_up(self, one: Admitted, *, reason: str) -> None:

@@ -104,8 +104,7 @@ def needs(job: Job, command: Command, *, user: str | None = None) -> Needs:
         return Needs(power_profiles=command.hardware)
     if isinstance(command, RegisterJob):
         is_named = command.like not in (None, job.job_id) and not identifier_problem(command.like)
-        is_owned = job.is_registered or (job.is_deleted and job.owner == user)
-        return Needs(other_job=command.like if is_named else None, new_owner=None if is_owned else user)
+        return Needs(other_job=command.like if is_named else None, new_owner=user if is_one_more(job, user) else None)
     if isinstance(command, GiveJob) and not login_problem(command.login):
         return Needs(new_owner=command.login)
     return _NO_NEEDS
@@ -230,6 +229,11 @@ def refused_after_end(job: Job, trial: Trial) -> Decision:
     outcome = trial.outcome.value if trial.outcome else "ended"
     detail = f"trial {trial.trial_number} ended as {outcome} ({trial.outcome_reason}): begin another one"
     return refused(job, "trial_ended", "The trial has ended", detail)
+
+
+def is_one_more(job: Job, user: str | None) -> bool:
+    """Whether a login that registers a job owns one job more; a name that it has deleted is its own already."""
+    return not job.is_registered and not (job.is_deleted and job.owner == user)
 
 
 def one_job_too_many(login: str | None, facts: Facts, context: Context) -> Problem | None:

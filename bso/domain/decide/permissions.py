@@ -76,7 +76,7 @@ def refusal(job: Job, command: Command, *, user: str | None, rules: Rules) -> Pr
 
 def refused_registration(job: Job, *, changes: bool, user: str | None, rules: Rules) -> Problem | None:
     """Why a login may not register a job that is registered, with other values (``changes``) or not; None: it may."""
-    problem = lacking(job, RESPECIFY if changes else Right.TRAIN, user=user, rules=rules)
+    problem = lacking(job, RESPECIFY if changes else NEEDED[RegisterJob], user=user, rules=rules)
     if problem is None:
         return None
     return replace(problem, detail=f"{problem.detail}; for a job of your own, choose another job_id")

@@ -11,6 +11,7 @@ from bso.domain.decide.contract import (
     Context,
     Decision,
     Facts,
+    is_one_more,
     one_job_too_many,
     refused,
     refused_for,
@@ -34,8 +35,7 @@ def register_job(job: Job, command: RegisterJob, facts: Facts, context: Context)
     try:
         if not job.is_registered:
             spec = _limited(_resolved(command), (), context)
-            is_own = job.is_deleted and job.owner == context.user
-            problem = None if is_own else one_job_too_many(context.user, facts, context)
+            problem = one_job_too_many(context.user, facts, context) if is_one_more(job, context.user) else None
             return _first(job, command, spec, facts, context) if problem is None else unchanged(job, problem)
         spec = _resolved(command, job.spec)
         if spec.identity == job.spec.identity:

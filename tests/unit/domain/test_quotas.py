@@ -62,7 +62,7 @@ def test_operators_and_the_database_have_no_limit(user: str | None) -> None:
     assert isinstance(register(life, user), Registered)
 
 
-def test_jobs_are_counted_for_whoever_will_own_one_more() -> None:
+def test_the_jobs_of_the_new_owner_are_counted() -> None:
     new, registering, giving = Job(job_id="job"), do.RegisterJob(spec=SPEC), do.GiveJob(login="bob")
     life = JobLife()
     life.register(user="ann")
