@@ -15,8 +15,6 @@ from bso_workers.settings import WorkerSettings
 
 _DAY = 86400.0
 _PANELS = (None, "Work", "Watching", "Times")
-_STAR = r"\*"
-"""Typer reads help as Markdown."""
 _WRITTEN = {"operators": "LOGINS", "teams": "NAMES", "quotas": "JSON"}
 _METAVARS = {**_WRITTEN, "health_port": "PORT"}
 
@@ -31,7 +29,7 @@ def _parameters() -> Iterator[inspect.Parameter]:
             None,
             f"--{option}/--no-{option}" if kind is bool else f"--{option}",
             metavar=_METAVARS.get(name) or {float: "SECONDS", str: option.rpartition("-")[2].upper()}.get(kind),
-            help=f"{(setting.description or '').replace('*', _STAR)} [{default}]",
+            help=f"{setting.description} [{default}]",
             rich_help_panel=None if setting.is_required() else _panel(name, kind),
             show_default=False,
         )

@@ -78,8 +78,8 @@ class WorkerSettings(BaseModel):
     quotas: Mapping[str, LoginQuota] = Field(
         default={},
         description=(
-            "How much each login may have, and how fast it may send, as JSON by login, '*' for every one: "
-            '{"*": {"commands_per_s": 50}, "vision-ci": {"jobs": 9}}. Limits: docs/security.md.'
+            "How much each login may have, and how fast it may send, as JSON by login, `*` for every one: "
+            '`{"*": {"commands_per_s": 50}, "vision-ci": {"jobs": 9}}`. Limits: docs/security.md.'
         ),
     )
     require_user_id: bool = Field(
