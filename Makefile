@@ -19,7 +19,7 @@ TRAINING := $(VENV)/.installed-dev+training
 # What only the tests with PyTorch can reach, and their data.
 TOGETHER := torch_ranks group exchange leader rendezvous
 empty :=
-MATRIX := $(BIN)/python -m tests.faults.matrix --smoke --add
+MATRIX := $(BIN)/python -m tests.faults.matrix --smoke --scenario worker_frozen_in_transaction --add
 NEEDS_TORCH := $(subst $(empty) $(empty),$(comma),client/bso_client/integrations/* $(TOGETHER:%=client/bso_client/distributed/%.py))
 TRAINED := .cache/coverage/training
 # The specification that docs/asyncapi.yaml is held against.

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from bso.domain.commands import Request
 from bso.domain.errors import BsoError
@@ -97,11 +97,16 @@ class AnswersOnce(Settlement):
 
 
 class ForgetsCommandIds(Admission):
-    """Gives each delivery a command_id of its own."""
+    """Gives each delivery of a command but the first one a command_id of its own."""
+
+    _known: ClassVar[set[str]] = set()
 
     def admit(self, delivery: Delivery) -> Admitted | Undecidable:
         verdict = super().admit(delivery)
         if isinstance(verdict, Undecidable):
+            return verdict
+        if verdict.request.command_id not in self._known:
+            self._known.add(verdict.request.command_id)
             return verdict
         return replace(verdict, request=replace(verdict.request, command_id=str(uuid.uuid4())))
 

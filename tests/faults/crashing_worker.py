@@ -2,6 +2,7 @@
 
 before_commit_frozen: as before_commit, but by SIGSTOP, with the locks of the transaction in its hands.
 before_commit: decided, not recorded; after_commit: recorded, not answered; after_reply: answered, not acknowledged;
+after_publishing: events are published, and not marked as published;
 after_parking: a command of a job in trouble lies in a parking queue, and is not acknowledged.
 """
 
@@ -23,6 +24,7 @@ from bso_broker.messages import Delivery
 from bso_workers import bootstrap
 from bso_workers.__main__ import main
 from bso_workers.admission import Admitted
+from bso_workers.outbox import EventOutbox
 from bso_workers.settlement import KEPT_HERE, Settlement
 from bso_workers.troubled_jobs import TroubledJobs
 
@@ -95,6 +97,11 @@ class DiesAfterReply(Settlement):
         await super().answer(admitted, answers)
 
 
+class DiesAfterPublishing(EventOutbox):
+    async def _mark(self) -> None:
+        die()
+
+
 class DiesAfterParking(TroubledJobs):
     async def keep(self, items: Sequence[Admitted]) -> None:
         if isinstance(items[0].request.command, KEPT_HERE):
@@ -111,6 +118,7 @@ DOOM: dict[str, tuple[str, type]] = {
     "before_commit_frozen": ("Engine", FreezesBeforeCommit),
     "after_commit": ("Settlement", DiesAfterCommit),
     "after_reply": ("Settlement", DiesAfterReply),
+    "after_publishing": ("EventOutbox", DiesAfterPublishing),
     "after_parking": ("TroubledJobs", DiesAfterParking),
 }
 setattr(bootstrap, *DOOM[sys.argv[1]])

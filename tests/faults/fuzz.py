@@ -69,7 +69,8 @@ async def _fuzzed(pair: Pair, seed: int, messages: int) -> dict[str, Any]:
         peaks_kb = [_peak_kb(worker.process.pid) for worker in stage.living]
         poison = sum(worker.metric("bso_commands_total", result="poison") for worker in stage.living)
         result = Result(scenario="fuzz", seed=seed, broker=pair.broker_name, database=pair.database_name)
-        await audit(stage, result, dead_letters=messages)
+        stage.dead_letters = messages
+        await audit(stage, result)
     unexpected = [*result.unexpected]
     if max(peaks_kb) > MOST_MEMORY_KB:
         unexpected.append(f"a worker took {max(peaks_kb)} kB of memory, at most {MOST_MEMORY_KB} were expected")

@@ -7,16 +7,28 @@ import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from bso.domain.commands import BeginTrial, Command, DescribeJob, ReportPowerProfile, Request
+from bso.domain.commands import BeginTrial, Command, DescribeJob, FinishTrial, ReportPowerProfile, Request
 from bso.domain.events import EpochReported, TrialStarted
 from bso.domain.log import RecordedEvent
-from bso.domain.replies import EpochJudged, PowerProfileRecorded
+from bso.domain.replies import KEPT, EpochJudged, PowerProfileRecorded, Problem, Reply
 from bso.domain.trial import Outcome
+from bso.schema.codec import encode_reply
 from bso.service.records import StoredEvent
-from tests.faults.matrix.auditing import Log, contradictions, stream_findings, unanswered, unreported
+from bso_broker.rpc import RpcClient
+from tests.faults.matrix.auditing import (
+    Log,
+    contradictions,
+    lost,
+    stream_findings,
+    unanswered,
+    unreported,
+    unreported_evaluations,
+)
+from tests.faults.matrix.lanes import Sender
 from tests.faults.matrix.ledger import Asked, Ledger
 from tests.faults.matrix.pair import Pair
 from tests.faults.matrix.result import Result
@@ -27,6 +39,16 @@ from tools.private_servers import Management
 
 RECOVERED_S, OVER_S = 50.0, 60.0
 PROFILE = ReportPowerProfile(batch_size=64, hardware=HARDWARE, measurements=())
+
+
+class Answers:
+    """An RPC client that gives answers in order."""
+
+    def __init__(self, replies: list[Reply]) -> None:
+        self.replies = replies
+
+    async def call(self, *_: object, **__: object) -> bytes:
+        return encode_reply(self.replies.pop(0), command_id="", job_id=None)
 
 
 def new_result() -> Result:
@@ -102,15 +124,6 @@ def test_a_job_has_not_recovered_while_one_of_its_lanes_waits() -> None:
     assert Ledger(asked=[slow, quick, waits]).lanes_with_a_decision(since_s=50.0) == {"quick"}
 
 
-@pytest.mark.parametrize(("missing", "killed", "is_sound"), [(0, 0, True), (1, 0, False), (1, 1, True), (2, 1, False)])
-def test_what_is_never_reported_fails_unless_a_training_was_killed_for_each(
-    missing: int, killed: int, is_sound: bool
-) -> None:
-    result = new_result()
-    result.unreported, result.trainings_killed = missing, killed
-    assert result.is_sound is is_sound
-
-
 @pytest.mark.parametrize("trial_number", [1, None])
 def test_a_trial_that_has_ended_for_its_training_only_is_unreported(tmp_path: Path, trial_number: int | None) -> None:
     stage = new_stage(tmp_path)
@@ -120,6 +133,75 @@ def test_a_trial_that_has_ended_for_its_training_only_is_unreported(tmp_path: Pa
     with subprocess.Popen(["true"]) as process:
         stage.trainings.append(Training(job_id="job", journal=journal, state_dir=tmp_path, process=process))
     assert unreported(stage, "job", Log(events=[], trials={})) == 1
+
+
+@pytest.mark.parametrize(("recorded", "count"), [(0.5, 0), (None, 1)])
+@pytest.mark.parametrize("trial_number", [1, None])
+def test_an_evaluation_that_was_never_recorded_is_a_finding(
+    tmp_path: Path, trial_number: int | None, recorded: float | None, count: int
+) -> None:
+    stage = new_stage(tmp_path)
+    journal = tmp_path / "training.jsonl"
+    evaluated = {"did": "evaluated", "at_s": 1.0, "trial_number": trial_number, "epoch": 2}
+    journal.write_text(json.dumps(evaluated) + "\n", encoding="utf-8")
+    with subprocess.Popen(["true"]) as process:
+        stage.trainings.append(Training(job_id="job", journal=journal, state_dir=tmp_path, process=process))
+    events = [] if recorded is None else [StoredEvent(event_id=1, recorded=event(2, metric=recorded))]
+    assert len(unreported_evaluations(stage, "job", Log(events=events, trials={}))) == count
+
+
+def reported(*, metric: float, was_kept: bool = True) -> Asked:
+    """A report of the epoch that event(1) records, which was kept."""
+    life = JobLife()
+    life.register()
+    command = replace(life.reporting(life.begin(), 1.0), time_s=1.0, energy_j=None, metric=metric)
+    return replace(asked(command, sent_s=1.0, answered_s=2.0), was_kept=was_kept)
+
+
+@pytest.mark.parametrize(("metric", "count"), [(0.5, 0), (0.6, 1)])
+def test_a_kept_report_is_lost_where_other_numbers_are_recorded(metric: float, count: int) -> None:
+    log = Log(events=[StoredEvent(event_id=1, recorded=event(1, metric=0.5))], trials={})
+    assert len(lost([reported(metric=metric)], log)) == count
+
+
+@pytest.mark.parametrize(("outcome", "count"), [(Outcome.CANCELLED, 0), (Outcome.CONVERGED, 1)])
+def test_a_kept_finish_is_lost_where_another_outcome_is_recorded(outcome: Outcome, count: int) -> None:
+    life = JobLife()
+    life.register()
+    begun = life.begin()
+    life.give_up(begun)
+    finish = FinishTrial(trial_number=begun.trial_number, trial_id=begun.trial_id, outcome=outcome)
+    one = replace(asked(finish, sent_s=1.0, answered_s=2.0), was_kept=True)
+    trial = replace(life.rows[begun.trial_number], outcome=Outcome.CANCELLED)
+    assert len(lost([one], Log(events=[], trials={("job", begun.trial_number): trial}))) == count
+
+
+def test_a_kept_command_whose_decision_contradicts_the_log_is_found_when_it_is_asked_again() -> None:
+    life = JobLife()
+    life.register()
+    begun = life.begin()
+    judged = EpochJudged(should_stop=True, reason="", cost=1.0, bound=None, outcome=Outcome.CONVERGED)
+    one = replace(asked(life.reporting(begun, 1.0), sent_s=1.0, answered_s=2.0), was_kept=True, asked_again=judged)
+    trial = replace(life.rows[begun.trial_number], outcome=Outcome.CANCELLED)
+    assert len(contradictions([one], Log(events=[], trials={("job", begun.trial_number): trial}))) == 1
+
+
+@pytest.mark.parametrize(("has_kept_report", "is_expected"), [(True, True), (False, False)])
+async def test_the_end_of_a_trial_surprises_a_lane_unless_a_report_of_it_was_kept(
+    has_kept_report: bool, is_expected: bool
+) -> None:
+    life = JobLife()
+    life.register()
+    report = life.reporting(life.begin(), 1.0)
+    kept = Problem(type=KEPT, title="", detail="", retry_after_s=0.0)
+    ended = Problem(type="trial_ended", title="", detail="")
+    caller = Answers([kept] * 9 if has_kept_report else [])
+    sender = Sender(caller=cast(RpcClient, caller), ledger=Ledger(), rng=random.Random(1))
+    if has_kept_report:
+        await sender.ask("job", report, is_others=True)
+    caller.replies = [ended]
+    await sender.ask("job", report, is_others=True)
+    assert (sender.ledger.surprises == []) is is_expected
 
 
 def event(seq: int, *, metric: float = float("nan"), log_epoch: int = 1) -> RecordedEvent:
@@ -157,8 +239,9 @@ def test_a_stream_that_differs_from_the_log_is_a_finding(streamed: list[Recorded
 
 
 def test_a_deleted_stream_may_lack_events_but_may_not_invent_any() -> None:
-    assert stream_findings([event(1), event(2)], [event(2)], forgets_events=True) == []
-    assert stream_findings([event(1), event(2)], [event(3)], forgets_events=True) != []
+    assert stream_findings([event(1), event(2)], [event(2)], needed=[event(2)]) == []
+    assert stream_findings([event(1), event(2)], [event(1)], needed=[event(2)]) != []
+    assert stream_findings([event(1), event(2)], [event(2), event(3)], needed=[event(2)]) != []
 
 
 def test_a_restored_log_may_lack_events_of_the_epochs_before() -> None:

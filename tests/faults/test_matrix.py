@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.matrix.__main__ import left_out
+from tests.faults.matrix.__main__ import left_out, main
 from tests.faults.matrix.of_ranks import RankedTraining, disagreements
 from tests.faults.matrix.pair import Pair, running_pair
 from tests.faults.matrix.result import Result
-from tests.faults.matrix.scenario import FAR_ABOVE, RECOVERED_S, Scenario, all_scenarios, judge, played
+from tests.faults.matrix.scenario import FAR_ABOVE, RECOVERED_S, Scenario, all_scenarios, judge, played, promised
 
 BROKEN = str(Path(__file__).with_name("broken_worker.py"))
 SMOKE = [one for one in all_scenarios().values() if one.is_smoke]
@@ -59,6 +59,15 @@ def test_a_build_in_which_others_wait_for_a_minute_after_the_fault_is_noticed() 
     assert not result.is_sound
 
 
+@pytest.mark.parametrize("scenario", all_scenarios().values(), ids=lambda scenario: scenario.name)
+def test_every_scenario_promises_how_long_others_wait(scenario: Scenario) -> None:
+    result = Result(scenario=scenario.name, seed=1, broker="", database="")
+    result.promises = dict(promised(scenario, lasted_s=10.0))
+    judge(result, dict.fromkeys(result.promises, 400.0))
+    assert {"others_stall_s", "others_slowest_s", "recovery_s", "recovery_of_harmed_s"} <= result.promises.keys()
+    assert len(result.unexpected) == len(result.promises)
+
+
 def test_a_scenario_that_needs_what_is_not_installed_is_not_run_and_says_why(pair: Pair) -> None:
     scenario = replace(all_scenarios()["ranks_killed"], needs_module="no_such_module")
     result = asyncio.run(played(scenario, pair, seed=11))
@@ -83,10 +92,12 @@ def test_scenarios_that_are_not_chosen_are_named_in_the_file(pair: Pair) -> None
     assert left_out(everything, pair, seed=1) == []
 
 
-def test_a_build_that_acknowledges_before_it_commits_is_noticed(pair: Pair) -> None:
-    program = (BROKEN, "acknowledges_early")
-    result = asyncio.run(played(all_scenarios()["workers_killed"], pair, seed=11, worker_program=program))
-    assert result.lost > 0, result
+def test_a_build_that_acknowledges_before_it_commits_fails_the_program(tmp_path: Path) -> None:
+    out = tmp_path / "faults.json"
+    program = ["--worker-program", BROKEN, "acknowledges_early"]
+    assert main(["--scenario", "workers_killed", "--seed", "11", "--lenient", "--out", str(out), *program]) == 1
+    (result,) = [one for one in json.loads(out.read_text()) if one["scenario"] == "workers_killed"]
+    assert result["lost"] > 0, result
 
 
 def test_a_build_that_ignores_command_ids_is_noticed(pair: Pair) -> None:

@@ -27,8 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     _say(f"seed {seed}: --seed {seed} repeats the order of what happens")
     chosen = _chosen(options)
-    if not options.add:
-        options.out.unlink(missing_ok=True)
+    _begin(options.out, options.database, seed, keeps=options.add)
     if options.not_run:
         _add(
             options.out,
@@ -53,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed or (slow and not options.lenient) else 0
 
 
+_PAIRS = ("mariadb", "postgresql", "given")
 _WAITS = "rank_0_frozen"
 
 
@@ -112,9 +112,10 @@ def _report(result: Result) -> None:
 
 
 def _chosen(options: argparse.Namespace) -> list[Scenario]:
-    if options.scenario:
-        return [all_scenarios()[name] for name in options.scenario]
-    return [one for one in all_scenarios().values() if one.is_smoke or not options.smoke]
+    named = options.scenario or ()
+    if not named and not options.smoke:
+        return list(all_scenarios().values())
+    return [one for one in all_scenarios().values() if one.name in named or (options.smoke and one.is_smoke)]
 
 
 def left_out(chosen: Sequence[Scenario], pair: Pair, seed: int) -> list[Result]:
@@ -124,6 +125,18 @@ def left_out(chosen: Sequence[Scenario], pair: Pair, seed: int) -> list[Result]:
         return []
     why = f"not chosen: {', '.join(names)}"
     return [Result(scenario="others", seed=seed, broker=pair.broker_name, database=pair.database_name, not_run=why)]
+
+
+def _begin(path: Path, database: str, seed: int, *, keeps: bool) -> None:
+    """A file that names the other pairs of servers as not run; one that is kept no longer names this pair so."""
+    if keeps and path.exists():
+        held = [one for one in json.loads(path.read_text()) if (one["scenario"], one["database"]) != ("all", database)]
+        path.write_text(json.dumps(held, indent=1) + "\n")
+        return
+    path.unlink(missing_ok=True)
+    why = "this run was for another pair of servers; `make faults` without ARGS plays on all of them"
+    others = [one for one in _PAIRS if one != database]
+    _add(path, [Result(scenario="all", seed=seed, broker="", database=one, not_run=why) for one in others])
 
 
 def _add(path: Path, results: Sequence[Result]) -> None:
@@ -141,14 +154,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, help="what is chosen at random (default: a new one, which is printed)")
     parser.add_argument(
-        "--scenario", action="append", choices=sorted(all_scenarios()), metavar="NAME", help="play this one; repeatable"
+        "--scenario",
+        action="append",
+        choices=sorted(all_scenarios()),
+        metavar="NAME",
+        help="play this one, also beside --smoke; repeatable",
     )
     parser.add_argument("--smoke", action="store_true", help="play a few, in about 90 s")
     parser.add_argument("--minutes", type=float, help="begin no further scenario after so long; the order is by chance")
     parser.add_argument("--list", action="store_true", help="say which scenarios there are, and end")
     parser.add_argument(
         "--database",
-        choices=("mariadb", "postgresql", "given"),
+        choices=_PAIRS,
         default="mariadb",
         help="private servers of this kind, or those that BSO_TEST_AMQP_URL and BSO_TEST_DATABASE_URL name",
     )

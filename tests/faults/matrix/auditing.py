@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import aio_pika
@@ -13,7 +13,7 @@ import aio_pika
 from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch
 from bso.domain.events import EpochReported, TrialEnded, TrialStarted
 from bso.domain.log import RecordedEvent
-from bso.domain.replies import EpochJudged, Reply, TrialBegun, TrialFinished
+from bso.domain.replies import KEPT, EpochJudged, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome, Trial
 from bso.replay.verification import verify
 from bso.schema.codec import decode_event, encode_event, reply_payload
@@ -48,23 +48,23 @@ class Log:
         return {event.command_id for event in self.recorded}
 
     @property
-    def reported(self) -> set[tuple[str, int, float]]:
+    def reported(self) -> dict[tuple[str, int, float], EpochReported]:
         return {
-            (event.job_id, event.event.trial_number, event.event.epoch)
+            (event.job_id, event.event.trial_number, event.event.epoch): event.event
             for event in self.recorded
             if isinstance(event.event, EpochReported)
         }
 
 
-async def audit(stage: Stage, result: Result, *, dead_letters: int = 0, forgets_events: bool = False) -> None:
-    """Hold everything against everything. ``forgets_events``: what should have passed them on was deleted."""
+async def audit(stage: Stage, result: Result) -> None:
+    """Hold everything against everything."""
     unanswered(stage.ledger, result, before_s=stage.recovered_s)
     await _journals_delivered(stage, result)
     await _settled(stage, result)
     await _asked_again(stage, result)
     log = await _read(stage)
     _count(stage, log, result)
-    decided = [one for one in stage.ledger.changing if one.is_decided and not one.is_forgotten]
+    decided = [one for one in stage.ledger.changing if one.decision is not None and not one.is_forgotten]
     result.contradicted += len(differing := contradictions(decided, log))
     result.unexpected += differing[:5]
     _duplicates(log, result)
@@ -75,7 +75,7 @@ async def audit(stage: Stage, result: Result, *, dead_letters: int = 0, forgets_
     if not stage.has_servers:
         _trials(stage, log, result)
         return
-    await _outside(stage, log, result, dead_letters=dead_letters + stage.dead_letters, forgets_events=forgets_events)
+    await _outside(stage, log, result)
 
 
 def unanswered(ledger: Ledger, result: Result, *, before_s: float) -> None:
@@ -115,7 +115,7 @@ async def _settled(stage: Stage, result: Result) -> None:
         if (await stage.store.unpublished(older_than_s=0.0)).events or await stage.store.parked_jobs.all():
             return False
         kept = [one for one in stage.ledger.changing if one.was_kept]
-        return not _lost(kept, await _read(stage)) if kept else True
+        return not lost(kept, await _read(stage)) if kept else True
 
     try:
         await eventually_async(is_settled, timeout_s=_SETTLES_S, what="an end of what was parked or unpublished")
@@ -128,14 +128,19 @@ async def _settled(stage: Stage, result: Result) -> None:
 
 
 async def _asked_again(stage: Stage, result: Result) -> None:
-    """Send some decided commands once more: the answer must be the same."""
-    decided = [one for one in stage.ledger.asked if one.is_decided and not (one.was_kept or one.is_forgotten)]
-    some = stage.rng.sample(decided, min(_ASKED_AGAIN, len(decided)))
+    """Send some decided commands once more: the answer must be the same. Of those that were kept, it is the first."""
+    recorded = [one for one in stage.ledger.changing if one.is_acknowledged]
+    kept = [one for one in recorded if one.was_kept]
+    decided = [one for one in recorded if not one.was_kept]
+    some = [stage.rng.sample(group, min(_ASKED_AGAIN, len(group))) for group in (kept, decided)]
     try:
         async with asyncio.timeout(_SETTLES_S):
-            await asyncio.gather(*(stage.sender.ask_again(one) for one in some))
+            await asyncio.gather(*(stage.sender.ask_again(one) for group in some for one in group))
     except TimeoutError:
         result.unexpected.append("commands that were decided are not answered again")
+    undecided = [one for one in some[0] if isinstance(one.asked_again, Problem) and one.asked_again.type == KEPT]
+    if undecided:
+        result.unexpected.append(f"{len(undecided)} commands are kept for ever: {undecided[0].request}"[:500])
 
 
 async def _read(stage: Stage) -> Log:
@@ -161,9 +166,9 @@ def _count(stage: Stage, log: Log, result: Result) -> None:
     result.attempted = len(changing)
     result.acknowledged = sum(one.is_acknowledged for one in changing)
     result.applied = sum(one.request.command_id in known for one in changing)
-    lost = _lost(changing, log)
-    result.lost = len(lost)
-    result.unexpected += [f"lost: {one.request}, answered {one.reply}"[:300] for one in lost[:5]]
+    missing = lost(changing, log)
+    result.lost = len(missing)
+    result.unexpected += [f"lost: {one.request}, answered {one.reply}"[:300] for one in missing[:5]]
     for one in changing:
         if one.asked_again is not None and one.reply is not None and one.request.command_id in known:
             first, second = (reply_payload(reply) for reply in (one.reply, one.asked_again))
@@ -178,7 +183,7 @@ def contradictions(asked: Sequence[Asked], log: Log) -> list[str]:
     found = []
     for one in asked:
         recorded = started.get(one.request.command_id)
-        reply, command = one.reply, one.command
+        reply, command = one.decision, one.command
         is_as_recorded = True
         if isinstance(reply, TrialBegun) and recorded is not None:
             is_as_recorded = (reply.trial_number, reply.batch_size) == (recorded.trial_number, recorded.batch_size)
@@ -196,7 +201,7 @@ def _said_outcome(reply: Reply | None) -> Outcome | None:
     return reply.outcome if is_end and isinstance(reply, TrialFinished | EpochJudged) else None
 
 
-def _lost(asked: Sequence[Asked], log: Log) -> list[Asked]:
+def lost(asked: Sequence[Asked], log: Log) -> list[Asked]:
     """Commands that are acknowledged and not recorded."""
     known, reported = log.command_ids, log.reported
     return [
@@ -206,16 +211,18 @@ def _lost(asked: Sequence[Asked], log: Log) -> list[Asked]:
     ]
 
 
-def _is_elsewhere(one: Asked, log: Log, reported: set[tuple[str, int, float]]) -> bool:
+def _is_elsewhere(one: Asked, log: Log, reported: Mapping[tuple[str, int, float], EpochReported]) -> bool:
     """Whether what the command says is recorded by another one: it changed nothing then."""
     job_id, command = one.request.job_id, one.command
     if isinstance(command, RegisterJob):
         return any(event.job_id == job_id for event in log.recorded)
     if isinstance(command, ReportEpoch):
-        return (job_id, command.trial_number, command.epoch) in reported
+        same = reported.get((job_id, command.trial_number, command.epoch))
+        said = (command.time_s, command.energy_j, command.metric)
+        return same is not None and (same.time_s, same.energy_j, same.metric) == said
     if isinstance(command, FinishTrial):
         trial = log.trials.get((job_id, command.trial_number))
-        return trial is not None and not trial.is_active
+        return trial is not None and command.outcome in (trial.outcome, trial.late_outcome)
     return False
 
 
@@ -239,7 +246,8 @@ def _duplicates(log: Log, result: Result) -> None:
 def _beliefs(stage: Stage, log: Log, result: Result) -> None:
     """What trials have begun, and what trainings believe of theirs."""
     asked = {one.request.command_id for one in stage.ledger.asked if isinstance(one.command, BeginTrial)}
-    own = {stage.harmed, *stage.others}
+    asked |= stage.ledger.prepared
+    own = {one.request.job_id for one in stage.ledger.asked}
     foreign = [
         event
         for event in log.recorded
@@ -252,8 +260,11 @@ def _beliefs(stage: Stage, log: Log, result: Result) -> None:
         facts = training.facts
         for fact in facts:
             _compare(stage, training, fact, log, result)
-    result.trainings_killed = stage.trainings_killed
-    result.unreported = sum(unreported(stage, job_id, log) for job_id in {one.job_id for one in stage.trainings})
+    trained = {one.job_id for one in stage.trainings}
+    result.unreported = sum(unreported(stage, job_id, log) for job_id in trained)
+    missing = [words for job_id in sorted(trained) for words in unreported_evaluations(stage, job_id, log)]
+    result.unreported += len(missing)
+    result.unexpected += missing[:5]
 
 
 def unreported(stage: Stage, job_id: str, log: Log) -> int:
@@ -277,6 +288,25 @@ def unreported(stage: Stage, job_id: str, log: Log) -> int:
     )
     named = sum(isinstance(number, int) and not _has_ended(own.get(number)) for number in noted)
     return named + (unnamed - others).total()
+
+
+def unreported_evaluations(stage: Stage, job_id: str, log: Log) -> list[str]:
+    """Which evaluations the trainings of a job have noted, and the optimizer has not recorded.
+
+    A training notes an evaluation after it was answered or kept. One that was registered late has no number in its
+    first notes: so many reports of any trial are taken for them.
+    """
+    noted: Counter[tuple[object, object]] = Counter()
+    for training in stage.trainings:
+        for fact in training.facts:
+            if training.job_id == job_id and fact["did"] == "evaluated" and not _is_forgotten(stage, training, fact):
+                noted[fact["trial_number"], fact["epoch"]] += 1
+    reports: Counter[tuple[object, object]] = Counter({key[1:]: 1 for key in log.reported if key[0] == job_id})
+    spare = Counter(epoch for _, epoch in (reports - noted).elements())
+    unnamed = Counter({epoch: count for (number, epoch), count in noted.items() if number is None})
+    missing = [(number, epoch) for number, epoch in noted if number is not None and not reports[number, epoch]]
+    missing += [(None, epoch) for epoch in (unnamed - spare).elements()]
+    return [f"never recorded: {job_id}, trial {number}, epoch {epoch}" for number, epoch in missing]
 
 
 def _trials(stage: Stage, log: Log, result: Result) -> None:
@@ -328,42 +358,41 @@ async def _tables(stage: Stage, result: Result) -> None:
             result.unexpected.append(f"log and tables of {job_id} differ: {verdict.problem} {sentences}"[:500])
 
 
-async def _outside(stage: Stage, log: Log, result: Result, *, dead_letters: int, forgets_events: bool) -> None:
+async def _outside(stage: Stage, log: Log, result: Result) -> None:
     """What the broker holds: dead letters, and every event at least once, but no other."""
     connection = await aio_pika.connect(stage.amqp_url)
     async with connection:
         channel = await connection.channel()
         found = (await channel.declare_queue(DEAD_LETTERS, passive=True)).declaration_result.message_count or 0
-        if found > dead_letters:
-            result.unexpected.append(f"{found} dead letters, expected {dead_letters}")
+        if found != stage.dead_letters:
+            result.unexpected.append(f"{found} dead letters, expected {stage.dead_letters}")
         streamed = await _streamed(connection)
     if streamed is None:
         result.unexpected.append(f"the stream of events could not be read to its end within {_STREAM_S:g} s")
         return
     forgotten = max((event.log_epoch for event in log.recorded), default=0) if stage.forgotten_until_s else 0
-    result.unexpected += stream_findings(
-        log.recorded, streamed, forgets_events=forgets_events, forgotten_before=forgotten
-    )
+    needed = [stored.recorded for stored in log.events if stored.event_id > stage.events_forgotten_until]
+    result.unexpected += stream_findings(log.recorded, streamed, needed=needed, forgotten_before=forgotten)
 
 
 def stream_findings(
     recorded: Sequence[RecordedEvent],
     streamed: Sequence[RecordedEvent],
     *,
-    forgets_events: bool = False,
+    needed: Sequence[RecordedEvent] | None = None,
     forgotten_before: int = 0,
 ) -> list[str]:
     """Where the stream differs from the log; it may say the same several times.
 
-    ``forgets_events``: the stream may lack events. ``forgotten_before``: the log may lack those of earlier epochs.
+    ``needed``: the stream may lack all other events. ``forgotten_before``: the log may lack those of earlier epochs.
     """
     log = {_place(event): encode_event(event) for event in recorded}
     stream = [(_place(event), event) for event in streamed]
-    missing = log.keys() - {place for place, _ in stream}
+    missing = {_place(event) for event in (recorded if needed is None else needed)} - {place for place, _ in stream}
     foreign = [event for place, event in stream if place not in log and event.log_epoch >= forgotten_before]
     altered = [event for place, event in stream if place in log and encode_event(event) != log[place]]
     findings = []
-    if missing and not forgets_events:
+    if missing:
         findings.append(f"{len(missing)} of {len(log)} events never reached the stream")
     if foreign:
         findings.append(f"{len(foreign)} events of the stream are not in the log: {foreign[0]}"[:500])

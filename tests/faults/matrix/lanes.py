@@ -30,11 +30,13 @@ from bso_broker.rpc import RpcClient
 from tests.faults.matrix.ledger import Asked, Ledger
 from tests.integration.workers.recurrences import HARDWARE, SPEC, report
 
-_CALL_TIMEOUT_S = 30.0  # then the same command is sent again
+CALL_TIMEOUT_S = 30.0
+"""After so long without an answer a lane sends the same command again."""
 _LONGEST_PAUSE_S = 5.0  # sooner than they are asked to: a scenario ends when each lane has gone on
-_EXPECTED = frozenset({"trial_ended"})
-"""A lane goes on after a report was kept, and so may report after the end of its trial."""
-_AFTER_A_RESTORE = frozenset({"unknown_trial", "wrong_trial_id", "conflicting_report", "report_goes_backwards"})
+_TRIAL_ENDED = "trial_ended"
+_AFTER_A_RESTORE = frozenset(
+    {_TRIAL_ENDED, "unknown_trial", "wrong_trial_id", "conflicting_report", "report_goes_backwards"}
+)
 
 
 class Over(Exception):
@@ -49,11 +51,18 @@ class Sender:
     ledger: Ledger
     rng: random.Random
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
-    expected: frozenset[str] = _EXPECTED
+    _is_restored: bool = False
+    _reported_unjudged: set[str] = field(default_factory=set)
 
     def expect_a_restore(self) -> None:
         """Trials may be gone from now on, and their numbers given again."""
-        self.expected = _EXPECTED | _AFTER_A_RESTORE
+        self._is_restored = True
+
+    def expects(self, problem: Problem, command: Command) -> bool:
+        """Whether a command may be refused so. The end of a trial was judged unseen where a report of it was kept."""
+        if self._is_restored and problem.type in _AFTER_A_RESTORE:
+            return True
+        return problem.type == _TRIAL_ENDED and getattr(command, "trial_id", None) in self._reported_unjudged
 
     async def ask(self, job_id: str, command: Command, *, is_others: bool, lane: str = "") -> Reply:
         """The decision; a problem of type ``kept`` where the optimizer has taken the command over. Raises Over."""
@@ -66,9 +75,12 @@ class Sender:
         asked.answered_s = _now_s()
         if isinstance(reply, Problem) and reply.type == KEPT:
             asked.was_kept = True
+        if asked.was_kept:
+            self._reported_unjudged.add(getattr(command, "trial_id", ""))
+        if isinstance(reply, Problem) and reply.type == KEPT:
             return reply
         asked.reply = reply
-        if isinstance(reply, Problem) and reply.type not in self.expected:
+        if isinstance(reply, Problem) and not self.expects(reply, command):
             self.ledger.surprises.append(
                 f"{type(command).__name__} of {job_id} was answered {reply.type}: {reply.detail}"
             )
@@ -85,7 +97,7 @@ class Sender:
                 raise Over
             try:
                 reply = decode_reply(
-                    await self.caller.call(body, message_id=asked.request.command_id, timeout_s=_CALL_TIMEOUT_S)
+                    await self.caller.call(body, message_id=asked.request.command_id, timeout_s=CALL_TIMEOUT_S)
                 )
             except (CallTimeout, NoCommandQueue, Misconfigured):
                 await asyncio.sleep(0.2)
@@ -143,8 +155,8 @@ class Lane:
             reply = await self._ask(report(begun, epoch))
             if isinstance(reply, EpochJudged) and reply.should_stop:
                 return reply.should_retry
-            if isinstance(reply, Problem) and reply.type in self.sender.expected:
-                return False
+            if isinstance(reply, Problem) and reply.type != KEPT:
+                return False  # its trial is no longer there, or has ended
             await self._do_something_else(begun)
         finish = FinishTrial(trial_number=begun.trial_number, trial_id=begun.trial_id, outcome=Outcome.NOT_CONVERGED)
         await self._ask(finish)

@@ -54,6 +54,11 @@ class Asked:
         return isinstance(self.command, CHANGING) and isinstance(self.reply, _DECIDED)
 
     @property
+    def decision(self) -> Reply | None:
+        """The decision, which came with the first answer, or when a kept command was asked again; None: not seen."""
+        return next((reply for reply in (self.reply, self.asked_again) if isinstance(reply, _DECIDED)), None)
+
+    @property
     def is_acknowledged(self) -> bool:
         """Whether the answer says that it is recorded, or will be."""
         is_taken_over = self.was_kept and isinstance(self.command, CHANGING)
@@ -65,11 +70,13 @@ class Ledger:
     """All commands of a scenario, and what senders found that must not happen.
 
     ``patient``: jobs whose decisions take so long that a scenario does not wait for the answers to all their lanes.
+    ``prepared``: the command_ids of trials that were begun while a scenario was prepared.
     """
 
     asked: list[Asked] = field(default_factory=list)
     surprises: list[str] = field(default_factory=list)
     patient: set[str] = field(default_factory=set)
+    prepared: set[str] = field(default_factory=set)
 
     @property
     def changing(self) -> list[Asked]:

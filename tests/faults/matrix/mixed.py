@@ -98,7 +98,7 @@ async def _kill_a_training(stage: Stage) -> bool:
     living = [one for one in stage.trainings if one.process.poll() is None]
     if len(living) < 2:
         return False
-    stage.kill_a_training(stage.rng.choice(living))
+    stage.rng.choice(living).process.kill()
     stage.train()
     return True
 

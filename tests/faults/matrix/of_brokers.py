@@ -20,7 +20,7 @@ from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, EVENT_LOG, EVENTS, PARKED, PARKED_FOR_S
 from bso_client.delivery.left_behind import contents
 from tests.faults.matrix.pair import of_three_nodes
-from tests.faults.matrix.scenario import scenario
+from tests.faults.matrix.scenario import SENT_AGAIN_S, scenario
 from tests.faults.matrix.stage import Stage
 from tests.integration.broker.test_broker_failures import settled_down
 from tests.integration.workers.recurrences import HARDWARE
@@ -43,10 +43,10 @@ async def broker_restarted(stage: Stage) -> None:
     await stage.suffer(_server(stage).stop, 0.0, _server(stage).start)
 
 
-@scenario("the broker is away for 20 s", needs_private=True, strikes_for_s=19.0)
+@scenario("the broker is away for 45 s: longer than any client waits", needs_private=True, strikes_for_s=44.0)
 async def broker_away(stage: Stage) -> None:
     await _begun_and_settled(stage)
-    await stage.suffer(_server(stage).kill, 20.0, _server(stage).start)
+    await stage.suffer(_server(stage).kill, 45.0, _server(stage).start)
 
 
 @scenario("16 short trainings of two jobs while the broker is away, eight at a time", needs_private=True)
@@ -103,7 +103,7 @@ async def broker_connections_killed(stage: Stage) -> None:
     assert closed >= 4, f"only {closed} of 8 times there was a connection to close: the fault did not strike"
 
 
-@scenario("the command queue is deleted three times")
+@scenario("the command queue is deleted three times", promises={"others_slowest_s": SENT_AGAIN_S})
 async def command_queue_deleted(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
@@ -112,7 +112,7 @@ async def command_queue_deleted(stage: Stage) -> None:
             await stage.progress(30)
 
 
-@scenario("the command queue is purged ten times")
+@scenario("the command queue is purged ten times", promises={"others_slowest_s": SENT_AGAIN_S})
 async def command_queue_purged(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
@@ -163,11 +163,16 @@ def _astray(stage: Stage) -> float:
     return sum(worker.metric("bso_dead_letters_total", reason="foreign_binding") for worker in stage.living)
 
 
-@scenario("a job is damaged while its commands cannot be parked: the exchange is deleted, then the queues are full")
+@scenario(
+    "a job is damaged while its commands cannot be parked: the queues are deleted, the exchange is, the queues are full"
+)
 async def parking_unavailable(stage: Stage) -> None:
     await stage.begin(lanes=6)  # some of them are about to report, which is what is parked
     async with stage.fault():
+        for queue in PARKED_FOR_S:  # while they are empty: what lies in them would be destroyed
+            await delete(stage, "queues", queue)
         await _damage(stage)
+        await eventually_async(lambda: any(one.was_kept for one in stage.ledger.asked), what="a parked command")
         await stage.pause(3.0)
         await delete(stage, "exchanges", PARKED)
         await stage.pause(6.0)
@@ -215,7 +220,7 @@ async def broker_login_removed(stage: Stage) -> None:
         await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, "secret", **rights))
 
 
-@scenario("300 ms to the broker and back, for 15 s")
+@scenario("300 ms to the broker and back, for 15 s", strikes_for_s=0.3)
 async def broker_far(stage: Stage) -> None:
     proxy = await stage.proxied(stage.amqp_url)
     await stage.begin(amqp_url=proxy.url)
@@ -225,7 +230,7 @@ async def broker_far(stage: Stage) -> None:
         proxy.restore()
 
 
-@scenario("300 ms to the broker and back, and to the database and back, for 15 s")
+@scenario("300 ms to the broker and back, and to the database and back, for 15 s", strikes_for_s=0.6)
 async def both_servers_far(stage: Stage) -> None:
     proxies = [await stage.proxied(url) for url in (stage.amqp_url, stage.database_url)]
     await stage.begin(amqp_url=proxies[0].url, database_url=proxies[1].url)

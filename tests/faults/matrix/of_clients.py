@@ -20,7 +20,7 @@ from bso.schema.codec import decode_reply, encode_command
 from bso.service.engine import Engine, Patience
 from bso_broker.rabbit import RabbitBroker
 from tests.faults.matrix.lanes import Sender, lanes_of
-from tests.faults.matrix.ledger import Asked, Ledger
+from tests.faults.matrix.ledger import CHANGING, Asked, Ledger
 from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage
 from tests.integration.workers.recurrences import HARDWARE, SPEC, report
@@ -37,7 +37,7 @@ async def trainings_killed(stage: Stage) -> None:
         for _ in range(6):
             await stage.pause(0.5, 2.0)
             victim = stage.rng.choice([one for one in stage.trainings if one.process.poll() is None])
-            stage.kill_a_training(victim)
+            victim.process.kill()
             stage.train()
 
 
@@ -46,7 +46,10 @@ async def training_frozen(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
         stage.trainings[0].process.send_signal(signal.SIGSTOP)
-        await stage.pause(15.0)
+        await stage.pause(1.0)
+        noted = len(stage.trainings[0].facts)
+        await stage.pause(14.0)
+        assert len(stage.trainings[0].facts) == noted, "the training went on: the fault did not strike"
         stage.trainings[0].process.send_signal(signal.SIGCONT)
 
 
@@ -58,6 +61,7 @@ async def answers_lost(stage: Stage) -> None:
         for _ in range(3):
             proxy.stall_replies()
             await stage.pause(7.0)
+            assert proxy.is_holding, "no answer was under way: the fault did not strike"
             proxy.drop()
             proxy.restore()
             await stage.pause(2.0)
@@ -139,6 +143,7 @@ async def _all_tried(stage: Stage, job_id: str, spec: Mapping[str, Any]) -> None
 
     async def ask(commands: Sequence[Command]) -> list[Reply]:
         requests = [Request(command_id=str(uuid.uuid4()), job_id=job_id, command=command) for command in commands]
+        stage.ledger.prepared |= {request.command_id for request in requests}
         return [answer.reply for answer in await engine.execute(requests)]
 
     await ask([RegisterJob(spec=spec)])
@@ -163,12 +168,12 @@ def _as_if_nothing_was_known(job: Job, command: Command, facts: Facts, context: 
 
 
 async def _median_s(stage: Stage) -> float:
-    """The median time of an answer to lanes of other jobs, for ten seconds [s]."""
+    """The median time of a decision for lanes of other jobs, for ten seconds [s]."""
     since_s = stage.now_s()
     await stage.pause(10.0)
     waits = [
         (one.answered_s or stage.now_s()) - one.sent_s
         for one in stage.ledger.asked
-        if one.is_others and one.sent_s >= since_s
+        if one.is_others and one.sent_s >= since_s and isinstance(one.command, CHANGING)
     ]
     return statistics.median(waits)

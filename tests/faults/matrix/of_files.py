@@ -83,6 +83,10 @@ class FileStage(Stage):
         self.recovered_s = self.harmed_recovered_s = self.now_s()
 
     @override
+    async def database_version(self) -> str:
+        return f"SQLite {sqlite3.sqlite_version}"
+
+    @override
     async def progress(self, answers: int, *, is_others: bool | None = None) -> None:
         before = self._noted()
         await eventually_async(
@@ -112,7 +116,7 @@ async def file_writers_killed(stage: FileStage) -> None:
         for _ in range(14):
             await stage.pause(0.2, 1.0)
             victim = stage.rng.choice([one for one in stage.trainings if one.process.poll() is None])
-            stage.kill_a_training(victim)
+            victim.process.kill()
             stage.train(like=victim)
 
 
@@ -123,7 +127,9 @@ async def file_locked(stage: FileStage) -> None:
         foreign = sqlite3.connect(stage.file, isolation_level=None, timeout=30.0)
         try:
             foreign.execute("BEGIN IMMEDIATE")  # nobody else can write then
+            seen = await stage.highest_event_id()
             await stage.pause(20.0)
+            assert await stage.highest_event_id() == seen, "the fault did not strike"
             foreign.execute("ROLLBACK")
         finally:
             foreign.close()
@@ -139,9 +145,9 @@ async def file_disk_full(stage: FileStage) -> None:
             while True:
                 os.write(file.fileno(), bytes(4096))
         await stage.pause(7.0)
-        seen = await _highest_event_id(stage)
+        seen = await stage.highest_event_id()
         await stage.pause(8.0)
-        assert await _highest_event_id(stage) == seen, "the fault did not strike"
+        assert await stage.highest_event_id() == seen, "the fault did not strike"
         filling.unlink()
 
 
@@ -149,20 +155,39 @@ async def file_disk_full(stage: FileStage) -> None:
 async def file_deleted(stage: FileStage) -> None:
     await stage.begin()
     async with stage.fault():
-        for name in filter(Path.is_file, stage.file.parent.glob("jobs.sqlite*")):
-            name.unlink()
-        await eventually_async(stage.file.exists, timeout_s=_PATIENCE_S, what="a new job file")
-        await eventually_async(
-            lambda: not any(map(_holds_deleted, stage.trainings)), timeout_s=_PATIENCE_S, what="only the new job file"
-        )
-        await stage.close_store()
-        stage.open_store()
-        stage.forgotten_until_s = time.monotonic()
+        await _deleted(stage)
 
 
-async def _highest_event_id(stage: FileStage) -> int:
-    job_ids = await stage.store.job_ids()
-    return max([await stage.store.last_event_id(job_id) for job_id in job_ids], default=0)
+@file_scenario("the job file is overwritten with something else for 10 s, and then deleted: a new one begins")
+async def file_overwritten(stage: FileStage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        with stage.file.open("r+b") as file:
+            file.write(stage.rng.randbytes(stage.file.stat().st_size))
+        await stage.pause(10.0)
+        await _deleted(stage)
+
+
+@file_scenario("the job file is emptied, and deleted 10 s later: a new one begins")
+async def file_emptied(stage: FileStage) -> None:
+    await stage.begin()
+    async with stage.fault():
+        os.truncate(stage.file, 0)
+        await stage.pause(10.0)
+        await _deleted(stage)
+
+
+async def _deleted(stage: FileStage) -> None:
+    """Delete the job file, and wait until every training uses the new one."""
+    for name in filter(Path.is_file, stage.file.parent.glob("jobs.sqlite*")):
+        name.unlink()
+    await eventually_async(stage.file.exists, timeout_s=_PATIENCE_S, what="a new job file")
+    await eventually_async(
+        lambda: not any(map(_holds_deleted, stage.trainings)), timeout_s=_PATIENCE_S, what="only the new job file"
+    )
+    await stage.close_store()
+    stage.open_store()
+    stage.forgotten_until_s = time.monotonic()
 
 
 def _holds_deleted(training: Training) -> bool:

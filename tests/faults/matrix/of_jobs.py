@@ -78,7 +78,8 @@ async def _trials_locked(stage: Stage, job_ids: Sequence[str]) -> AsyncIterator[
 async def log_epoch_locked(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault(), stage.store.engine.begin() as foreign:
-        await foreign.execute(sa.text("SELECT * FROM bso_log_epoch FOR UPDATE"))
+        held = (await foreign.execute(sa.text("SELECT * FROM bso_log_epoch FOR UPDATE"))).all()
+        assert held, "there is no row to hold: the fault did not strike"
         await stage.pause(12.0)
 
 

@@ -107,7 +107,6 @@ class RankStage(Stage):
 
     async def lose(self, training: RankedTraining, rank: int) -> None:
         """SIGKILL a rank, and wait for the next launch; where torchrun begins none, start it."""
-        self.trainings_killed += 1
         before = [len(training.noted(each, "started")) for each in _RANKS]
         training.signal(rank, signal.SIGKILL)
         if not training.is_elastic:
@@ -185,7 +184,6 @@ async def rank_0_frozen(stage: RankStage) -> None:
 
     async with stage.fault():
         await asyncio.gather(*(freeze(one, seconds) for one, seconds in zip(stage.ranked, (10.0, 28.0), strict=True)))
-        stage.trainings_killed += 1  # that one's rank 0, by torchrun
         await stage.pause(2.0)
 
 

@@ -17,6 +17,7 @@ from tests.faults.matrix.stage import Stage
 from tests.integration.workers.processes import WorkerProcess
 from tests.servers import eventually_async
 
+_COMPLAINTS = ("warning", "error", "critical")
 CRASHING = str(Path(__file__).parents[1] / "crashing_worker.py")
 
 
@@ -25,6 +26,8 @@ async def calm(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
         await stage.progress(500)
+    logged = [line for worker in stage.workers for line in worker.lines() if line["level"] in _COMPLAINTS]
+    stage.surprises += [f"without a fault a worker logged {line}" for line in logged[:3]]
 
 
 @scenario("twelve SIGKILLs among three workers; each is replaced", is_smoke=True, promises={"others_stall_s": 4.0})
@@ -37,11 +40,14 @@ async def workers_killed(stage: Stage) -> None:
             stage.worker()
 
 
-@scenario("workers killed at a chosen line: before and after the commit, after the reply, after parking")
+@scenario(
+    "workers killed at a chosen line: before and after the commit, after the reply, after events are published and "
+    "before that is noted, after parking"
+)
 async def workers_killed_at_a_line(stage: Stage) -> None:
     await stage.begin(lanes=4)
     async with stage.fault():
-        for moment in ("before_commit", "after_commit", "after_reply"):
+        for moment in ("before_commit", "after_commit", "after_reply", "after_publishing"):
             doomed = _doomed(stage, moment)
             await asyncio.to_thread(doomed.wait)
         doomed = _doomed(stage, "after_parking")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -11,14 +12,16 @@ from typing import Any
 class Result:
     """What came of a scenario; times in s. ``not_run`` says why it was left out; ``took_s`` how long each part took.
 
-    ``unreported``: trials that have ended for their trainings, and not for the optimizer, though all that trainings had
-    kept was delivered. ``trainings_killed``: each of these may have lost the one report that was on its way.
+    ``unreported``: trials that have ended for their trainings, and evaluations of trainings, that the optimizer has not
+    recorded, though all that trainings had kept was delivered. ``database_version`` is what the server says of itself.
     """
 
     scenario: str
     seed: int
     broker: str
     database: str
+    database_version: str = ""
+    began_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     not_run: str | None = None
     attempted: int = 0
     acknowledged: int = 0
@@ -27,7 +30,6 @@ class Result:
     duplicated: int = 0
     contradicted: int = 0
     unreported: int = 0
-    trainings_killed: int = 0
     unexpected: list[str] = field(default_factory=list)
     others_stall_s: float = 0.0
     others_slowest_s: float = 0.0
@@ -41,7 +43,7 @@ class Result:
     @property
     def is_sound(self) -> bool:
         """Whether nothing was lost, doubled or contradicted, all is reported, and nothing unexpected happened."""
-        return self.is_safe and self.unreported <= self.trainings_killed and not self.unexpected
+        return self.is_safe and not self.unreported and not self.unexpected
 
     @property
     def is_safe(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faults.matrix.auditing import audit
+from tests.faults.matrix.lanes import CALL_TIMEOUT_S
 from tests.faults.matrix.pair import Pair
 from tests.faults.matrix.result import Result
 from tests.faults.matrix.stage import Stage, new_stage
@@ -25,6 +26,16 @@ _MORE = 200  # answers after everything has recovered
 FAR_ABOVE = "far above what is promised"
 RECOVERED_S = 12.0
 """What every scenario promises about ``recovery_s``, unless it promises something else."""
+_UNPARKED_S = 75.0  # the longest pause of a job in trouble is 60 s
+SENT_AGAIN_S = CALL_TIMEOUT_S + RECOVERED_S
+"""What a scenario promises about ``others_slowest_s`` that destroys commands or answers: they are sent once more."""
+
+
+def promised(scenario: Scenario, *, lasted_s: float) -> Mapping[str, float]:
+    """All figures that a scenario promises, of a fault that lasted so long [s]: others wait no longer than it does."""
+    over_s = lasted_s + RECOVERED_S
+    usual = {"others_stall_s": over_s, "others_slowest_s": over_s, "recovery_s": RECOVERED_S}
+    return {**usual, "recovery_of_harmed_s": _UNPARKED_S, **scenario.promises}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +98,12 @@ async def played(scenario: Scenario, pair: Pair, seed: int, *, worker_program: S
             lap("prepare")
             try:
                 await _play(scenario, stage, lap)
+                result.database_version = await stage.database_version()
                 _measure(stage, scenario, result)
             except Exception:  # noqa: BLE001  a finding, and what was lost until then is one, too
                 result.unexpected.append(traceback.format_exc()[-2000:])
                 await stage.end()
-            await audit(stage, result, forgets_events=scenario.forgets_events)
+            await audit(stage, result)
             lap("audit")
     except Exception:  # noqa: BLE001  a finding like any other
         result.unexpected.append(traceback.format_exc()[-2000:])
@@ -103,6 +115,8 @@ async def _play(scenario: Scenario, stage: Stage, lap: _Laps) -> None:
     await scenario.play(stage)
     lap("play")
     await stage.all_go_on()
+    if scenario.forgets_events:
+        stage.events_forgotten_until = await stage.highest_event_id()
     await stage.progress(_MORE)
     await stage.all_answered()
     lap("recover")
@@ -158,7 +172,7 @@ def _measure(stage: Stage, scenario: Scenario, result: Result) -> None:
     if longest_s < scenario.strikes_for_s:
         words = f"no command or job waited for longer than {longest_s:.1f} s, expected {scenario.strikes_for_s:g} s"
         result.unexpected.append(f"the fault did not strike: {words}")
-    result.promises = {"recovery_s": RECOVERED_S, **scenario.promises}
+    result.promises = dict(promised(scenario, lasted_s=stage.mended_s - stage.struck_s))
     judge(result, figures)
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import sqlalchemy as sa
+
 from bso.storage import open_store
 from bso.storage.connections import PATIENT
 from bso_broker.rabbit import RabbitBroker
@@ -41,7 +43,8 @@ _QUICK = {"relay_interval_s": 1.0, "relay_age_s": 2.0}
 class Stage:
     """What a scenario plays on. ``harmed`` is the job that it may harm; all others are others.
 
-    ``dead_letters``: so many does the scenario lead to.
+    ``dead_letters``: so many does the scenario lead to. Events up to ``events_forgotten_until``, an event_id, may never
+    have been published.
     """
 
     pair: Pair
@@ -54,7 +57,6 @@ class Stage:
     workers: list[WorkerProcess] = field(default_factory=list)
     ended_on_purpose: list[WorkerProcess] = field(default_factory=list)
     trainings: list[Training] = field(default_factory=list)
-    trainings_killed: int = 0
     ledger: Ledger = field(default_factory=Ledger)
     harmed: str = ""
     others: Sequence[str] = ()
@@ -66,6 +68,7 @@ class Stage:
     over_s: float = 0.0
     forgotten_until_s: float = 0.0
     dead_letters: int = 0
+    events_forgotten_until: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     surprises: list[str] = field(default_factory=list)
     has_servers: ClassVar[bool] = True
@@ -185,11 +188,6 @@ class Stage:
             )
         self.trainings.append(Training(job_id=job_id, journal=journal, state_dir=state_dir, process=process))
 
-    def kill_a_training(self, training: Training) -> None:
-        """SIGKILL a training: the report that is on its way is lost with it."""
-        self.trainings_killed += 1
-        training.process.kill()
-
     def run(self, lanes: Sequence[Lane]) -> None:
         """Start lanes."""
         self._running += [asyncio.create_task(lane.run()) for lane in lanes]
@@ -227,6 +225,19 @@ class Stage:
         return sum(
             one.answered_s is not None for one in self.ledger.asked if is_others is None or one.is_others is is_others
         )
+
+    def _decided(self) -> int:
+        return sum(one.is_decided for one in self.ledger.asked)
+
+    async def database_version(self) -> str:
+        """What the server says of itself."""
+        async with self.store.engine.connect() as connection:
+            return str((await connection.execute(sa.text("SELECT version()"))).scalar_one())
+
+    async def highest_event_id(self) -> int:
+        """The event_id of the last event of the log; 0: there is none."""
+        job_ids = await self.store.job_ids()
+        return max([await self.store.last_event_id(job_id) for job_id in job_ids], default=0)
 
     async def pause(self, least_s: float, most_s: float | None = None) -> None:
         """Let a random time pass under load."""
@@ -304,11 +315,11 @@ class Stage:
             self.run(own)
         return more
 
-    async def answered_within(self, seconds: float) -> int:
-        """How many commands of lanes are answered in this time."""
-        before = self._answered(None)
+    async def decided_within(self, seconds: float) -> int:
+        """How many commands of lanes are decided in this time."""
+        before = self._decided()
         await self.pause(seconds)
-        return self._answered(None) - before
+        return self._decided() - before
 
     async def proxied(self, url: str) -> TcpProxy:
         """A proxy in front of a server, which can be cut, stalled, and made slow."""
