@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import functools
 import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+
+from typing_extensions import override
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 logger = logging.getLogger("bso")
 
@@ -69,7 +73,7 @@ class LoopThread:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                loop = asyncio.new_event_loop()
+                loop = _Loop()
                 thread = threading.Thread(target=_serve, args=(loop,), name="bso", daemon=True)
                 thread.start()
                 self._loop, self._thread = loop, thread
@@ -90,6 +94,18 @@ def in_thread(function: Callable[[], T], *, name: str) -> concurrent.futures.Fut
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop to which threads of drivers may still report when it is closed: aiosqlite's would print a traceback."""
+
+    @override
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        if self.is_closed():
+            return asyncio.Handle(callback, args, self, context)  # which nobody runs
+        return super().call_soon_threadsafe(callback, *args, context=context)
 
 
 class _Forsaken(concurrent.futures.ThreadPoolExecutor):

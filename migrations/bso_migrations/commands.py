@@ -35,7 +35,6 @@ _DDL_S = 3600.0
 _ALEMBIC = threading.Lock()
 _ANSWER_S = 10.0
 _LIMITS = ConnectionLimits(pool_size=1, connect_s=5.0, silence_s=_DDL_S)
-_FILE_LIMITS = ConnectionLimits(pool_size=1, lock_wait_s=0.5)  # in a thread that nothing can interrupt
 _DIALECTS = {"mysql": "mysql", "mariadb": "mysql", "postgresql": "postgresql", "sqlite": "sqlite"}
 
 Progress = Callable[[str], None]
@@ -197,7 +196,6 @@ def _engine(url: str) -> AsyncEngine:
         path = sqlite_path(address)
         require_local(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        return create_engine(address, _FILE_LIMITS)
     return create_engine(address, _LIMITS)
 
 

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bso.domain.errors import Retryable
 from bso.storage.connections import translated
 from bso_migrations.errors import UpgradeInProgress
 
@@ -32,11 +31,12 @@ async def upgrade_lock(
 ) -> AsyncIterator[None]:
     """Hold the lock of the upgrade. Raises UpgradeInProgress if another holds it until ``deadline`` (loop time).
 
-    On SQLite the transaction is the lock, and the whole upgrade is one transaction.
+    On SQLite the transaction is the lock, and the whole upgrade is one transaction: BEGIN IMMEDIATE waits for others.
     """
     backend = connection.dialect.name
     if backend not in _TAKE:
-        await _begin(connection, deadline)
+        with translated():
+            await connection.begin()
         yield
         return
     await _take(connection, _TAKE[backend], deadline, progress)
@@ -46,20 +46,6 @@ async def upgrade_lock(
         if not connection.closed and not connection.invalidated:
             await connection.rollback()
             await connection.execute(_RELEASE[backend])
-
-
-async def _begin(connection: AsyncConnection, deadline: float) -> None:
-    """Begin the transaction of an upgrade of an SQLite file; each attempt waits for others as long as a statement."""
-    while True:
-        try:
-            with translated():
-                await connection.begin()
-        except Retryable:
-            if asyncio.get_running_loop().time() >= deadline:
-                raise
-            await asyncio.sleep(_PAUSE_S)
-        else:
-            return
 
 
 async def _take(

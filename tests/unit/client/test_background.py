@@ -1,3 +1,4 @@
+import asyncio
 import signal
 import threading
 from collections.abc import Iterator
@@ -48,3 +49,31 @@ def test_a_loop_that_was_stopped_starts_anew(loop_thread: LoopThread) -> None:
     loop_thread.start()
     loop_thread.stop(timeout_s=PATIENCE_S)
     assert loop_thread.run(nothing()) == 1
+
+
+def test_a_drivers_thread_may_report_to_a_loop_that_was_stopped_meanwhile(
+    loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complaints: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
+    is_stopped, is_waiting = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    async def query() -> None:
+        future = asyncio.get_running_loop().create_future()
+
+        def work() -> None:  # as drivers do that have a thread for each connection
+            is_waiting.set()
+            is_stopped.wait(PATIENCE_S)
+            future.get_loop().call_soon_threadsafe(lambda: None)
+
+        threads.append(threading.Thread(target=work))
+        threads[0].start()
+        await future
+
+    loop_thread.start_soon(query())
+    assert is_waiting.wait(PATIENCE_S)
+    loop_thread.stop(timeout_s=PATIENCE_S)
+    is_stopped.set()
+    threads[0].join(PATIENCE_S)
+    assert complaints == []
