@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import aio_pika
@@ -257,9 +257,10 @@ def _beliefs(stage: Stage, log: Log, result: Result) -> None:
         result.duplicated += len(foreign)
         result.unexpected.append(f"{len(foreign)} trials that nobody asked for")
     for training in stage.trainings:
-        facts = training.facts
-        for fact in facts:
-            _compare(stage, training, fact, log, result)
+        for fact in _remembered(stage, training):
+            _compare(training, fact, log, result)
+        errors = [fact["error"] for fact in training.facts if fact["did"] == "raised"]
+        result.unexpected += [f"a training raised {error}" for error in errors]
     trained = {one.job_id for one in stage.trainings}
     result.unreported = sum(unreported(stage, job_id, log) for job_id in trained)
     missing = [words for job_id in sorted(trained) for words in unreported_evaluations(stage, job_id, log)]
@@ -272,12 +273,7 @@ def unreported(stage: Stage, job_id: str, log: Log) -> int:
 
     One that was registered late has no number in what its training has noted: any other trial with its outcome is it.
     """
-    ended = [
-        fact
-        for training in stage.trainings
-        for fact in training.facts
-        if training.job_id == job_id and fact["did"] == "trial_ended" and not _is_forgotten(stage, training, fact)
-    ]
+    ended = [fact for fact in _noted(stage, job_id) if fact["did"] == "trial_ended"]
     own = {number: trial for (of, number), trial in log.trials.items() if of == job_id}
     noted = {fact["trial_number"] for fact in ended}
     unnamed = Counter(str(fact["outcome"]) for fact in ended if fact["trial_number"] is None)
@@ -296,11 +292,8 @@ def unreported_evaluations(stage: Stage, job_id: str, log: Log) -> list[str]:
     A training notes an evaluation after it was answered or kept. One that was registered late has no number in its
     first notes: so many reports of any trial are taken for them.
     """
-    noted: Counter[tuple[object, object]] = Counter()
-    for training in stage.trainings:
-        for fact in training.facts:
-            if training.job_id == job_id and fact["did"] == "evaluated" and not _is_forgotten(stage, training, fact):
-                noted[fact["trial_number"], fact["epoch"]] += 1
+    evaluated = [fact for fact in _noted(stage, job_id) if fact["did"] == "evaluated"]
+    noted = Counter((fact["trial_number"], fact["epoch"]) for fact in evaluated)
     reports: Counter[tuple[object, object]] = Counter({key[1:]: 1 for key in log.reported if key[0] == job_id})
     spare = Counter(epoch for _, epoch in (reports - noted).elements())
     unnamed = Counter({epoch: count for (number, epoch), count in noted.items() if number is None})
@@ -321,16 +314,28 @@ def _has_ended(trial: Trial | None) -> bool:
     return trial is not None and trial.outcome is not None
 
 
-def _is_forgotten(stage: Stage, training: Training, fact: dict[str, object]) -> bool:
-    return bool(stage.forgotten_until_s) and not _began_since(stage, training, fact)
+def _noted(stage: Stage, job_id: str) -> Iterator[dict[str, object]]:
+    """What the trainings of a job have noted of trials that are not forgotten."""
+    for training in stage.trainings:
+        if training.job_id == job_id:
+            yield from _remembered(stage, training)
 
 
-def _compare(stage: Stage, training: Training, fact: dict[str, object], log: Log, result: Result) -> None:
-    if fact["did"] == "raised":
-        result.unexpected.append(f"a training raised {fact['error']}")
+def _remembered(stage: Stage, training: Training) -> Iterator[dict[str, object]]:
+    """What a training has noted of trials; after a restore of those that began after it: numbers are given again."""
+    began_at_s: dict[object, float] = {}
+    for fact in training.facts:
+        number = fact.get("trial_number")
+        if fact["did"] == "evaluated" and fact["epoch"] == 1:
+            began_at_s[number] = float(str(fact["at_s"]))
+        if not stage.forgotten_until_s or began_at_s.get(number, 0.0) > stage.forgotten_until_s:
+            yield fact
+
+
+def _compare(training: Training, fact: dict[str, object], log: Log, result: Result) -> None:
     number = fact.get("trial_number")
     trial = log.trials.get((training.job_id, number)) if isinstance(number, int) else None
-    if fact["did"] != "trial_ended" or _is_forgotten(stage, training, fact) or trial is None or trial.outcome is None:
+    if fact["did"] != "trial_ended" or trial is None or trial.outcome is None:
         return
     if fact["outcome"] != (trial.late_outcome or trial.outcome).value:
         result.contradicted += 1
@@ -338,16 +343,6 @@ def _compare(stage: Stage, training: Training, fact: dict[str, object], log: Log
             f"trial {number} of {training.job_id}: the training believes {fact['outcome']} ({fact['reason']}), "
             f"recorded is {trial.outcome} ({trial.outcome_reason}), late {trial.late_outcome}"
         )
-
-
-def _began_since(stage: Stage, training: Training, ended: dict[str, object]) -> bool:
-    """Whether a trial began after a backup was restored: another one may have had its number before."""
-    began_at_s = [
-        float(str(fact["at_s"]))
-        for fact in training.facts[: training.facts.index(ended)]
-        if fact["did"] == "evaluated" and fact["trial_number"] == ended["trial_number"] and fact["epoch"] == 1
-    ]
-    return bool(began_at_s) and began_at_s[-1] > stage.forgotten_until_s
 
 
 async def _tables(stage: Stage, result: Result) -> None:
