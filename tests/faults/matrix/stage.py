@@ -168,6 +168,7 @@ class Stage:
         for job_id in self.others[:pulses]:
             self._running.append(asyncio.create_task(Pulse(job_id=job_id, sender=self.sender).run()))
         await self.all_go_on()
+        await eventually_async(lambda: all(map(_evaluates, self.trainings)), what="an evaluation of each training")
 
     def train(self, *, like: Training | None = None, nights: int | None = None) -> None:
         """Start a training of a job of its own, or ``like`` another one, of its job; as often as ``nights`` says."""
@@ -373,6 +374,10 @@ class Training:
             return []
         lines = self.journal.read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]  # the last one may be cut off
+
+
+def _evaluates(training: Training) -> bool:
+    return any(fact["did"] == "evaluated" and fact["trial_number"] is not None for fact in training.facts)
 
 
 @asynccontextmanager
