@@ -41,7 +41,10 @@ def quota_of(user: str | None, *, quotas: Mapping[str, Quota], operators: frozen
 
 def over_quota(limit: str, detail: str, *, retry_after_s: float | None = None) -> Problem:
     """The refusal of a command that would pass one of the LIMITS; to be sent again where ``retry_after_s`` is given."""
-    advice = "an operator can purge deleted jobs (bso jobs purge), or change the limit (BSO_QUOTAS)"
+    advice = (
+        "an operator can purge deleted jobs (`bso jobs purge`, with --before also those of the last 30 days), or "
+        "change the limit (BSO_QUOTAS)"
+    )
     if limit != "jobs":
         advice = "an operator can change that limit (BSO_QUOTAS)"
     return Problem(

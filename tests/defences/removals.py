@@ -22,7 +22,7 @@ from bso.domain.frozen_values import replace
 from bso.domain.rights import Right
 from bso.service import batch
 from bso.storage.unit_of_work import SqlUnitOfWork
-from bso_broker import consumer_session, dead_letters, queries, topology
+from bso_broker import consumer_session, dead_letters, queries
 from bso_broker.dead_letters import SENDER_HEADER
 from bso_workers import admission, bootstrap, rates, worker
 from tools.private_servers import Management
@@ -98,12 +98,21 @@ def _any_reply_address_is_good() -> None:
         _Changed(module, "is_reply_address").by(lambda *_: True)
 
 
-def _permitted(**fields: str) -> Callable[[], None]:
-    def remove() -> None:
-        permissions = _Changed(topology, "client_permissions")
-        permissions.by(lambda user, **more: replace(permissions.before(user, **more), **fields))
+def _every_topic_is_permitted() -> None:
+    permit = _Changed(Management, "permit_topics")
+    permit.by(lambda self, name, url, **patterns: permit.before(self, name, url, **{**patterns, "read": ".*"}))
 
-    return remove
+
+def _everything_is_permitted() -> None:
+    request = _Changed(Management, "request")
+
+    def changed(self: Management, method: str, path: str, body: Any = None) -> Any:
+        if method == "POST" and "permissions" in body:
+            everything = {"configure": ".*", "write": ".*", "read": ".*"}
+            body = {**body, "permissions": [{**one, **everything} for one in body["permissions"]]}
+        return request.before(self, method, path, body)
+
+    request.by(changed)
 
 
 def _everything_is_read() -> None:
@@ -167,10 +176,8 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "take a job over by deleting it, and registering its name": _deleted_names_are_free,
     "read what another job has learnt by inheriting from it": _everybody_inherits,
     "have an answer sent to another login's queue": _any_reply_address_is_good,
-    "receive other teams' live events": _permitted(topic_read=".*"),
-    "read or empty queues, reply in a worker's place, publish events": _permitted(
-        configure=".*", write=".*", read=".*", topic_write=".*"
-    ),
+    "receive other teams' live events": _every_topic_is_permitted,
+    "read or empty queues, reply in a worker's place, publish events": _everything_is_permitted,
     "stop workers with huge messages": _everything_is_read,
     "slow everybody down with a job of many batch sizes": _any_number_of_batch_sizes,
     "slow everybody down with a job whose decisions are costly": _no_job_goes_alone,

@@ -109,12 +109,13 @@ def lacking(job: Job, right: Right | None, *, user: str | None, rules: Rules) ->
 
 def _advice(job: Job, right: Right | None, *, user: str, is_nobodys: bool) -> str:
     if job.is_deleted:
-        return "it was deleted, and its name stays in use until an operator runs bso jobs purge: choose another one"
+        return "it was deleted, and its name stays in use until an operator purges it: choose another job_id"
     if is_nobodys:
-        return f"an operator may give it to somebody: bso jobs give {job.job_id} {shlex.quote(user)}"
+        return f"an operator can give it to somebody: `bso jobs give {job.job_id} {shlex.quote(user)}`"
     if right is None:
         return "only its owner, the owner's team or an operator may do this"
-    return f"its owner may allow it: bso jobs grant {job.job_id} {shlex.quote(user)} --may {right.value}"
+    command = f"bso jobs grant {job.job_id} {shlex.quote(user)} --may {right.value}"
+    return f"its owner, the owner's team or an operator can allow it: `{command}`"
 
 
 def _named_after_others(job: Job, *, user: str | None, rules: Rules) -> Problem | None:
@@ -123,6 +124,6 @@ def _named_after_others(job: Job, *, user: str | None, rules: Rules) -> Problem 
     if user is None or user in rules.operators or team in (None, team_of(user, rules.teams)):
         return None
     detail = (
-        f"names that begin with {team}- are those of team {team}, the command came from {user}: choose another name"
+        f"names that begin with {team}- are those of team {team}, the command came from {user}: choose another job_id"
     )
     return Problem(type="not_owner", title="The job's name belongs to a team", detail=detail)

@@ -1,29 +1,19 @@
-"""Logins with the permissions that the documentation gives them can do their part and nothing else."""
+"""Logins with the permissions of bso_broker.topology can do their part, and name nobody else as the sender."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import aiormq
 import pytest
-from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource
+from aiormq.exceptions import ChannelLockedResource
 from pamqp.commands import Basic
 
 from bso_broker.addresses import event_pattern, new_reply_queue
 from bso_broker.errors import ForgedReplyAddress
 from bso_broker.messages import Event, Reply
 from bso_broker.rabbit import RabbitBroker
-from bso_broker.topology import (
-    COMMAND_KEY,
-    COMMAND_QUEUE,
-    COMMANDS,
-    EVENTS,
-    PARKED,
-    REPLAY,
-    client_permissions,
-    worker_permissions,
-)
+from bso_broker.topology import COMMAND_KEY, COMMANDS, EVENTS, client_permissions, worker_permissions
 from tests.contract.broker.stories import batch, started_caller, started_consumer, started_subscriber
 from tests.integration.broker.test_broker_failures import working
 from tests.servers import PATIENCE_S, eventually_async
@@ -92,49 +82,6 @@ async def test_a_command_carries_the_login_that_the_broker_has_checked(
         reply = Reply(reply_to=delivery.reply_to or "", body=b"", correlation_id="1", user_id=delivery.user_id)
         with pytest.raises(ForgedReplyAddress):
             await workers.reply_publisher().reply_batch([reply])
-
-
-FORBIDDEN: dict[str, Callable[[aiormq.abc.AbstractChannel], object]] = {
-    "consume commands": lambda channel: channel.basic_get(COMMAND_QUEUE),
-    "purge commands": lambda channel: channel.queue_purge(COMMAND_QUEUE),
-    "delete the queue of commands": lambda channel: channel.queue_delete(COMMAND_QUEUE),
-    "have events sent to the queue of commands": lambda channel: channel.queue_bind(COMMAND_QUEUE, EVENTS, "*.*"),
-    "park a command": lambda channel: channel.basic_publish(b"", exchange=PARKED, routing_key="bso.parked.long"),
-    "take a parked command": lambda channel: channel.basic_get("bso.parked.long"),
-    "delete the exchange of events": lambda channel: channel.exchange_delete(EVENTS),
-    "publish an event": lambda channel: channel.basic_publish(
-        b"", exchange=EVENTS, routing_key="trial_ended.bob%2Ejob"
-    ),
-    "publish a replay": lambda channel: channel.basic_publish(
-        b"", exchange=REPLAY, routing_key="trial_ended.bob%2Ejob"
-    ),
-    "reply": lambda channel: channel.basic_publish(b"", routing_key=new_reply_queue("alice")),
-    "read dead letters": lambda channel: channel.basic_get("bso.dead-letters"),
-    "read the log of events": lambda channel: channel.basic_consume("bso.event-log", lambda message: None),  # type: ignore[arg-type, return-value]
-    "own another's reply queue": lambda channel: channel.queue_declare(new_reply_queue("alice")),
-    "own any queue": lambda channel: channel.queue_declare("mine"),
-}
-
-
-@pytest.mark.parametrize("forbidden", FORBIDDEN)
-async def test_a_client_cannot(logins: Logins, forbidden: str) -> None:
-    await RabbitBroker(logins.worker).declare()
-    async with aiormq.connect(logins.bob) as connection:
-        channel = await connection.channel()
-        with pytest.raises(ChannelAccessRefused):
-            await FORBIDDEN[forbidden](channel)  # type: ignore[misc]  # all of them are awaitable
-
-
-async def test_a_client_cannot_hear_the_events_of_others_nor_replays(logins: Logins) -> None:
-    await RabbitBroker(logins.worker).declare()
-    async with aiormq.connect(logins.bob) as connection:
-        queue = new_reply_queue("bob")
-        anything = [(EVENTS, event_pattern()), (EVENTS, "#"), (EVENTS, event_pattern(job_id="alice.mnist"))]
-        for exchange, key in [*anything, (REPLAY, event_pattern(job_id="bob.mnist"))]:
-            channel = await connection.channel()
-            await channel.queue_declare(queue, exclusive=True)
-            with pytest.raises(ChannelAccessRefused):
-                await channel.queue_bind(queue, exchange, key)
 
 
 async def test_a_reply_queue_is_its_connections_own(logins: Logins) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bso.domain.commands import BeginTrial, DescribeJob, RegisterJob, ReportEpoch, Request
-from bso.domain.replies import JobDescription, Problem, Registered, Reply, TrialBegun
+from bso.domain.commands import BeginTrial, DeleteJob, DescribeJob, RegisterJob, ReportEpoch, Request
+from bso.domain.replies import Deleted, JobDescription, Problem, Registered, Reply, TrialBegun
 from bso.domain.trial import Outcome
 from bso.schema.codec import encode_command
 from bso.storage import SqlStore
@@ -22,6 +22,7 @@ from tests.integration.broker.test_permissions import Logins, permitted
 from tests.integration.workers.fixtures import running_worker
 from tests.integration.workers.raw import RawSender
 from tests.integration.workers.recurrences import HARDWARE, SPEC, Queue, audit, begin, history, new_job, recur, register
+from tests.integration.workers.test_rights import run
 from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import Management
 
@@ -50,26 +51,34 @@ async def scene(amqp_url: str, rabbitmq_management: Management, store: SqlStore)
         yield Scene(logins=logins, worker=worker)
 
 
+async def answer(sender: RawSender, body: bytes) -> Reply:
+    await sender.send(body)
+    return await sender.receive_reply()
+
+
 def registration(job: str) -> bytes:
     request = Request(command_id=str(uuid.uuid4()), job_id=job, command=RegisterJob(spec=SPEC))
     return encode_command(request)
 
 
 async def test_the_jobs_of_a_login_are_limited_and_a_refusal_says_who_can_change_that(
-    scene: Scene, store: SqlStore
+    scene: Scene, store: SqlStore, migrated_url: str
 ) -> None:
     async with RawSender(scene.logins.alice, user="alice") as sender:
-        replies: list[Reply] = []
-        for _ in range(3):
-            await sender.send(registration(new_job()))
-            replies.append(await sender.receive_reply())
+        jobs = [new_job() for _ in range(3)]
+        replies = [await answer(sender, registration(job)) for job in jobs]
+        deletion = Request(command_id=str(uuid.uuid4()), job_id=jobs[0], command=DeleteJob())
+        assert isinstance(await answer(sender, encode_command(deletion)), Deleted)
+        assert isinstance(await answer(sender, registration(jobs[2])), Problem), "deleted, and not purged"
+        await asyncio.to_thread(run, "bso jobs purge --before 0d --yes", BSO_DATABASE_URL=migrated_url)
+        assert isinstance(await answer(sender, registration(jobs[2])), Registered)
     assert [type(reply) for reply in replies] == [Registered, Registered, Problem]
     assert isinstance(replies[-1], Problem)
     assert replies[-1].detail == (
         "login alice owns 2 jobs, those deleted and not purged included, and may own 2; an operator can purge deleted "
-        "jobs (bso jobs purge), or change the limit (BSO_QUOTAS)"
+        "jobs (`bso jobs purge`, with --before also those of the last 30 days), or change the limit (BSO_QUOTAS)"
     )
-    assert scene.over("alice", "jobs") == 1
+    assert scene.over("alice", "jobs") == 2
     assert len([job for job in await store.jobs() if job.owner == "alice"]) == 2
 
 

@@ -93,7 +93,8 @@ def test_a_right_ends_when_it_is_taken_away() -> None:
 def test_a_refusal_names_the_owner_and_the_command_that_would_help() -> None:
     problem = problem_of(life_of().send(do.BeginTrial(hardware=A100), user="bob"))
     assert "belongs to alice" in problem.detail
-    assert "bso jobs grant job bob --may train" in problem.detail
+    who = "its owner, the owner's team or an operator"
+    assert f"{who} can allow it: `bso jobs grant job bob --may train`" in problem.detail
     assert "bso jobs grant" not in problem_of(life_of().send(do.GiveJob(login="bob"), user="bob")).detail
 
 
@@ -157,7 +158,7 @@ def test_a_job_without_an_owner_is_changed_deleted_and_registered_again_by_opera
     again = do.RegisterJob(spec={"batch_sizes": [16, 64], "default_batch_size": 64})
     for command in (do.RegisterJob(spec={"target_metric": 0.7}), do.AllowBatchSize(batch_size=64), do.DeleteJob()):
         refused = problem_of(life.send(command, user="alice"))
-        assert (refused.type, "an operator may give it to somebody: bso jobs give" in refused.detail) == (
+        assert (refused.type, "an operator can give it to somebody: `bso jobs give job alice`" in refused.detail) == (
             "not_owner",
             True,
         )
@@ -172,12 +173,12 @@ def test_a_refusal_names_a_remedy_that_works() -> None:
     same, other = do.RegisterJob(spec={}), do.RegisterJob(spec={"target_metric": 0.7})
     for user, right in (("bob", Right.TRAIN), ("bob b", Right.OPERATE)):
         refused = problem_of(life.send(same if right is Right.TRAIN else other, user=user)).detail
-        assert f"bso jobs grant job {shlex.quote(user)} --may {right.value}; for a job of your own" in refused
+        assert f"`bso jobs grant job {shlex.quote(user)} --may {right.value}`; for a job of your own" in refused
         grant(life, user, right)
         assert isinstance(life.send(same if right is Right.TRAIN else other, user=user), Registered)
     life.send(do.DeleteJob(), user="alice")
     for command in (do.DescribeJob(), do.BeginTrial(hardware=A100), same):
-        assert "choose another one" in problem_of(life.send(command, user="carol")).detail
+        assert "choose another job_id" in problem_of(life.send(command, user="carol")).detail
 
 
 def test_the_name_of_a_deleted_job_stays_its_owners() -> None:
