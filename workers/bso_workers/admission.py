@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from bso.domain.commands import ReportEpoch, Request
+from bso.domain.commands import FinishTrial, ReportEpoch, Request
 from bso.domain.errors import Rejected
 from bso.domain.replies import Problem
 from bso.schema.codec import decode_command
@@ -77,8 +77,11 @@ class Admission:
 
 
 def _as_parked(request: Request) -> Request:
-    """A report that has waited for its job is recorded and not judged: its training did not wait for the judgement."""
-    if not isinstance(request.command, ReportEpoch):
+    """A report or finish that has waited for its job is decided as one that was kept by its training.
+
+    The training did not wait: a report is recorded and not judged, and a finish holds against a stop that never arrived.
+    """
+    if not isinstance(request.command, ReportEpoch | FinishTrial):
         return request
     return replace(request, command=replace(request.command, is_journalled=True))
 

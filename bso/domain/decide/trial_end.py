@@ -202,7 +202,7 @@ def _ending(job: Job, trial: Trial, command: FinishTrial) -> TrialEnd:
         cost=trial_cost(job, trial, time_s=time_s - added_s, energy_j=energy_j - added_j),
         time_s=time_s,
         energy_j=energy_j,
-        bound=command.bound if command.is_journalled else trial.bound,
+        bound=trial.bound if command.bound is None else command.bound,
     )
 
 

@@ -80,6 +80,14 @@ def test_a_report_that_was_parked_is_recorded_and_not_judged() -> None:
     assert (verdict.request.user, verdict.request.command) == ("alice", replace(command, is_journalled=True))
 
 
+def test_a_finish_that_was_parked_is_decided_as_one_that_its_training_kept() -> None:
+    command = FinishTrial(trial_number=1, trial_id="x", outcome=Outcome.NOT_CONVERGED)
+    finish = replace(COMMAND, body=encode_command(Request(command_id=COMMAND_ID, job_id="a-job", command=command)))
+    assert admitted(OPEN, finish).request.command == command
+    parked = admitted(SEPARATE, replace(finish, user_id="worker", headers={SENDER_HEADER: "alice"}, parked_s=5.0))
+    assert parked.request.command == replace(command, is_journalled=True)
+
+
 PARKED = replace(COMMAND, user_id="former", headers={PARKED_HEADER: 5, SENDER_HEADER: "alice"})
 REQUEUED = replace(COMMAND, user_id="operator", headers={SENDER_HEADER: "former", CLAIMED_HEADER: "alice"})
 

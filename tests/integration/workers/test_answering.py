@@ -6,11 +6,15 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from bso.domain.commands import DescribeJob, RegisterJob
 from bso.domain.replies import Problem
 from bso.service.memory import InMemoryStore, InMemoryUnitOfWork
+from bso.service.records import ParkedJob
 from bso_broker.errors import MessageTooLarge, PublishFailed
 from bso_broker.messages import Delivery, Event, Reply
+from bso_workers.readiness import JOBS
 from tests.fakes.memory_broker import MemoryBroker
 from tests.fakes.memory_broker.consumer import MemoryConsumer
 from tests.fakes.memory_broker.events import MemoryEventPublisher, MemoryReplyPublisher
@@ -91,6 +95,46 @@ async def test_what_could_not_be_answered_is_answered_later_with_the_same(memory
         assert parts.metrics.registry.get_sample_value("bso_unsent_replies_total") == 3
         assert parts.readiness.is_ready
     assert await audit(memory_store, job) == 1
+
+
+async def test_a_worker_whose_replies_cannot_be_sent_is_not_ready_and_says_why(memory_store: InMemoryStore) -> None:
+    broker, job = FailingBroker(), new_job()
+    async with running_worker(broker, memory_store) as parts, Queue(broker=broker) as ask:
+        await register(ask, job)
+        broker.unsendable_batches = 1_000_000
+        pending = asyncio.create_task(begin(ask, job))
+        await eventually_async(lambda: "replies" in parts.readiness.reasons(), what="the obstacle")
+        assert "nobody takes replies" in parts.readiness.reasons()["replies"]
+        broker.unsendable_batches = 0
+        assert (await pending).trial_number == 1
+        await eventually_async(lambda: parts.readiness.is_ready, what="a ready worker")
+
+
+async def test_a_worker_whose_events_cannot_be_published_is_not_ready_and_says_why(memory_store: InMemoryStore) -> None:
+    broker = FailingBroker()
+    async with running_worker(broker, memory_store, relay_age_s=0.1) as parts, Queue(broker=broker) as ask:
+        broker.events_refused = 1_000_000
+        await register(ask, new_job())
+        await eventually_async(lambda: "events" in parts.readiness.reasons(), what="the obstacle")
+        assert "nobody takes events" in parts.readiness.reasons()["events"]
+        broker.events_refused = 0
+        await eventually_async(lambda: parts.readiness.is_ready, what="a ready worker")
+
+
+async def test_a_worker_that_sees_many_jobs_in_trouble_says_so_and_is_not_ready(
+    memory_store: InMemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+
+    async def parked() -> Sequence[ParkedJob]:
+        return [ParkedJob(job_id=f"job-{number}", reason="", parked_at=now, pause_s=60.0) for number in range(10)]
+
+    async with running_worker(FailingBroker(), memory_store) as parts:
+        with monkeypatch.context() as patch:
+            patch.setattr(memory_store.parked_jobs, "all", parked)
+            await eventually_async(lambda: JOBS in parts.readiness.reasons(), what="the obstacle")
+            assert parts.readiness.reasons()[JOBS] == "10 jobs are in trouble"
+        await eventually_async(lambda: parts.readiness.is_ready, what="a ready worker")
 
 
 async def test_an_answer_that_is_too_large_for_the_broker_stops_no_others(memory_store: InMemoryStore) -> None:

@@ -70,6 +70,13 @@ def test_a_stop_that_never_arrived_is_not_learnt(life: JobLife) -> None:
     assert without_leases(replace(life.folded(), trials={})) == without_leases(replace(life.job, trials={}))
 
 
+def test_a_live_finish_that_was_parked_has_the_bound_that_the_trial_was_given(life: JobLife) -> None:
+    trial = life.begin("night")
+    life.finish(trial, Outcome.NOT_CONVERGED, is_journalled=True)
+    (ended,) = [one for one in life.happened(TrialEnded) if one.trial_number == trial.trial_number]
+    assert ended.bound == trial.bound is not None
+
+
 def test_it_is_learnt_once(life: JobLife) -> None:
     trial = stopped(life)
     reported_late(life, trial)
