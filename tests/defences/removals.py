@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from bso.domain.decide import operations, registration
 from bso.domain.frozen_values import replace
 from bso.domain.rights import Right
 from bso.service import batch
+from bso.service.records import LapsedLease
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso_broker import consumer_session, dead_letters, queries, topology
 from bso_broker.dead_letters import SENDER_HEADER
-from bso_workers import admission, bootstrap, rates, worker
+from bso_workers import admission, bootstrap, rates, reaper, worker
 from tools.private_servers import Management
 
 VARIABLE = "BSO_TEST_WITHOUT"
@@ -46,6 +48,16 @@ def _nobody_is_refused() -> None:
 
 def _recorded_answers_are_everybodys() -> None:
     _Changed(batch, "withheld").by(lambda *_, **__: None)
+
+
+def _expiries_have_ids_that_follow_from_the_lease() -> None:
+    expiry = _Changed(reaper, "expiry_of")
+
+    def changed(lapsed: LapsedLease) -> Any:
+        command_id = uuid.uuid5(uuid.UUID(lapsed.trial_id), lapsed.lease_expires_at.isoformat())
+        return replace(expiry.before(lapsed), command_id=str(command_id))
+
+    expiry.by(changed)
 
 
 def _deleted_names_are_free() -> None:
@@ -164,6 +176,9 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "have an operator requeue a command that names no login, with the operator's rights": _dead_letters_forget_nobody,
     "see, train, change or delete another team's job": _nobody_is_refused,
     "learn a `trial_id` by sending again a `command_id` from an event": _recorded_answers_are_everybodys,
+    "keep a trial running for ever, by a command under the `command_id` of its lease's expiry": (
+        _expiries_have_ids_that_follow_from_the_lease
+    ),
     "take a job over by deleting it, and registering its name": _deleted_names_are_free,
     "read what another job has learnt by inheriting from it": _everybody_inherits,
     "have an answer sent to another login's queue": _any_reply_address_is_good,
