@@ -153,6 +153,10 @@ def _any_rate() -> None:
     _Changed(rates.Rates, "passed_by").by(lambda *_: None)
 
 
+def _all_dead_letters_are_kept() -> None:
+    _Changed(rates.LetterRoom, "has_room_for").by(lambda *_: True)
+
+
 def _anything_is_declared() -> None:
     run = _Changed(subprocess, "run")
 
@@ -190,6 +194,9 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "slow everybody down with a job of many batch sizes": _any_number_of_batch_sizes,
     "slow everybody down with a job whose decisions are costly": _no_job_goes_alone,
     "keep workers busy with more commands than they can decide": _any_rate,
+    "fill the disk with messages that are no commands, or push out others' dead letters by them": (
+        _all_dead_letters_are_kept
+    ),
     "fill the database with jobs": _any_number_of_jobs,
     "fill it with jobs that are registered at the same moment": _nobody_counts_alone,
     "fill another login's quota by giving it jobs": _any_number_of_jobs,
