@@ -26,7 +26,7 @@ from bso.service.records import LapsedLease
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso_broker import consumer_session, dead_letters, queries, topology
 from bso_broker.dead_letters import SENDER_HEADER
-from bso_workers import admission, bootstrap, rates, reaper, worker
+from bso_workers import admission, bootstrap, rates, reaper, settlement, worker
 from tools.private_servers import Management
 
 VARIABLE = "BSO_TEST_WITHOUT"
@@ -110,6 +110,11 @@ def _any_reply_address_is_good() -> None:
         _Changed(module, "is_reply_address").by(lambda *_: True)
 
 
+def _replies_to_nobody_look_like_others() -> None:
+    for module in (settlement, queries):
+        _Changed(module, "reply_id").by(lambda correlation_id, _: correlation_id or "")
+
+
 def _permitted(**fields: str) -> Callable[[], None]:
     def remove() -> None:
         permissions = _Changed(topology, "client_permissions")
@@ -186,6 +191,9 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "take a job over by deleting it, and registering its name": _deleted_names_are_free,
     "read what another job has learnt by inheriting from it": _everybody_inherits,
     "have an answer sent to another login's queue": _any_reply_address_is_good,
+    "have the reply to a message without a login taken for one to another login's command": (
+        _replies_to_nobody_look_like_others
+    ),
     "receive other teams' live events": _permitted(topic_read=".*"),
     "read or empty queues, reply in a worker's place, publish events": _permitted(
         configure=".*", write=".*", read=".*", topic_write=".*"

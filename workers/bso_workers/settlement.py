@@ -16,6 +16,7 @@ from bso.domain.quotas import OVER_QUOTA, over_quota
 from bso.domain.replies import KEPT, Problem, Reply
 from bso.schema.codec import encode_reply, wire_name
 from bso.service.answers import Answer
+from bso_broker.addresses import reply_id
 from bso_broker.messages import Delivery
 from bso_broker.messages import Reply as BrokerReply
 from bso_broker.ports import CommandSource, ReplySink
@@ -298,7 +299,8 @@ def _replies(delivery: Delivery, sender: Origin, reply: Reply, job_id: str | Non
         return []
     command_id = delivery.correlation_id or delivery.message_id or ""
     body = encode_reply(reply, command_id=command_id, job_id=job_id)
-    return [BrokerReply(reply_to=sender.reply_to, body=body, correlation_id=command_id, user_id=sender.user)]
+    correlation_id = reply_id(command_id, sender.user)
+    return [BrokerReply(reply_to=sender.reply_to, body=body, correlation_id=correlation_id, user_id=sender.user)]
 
 
 def _result(answer: Answer) -> str:

@@ -21,6 +21,7 @@ from bso.storage import SqlStore
 from bso_broker.dead_letters import CLAIMED_HEADER, SENDER_HEADER
 from bso_broker.messages import DeadLetter
 from bso_broker.rabbit import RabbitBroker
+from bso_broker.topology import COMMAND_KEY, QUERY_KEY
 from tests.integration.broker.test_permissions import Logins, permitted
 from tests.integration.workers.fixtures import StartWorker, running_worker
 from tests.integration.workers.raw import RawSender
@@ -75,6 +76,20 @@ async def test_a_command_without_its_login_is_refused(logins: Logins, store: Sql
         problem = await sender.problem(registration(job), user_id=None)
     assert problem.type == "no_user_id"
     assert await store.job(job) is None
+
+
+@pytest.mark.parametrize("routing_key", [COMMAND_KEY, QUERY_KEY])
+@pytest.mark.parametrize("length", [36, 255])
+async def test_a_reply_to_nobody_is_no_reply_to_a_command_of_another_login(
+    logins: Logins, routing_key: str, length: int
+) -> None:
+    """Who names no login may name any reply queue, but no command of its owner."""
+    async with RawSender(logins.alice, user="alice") as alice, RawSender(logins.bob, user="bob") as bob:
+        asked = {"correlation_id": "x" * length, "reply_to": alice.reply_queue, "user_id": None}
+        await bob.send(b"{", routing_key=routing_key, **asked)
+        replied = (await alice.receive()).header.properties.correlation_id
+    assert replied is not None
+    assert replied.startswith("anonymous.xxx")
 
 
 async def test_nobody_can_send_a_command_in_anothers_name(logins: Logins, store: SqlStore) -> None:
@@ -132,7 +147,7 @@ async def test_a_dead_letter_that_names_no_login_is_nobodys_also_when_an_operato
 
 
 async def test_nobody_can_take_the_command_id_under_which_another_jobs_lease_will_expire(
-    amqp_url: str, rabbitmq_management: Management, store: SqlStore, start_worker: StartWorker
+    amqp_url: str, rabbitmq_management: Management, store: SqlStore
 ) -> None:
     """From the command_id of an event the trial_id follows, and a reader sees when the lease ends."""
     job, begun_by = new_job(), str(uuid.uuid4())
@@ -147,13 +162,13 @@ async def test_nobody_can_take_the_command_id_under_which_another_jobs_lease_wil
     async with RawSender(logins.bob, user="bob") as bob:
         command = Request(command_id=str(derived), job_id=new_job(), command=RegisterJob(spec=SPEC))
         await bob.send(encode_command(command), user_id="bob")
-        start_worker(amqp_url=logins.worker, require_user_id=True, operators=OPERATOR, lease_s=0.5).ready()
-        assert isinstance(await bob.receive_reply(), Registered)
 
-    async def is_suspended() -> bool:
-        return [trial.state for trial in await store.trials(job)] == [TrialState.SUSPENDED]
+        async def is_suspended() -> bool:
+            return [trial.state for trial in await store.trials(job)] == [TrialState.SUSPENDED]
 
-    await eventually_async(is_suspended, what="a trial whose lease has expired")
+        async with RabbitBroker(logins.worker) as broker, running_worker(broker, store, lease_s=0.5):
+            assert isinstance(await bob.receive_reply(), Registered)
+            await eventually_async(is_suspended, what="a trial whose lease has expired")
 
 
 @dataclass(frozen=True, kw_only=True)
