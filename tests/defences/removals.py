@@ -18,7 +18,7 @@ import pytest
 
 from bso.domain import decide
 from bso.domain.commands import RegisterJob
-from bso.domain.decide import operations, registration
+from bso.domain.decide import begin, operations, registration
 from bso.domain.frozen_values import replace
 from bso.domain.rights import Right
 from bso.service import batch
@@ -131,6 +131,16 @@ def _any_number_of_batch_sizes() -> None:
     _Changed(registration, "_limited").by(lambda spec, *_: spec)
 
 
+def _any_number_of_versions() -> None:
+    for module in (registration, begin):
+        _Changed(module, "outgrown").by(lambda *_, **__: None)
+
+
+def _any_number_of_power_profiles() -> None:
+    report = _Changed(decide, "report_power_profile")
+    report.by(lambda job, command, facts: report.before(job, command, replace(facts, power_profiles={})))
+
+
 def _no_job_goes_alone() -> None:
     _Changed(worker, "_COSTLY_S").by(float("inf"))
     _Changed(worker.CommandWorker, "_has_its_share").by(lambda *_: False)
@@ -200,6 +210,8 @@ REMOVALS: dict[str, Callable[[], None]] = {
     ),
     "stop workers with huge messages": _everything_is_read,
     "slow everybody down with a job of many batch sizes": _any_number_of_batch_sizes,
+    "slow everybody down with a job of many versions or hardware kinds": _any_number_of_versions,
+    "slow everybody down with a job of many power profiles": _any_number_of_power_profiles,
     "slow everybody down with a job whose decisions are costly": _no_job_goes_alone,
     "keep workers busy with more commands than they can decide": _any_rate,
     "fill the disk with messages that are no commands, or push out others' dead letters by them": (
