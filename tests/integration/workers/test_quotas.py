@@ -142,6 +142,33 @@ async def test_a_login_that_fills_the_dead_letters_pushes_out_none_of_another_lo
     assert scene.worker.metrics.registry.get_sample_value("bso_dead_letters_total", {"reason": "not_kept"}) == 4
 
 
+async def test_reports_that_come_too_fast_for_too_long_push_out_no_dead_letters_of_another_login_either(
+    amqp_url: str, store: SqlStore
+) -> None:
+    quotas = json.dumps({"*": {"commands_per_s": 0.01}})
+    report = ReportEpoch(trial_number=1, trial_id="x", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.5)
+    request = Request(command_id=str(uuid.uuid4()), job_id="nobodys", command=report)
+    large = encode_command(request).ljust(LETTER_BYTES_A_DAY // 10)
+    async with (
+        RabbitBroker(amqp_url) as broker,
+        running_worker(broker, store, quotas=quotas, operators=[], park_limit_s=1.0) as worker,
+        RawSender(amqp_url) as sender,
+        broker.dead_letters() as box,
+    ):
+        for _ in range(13):  # one is decided, the others are parked for a while
+            await sender.send(large, reply_to=None)
+        registry = worker.metrics.registry
+
+        def counted() -> list[float | None]:
+            return [
+                registry.get_sample_value("bso_dead_letters_total", {"reason": reason})
+                for reason in ("over_quota", "not_kept")
+            ]
+
+        await eventually_async(lambda: counted() == [11, 1], what="11 dead letters, and one that is not kept")
+        assert [letter.reason.partition(":")[0] for letter in await box.peek()] == ["over_quota"] * 11
+
+
 @pytest.mark.parametrize("is_awaited", [True, False])
 async def test_no_report_is_lost_that_was_sent_too_fast(scene: Scene, store: SqlStore, is_awaited: bool) -> None:
     """Whose answer is awaited is sent again by its sender; the others are kept by the broker until there is room."""
