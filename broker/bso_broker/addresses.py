@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 REPLY_PREFIX = "bso.reply."
 _REPLY_ADDRESS = re.compile(r"bso\.reply\.(?P<user>[^.]+)\.[0-9a-f]{32}")
-_LONGEST_KEY = 255  # AMQP's limit, in bytes
+_LONGEST_KEY = 255  # AMQP's limit, in bytes, also for a correlation_id
+_NOBODYS = "anonymous."
 
 
 def new_reply_queue(user: str) -> str:
@@ -29,6 +30,16 @@ def is_reply_address(name: str | None, user_id: str | None) -> bool:
     """
     match = _REPLY_ADDRESS.fullmatch(name or "")
     return match is not None and (user_id is None or match["user"] == encode_word(user_id))
+
+
+def reply_id(correlation_id: str | None, user_id: str | None) -> str:
+    """The correlation_id of the reply to a message; marked where the message names no login.
+
+    Such a message may name any reply queue, so its reply must not be taken for one to a command of the queue's owner.
+    """
+    if user_id is not None:
+        return correlation_id or ""
+    return f"{_NOBODYS}{correlation_id or ''}".encode()[:_LONGEST_KEY].decode(errors="ignore")
 
 
 def routing_key(event_type: str, job_id: str) -> str:

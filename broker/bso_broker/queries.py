@@ -10,7 +10,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from typing_extensions import override
 
 from bso.schema.envelope import MAX_MESSAGE_BYTES
-from bso_broker.addresses import is_reply_address
+from bso_broker.addresses import is_reply_address, reply_id
 from bso_broker.connection import BrokerAddress, is_lost
 from bso_broker.declaration import declare_if_allowed
 from bso_broker.frames import discarded_bytes
@@ -57,7 +57,7 @@ class _QuerySession(BrokerSession):
 
     async def _reply(self, message: AbstractIncomingMessage, answer: bytes) -> None:
         assert self._answers is not None
-        reply = aio_pika.Message(answer, correlation_id=message.correlation_id)
+        reply = aio_pika.Message(answer, correlation_id=reply_id(message.correlation_id, message.user_id))
         await self._answers.default_exchange.publish(reply, message.reply_to or "", mandatory=False)
 
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from bso.domain.errors import Misconfigured
 from bso.schema.envelope import MAX_ANSWER_BYTES
-from bso_broker.addresses import new_reply_queue
+from bso_broker.addresses import new_reply_queue, reply_id
 from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.errors import (
     CallTimeout,
@@ -76,7 +76,9 @@ class _RpcSession(BrokerSession):
         twice that, and so on: rarely enough not to swell the queue of workers that are only slow.
         """
         reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._replies[command.message_id] = reply
+        user_id = None if command.is_anonymous else self.address.login
+        awaited = reply_id(command.message_id, user_id)
+        self._replies[awaited] = reply
         pause_s = self.address.resend_after_s
         try:
             while not reply.done():
@@ -85,7 +87,7 @@ class _RpcSession(BrokerSession):
                 await self._wait(reply, confirmation, timeout_s=pause_s)
                 pause_s *= 2
         finally:
-            del self._replies[command.message_id]
+            del self._replies[awaited]
             if not reply.cancel():
                 reply.exception()  # where publishing again has failed, nobody asks for it
         body = reply.result()

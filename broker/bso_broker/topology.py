@@ -42,6 +42,7 @@ EXPIRED = "bso.expired"
 DELIVERY_LIMIT = 20  # RabbitMQ 4's default, stated so that RabbitMQ 3 does the same
 _NO_DELIVERY_LIMIT = 1_000_000  # looking at dead letters counts as a delivery; RabbitMQ 3 does not know -1
 _MOST_PARKED, _MOST_PARKED_BYTES = 100_000, 1_000_000_000  # in each queue; beyond that, workers keep commands
+_MOST_DEAD, _MOST_DEAD_BYTES = 100_000, 1_000_000_000  # beyond that the oldest go: workers must get rid of what comes
 _DAY_MS = 24 * 60 * 60 * 1000
 
 Arguments = Mapping[str, str | int]
@@ -130,7 +131,16 @@ TOPOLOGY = Topology(
             },
         ),
         *map(_parked_queue, PARKED_FOR_S),
-        Queue(name=DEAD_LETTERS, arguments={"x-queue-type": "quorum", "x-delivery-limit": _NO_DELIVERY_LIMIT}),
+        Queue(
+            name=DEAD_LETTERS,
+            arguments={
+                "x-queue-type": "quorum",
+                "x-delivery-limit": _NO_DELIVERY_LIMIT,
+                "x-overflow": "drop-head",
+                "x-max-length": _MOST_DEAD,
+                "x-max-length-bytes": _MOST_DEAD_BYTES,
+            },
+        ),
         Queue(
             name=EXPIRED,
             arguments={"x-queue-type": "classic", "x-message-ttl": _DAY_MS, "x-max-length": 100_000},

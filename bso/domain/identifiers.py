@@ -52,11 +52,6 @@ def job_id_for(prefix: str, register_command_id: str) -> str:
     return f"{prefix[: MAX_LENGTH - 9]}-{uuid.uuid5(_TRIALS, register_command_id).hex[:8]}"
 
 
-def expiry_command_id(trial_id: str, lease_expires_at: str) -> str:
-    """The command_id of the expiry of one lease: every worker that notices it derives the same one."""
-    return str(uuid.uuid5(uuid.UUID(trial_id), lease_expires_at))
-
-
 def login_problem(login: str) -> str | None:
     """Say what is wrong with the name of a login of the broker, or return None if it can be one."""
     if 1 <= len(login) <= _MOST_OF_A_LOGIN and login.isprintable():

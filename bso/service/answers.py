@@ -65,12 +65,12 @@ def misaddressed(request: Request, problems: Mapping[str, str]) -> Answer:
     )
 
 
-def taken(request: Request, job_id: str) -> Answer:
-    """The answer to a request whose command_id another job's command has used."""
+def taken(request: Request) -> Answer:
+    """The answer to a request whose command_id another job's command has used. Which job that is may be a secret."""
     problem = Problem(
         type="command_id_taken",
         title="This command_id belongs to another command",
-        detail=f"command_id {request.command_id} was used for job {job_id}: every command needs an id of its own.",
+        detail=f"command_id {request.command_id} was used for another job: every command needs an id of its own.",
         fields={"command_id": "was used for another job"},
     )
     return Answer(request=request, reply=problem)
@@ -79,7 +79,7 @@ def taken(request: Request, job_id: str) -> Answer:
 def recalled(request: Request, known: RecordedReply) -> Answer:
     """The answer to a request that was decided before; where this release cannot read it, a request to ask later."""
     if known.job_id != request.job_id:
-        return taken(request, known.job_id)
+        return taken(request)
     try:
         reply = reply_from(known.type, from_json(known.reply))
     except (MalformedMessage, ValueError) as error:
@@ -101,5 +101,5 @@ def _unreadable(request: Request, why: str) -> Answer:
 def repeated(request: Request, first: Answer) -> Answer:
     """The answer to a request that was decided a moment ago, in the same batch."""
     if first.request.job_id != request.job_id:
-        return taken(request, first.request.job_id)
+        return taken(request)
     return Answer(request=request, reply=first.reply, is_repeat=True)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
+
 from bso.domain.commands import ExpireLease, Request
-from bso.domain.identifiers import expiry_command_id
-from bso.service.errors import JobDamaged
 from bso.service.records import LapsedLease
 
 
 def expiry_of(lapsed: LapsedLease) -> Request:
-    """The command that expires a lease. All workers derive the same command_id for it, so it is decided once.
+    """The command that expires a lease, under an id that nobody can know before, nor use for a command of his own.
 
-    Raises JobDamaged where the trial's row cannot be read.
+    Several workers may send one for the same lease: after the first one the trial has another lease, or has ended.
     """
-    try:
-        command_id = expiry_command_id(lapsed.trial_id, lapsed.lease_expires_at.isoformat())
-    except (ValueError, AttributeError) as error:
-        raise JobDamaged(f"trial {lapsed.trial_number} of job {lapsed.job_id} cannot be read: {error}") from error
     return Request(
-        command_id=command_id,
+        command_id=str(uuid.uuid4()),  # noqa: TID251 - no decision depends on it
         job_id=lapsed.job_id,
         command=ExpireLease(
             trial_number=lapsed.trial_number,

@@ -13,7 +13,6 @@ from bso.service.records import ChangeSet, JobChange, StoredEvent, TrialKey
 from bso.service.serialization import read_snapshot, recorded_after, row_without_reply, snapshot_event
 
 _PAGE = 1000
-_SNAPSHOTS = uuid.UUID("0b1c2f3e-6a5d-5e0f-8f4b-3f7a0d9c1e22")
 
 Export = Callable[[Sequence[StoredEvent]], None]
 
@@ -77,14 +76,14 @@ async def _replace_by_snapshot(
     if not removed:
         return 0
     seq = stored.last_seq + 1
-    command_id = str(uuid.uuid5(_SNAPSHOTS, f"{job_id}/{seq}"))
-    memory = await uow.recollect([command_id], active_of=[job_id])
+    memory = await uow.recollect((), active_of=[job_id])
     job = read_snapshot(stored)
     wanted = {*given_up, *((job_id, number) for number in job.unacknowledged_stops)}
     trials = {**(await uow.trials(wanted) if wanted else {}), **memory.active}
     for trial in trials.values():
         if job.awaits_result(trial):
             job = job.with_trial(trial)
+    command_id = str(uuid.uuid4())  # noqa: TID251 - nobody can know it before, nor keep the job from being pruned
     [recorded] = recorded_after(
         stored.last_seq, [snapshot_event(job)], job_id=job_id, command_id=command_id, memory=memory
     )

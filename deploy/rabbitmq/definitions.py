@@ -24,6 +24,8 @@ LOGINS = {
 
 LIMITS = {"bso-training": {"max-connections": 10_000, "max-channels": 40_000}}
 """How much a login may open at the broker: a training has one connection with two channels."""
+MOST_QUEUES = 30_000
+"""In the virtual host: one for each connection of a training, with room for subscribers and for reconnecting."""
 REPLY_QUEUES = {"expires": 10 * 60 * 1000, "max-length": 100_000, "max-length-bytes": 100_000_000}
 """What the queues that trainings declare may hold, and how long [ms] one may be without a consumer, whatever the
 trainings ask for: RabbitMQ takes the lower of an operator policy's value and theirs."""
@@ -45,6 +47,7 @@ def logins() -> dict[str, Any]:
         "parameters": [
             _operator_policy("bso-replies", REPLY_QUEUES, priority=1),
             _operator_policy("bso-replies-in-streams", REPLY_STREAMS, priority=0),
+            {"vhost": VHOST, "component": "vhost-limits", "name": "limits", "value": {"max-queues": MOST_QUEUES}},
         ],
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,15 @@ import pytest
 
 from bso.domain import decide
 from bso.domain.commands import RegisterJob
-from bso.domain.decide import operations, registration
+from bso.domain.decide import begin, operations, registration
 from bso.domain.frozen_values import replace
 from bso.domain.rights import Right
 from bso.service import batch
+from bso.service.records import LapsedLease
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso_broker import consumer_session, dead_letters, queries
 from bso_broker.dead_letters import SENDER_HEADER
-from bso_workers import admission, bootstrap, rates, worker
+from bso_workers import admission, bootstrap, rates, reaper, settlement, worker
 from tools.private_servers import Management
 
 VARIABLE = "BSO_TEST_WITHOUT"
@@ -46,6 +48,16 @@ def _nobody_is_refused() -> None:
 
 def _recorded_answers_are_everybodys() -> None:
     _Changed(batch, "withheld").by(lambda *_, **__: None)
+
+
+def _expiries_have_ids_that_follow_from_the_lease() -> None:
+    expiry = _Changed(reaper, "expiry_of")
+
+    def changed(lapsed: LapsedLease) -> Any:
+        command_id = uuid.uuid5(uuid.UUID(lapsed.trial_id), lapsed.lease_expires_at.isoformat())
+        return replace(expiry.before(lapsed), command_id=str(command_id))
+
+    expiry.by(changed)
 
 
 def _deleted_names_are_free() -> None:
@@ -98,6 +110,11 @@ def _any_reply_address_is_good() -> None:
         _Changed(module, "is_reply_address").by(lambda *_: True)
 
 
+def _replies_to_nobody_look_like_others() -> None:
+    for module in (settlement, queries):
+        _Changed(module, "reply_id").by(lambda correlation_id, _: correlation_id or "")
+
+
 def _every_topic_is_permitted() -> None:
     permit = _Changed(Management, "permit_topics")
     permit.by(lambda self, name, url, **patterns: permit.before(self, name, url, **{**patterns, "read": ".*"}))
@@ -121,6 +138,16 @@ def _everything_is_read() -> None:
 
 def _any_number_of_batch_sizes() -> None:
     _Changed(registration, "_limited").by(lambda spec, *_: spec)
+
+
+def _any_number_of_versions() -> None:
+    for module in (registration, begin):
+        _Changed(module, "outgrown").by(lambda *_, **__: None)
+
+
+def _any_number_of_power_profiles() -> None:
+    report = _Changed(decide, "report_power_profile")
+    report.by(lambda job, command, facts: report.before(job, command, replace(facts, power_profiles={})))
 
 
 def _no_job_goes_alone() -> None:
@@ -150,6 +177,10 @@ def _any_rate() -> None:
     _Changed(rates.Rates, "passed_by").by(lambda *_: None)
 
 
+def _all_dead_letters_are_kept() -> None:
+    _Changed(rates.LetterRoom, "has_room_for").by(lambda *_: True)
+
+
 def _anything_is_declared() -> None:
     run = _Changed(subprocess, "run")
 
@@ -173,15 +204,26 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "have an operator requeue a command that names no login, with the operator's rights": _dead_letters_forget_nobody,
     "see, train, change or delete another team's job": _nobody_is_refused,
     "learn a `trial_id` by sending again a `command_id` from an event": _recorded_answers_are_everybodys,
+    "keep a trial running for ever, by a command under the `command_id` of its lease's expiry": (
+        _expiries_have_ids_that_follow_from_the_lease
+    ),
     "take a job over by deleting it, and registering its name": _deleted_names_are_free,
     "read what another job has learnt by inheriting from it": _everybody_inherits,
     "have an answer sent to another login's queue": _any_reply_address_is_good,
+    "have the reply to a message without a login taken for one to another login's command": (
+        _replies_to_nobody_look_like_others
+    ),
     "receive other teams' live events": _every_topic_is_permitted,
     "read or empty queues, reply in a worker's place, publish events": _everything_is_permitted,
     "stop workers with huge messages": _everything_is_read,
     "slow everybody down with a job of many batch sizes": _any_number_of_batch_sizes,
+    "slow everybody down with a job of many versions or hardware kinds": _any_number_of_versions,
+    "slow everybody down with a job of many power profiles": _any_number_of_power_profiles,
     "slow everybody down with a job whose decisions are costly": _no_job_goes_alone,
     "keep workers busy with more commands than they can decide": _any_rate,
+    "fill the disk with messages that are no commands, or push out others' dead letters by them": (
+        _all_dead_letters_are_kept
+    ),
     "fill the database with jobs": _any_number_of_jobs,
     "fill it with jobs that are registered at the same moment": _nobody_counts_alone,
     "fill another login's quota by giving it jobs": _any_number_of_jobs,

@@ -20,8 +20,9 @@ REASONS = (
     "poison",
     "park_limit",
     "over_quota",
+    "not_kept",
 )
-"""Why commands are set aside."""
+"""Why messages are set aside; ``not_kept``: too many of their login were, and these are gone."""
 PARTS = ("intake", "outbox", "relay", "reaper", "recovery", "readiness")
 """The loops that go on after an unforeseen error."""
 RESULTS = ("decided", "repeated", "problem", "poison")
@@ -41,7 +42,7 @@ class Metrics:
             "Commands answered, by type and by result: decided, repeated (answered before), problem (refused), poison.",
             ["type", "result"],
         )
-        reasons = f"Commands set aside, by reason: {', '.join(REASONS)}."
+        reasons = f"Messages set aside, by reason: {', '.join(REASONS)} (gone)."
         self.dead_letters = counter("bso_dead_letters", reasons, ["reason"])
         parts = f"Errors that nobody foresaw, by the part that goes on after them: {', '.join(PARTS)}."
         self.unforeseen_errors = counter("bso_unforeseen_errors", parts, ["part"])

@@ -30,8 +30,7 @@ class Reaper:
     """Expires lapsed leases, but only while this worker knows that their holders could have renewed them.
 
     That is after one whole lease in which it was ready without a break, and with no command waiting in the queue:
-    after an outage the renewals come first. Any number of reapers may look at once: the command_id of an expiry is
-    derived from the lease, so it is decided once.
+    after an outage the renewals come first. Any number of reapers may look at once: a lease expires once.
     """
 
     def __init__(

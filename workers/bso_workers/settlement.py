@@ -16,12 +16,13 @@ from bso.domain.quotas import OVER_QUOTA, over_quota
 from bso.domain.replies import KEPT, Problem, Reply
 from bso.schema.codec import encode_reply, wire_name
 from bso.service.answers import Answer
+from bso_broker.addresses import reply_id
 from bso_broker.messages import Delivery
 from bso_broker.messages import Reply as BrokerReply
 from bso_broker.ports import CommandSource, ReplySink
 from bso_workers.admission import Admitted, Origin, Undecidable
 from bso_workers.metrics import Metrics
-from bso_workers.rates import TooFast
+from bso_workers.rates import LETTERS_A_DAY, LetterRoom, TooFast
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -43,6 +44,8 @@ class Settlement:
         self._consumer = consumer
         self._replies = replies
         self._metrics = metrics
+        self._room = LetterRoom(clock=lambda: asyncio.get_running_loop().time())
+        self._without_room: set[str | None] = set()
         self._failure: str | None = None
         self._failed_at_s = 0.0
 
@@ -76,7 +79,7 @@ class Settlement:
 
     async def refuse(self, refused: Undecidable) -> None:
         """Set a delivery aside that is no command, and reply to its sender with the reason."""
-        if await self._set_aside(refused.delivery, refused.sender, kind=refused.kind, reason=refused.reason):
+        if await self._set_aside_if_room(refused.delivery, refused.sender, kind=refused.kind, reason=refused.reason):
             await self._send(_replies(refused.delivery, refused.sender, refused.problem, None))
 
     async def decline(self, one: Admitted, *, retry_after_s: float, advice: str = "") -> None:
@@ -124,7 +127,7 @@ class Settlement:
                 one.delivery.parked_s >= limit_s or not await self._park(one, pause_s=_SLOWED_S)
             ):
                 reason = f"{OVER_QUOTA}: {passed.detail}"
-                await self._set_aside(one.delivery, one.sender, kind=OVER_QUOTA, reason=reason)
+                await self._set_aside_if_room(one.delivery, one.sender, kind=OVER_QUOTA, reason=reason)
 
     async def keep(self, one: Admitted, *, pause_s: float, is_copy: bool) -> bool:
         """Have the broker keep a command whose job is in trouble, and reply to its sender; False: it could not.
@@ -203,6 +206,24 @@ class Settlement:
             pass  # it is not the size: nobody can be answered
         return True
 
+    async def _set_aside_if_room(self, delivery: Delivery, sender: Origin, *, kind: str, reason: str) -> bool:
+        """The same for what a login may send without end: where it has no more room, it is only counted, and gone."""
+        if self._room.has_room_for(delivery, sender.user):
+            self._without_room.discard(sender.user)
+            return await self._set_aside(delivery, sender, kind=kind, reason=reason)
+        await self._consumer.ack([delivery])
+        self._metrics.dead_letters.labels("not_kept").inc()
+        if sender.user not in self._without_room:
+            self._without_room.add(sender.user)
+            _log.warning(
+                "a login fills the dead letters: more of its messages are not kept",
+                action="dead_letter_not_kept",
+                user=sender.user,
+                kept_a_day=LETTERS_A_DAY,
+                reason=reason[:_LONGEST_REASON],
+            )
+        return True
+
     async def _set_aside(self, delivery: Delivery, sender: Origin, *, kind: str, reason: str) -> bool:
         """Whether it lies among the dead letters now; otherwise it comes again."""
         command_id = delivery.message_id
@@ -278,7 +299,8 @@ def _replies(delivery: Delivery, sender: Origin, reply: Reply, job_id: str | Non
         return []
     command_id = delivery.correlation_id or delivery.message_id or ""
     body = encode_reply(reply, command_id=command_id, job_id=job_id)
-    return [BrokerReply(reply_to=sender.reply_to, body=body, correlation_id=command_id, user_id=sender.user)]
+    correlation_id = reply_id(command_id, sender.user)
+    return [BrokerReply(reply_to=sender.reply_to, body=body, correlation_id=correlation_id, user_id=sender.user)]
 
 
 def _result(answer: Answer) -> str:

@@ -159,6 +159,8 @@ class CommandWorker:
         refused = [verdict for verdict in verdicts if isinstance(verdict, Undecidable)]
         if refused:
             self._tasks.create_task(self._refuse(refused), name="refusals")
+        for verdict in refused:  # they count: the commands of their login have to wait
+            self._rates.passed_by(verdict)
         admitted = [verdict for verdict in verdicts if isinstance(verdict, Admitted)]
         fast = [(one, passed) for one in admitted if (passed := self._rates.passed_by(one)) is not None]
         if fast:

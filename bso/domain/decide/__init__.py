@@ -105,7 +105,7 @@ def _on_job(job: Job, command: Command, facts: Facts, context: Context) -> Decis
         case BeginTrial():
             return begin_trial(job, command, facts, context)
         case ReportPowerProfile():
-            return report_power_profile(job, command)
+            return report_power_profile(job, command, facts)
         case AllowBatchSize():
             return allow_batch_size(job, command)
         case DeleteJob():

@@ -14,6 +14,7 @@ from bso.domain.decide.contract import (
     unchanged,
     with_lease,
 )
+from bso.domain.decide.growth import outgrown
 from bso.domain.decide.trial_end import TrialEnd, end_trial
 from bso.domain.events import Event, RecurrenceEnded, RecurrenceOpened, TrialStarted
 from bso.domain.evolve import apply
@@ -42,6 +43,8 @@ def begin_trial(job: Job, command: BeginTrial, facts: Facts, context: Context) -
     problems = _problems(command)
     if problems:
         return refused_for(job, "invalid_trial", "The trial cannot begin like this", problems)
+    if (problem := _one_kind_too_many(job, command.hardware)) is not None:
+        return unchanged(job, problem)
     job_now, replaced = _end_replaced(job, command, context)
     job_now, given_up = _end_oldest_suspended(job_now, context)
     recurrence_id = _recurrence_id(job_now, command)
@@ -68,6 +71,21 @@ def _problems(command: BeginTrial) -> dict[str, str]:
     if command.learning_rate is not None:
         problems |= learning_rate_problems(command.learning_rate)
     return problems
+
+
+def _one_kind_too_many(job: Job, hardware: HardwareKind) -> Problem | None:
+    """Why no trial may run on a hardware kind that is new to the version; None: one may, or it is not new."""
+    known = job.version.knowledge
+    if hardware.key in known or not known:  # a version counts as one before its first trial, too
+        return None
+    detail = outgrown(job, added=1)
+    if detail is None:
+        return None
+    return Problem(
+        type="too_many_hardware_kinds",
+        title="The job has run on too many hardware kinds",
+        detail=f"{hardware.describe()[:200]} is new to the job: {detail}",
+    )
 
 
 def _end_replaced(job: Job, command: BeginTrial, context: Context) -> tuple[Job, tuple[Event, ...]]:

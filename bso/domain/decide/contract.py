@@ -22,6 +22,7 @@ from bso.domain.commands import (
     RegisterJob,
     RenewLease,
     ReportEpoch,
+    ReportPowerProfile,
 )
 from bso.domain.events import EpochReported, Event, JobDeleted, PowerProfiled
 from bso.domain.frozen_values import replace
@@ -100,7 +101,7 @@ def needs(job: Job, command: Command, *, user: str | None = None) -> Needs:
         if trial is not None:
             return _needs_with(trial, job, command)
         return Needs(trial=command.trial_number) if 0 < command.trial_number <= job.last_trial_number else _NO_NEEDS
-    if isinstance(command, BeginTrial) and job.has_power_profiles:
+    if isinstance(command, BeginTrial | ReportPowerProfile) and job.has_power_profiles:
         return Needs(power_profiles=command.hardware)
     if isinstance(command, RegisterJob):
         is_named = command.like not in (None, job.job_id) and not identifier_problem(command.like)

@@ -17,10 +17,12 @@ from bso.domain.replies import AllowedAgain, Deleted, PowerProfileRecorded, Righ
 from bso.domain.trial import Outcome, Trial
 
 MAX_MEASUREMENTS = 1000
+MOST_PROFILED = 200
+"""Batch sizes that have a power profile on one hardware kind: a trial that begins there reads all of them."""
 MOST_GRANTS = 100
 
 
-def report_power_profile(job: Job, command: ReportPowerProfile) -> Decision:
+def report_power_profile(job: Job, command: ReportPowerProfile, facts: Facts) -> Decision:
     """Record power and throughput under several power limits."""
     problems = hardware_problems(command.hardware)
     if not 1 <= command.batch_size <= MAX_BATCH_SIZE:
@@ -32,6 +34,13 @@ def report_power_profile(job: Job, command: ReportPowerProfile) -> Decision:
             problems[f"measurements.{index}"] = f"must hold positive finite numbers, got {measurement}"
     if problems:
         return refused_for(job, "invalid_power_profile", "The power profile is not valid", problems)
+    profiled = {batch_size for batch_size, _ in facts.power_profiles}
+    if command.batch_size not in profiled and len(profiled) >= MOST_PROFILED:
+        detail = (
+            f"job {job.job_id} has power profiles of {len(profiled)} batch sizes on this hardware kind, and may have "
+            f"{MOST_PROFILED}, got one of batch size {command.batch_size}: register another job, or delete this one"
+        )
+        return refused(job, "too_many_power_profiles", "The job has too many power profiles", detail)
     event = PowerProfiled(batch_size=command.batch_size, hardware=command.hardware, measurements=command.measurements)
     return Decision(job=apply(job, [event]), events=(event,), reply=PowerProfileRecorded())
 
@@ -67,7 +76,8 @@ def grant_job(job: Job, command: GrantJob) -> Decision:
         detail = f"{command.login} owns job {job.job_id}, and may do everything with it"
         return refused(job, "invalid_login", "The login owns the job", detail)
     if command.login not in job.grants and len(job.grants) >= MOST_GRANTS:
-        detail = f"job {job.job_id} is granted to {MOST_GRANTS} logins already: take one away, or use a team"
+        granted = f"job {job.job_id} is granted to {len(job.grants)} logins, and may be to {MOST_GRANTS}"
+        detail = f"{granted}, got another one, {command.login}: take one away, or use a team"
         return refused(job, "too_many_grants", "The job is granted to too many logins", detail)
     if job.grants.get(command.login) is command.right:
         return unchanged(job, RightsRecorded(owner=job.owner, grants=job.grants))

@@ -17,6 +17,7 @@ from bso.domain.decide.contract import (
     refused_for,
     unchanged,
 )
+from bso.domain.decide.growth import outgrown
 from bso.domain.events import JobRegistered, JobRespecified
 from bso.domain.evolve import apply
 from bso.domain.identifiers import identifier_problem
@@ -108,6 +109,9 @@ def _other_version(job: Job, command: RegisterJob, spec: JobSpec, facts: Facts, 
     spec = _limited(spec, job.spec.batch_sizes, context)
     number = max(job.versions) + 1
     inherited = _inherited(job, command, spec, facts.other_job)
+    detail = outgrown(job, added=max(1, len(inherited.knowledge)) if inherited is not None else 1)
+    if detail is not None:
+        return refused(job, "too_many_versions", "The job has too many versions", f"{differing}: {detail}")
     begins = f"{differing} from version {job.current_version} of job {job.job_id}: version {number} starts"
     knowing = "with no knowledge"
     if inherited is not None:

@@ -88,7 +88,7 @@ class LastWords:
     consumed: Consumption
 
     def request(self, leader: Leader) -> Request:
-        """The command; every survivor makes the same one, under the same id."""
+        """The command; every survivor makes the same one, under the same id, which nobody else can know before."""
         state = self.state
         reason = state.outcome_reason
         if state.outcome is not Outcome.INFEASIBLE:
@@ -102,7 +102,7 @@ class LastWords:
             energy_j=self.consumed.energy_j,
             may_resume=state.is_resumable,
         )
-        whose = f"{state.trial_id} {leader.processes} {leader.pid}"
+        whose = f"{state.key} {leader.processes} {leader.pid}"
         return Request(command_id=str(uuid.uuid5(_NAMESPACE, whose)), job_id=state.job_id, command=command)
 
 

@@ -1,6 +1,7 @@
 """What every store must do beneath the engine: transactions, locks, outbox, leases, retention."""
 
 import asyncio
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -265,6 +266,14 @@ async def test_pruning_twice_prunes_nothing_more(store: Store) -> None:
     await _publish_everything(store)
     assert (await prune_events(store, before=soon, export=lambda _: None)).jobs == 0
     assert len(await whole_history(store, JOB)) == 1
+
+
+async def test_nobody_can_keep_a_job_from_being_pruned_by_a_command_under_the_id_of_the_snapshot(store: Store) -> None:
+    await ask(Engine(store), registration())
+    await _publish_everything(store)
+    await prune_events(store, before=datetime.now(UTC) + timedelta(hours=1), export=lambda _: None)
+    [snapshot] = await whole_history(store, JOB)
+    assert uuid.UUID(snapshot.command_id).version == 4, "drawn at random"
 
 
 async def test_only_events_of_before_that_moment_are_forgotten(store: Store) -> None:

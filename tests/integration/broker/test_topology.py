@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import cast
 from urllib.parse import urlsplit
 
 import aiormq
@@ -11,7 +12,7 @@ from aiormq.abc import DeliveredMessage
 from bso_broker.errors import TopologyMismatch
 from bso_broker.messages import Event
 from bso_broker.rabbit import RabbitBroker
-from bso_broker.topology import COMMAND_QUEUE, DEAD_LETTERS, EVENT_LOG, definitions
+from bso_broker.topology import COMMAND_QUEUE, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EVENT_LOG, definitions
 from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import Management
 
@@ -98,3 +99,25 @@ async def test_events_are_kept_in_the_stream(broker: RabbitBroker, amqp_url: str
         async with asyncio.timeout(PATIENCE_S):
             message = await arrived.get()
         assert (message.body, message.routing_key) == (b"body", "trial_started.job")
+
+
+async def test_dead_letters_do_not_fill_the_disk_and_of_too_many_the_oldest_go(
+    broker: RabbitBroker, amqp_url: str, rabbitmq_management: Management
+) -> None:
+    """A queue that refused more would keep workers from getting rid of what they cannot handle."""
+    vhost = urlsplit(amqp_url).path.removeprefix("/")
+    (queue,) = (one for one in definitions(vhost=vhost)["queues"] if one["name"] == DEAD_LETTERS)
+    assert {"x-max-length", "x-max-length-bytes"} <= cast(dict[str, object], queue["arguments"]).keys()
+    policy = {"pattern": f"^{DEAD_LETTERS}$", "definition": {"max-length": 3}, "apply-to": "queues"}
+    await asyncio.to_thread(rabbitmq_management.request, "PUT", f"operator-policies/{vhost}/few", policy)
+
+    async def applied() -> object:
+        found = await asyncio.to_thread(rabbitmq_management.request, "GET", f"queues/{vhost}/{DEAD_LETTERS}")
+        return found.get("operator_policy")
+
+    await eventually_async(applied, what="a limit of 3")
+    async with aiormq.connect(amqp_url) as connection, broker.dead_letters() as box:
+        channel = await connection.channel(publisher_confirms=True)
+        for number in range(5):
+            await channel.basic_publish(b"%d" % number, exchange=DEAD_LETTER_EXCHANGE, mandatory=True)
+        assert [letter.body for letter in await box.peek()] == [b"2", b"3", b"4"]

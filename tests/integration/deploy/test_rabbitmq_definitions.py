@@ -139,6 +139,21 @@ async def test_queues_of_bso_itself_have_no_such_limit(rabbitmq: ConfiguredRabbi
     assert {queue.get("operator_policy") for queue in own} == {None}
 
 
+async def test_a_training_declares_only_so_many_queues(rabbitmq: ConfiguredRabbitMQ) -> None:
+    management = rabbitmq.management
+    [limits] = await asyncio.to_thread(management.request, "GET", "vhost-limits/bso")
+    assert limits["value"] == {"max-queues": 30_000}
+    path, there = "vhost-limits/bso/max-queues", len(await asyncio.to_thread(management.request, "GET", "queues/bso"))
+    await asyncio.to_thread(management.request, "PUT", path, {"value": there})
+    try:
+        async with aiormq.connect(rabbitmq.login_url("training")) as connection:
+            channel = await connection.channel()
+            with pytest.raises(ChannelPreconditionFailed, match="queue limit"):
+                await channel.queue_declare(new_reply_queue("bso-training"), exclusive=True)
+    finally:
+        await asyncio.to_thread(management.request, "PUT", path, {"value": 30_000})
+
+
 def test_a_training_opens_only_so_many_connections(rabbitmq: ConfiguredRabbitMQ) -> None:
     [limits] = rabbitmq.management.request("GET", "user-limits/bso-training")
     assert limits["value"] == {"max-connections": 10_000, "max-channels": 40_000}

@@ -62,8 +62,12 @@ class RawSender:
 
     async def receive_body(self) -> bytes:
         """The next message that comes back, as it is."""
+        return (await self.receive()).body
+
+    async def receive(self) -> DeliveredMessage:
+        """The same with its properties."""
         async with asyncio.timeout(PATIENCE_S):
-            return (await self._replies.get()).body
+            return await self._replies.get()
 
     async def problem(self, body: bytes, **properties: Any) -> Problem:
         """Publish, and return the problem that comes back."""
@@ -76,5 +80,4 @@ class RawSender:
         """Whether the first reply is that to a question asked now, which a worker answers after all before."""
         question = Request(command_id=str(uuid.uuid4()), job_id="never-registered", command=DescribeJob())
         message_id = await self.send(encode_command(question))
-        async with asyncio.timeout(PATIENCE_S):
-            return (await self._replies.get()).header.properties.correlation_id == message_id
+        return (await self.receive()).header.properties.correlation_id == message_id

@@ -9,18 +9,23 @@ from typing import Any
 
 import pytest
 
-from bso.domain.commands import DeleteJob, RegisterJob, Request
-from bso.domain.replies import Deleted, Problem
+from bso.domain.commands import BeginTrial, DeleteJob, RegisterJob, Request
+from bso.domain.decide import Rules
+from bso.domain.identifiers import trial_id_for
+from bso.domain.replies import Deleted, Problem, Registered
+from bso.domain.trial import TrialState
 from bso.schema.codec import encode_command
+from bso.service.engine import Engine
 from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
 from bso_broker.dead_letters import CLAIMED_HEADER, SENDER_HEADER
 from bso_broker.messages import DeadLetter
 from bso_broker.rabbit import RabbitBroker
+from bso_broker.topology import COMMAND_KEY, QUERY_KEY
 from tests.integration.broker.test_permissions import Logins, permitted
 from tests.integration.workers.fixtures import StartWorker, running_worker
 from tests.integration.workers.raw import RawSender
-from tests.integration.workers.recurrences import SPEC, Queue, begin, new_job, recur, register
+from tests.integration.workers.recurrences import HARDWARE, SPEC, Direct, Queue, begin, new_job, recur, register
 from tests.servers import eventually_async
 from tools.private_servers import Management
 
@@ -71,6 +76,20 @@ async def test_a_command_without_its_login_is_refused(logins: Logins, store: Sql
         problem = await sender.problem(registration(job), user_id=None)
     assert problem.type == "no_user_id"
     assert await store.job(job) is None
+
+
+@pytest.mark.parametrize("routing_key", [COMMAND_KEY, QUERY_KEY])
+@pytest.mark.parametrize("length", [36, 255])
+async def test_a_reply_to_nobody_is_no_reply_to_a_command_of_another_login(
+    logins: Logins, routing_key: str, length: int
+) -> None:
+    """Who names no login may name any reply queue, but no command of its owner."""
+    async with RawSender(logins.alice, user="alice") as alice, RawSender(logins.bob, user="bob") as bob:
+        asked = {"correlation_id": "x" * length, "reply_to": alice.reply_queue, "user_id": None}
+        await bob.send(b"{", routing_key=routing_key, **asked)
+        replied = (await alice.receive()).header.properties.correlation_id
+    assert replied is not None
+    assert replied.startswith("anonymous.xxx")
 
 
 async def test_nobody_can_send_a_command_in_anothers_name(logins: Logins, store: SqlStore) -> None:
@@ -125,6 +144,31 @@ async def test_a_dead_letter_that_names_no_login_is_nobodys_also_when_an_operato
     stored = await store.job(job)
     assert stored is not None
     assert not read_snapshot(stored).is_deleted
+
+
+async def test_nobody_can_take_the_command_id_under_which_another_jobs_lease_will_expire(
+    amqp_url: str, rabbitmq_management: Management, store: SqlStore
+) -> None:
+    """From the command_id of an event the trial_id follows, and a reader sees when the lease ends."""
+    job, begun_by = new_job(), str(uuid.uuid4())
+    await RabbitBroker(amqp_url).declare()
+    logins = await asyncio.to_thread(permitted, amqp_url, rabbitmq_management)
+    alice = Direct(engine=Engine(store, Rules(lease_s=0.0)))
+    await register(alice, job)
+    await alice(job, BeginTrial(hardware=HARDWARE), command_id=begun_by)
+    (lapsed,) = await store.lapsed_leases()
+    assert lapsed.trial_id == trial_id_for(begun_by)
+    derived = uuid.uuid5(uuid.UUID(lapsed.trial_id), lapsed.lease_expires_at.isoformat())
+    async with RawSender(logins.bob, user="bob") as bob:
+        command = Request(command_id=str(derived), job_id=new_job(), command=RegisterJob(spec=SPEC))
+        await bob.send(encode_command(command), user_id="bob")
+
+        async def is_suspended() -> bool:
+            return [trial.state for trial in await store.trials(job)] == [TrialState.SUSPENDED]
+
+        async with RabbitBroker(logins.worker) as broker, running_worker(broker, store, lease_s=0.5):
+            assert isinstance(await bob.receive_reply(), Registered)
+            await eventually_async(is_suspended, what="a trial whose lease has expired")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from bso.storage import SqlStore
 from bso_broker.rabbit import RabbitBroker
 from bso_client import BatchSizeOptimizer, EnergyMethod, HardwareKind, JobSpec
 from bso_workers.bootstrap import WorkerParts
+from bso_workers.rates import LETTER_BYTES_A_DAY
 from tests.integration.broker.test_permissions import Logins, permitted
 from tests.integration.workers.fixtures import running_worker
 from tests.integration.workers.raw import RawSender
@@ -118,6 +120,62 @@ async def test_one_who_sends_too_fast_is_asked_to_wait_and_others_are_not(scene:
     assert all(problem.is_retryable and problem.retry_after_s for problem in fast)
     assert scene.over("alice", "commands_per_s") == len(fast)
     assert scene.over("bob", "commands_per_s") == 0
+
+
+async def test_messages_that_are_no_commands_count_for_their_login(scene: Scene) -> None:
+    async with RawSender(scene.logins.alice, user="alice") as alice:
+        for _ in range(300):
+            await alice.send(b"{")
+        request = Request(command_id=str(uuid.uuid4()), job_id="nobodys", command=DescribeJob())
+        await alice.send(encode_command(request))
+        replies = [await alice.receive_reply() for _ in range(301)]
+    types = Counter(reply.type for reply in replies if isinstance(reply, Problem))
+    assert types == {"malformed": 300, "over_quota": 1}
+
+
+async def test_a_login_that_fills_the_dead_letters_pushes_out_none_of_another_login(
+    scene: Scene, amqp_url: str
+) -> None:
+    large = b"{".ljust(LETTER_BYTES_A_DAY // 10)
+    async with (
+        RawSender(scene.logins.bob, user="bob") as bob,
+        RawSender(scene.logins.alice, user="alice") as alice,
+        RabbitBroker(amqp_url).dead_letters() as box,
+    ):
+        assert (await bob.problem(b"{")).type == "malformed"
+        for _ in range(15):
+            assert (await alice.problem(large)).type == "malformed"
+        assert (await bob.problem(b"{")).type == "malformed"
+        letters = Counter(letter.user_id for letter in await box.peek())
+    assert letters == {"bob": 2, "alice": 11}
+    assert scene.worker.metrics.registry.get_sample_value("bso_dead_letters_total", {"reason": "not_kept"}) == 4
+
+
+async def test_reports_that_come_too_fast_for_too_long_push_out_no_dead_letters_of_another_login_either(
+    amqp_url: str, store: SqlStore
+) -> None:
+    quotas = json.dumps({"*": {"commands_per_s": 0.01}})
+    report = ReportEpoch(trial_number=1, trial_id="x", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.5)
+    request = Request(command_id=str(uuid.uuid4()), job_id="nobodys", command=report)
+    large = encode_command(request).ljust(LETTER_BYTES_A_DAY // 10)
+    async with (
+        RabbitBroker(amqp_url) as broker,
+        running_worker(broker, store, quotas=quotas, operators=[], park_limit_s=1.0) as worker,
+        RawSender(amqp_url) as sender,
+        broker.dead_letters() as box,
+    ):
+        for _ in range(13):  # one is decided, the others are parked for a while
+            await sender.send(large, reply_to=None)
+        registry = worker.metrics.registry
+
+        def counted() -> list[float | None]:
+            return [
+                registry.get_sample_value("bso_dead_letters_total", {"reason": reason})
+                for reason in ("over_quota", "not_kept")
+            ]
+
+        await eventually_async(lambda: counted() == [11, 1], what="11 dead letters, and one that is not kept")
+        assert [letter.reason.partition(":")[0] for letter in await box.peek()] == ["over_quota"] * 11
 
 
 @pytest.mark.parametrize("is_awaited", [True, False])

@@ -9,6 +9,7 @@ from bso_broker.addresses import (
     is_reply_address,
     new_event_queue,
     new_reply_queue,
+    reply_id,
     routing_key,
 )
 from tests.fakes.memory_broker.events import pattern_matches
@@ -29,6 +30,13 @@ def test_a_key_that_would_be_too_long_is_shortened_alike_for_publisher_and_subsc
     key = routing_key("job_respecified", job_id)
     assert len(key) <= 255
     assert pattern_matches(event_pattern(job_id=job_id), key)
+
+
+def test_a_reply_to_nobody_fits_into_a_message_whatever_it_answers() -> None:
+    assert reply_id("1", "alice") == "1"
+    assert reply_id(None, "alice") == ""
+    assert reply_id(None, None) == "anonymous."
+    assert reply_id("é" * 127, None) == "anonymous." + "é" * 122
 
 
 def test_a_new_reply_queue_is_a_reply_address_of_its_user_alone() -> None:

@@ -10,7 +10,7 @@ import pytest
 from bso.domain import commands as do
 from bso.domain import trial as trial_module
 from bso.domain.events import EpochReported, LateResult, TrialEnded, TrialResumed, TrialSuspended
-from bso.domain.identifiers import expiry_command_id, trial_id_for
+from bso.domain.identifiers import trial_id_for
 from bso.domain.replies import Deleted, EpochJudged, LeaseExpired, LeaseRenewed, TrialBegun
 from bso.domain.trial import TRANSITIONS, Outcome, TrialState
 from tests.unit.domain.builders import A100, JobLife, command_id, expect, problem_of
@@ -290,9 +290,3 @@ def test_deleting_a_job_cancels_its_trials_and_its_numbers_go_on(life: JobLife) 
     life.register(batch_sizes=[8], default_batch_size=8)
     again = life.begin()
     assert (again.trial_number, again.batch_size, life.known().arms) == (2, 8, {})
-
-
-def test_one_expiry_has_one_command_id() -> None:
-    one = expiry_command_id(command_id(1), "2026-01-01T00:00:00Z")
-    assert one == expiry_command_id(command_id(1), "2026-01-01T00:00:00Z")
-    assert one != expiry_command_id(command_id(1), "2026-01-01T00:00:01Z")

@@ -9,9 +9,9 @@ from bso.domain.commands import DescribeJob, Request
 from bso.domain.decide import Rules
 from bso.domain.quotas import Quota
 from bso_broker.messages import Delivery
-from bso_workers.admission import Admitted, Origin
+from bso_workers.admission import Admission, Admitted, Origin, Undecidable
 from bso_workers.metrics import Metrics
-from bso_workers.rates import Rates
+from bso_workers.rates import LETTER_BYTES_A_DAY, LETTERS_A_DAY, LetterRoom, Rates
 
 
 class Clock:
@@ -98,6 +98,36 @@ def test_each_login_has_its_own_rate_and_operators_none(clock: Clock, metrics: M
     assert limited.passed_by(sent_by("ann")) is not None
     for login in ("bob", "root", None):
         assert limited.passed_by(sent_by(login)) is None
+
+
+def test_messages_that_are_no_commands_count(clock: Clock, metrics: Metrics) -> None:
+    limited = rates(clock, metrics, bytes_per_s=1000.0)
+    delivery = Delivery(body=b"", message_id="1", user_id="ann", discarded_bytes=6000)
+    refused = Admission().admit(delivery)
+    assert isinstance(refused, Undecidable)
+    limited.passed_by(refused)
+    passed = limited.passed_by(sent_by("ann"))
+    assert passed is not None
+    assert passed.wait_s == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("size", "kept"), [(10, LETTERS_A_DAY), (100_000, LETTER_BYTES_A_DAY // 100_000)])
+def test_of_the_dead_letters_of_a_login_so_many_are_kept_a_day(clock: Clock, size: int, kept: int) -> None:
+    room, letter = LetterRoom(clock=clock), Delivery(body=b"x" * size, message_id="1")
+    for login in ("ann", "bob", None):
+        assert sum(room.has_room_for(letter, login) for _ in range(2 * kept)) == kept + 1, "the last one begins in time"
+    clock.now_s += 86_400 / 2
+    assert sum(room.has_room_for(letter, "ann") for _ in range(2 * kept)) == kept // 2
+    assert room.has_room_for(replace(letter, redelivered=True), "ann"), "it counted when it came first"
+
+
+def test_of_too_many_logins_the_first_has_room_again(clock: Clock) -> None:
+    room, letter = LetterRoom(clock=clock), Delivery(body=b"x" * LETTER_BYTES_A_DAY, message_id="1")
+    while room.has_room_for(letter, "ann"):
+        pass
+    for number in range(10_000):
+        assert room.has_room_for(letter, f"login-{number}")
+    assert room.has_room_for(letter, "ann")
 
 
 def test_the_series_of_a_login_begin_at_zero(clock: Clock, metrics: Metrics) -> None:

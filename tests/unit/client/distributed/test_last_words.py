@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,14 @@ async def test_it_is_kept_before_anybody_replies(journal_of: Callable[[str], Jou
         await speaking
     [kept] = contents(tmp_path)
     assert len(kept.letters) == 1
+
+
+async def test_only_its_ranks_know_under_which_id_it_is_reported(optimizer: ReachableOptimizer) -> None:
+    """A trial_id follows from an event, and a machine has a name: others could use such an id before."""
+    words = await words_of(optimizer)
+    of_another_training = replace(words, state=replace(words.state, key="another key"))
+    assert words.request(RANK_0) == words.request(RANK_0)
+    assert words.request(RANK_0).command_id != of_another_training.request(RANK_0).command_id
 
 
 async def test_what_several_survivors_kept_during_an_outage_is_recorded_once(
