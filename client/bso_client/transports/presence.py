@@ -41,7 +41,7 @@ class Presence:
             return
         self._folder.mkdir(exist_ok=True)
         record = self._folder / f"{trained.job_id}~{trained.trial_id}.json"
-        lock = FileLock(_lock_of(record))
+        lock = _lock_of(record)
         try:
             lock.acquire(timeout=_PATIENCE_S)
         except Timeout:  # a copy of the process that began the trial holds it
@@ -62,7 +62,7 @@ class Presence:
         found: list[tuple[Trained, FileLock]] = []
         try:
             for record in sorted(self._folder.glob(f"{job_id}~*.json")):
-                lock = FileLock(_lock_of(record))
+                lock = _lock_of(record)
                 try:
                     lock.acquire(timeout=0)
                     found.append((Trained(**json.loads(record.read_text(encoding="utf-8"))), lock))
@@ -85,10 +85,11 @@ class Presence:
         self._held.clear()
 
 
-def _lock_of(record: Path) -> Path:
-    return record.with_suffix(".lock")
+def _lock_of(record: Path) -> FileLock:
+    """The kernel's lock or none: filelock's substitute judges by process ids, which differ between containers."""
+    return FileLock(record.with_suffix(".lock"), fallback_to_soft=False)
 
 
 def _remove(record: Path) -> None:
     record.unlink(missing_ok=True)
-    _lock_of(record).unlink(missing_ok=True)
+    record.with_suffix(".lock").unlink(missing_ok=True)
