@@ -13,7 +13,7 @@ from bso_cli import jobs_decisions, live_events
 from bso_cli import jobs_hindsight as hindsight
 from bso_cli import jobs_listed as listed_jobs
 from bso_cli import jobs_printed as printed
-from bso_cli.access import NothingThere, ask, describe, in_store, jobs_seen, seeing, seen
+from bso_cli.access import NothingThere, ask, describe, in_store, jobs_seen, seeing, seen, without_process
 from bso_cli.jobs_power import profile_tables
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import (
@@ -81,6 +81,8 @@ def list_jobs(
             print_block(listed_jobs.jobs_table(jobs))
         for one in parked.values():
             print_notice(Text(listed_jobs.trouble_of(one, has_database=places.has_database)))
+        for sentence in listed_jobs.dead_trainings(jobs, without_process(places)):
+            print_notice(sentence)
         for sentence in filter(None, map(listed_jobs.attention_of, jobs)):
             print_notice(Text(sentence))
 
@@ -108,6 +110,8 @@ def show(
             return
         for line in printed.job_lines(job):
             print_result(styled(line))
+        for sentence in printed.dead_trainings(job_id, job.active_trials, without_process(places)):
+            print_result(sentence)
         if (doubt := printed.target_doubt(job, recorded)) is not None:
             print_result(styled(f"[bold yellow]{doubt}[/]"))
         print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
