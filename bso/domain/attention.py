@@ -16,6 +16,8 @@ from bso.domain.trial import Trial
 RECURRENCES_BEFORE_ATTENTION = 3
 """In a row, without a model. From then on a recurrence is one training, until one reaches the target."""
 
+_WHO = "the job's owner, or an operator,"
+
 
 def attention_needed(job: Job, trial: Trial) -> tuple[Event, ...]:
     """The notice after a recurrence that ended without a model, from the third in a row on; else nothing."""
@@ -32,18 +34,18 @@ def attention_needed(job: Job, trial: Trial) -> tuple[Event, ...]:
 
 
 def attention_in_words(spec: JobSpec, knowledge: Knowledge) -> str:
-    """Why a job needs attention, and what its user can do."""
+    """Why a job needs attention, what can be done, and by whom: who trains a job may have no right to change it."""
     tried = knowledge.arms.values()
     if tried and all(arm.out_of_memories and not arm.not_converged_in_a_row for arm in tried):
         return (
-            f"{_without_model(knowledge)}, since no batch size fits in memory: add smaller ones, or allow these "
-            "again (bso jobs allow) once they fit"
+            f"{_without_model(knowledge)}, since no batch size fits in memory: {_WHO} can add smaller ones, or allow "
+            "these again once they fit (`bso jobs allow JOB BATCH_SIZE`)"
         )
     direction = "at least" if spec.higher_is_better_metric else "at most"
     return (
         f"{_without_model(knowledge)}: no training reached a metric of {direction} {spec.target_metric:g} within "
-        f"max_epochs ({spec.max_epochs}). Set an easier target_metric, raise max_epochs, or check "
-        f"higher_is_better_metric ({spec.higher_is_better_metric}) and the training itself"
+        f"max_epochs ({spec.max_epochs}). Check higher_is_better_metric ({spec.higher_is_better_metric}) and the "
+        f"training itself; {_WHO} can set an easier target_metric, or raise max_epochs"
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import Command, command_in
-from tests.servers import PATIENCE_S
+from tests.servers import PATIENCE_S, eventually
 
 
 @pytest.fixture(scope="session")
@@ -147,6 +147,22 @@ def test_a_live_tail_shows_what_happens_from_now_on(trained: Command, training: 
     assert (event["type"], event["payload"]["trial_number"]) == ("trial_started", 5)
     tail.send_signal(signal.SIGINT)
     assert tail.wait(PATIENCE_S) == 130
+
+
+def test_a_training_whose_process_has_ended_is_shown_as_such(bso: Command, training: list[str]) -> None:
+    """Also before the next one begins, which suspends its trial."""
+    dead = "The process of trial 1 of job toy has ended"
+    waiting = bso.environment["BSO_STATE_DIR"] + "-waits"
+    with subprocess.Popen([*training, "waits", waiting], env=bso.environment) as process:
+        eventually(Path(waiting).exists)
+        assert dead not in bso("jobs", "list").stderr + bso.ok("jobs", "show", "toy")
+        process.kill()
+    for _ in range(2):  # looking changes nothing
+        assert dead in bso("jobs", "list").stderr
+        assert dead in bso.ok("jobs", "show", "toy")
+    bso.ok("recur", 1, "--", *training, "goes")
+    assert dead not in bso("jobs", "list").stderr + bso.ok("jobs", "show", "toy")
+    assert bso.json("jobs", "show", "toy")["trials"][0]["state"] == "suspended"
 
 
 def test_a_batch_size_may_be_allowed_again(trained: Command) -> None:

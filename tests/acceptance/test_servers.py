@@ -2,23 +2,29 @@
 
 import asyncio
 import json
-import re
 import sqlite3
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aio_pika
+import aiormq
 import pytest
+from aiormq.exceptions import ChannelAccessRefused
+from pamqp.commands import Basic
 
 from bso.domain.events import TrialSuspended
 from bso.domain.log import RecordedEvent
+from bso_broker.addresses import event_pattern, new_reply_queue
 from bso_broker.messages import event_message
 from bso_broker.rabbit import RabbitBroker
+from bso_broker.topology import EVENTS, client_permissions
 from bso_migrations import upgrade
 from tests.acceptance.conftest import Command, started_worker
 from tests.servers import PATIENCE_S
+from tools.private_servers import RabbitMQ
 
 
 @pytest.fixture
@@ -83,16 +89,94 @@ def test_with_the_broker_alone_one_sees_what_the_database_holds(platform: Comman
 
 def test_a_job_is_granted_and_given_away(trainee: Command, training: list[str]) -> None:
     trainee.ok("recur", 1, "--", *training, "goes")
-    granted = trainee("jobs", "grant", "toy", "vision-ann", "--may", "read,train")
-    assert "login vision-ann may read it, and train" in granted.stdout
-    permitting = r"rabbitmqctl set_topic_permissions -p bso-\w+ vision-ann bso\.events '\^\$'"
-    assert re.search(permitting, " ".join(granted.stderr.split())), granted.stderr
+    assert "login vision-ann may read it, and train" in trainee.ok(
+        "jobs", "grant", "toy", "vision-ann", "--may", "read,train"
+    )
     assert trainee("jobs", "grant", "toy", "vision-ann", "--may", "read,all").returncode == 2
     assert "login vision-ann may read it, and train" in trainee.ok("jobs", "show", "toy")
-    assert trainee.json("jobs", "give", "toy", "vision-bob")["owner"] == "vision-bob"
+    asked = trainee.refused("jobs", "give", "toy", "vision-bob")  # nobody is there to say yes
+    assert "Job toy belongs to login guest, which keeps only" in asked
+    assert "Login vision-bob may then do everything with it" in asked
+    assert trainee.json("jobs", "show", "toy")["job"]["owner"] == "guest"
+    assert trainee.json("jobs", "give", "toy", "vision-bob", "--yes")["owner"] == "vision-bob"
     refused = trainee.refused("jobs", "show", "toy")
     assert "belongs to vision-bob" in refused
     assert "bso jobs grant toy guest --may read" in refused
+
+
+def test_the_lines_that_are_printed_change_who_receives_a_jobs_live_events_and_nothing_else(
+    platform: Command, training: list[str], amqp_url: str, rabbitmq_server: RabbitMQ
+) -> None:
+    platform.ok("recur", 1, "--", *training, "goes")
+    ann = login_of_team_vision("vision-ann", amqp_url, rabbitmq_server)
+    assert live(ann, amqp_url) == {"vision-own"}
+
+    granted = platform("jobs", "grant", "toy", "vision-ann", "--may", "read")
+    for line in commands_in(granted.stderr):
+        rabbitmq_server.shell(line)
+    assert live(ann, amqp_url) == {"vision-own", "toy"}
+
+    taken = platform("jobs", "grant", "toy", "vision-ann", "--may", "nothing")
+    showing, setting, closing = commands_in(taken.stderr)
+    assert r"|^[^.]+\.toy$" in rabbitmq_server.shell(showing)
+    rabbitmq_server.shell(setting.replace("PATTERN", r"^[^.]+\.vision-.*$"))
+    rabbitmq_server.shell(closing)
+    assert live(ann, amqp_url) == {"vision-own"}
+
+    given = platform("jobs", "give", "toy", "vision-ann", "--yes")
+    opening, *closing_guest = commands_in(given.stderr)
+    assert all("guest" in line for line in closing_guest)
+    rabbitmq_server.shell(opening)
+    assert live(ann, amqp_url) == {"vision-own", "toy"}
+
+
+def test_a_login_that_receives_all_live_events_goes_on_receiving_them(
+    platform: Command, training: list[str], amqp_url: str, rabbitmq_server: RabbitMQ
+) -> None:
+    platform.ok("recur", 1, "--", *training, "goes")
+    [opening] = commands_in(platform("jobs", "grant", "toy", "guest-2", "--may", "read").stderr)
+    permitted = client_permissions("guest-2")
+    everything = rabbitmq_server.management.add_user(
+        amqp_url, "guest-2", "secret", configure=permitted.configure, write=permitted.write, read=permitted.read
+    )
+    rabbitmq_server.shell(opening)
+    assert live(everything, amqp_url) == {"vision-own", "toy"}
+    assert not rabbitmq_server.shell("rabbitmqctl -q list_user_topic_permissions guest-2").strip()
+
+
+def commands_in(said: str) -> list[str]:
+    """The lines of a shell among those that a command has printed."""
+    return [line for line in said.splitlines() if "rabbitmqctl " in line]
+
+
+def login_of_team_vision(name: str, amqp_url: str, server: RabbitMQ) -> str:
+    """The URL of a new login that may read its team's events, as the pages say how to make one."""
+    permitted = client_permissions(name, job_id_prefix="vision-")
+    url = server.management.add_user(
+        amqp_url, name, "secret", configure=permitted.configure, write=permitted.write, read=permitted.read
+    )
+    server.management.permit_topics(
+        name, amqp_url, exchange=EVENTS, write=permitted.topic_write, read=permitted.topic_read
+    )
+    return url
+
+
+def live(login_url: str, amqp_url: str) -> set[str]:
+    """Of which of the two jobs, vision-own and toy, a login receives a live event."""
+
+    async def receives(job_id: str) -> bool:
+        async with aiormq.connect(login_url) as connection:
+            channel = await connection.channel()
+            queue = new_reply_queue(urlsplit(login_url).username or "")
+            await channel.queue_declare(queue, exclusive=True)
+            try:
+                await channel.queue_bind(queue, EVENTS, event_pattern(job_id=job_id))
+            except ChannelAccessRefused:
+                return False
+            await _publish(amqp_url, (1, 7), job_id=job_id)
+            return isinstance((await channel.basic_get(queue)).delivery, Basic.GetOk)
+
+    return {job_id for job_id in ("vision-own", "toy") if asyncio.run(receives(job_id))}
 
 
 @pytest.mark.parametrize("command", ["migrate", "replay verify toy", "events prune --before 1d --export x --yes"])
@@ -123,12 +207,12 @@ def test_an_event_that_comes_twice_is_shown_once_and_one_of_a_later_epoch_is_ano
     assert [(event["log_epoch"], event["seq"]) for event in events] == [(1, 7), (1, 8), (2, 8)]
 
 
-async def _publish(url: str, *places: tuple[int, int]) -> None:
+async def _publish(url: str, *places: tuple[int, int], job_id: str = "toy") -> None:
     async with RabbitBroker(url) as broker:
         publisher = broker.event_publisher()
         for log_epoch, seq in places:
             recorded = RecordedEvent(
-                job_id="toy",
+                job_id=job_id,
                 seq=seq,
                 recorded_at=datetime.now(UTC),
                 command_id=str(uuid.uuid4()),

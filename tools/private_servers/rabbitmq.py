@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from uuid import uuid4
@@ -140,11 +140,14 @@ class RabbitMQ(PrivateServer):
 
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl with these arguments, which takes a second or two; what it prints."""
+        return self.shell(shlex.join(["rabbitmqctl", "--node", self.node, *arguments]))
+
+    def shell(self, line: str) -> str:
+        """Run a shell's line in which rabbitmqctl is that of this node; what it prints."""
         path = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmqctl"
-        environment = self._environment()
         client = program("rabbitmqctl", path, package="rabbitmq-server")
-        command: list[str | Path] = [client, "--node", environment["RABBITMQ_NODENAME"], *arguments]
-        return self._run(command, env={**os.environ, **environment})
+        environment = {**os.environ, **self._environment()}
+        return self._run(["sh", "-c", line], env={**environment, "PATH": f"{client.parent}:{environment['PATH']}"})
 
     @property
     def node(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -79,6 +79,23 @@ async def jobs_seen(places: Places) -> tuple[Sequence[JobOverview], Sequence[Par
 
     async with asking(places.optimizer_url) as reads:
         return await reads.jobs()
+
+
+def without_process(places: Places) -> frozenset[tuple[str, int]]:
+    """The trials (job_id, number) of an SQLite file whose processes have ended without a word.
+
+    The end of some may have been recorded since.
+    """
+    database = places.database("bso") if places.has_database else ""
+    if not database.startswith("sqlite"):
+        return frozenset()
+    from bso.storage.urls import database_url, sqlite_path
+    from bso_client.transports.presence import Presence
+
+    with suppress(OSError):
+        ended = Presence.beside(sqlite_path(database_url(database))).ended()
+        return frozenset((trained.job_id, trained.trial_number) for trained in ended)
+    return frozenset()
 
 
 def seen(places: Places, work: Callable[[JobReads], Awaitable[T]]) -> T:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.text import Text
 
-from bso_cli import jobs_decisions
+from bso_cli import jobs_decisions, live_events
 from bso_cli import jobs_hindsight as hindsight
 from bso_cli import jobs_listed as listed_jobs
 from bso_cli import jobs_printed as printed
-from bso_cli.access import NothingThere, ask, describe, in_store, jobs_seen, seeing, seen
+from bso_cli.access import NothingThere, ask, describe, in_store, jobs_seen, seeing, seen, without_process
 from bso_cli.jobs_power import profile_tables
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import (
@@ -27,9 +25,11 @@ from bso_cli.options import (
     UrlOption,
     YesOption,
     here,
+    known_broker,
 )
 from bso_cli.refusals import CommandGroup, CommandRefused
 from bso_cli.sentences import RIGHTS
+from bso_cli.settings import Places
 from bso_cli.terminal import (
     HANG,
     counted,
@@ -81,6 +81,8 @@ def list_jobs(
             print_block(listed_jobs.jobs_table(jobs))
         for one in parked.values():
             print_notice(Text(listed_jobs.trouble_of(one, has_database=places.has_database)))
+        for sentence in listed_jobs.dead_trainings(jobs, without_process(places)):
+            print_notice(sentence)
         for sentence in filter(None, map(listed_jobs.attention_of, jobs)):
             print_notice(Text(sentence))
 
@@ -108,6 +110,8 @@ def show(
             return
         for line in printed.job_lines(job):
             print_result(styled(line))
+        for sentence in printed.dead_trainings(job_id, job.active_trials, without_process(places)):
+            print_result(sentence)
         if (doubt := printed.target_doubt(job, recorded)) is not None:
             print_result(styled(f"[bold yellow]{doubt}[/]"))
         print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
@@ -204,22 +208,21 @@ def grant(
     reply = asyncio.run(ask(places, job_id, GrantJob(login=login, right=right), RightsRecorded))
     can = f"may {RIGHTS[right]}" if right else "may do nothing with it any more"
     print_answer(reply, f"Job {job_id}: login {login} {can}.", as_json=as_json)
-    if not as_json and not places.is_embedded:
-        done, which = ("This opens", " and this one") if right else ("This closes", "")
-        permitting = _permitting_events(login, job_id if right else None, url=places.optimizer_url)
-        print_notice(
-            f"{done} commands and history at once. Live events go by a permission of the broker, which replaces the "
-            f"login's former one: name in it all jobs that the login may read. For its own jobs{which}: {permitting}"
-        )
-        if not right:
-            closing = f"rabbitmqctl close_all_user_connections {shlex.quote(login)} 'rights have changed'"
-            print_notice(f"What it subscribes to already goes on until its connections are closed: {closing}")
+    if as_json or (broker := _broker_of(places)) is None:
+        return
+    if right:
+        print_notice("This opens commands and history at once.")
+        live_events.print_opening(login, job_id, broker=broker)
+    else:
+        print_notice("This closes commands and history at once.")
+        live_events.print_closing(login, job_id, broker=broker)
 
 
 @app.command()
 def give(
     job_id: JobArgument,
     login: LoginArgument,
+    yes: YesOption = False,
     url: UrlOption = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -229,8 +232,16 @@ def give(
     from bso.domain.replies import RightsRecorded
 
     places = here(url=url, database_url=database_url)
+    former = asyncio.run(describe(places, job_id)).owner
+    if not yes and former != login:
+        typer.confirm(_giving(job_id, former, login), abort=True, err=True)
     reply = asyncio.run(ask(places, job_id, GiveJob(login=login), RightsRecorded))
     print_answer(reply, f"Job {job_id} belongs to login {login}.", as_json=as_json)
+    if as_json or former == login or (broker := _broker_of(places)) is None:
+        return
+    live_events.print_opening(login, job_id, broker=broker)
+    if former is not None:
+        live_events.print_closing(former, job_id, broker=broker)
 
 
 @app.command()
@@ -322,16 +333,18 @@ def _right_of(text: str) -> Right | None:
     return Right(max(names, key=known.index))
 
 
-def _permitting_events(login: str, job_id: str | None, *, url: str) -> str:
-    """The command that permits a login the live events of jobs named after it, and of this one."""
-    from bso_broker.addresses import encode_word
-    from bso_broker.connection import vhost_of
-    from bso_broker.topology import EVENTS
+def _broker_of(places: Places) -> str | None:
+    """The address of the broker that has the live events of these jobs; None: none is known, or none has."""
+    return None if places.is_embedded and places.database_url is None else known_broker(places)
 
-    own = f"{re.escape(encode_word(login))}-.*"
-    readable = rf"^[^.]+\.({own}|{re.escape(encode_word(job_id))})$" if job_id else rf"^[^.]+\.{own}$"
-    place = f"-p {shlex.quote(vhost_of(url))} {shlex.quote(login)} {EVENTS}"
-    return f"rabbitmqctl set_topic_permissions {place} '^$' {shlex.quote(readable)}"
+
+def _giving(job_id: str, former: str | None, login: str) -> str:
+    """Who loses and who gets what when a job is given away, and the question whether to do it."""
+    loses = f"Job {job_id} belongs to login {former}, which keeps only what its team or a grant allows."
+    if former is None:
+        loses = f"Job {job_id} belongs to nobody: every login may train it, and then only those that have a right."
+    gets = f"Login {login} may then do everything with it, also delete it or give it away."
+    return f"{loses} {gets} Give job {job_id} to login {login}?"
 
 
 def _nothing_recorded(job_id: str, trial: int | None) -> str:

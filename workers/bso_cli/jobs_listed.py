@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
 from bso.domain.quantities import NOTHING, seconds
+from bso_cli import jobs_printed as printed
 from bso_cli.jobs_printed import ATTENTION, outcome
 from bso_cli.tables import Table, table_of
 from bso_cli.terminal import counted, listed, moment, number
@@ -76,6 +77,13 @@ def trouble_of(parked: ParkedJob, *, has_database: bool = True) -> str:
         f"{beginning} `bso replay verify {parked.job_id}` says whether what is stored of it is damaged, and "
         f"`bso replay rebuild {parked.job_id}` repairs it"
     )
+
+
+def dead_trainings(jobs: Sequence[ListedJob], without_process: Collection[tuple[str, int]]) -> Iterator[str]:
+    """A sentence for each job whose last trial is recorded as running, though its process has ended."""
+    for job in jobs:
+        last = [job.overview.last_trial] if job.overview.last_trial is not None else []
+        yield from printed.dead_trainings(job.overview.summary.job_id, last, without_process)
 
 
 def attention_of(job: ListedJob) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rich.markup import escape
 
@@ -10,7 +10,7 @@ from bso.domain.hardware import EnergyMethod
 from bso.domain.quantities import NOTHING, joules, joules_within, percent, seconds
 from bso.domain.replies import ActiveTrialDescription, Confidence, JobDescription, KindDescription
 from bso.domain.tally import LAST, Tally, tallies
-from bso.domain.trial import Outcome, Trial
+from bso.domain.trial import Outcome, Trial, TrialState
 from bso_cli.savings import saved, saved_in_words
 from bso_cli.sentences import RIGHTS, described
 from bso_cli.tables import Table, table_of
@@ -45,6 +45,18 @@ def job_lines(job: JobDescription) -> Iterator[str]:
     waiting = f"; open: {escape(listed(job.open_recurrences))}" if job.open_recurrences else ""
     yield f"{counted(job.trials, 'trial')} in {counted(job.recurrences, 'recurrence')}{waiting}"
     yield from map(_running, job.active_trials)
+
+
+def dead_trainings(
+    job_id: str, trials: Iterable[Trial | ActiveTrialDescription], without_process: Collection[tuple[str, int]]
+) -> Iterator[str]:
+    """A sentence for each of a job's trials that is recorded as running, though its process has ended."""
+    for trial in trials:
+        if trial.state is TrialState.RUNNING and (job_id, trial.trial_number) in without_process:
+            yield (
+                f"The process of trial {trial.trial_number} of job {job_id} has ended: the next training of the job "
+                "suspends the trial, and with a checkpoint it can be resumed"
+            )
 
 
 def target_doubt(job: JobDescription, trials: Iterable[Trial]) -> str | None:

@@ -97,10 +97,16 @@ def known_types(types: Sequence[str] | None) -> Sequence[str]:
 
 def operators_broker(url: str | None, *, what: str) -> str:
     """The address of the broker for an operator's command. Raises Misconfigured: ``what`` are the broker's."""
-    address = url or variable_or_file(os.environ, "BSO_AMQP_URL") or here().url
+    address = url or known_broker(here())
     if address is None or not address.startswith("amqp"):
         raise Misconfigured(f"{what} are the broker's: set BSO_AMQP_URL, or give --url amqp://user:password@host/")
     return address
+
+
+def known_broker(places: Places) -> str | None:
+    """The address of the broker, the workers' or the trainings'; None: none is known here."""
+    known = (variable_or_file(os.environ, "BSO_AMQP_URL"), places.url)
+    return next((address for address in known if address is not None and address.startswith("amqp")), None)
 
 
 def here(*, url: str | None = None, database_url: str | None = None, state_dir: Path | None = None) -> Places:

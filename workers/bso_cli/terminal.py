@@ -61,6 +61,11 @@ def print_notice(words: str | Text, *, hang: int = 0) -> None:
     print_words(words, on=onlookers(), hang=hang)
 
 
+def print_command(line: str) -> None:
+    """Print a command line for onlookers, in one piece however long it is: it is there to be copied."""
+    onlookers().print(Text(line), soft_wrap=True)
+
+
 def print_words(words: str | Text, *, on: Console, hang: int = 0) -> None:
     """Print words on a console: a string as it is, ``styled`` ones in colours.
 

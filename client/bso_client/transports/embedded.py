@@ -185,8 +185,8 @@ async def open_embedded(path_or_url: str | Path, *, rules: Rules = _DEFAULT_RULE
     except BaseException:
         await store.close()
         raise
-    presence = Presence(path.with_name(f"{path.name}-trials"))
-    return Embedded(path=path, was_created=was_created, store=store, engine=Engine(store, rules), presence=presence)
+    engine = Engine(store, rules)
+    return Embedded(path=path, was_created=was_created, store=store, engine=engine, presence=Presence.beside(path))
 
 
 @contextmanager

@@ -34,6 +34,11 @@ class Presence:
         self._folder = folder
         self._held: dict[tuple[str, int], FileLock] = {}
 
+    @classmethod
+    def beside(cls, path: Path) -> Presence:
+        """Of those that share an SQLite file."""
+        return cls(path.with_name(f"{path.name}-trials"))
+
     def enter(self, trained: Trained) -> None:
         """Say that this process trains a trial, until ``leave`` or its end. Raises OSError."""
         key = (trained.job_id, trained.trial_number)
@@ -41,7 +46,7 @@ class Presence:
             return
         self._folder.mkdir(exist_ok=True)
         record = self._folder / f"{trained.job_id}~{trained.trial_id}.json"
-        lock = FileLock(_lock_of(record))
+        lock = _lock_of(record)
         try:
             lock.acquire(timeout=_PATIENCE_S)
         except Timeout:  # a copy of the process that began the trial holds it
@@ -59,10 +64,26 @@ class Presence:
     @contextmanager
     def gone(self, job_id: str) -> Iterator[list[Trained]]:
         """The trials of a job whose processes have ended without an end of the trial; forgotten after the block."""
+        with self._unlocked(f"{job_id}~*.json") as found:
+            yield [trained for trained, _ in found]
+            for _, lock in found:
+                _remove(Path(lock.lock_file).with_suffix(".json"))
+
+    def ended(self) -> list[Trained]:
+        """Such trials of all jobs, for the eye: nothing is forgotten. Raises OSError.
+
+        A training that begins in the moment of this look takes them for living ones, and leaves them to their leases.
+        """
+        with self._unlocked("*.json") as found:
+            return [trained for trained, _ in found]
+
+    @contextmanager
+    def _unlocked(self, pattern: str) -> Iterator[list[tuple[Trained, FileLock]]]:
+        """The records that no process holds, each with its lock, which is held during the block."""
         found: list[tuple[Trained, FileLock]] = []
         try:
-            for record in sorted(self._folder.glob(f"{job_id}~*.json")):
-                lock = FileLock(_lock_of(record))
+            for record in sorted(self._folder.glob(pattern)):
+                lock = _lock_of(record)
                 try:
                     lock.acquire(timeout=0)
                     found.append((Trained(**json.loads(record.read_text(encoding="utf-8"))), lock))
@@ -71,9 +92,7 @@ class Presence:
                 except (ValueError, TypeError, FileNotFoundError):  # half written, or removed meanwhile
                     _remove(record)
                     lock.release()
-            yield [trained for trained, _ in found]
-            for _, lock in found:
-                _remove(Path(lock.lock_file).with_suffix(".json"))
+            yield found
         finally:
             for _, lock in found:
                 lock.release()
@@ -85,10 +104,11 @@ class Presence:
         self._held.clear()
 
 
-def _lock_of(record: Path) -> Path:
-    return record.with_suffix(".lock")
+def _lock_of(record: Path) -> FileLock:
+    """The kernel's lock or none: filelock's substitute judges by process ids, which differ between containers."""
+    return FileLock(record.with_suffix(".lock"), fallback_to_soft=False)
 
 
 def _remove(record: Path) -> None:
     record.unlink(missing_ok=True)
-    _lock_of(record).unlink(missing_ok=True)
+    record.with_suffix(".lock").unlink(missing_ok=True)

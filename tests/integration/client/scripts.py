@@ -5,13 +5,18 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+from bso.domain.events import Event
 from bso.domain.trial import Trial
 from bso.storage import open_store
+from bso.storage.store import SqlStore
 from tests.servers import PATIENCE_S
+
+T = TypeVar("T")
 
 PREAMBLE = """
 import os, signal, sys
@@ -48,9 +53,12 @@ class Script:
         )
 
     @contextmanager
-    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Run it in the background, from the moment it says ``ready`` on stdout; it is killed afterwards."""
-        command = [sys.executable, str(self.path), *arguments]
+    def running(self, *arguments: str, inside: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+        """Run it in the background, from the moment it says ``ready`` on stdout; it is killed afterwards.
+
+        ``inside``: the command that runs it, such as ``unshare``.
+        """
+        command = [*inside, sys.executable, str(self.path), *arguments]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, env=self._environ, stdout=pipe, stderr=pipe, text=True) as process:
             try:
@@ -64,12 +72,17 @@ class Script:
 
 def recorded_trials(folder: Path, job_id: str = "job") -> Sequence[Trial]:
     """The trials in the SQLite file of a state directory."""
+    return asyncio.run(_read(folder, lambda store: store.trials(job_id)))
 
-    async def read() -> Sequence[Trial]:
-        store = open_store(f"sqlite:///{folder / 'state' / 'bso.sqlite'}")
-        try:
-            return await store.trials(job_id)
-        finally:
-            await store.close()
 
-    return asyncio.run(read())
+def recorded_events(folder: Path, job_id: str = "job") -> Sequence[Event]:
+    """The events in the SQLite file of a state directory."""
+    return [stored.recorded.event for stored in asyncio.run(_read(folder, lambda store: store.history(job_id)))]
+
+
+async def _read(folder: Path, work: Callable[[SqlStore], Awaitable[T]]) -> T:
+    store = open_store(f"sqlite:///{folder / 'state' / 'bso.sqlite'}")
+    try:
+        return await work(store)
+    finally:
+        await store.close()

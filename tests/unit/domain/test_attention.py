@@ -68,7 +68,8 @@ def test_it_runs_the_default_without_a_bound_and_says_so(policy: str) -> None:
     assert trial.reason == "3 recurrences in a row ended without a model; 64 is the default"
     [warning] = trial.warnings
     assert "job job needs attention: 3 recurrences in a row" in warning
-    for advice in ("a metric of at least 0.5", "easier target_metric", "max_epochs (100)", "higher_is_better_metric"):
+    who = "the job's owner, or an operator, can set an easier target_metric, or raise max_epochs"
+    for advice in ("a metric of at least 0.5", "max_epochs (100)", "higher_is_better_metric (True)", who):
         assert advice in warning
     for epoch in range(1, 50):
         assert not life.report(trial, cost=1000.0 * epoch).should_stop
@@ -184,7 +185,10 @@ def test_where_nothing_fits_that_is_what_is_said(policy: str) -> None:
         while life.run_out_of_memory(life.begin(f"r{number}")).should_retry:
             pass
     assert described(life).needs_attention
-    assert "no batch size fits in memory: add smaller ones" in described(life).attention
+    assert described(life).attention.endswith(
+        "since no batch size fits in memory: the job's owner, or an operator, can add smaller ones, or allow these "
+        "again once they fit (`bso jobs allow JOB BATCH_SIZE`)"
+    )
 
 
 @policies

@@ -82,7 +82,7 @@ def test_where_the_smallest_batch_size_ran_out_of_memory_no_larger_one_is_tried(
         warned = " ".join(trial.warnings)
         life.run_out_of_memory(trial)
     assert set(offered) == {16}
-    assert "no batch size fits in memory: add smaller ones" in warned
+    assert "the job's owner, or an operator, can add smaller ones" in warned
 
 
 def test_a_concurrent_trial_reported_after_the_mab_began_is_learnt(life: JobLife) -> None:
