@@ -79,7 +79,7 @@ class Admission:
 def _as_parked(request: Request) -> Request:
     """A report or finish that has waited for its job is decided as one that was kept by its training.
 
-    The training did not wait: a report is recorded and not judged, and a finish holds against a stop that never arrived.
+    The training did not wait: a report is recorded and not judged; a finish counts against a stop that never arrived.
     """
     if not isinstance(request.command, ReportEpoch | FinishTrial):
         return request

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from bso.domain.commands import RegisterJob, ReportEpoch, Request
+from bso.domain.commands import FinishTrial, RegisterJob, ReportEpoch, Request
+from bso.domain.trial import Outcome
 from bso.schema.codec import encode_command
 from bso_broker.dead_letters import CLAIMED_HEADER, PARKED_HEADER, SENDER_HEADER
 from bso_broker.messages import Delivery

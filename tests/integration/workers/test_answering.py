@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from tests.fakes.memory_broker.events import MemoryEventPublisher, MemoryReplyPu
 from tests.integration.workers.fixtures import Clock, running_worker
 from tests.integration.workers.recurrences import SPEC, Queue, audit, begin, new_job, recur, register
 from tests.servers import PATIENCE_S, eventually_async
+
+LATER = timedelta(minutes=1)
 
 
 class FailingBroker(MemoryBroker):
@@ -127,7 +129,9 @@ async def test_a_worker_that_sees_many_jobs_in_trouble_says_so_and_is_not_ready(
     now = datetime.now(UTC)
 
     async def parked() -> Sequence[ParkedJob]:
-        return [ParkedJob(job_id=f"job-{number}", reason="", parked_at=now, pause_s=60.0) for number in range(10)]
+        return [
+            ParkedJob(job_id=f"job-{number}", reason="", parked_at=now, retry_at=now + LATER) for number in range(10)
+        ]
 
     async with running_worker(FailingBroker(), memory_store) as parts:
         with monkeypatch.context() as patch:
