@@ -104,6 +104,15 @@ class InMemoryStore:
         found = self.tables.jobs.get(job_id)
         return None if found is None else _stored(job_id, found)
 
+    async def summary(self, job_id: str) -> JobSummary | None:
+        """What is stored of a job beside its snapshot."""
+        found = self.tables.jobs.get(job_id)
+        return None if found is None else _summary(job_id, found)
+
+    async def active_trials(self, job_id: str) -> Sequence[Trial]:
+        """The trials of a job that have not ended, in order of their numbers."""
+        return [trial for trial in await self.trials(job_id) if trial.is_active]
+
     async def trials(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Trial]:
         """The trials of a job after a number, in order of their numbers: all, or a page of them."""
         own = [trial for key, trial in sorted(self.tables.trials.items()) if key[0] == job_id and key[1] > after]

@@ -207,6 +207,14 @@ class Reads(JobReads, Protocol):
         """A job's snapshot."""
         ...
 
+    async def summary(self, job_id: str) -> JobSummary | None:
+        """What the row of a job says beside its snapshot, which may be damaged."""
+        ...
+
+    async def active_trials(self, job_id: str) -> Sequence[Trial]:
+        """The trials of a job that have not ended, in order of their numbers."""
+        ...
+
     async def last_event_id(self, job_id: str | None = None) -> int:
         """The highest event_id in the log of a job or of all; 0 if there is none."""
         ...

@@ -125,6 +125,19 @@ class SqlStore:
         rows = await self._read(select(*(job.c[name] for name in _STORED)).where(asked))
         return StoredJob(**rows[0]) if rows else None
 
+    async def summary(self, job_id: str) -> JobSummary | None:
+        """What the row of a job says beside its snapshot, which may be damaged."""
+        asked = and_(job.c.job_id == job_id, job.c.last_seq > 0)
+        rows = await self._read(select(*_SUMMARY).where(asked))
+        return _summary(rows[0]) if rows else None
+
+    async def active_trials(self, job_id: str) -> Sequence[Trial]:
+        """The trials of a job that have not ended, in order of their numbers."""
+        wanted = and_(trial.c.job_id == job_id, trial.c.state.in_(ACTIVE))
+        active = select(trial).where(wanted).order_by(trial.c.trial_number)
+        rows = await self._read(self._dialect.by_index(active, trial, "ix_trial_active"))
+        return [trial_from(row) for row in rows]
+
     async def trials(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Trial]:
         """The trials of a job after a number, in order of their numbers: all, or a page of them."""
         wanted = and_(trial.c.job_id == job_id, trial.c.trial_number > after)

@@ -8,17 +8,18 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bso_cli.access import CALL_TIMEOUT_S, saying_it_is_slow
+from bso_cli.access import CALL_TIMEOUT_S, refused, saying_it_is_slow
 from bso_cli.refusals import CommandRefused
 
 if TYPE_CHECKING:
     from bso.domain.replies import Problem
     from bso.domain.trial import Trial
-    from bso.service.queries import Page, Query
+    from bso.service.queries import Page, Query, ShownJob
     from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent
     from bso_broker.rpc import RpcClient
 
 P = TypeVar("P")
+_WHERE_TO_LOOK = "`bso jobs list` shows those that your login may read"
 _AFTER_ALL = "~"  # no job_id begins with it, and none comes after it
 
 
@@ -48,6 +49,12 @@ class BrokerReads:
             parked += page.parked
             following = page.next_after
         return jobs[:limit], parked
+
+    async def shown_job(self, job_id: str) -> ShownJob:
+        """A job as far as it can be read."""
+        from bso.service.queries import ShowJob, ShownJob
+
+        return await self._ask(ShownJob, ShowJob(), job_id)
 
     async def trials(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Trial]:
         """The trials of a job after a number, without their trial_ids: all, or a page of them."""
@@ -99,7 +106,7 @@ class BrokerReads:
 
         answer: Any = await self._answer(query, job_id)
         if isinstance(answer, Problem):
-            raise CommandRefused(f"{answer.title}: {answer.detail}")
+            raise refused(answer, where_to_look=_WHERE_TO_LOOK)
         assert isinstance(answer, expected), f"expected {expected.__name__}, got {type(answer).__name__}"
         return answer
 
