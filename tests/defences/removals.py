@@ -24,6 +24,7 @@ from bso.service import batch
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso_broker import consumer_session, dead_letters, queries, topology
 from bso_broker.dead_letters import SENDER_HEADER
+from bso_broker.turns import Turns
 from bso_workers import admission, bootstrap, rates, worker
 from tools.private_servers import Management
 
@@ -96,6 +97,11 @@ def _dead_letters_forget_nobody() -> None:
 def _any_reply_address_is_good() -> None:
     for module in (admission, queries):
         _Changed(module, "is_reply_address").by(lambda *_: True)
+
+
+def _logins_do_not_take_turns() -> None:
+    of = _Changed(Turns, "of")
+    of.by(lambda self, _: of.before(self, None))
 
 
 def _permitted(**fields: str) -> Callable[[], None]:
@@ -175,6 +181,7 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "slow everybody down with a job of many batch sizes": _any_number_of_batch_sizes,
     "slow everybody down with a job whose decisions are costly": _no_job_goes_alone,
     "keep workers busy with more commands than they can decide": _any_rate,
+    "keep others from seeing their jobs by asking without pause": _logins_do_not_take_turns,
     "fill the database with jobs": _any_number_of_jobs,
     "fill it with jobs that are registered at the same moment": _nobody_counts_alone,
     "fill another login's quota by giving it jobs": _any_number_of_jobs,

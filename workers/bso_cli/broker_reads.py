@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 _WHERE_TO_LOOK = "`bso jobs list` shows those that your login may read"
+_TRIES = 6
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 2.0
 _AFTER_ALL = "~"  # no job_id begins with it, and none comes after it
 
 
@@ -104,10 +106,26 @@ class BrokerReads:
     async def _ask(self, expected: type[P], query: Query, job_id: str | None = None) -> P:
         from bso.domain.replies import Problem
 
-        answer: Any = await self._answer(query, job_id)
+        answer: Any = await self._answer_in_the_end(query, job_id)
         if isinstance(answer, Problem):
             raise refused(answer, where_to_look=_WHERE_TO_LOOK)
         assert isinstance(answer, expected), f"expected {expected.__name__}, got {type(answer).__name__}"
+        return answer
+
+    async def _answer_in_the_end(self, query: Query, job_id: str | None) -> Page | Problem:
+        """The answer; if it is to ask again later, that of the last of some tries."""
+        import tenacity
+
+        def last(tries: tenacity.RetryCallState) -> Any:
+            return None if tries.outcome is None else tries.outcome.result()
+
+        asking_again = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_result(lambda answer: getattr(answer, "is_retryable", False)),
+            stop=tenacity.stop_after_attempt(_TRIES) | tenacity.stop_after_delay(CALL_TIMEOUT_S),
+            wait=tenacity.wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+            retry_error_callback=last,
+        )
+        answer: Page | Problem = await asking_again(self._answer, query, job_id)
         return answer
 
     async def _answer(self, query: Query, job_id: str | None = None, *, is_anonymous: bool = False) -> Page | Problem:

@@ -277,6 +277,43 @@ async def test_queries_go_on_after_their_queue_was_deleted(
         await eventually_async(is_answered, what="an answer")
 
 
+async def test_one_who_asks_without_pause_makes_nobody_else_wait(
+    logins: Logins, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        trained(logins.alice) as (job, _),
+        RawSender(logins.alice, user="alice") as alice,
+        RawSender(logins.bob, user="bob") as bob,
+    ):
+        read: list[str] = []
+        goes_on = asyncio.Event()
+
+        def watched(name: str, method: Any) -> Any:
+            async def look(*arguments: Any, **options: Any) -> Any:
+                read.append(name)
+                await goes_on.wait()
+                return await method(*arguments, **options)
+
+            return look
+
+        monkeypatch.setattr(store, "history", watched("alice", store.history))
+        monkeypatch.setattr(store, "overviews", watched("bob", store.overviews))
+        query = encode_query(Asked(query=ListEvents(), query_id=str(uuid.uuid4()), job_id=job))
+        for _ in range(100):
+            await alice.send(query, routing_key=QUERY_KEY)
+        refused = [decode_page(await alice.receive_body()) for _ in range(100 - 1 - 8)]
+        await bob.send(encode_query(Asked(query=ListJobs(), query_id=str(uuid.uuid4()))), routing_key=QUERY_KEY)
+        await alice.send(query, routing_key=QUERY_KEY)  # its refusal shows that Bob's has come
+        refused.append(decode_page(await alice.receive_body()))
+        goes_on.set()
+        assert isinstance(decode_page(await bob.receive_body()), JobsPage)
+        assert read[:3] == ["alice", "alice", "bob"]
+        answered = [decode_page(await alice.receive_body()) for _ in range(1 + 8)]
+    assert all(isinstance(page, EventsPage) for page in answered)
+    assert {(one.type, one.is_retryable) for one in refused if isinstance(one, Problem)} == {("not_now", True)}
+    assert len(refused) == 92
+
+
 async def test_many_pages_take_a_quarter_of_the_time_at_most(logins: Logins, store: SqlStore) -> None:
     """What is left of the time is for decisions: none waits behind a reader of a long history."""
     async with trained(logins.alice, recurrences=3) as (job, ask), asking(logins.alice) as alice:
