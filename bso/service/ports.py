@@ -10,6 +10,7 @@ from typing import Protocol
 from bso.domain.commands import Command
 from bso.domain.decide import Context, Decision, Facts
 from bso.domain.job import Job
+from bso.domain.rights import Reader
 from bso.domain.trial import EpochReport, Trial
 from bso.service.records import (
     ChangeSet,
@@ -199,8 +200,19 @@ class Reads(JobReads, Protocol):
         """The jobs whose commands cannot be decided for now."""
         ...
 
-    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
-        """Jobs by id, tombstones included: all, or a page of those after an id."""
+    async def jobs(
+        self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
+    ) -> Sequence[JobSummary]:
+        """Jobs by id, tombstones included: all, or a page of those after an id.
+
+        With ``reader`` those that it may read, and perhaps some that only the job's state shows not to be among them.
+        """
+        ...
+
+    async def overviews(
+        self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
+    ) -> Sequence[JobOverview]:
+        """The jobs that ``jobs`` gives, each with its snapshot and its last trial."""
         ...
 
     async def job(self, job_id: str) -> StoredJob | None:

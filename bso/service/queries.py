@@ -16,7 +16,7 @@ from bso.domain.identifiers import identifier_problem
 from bso.domain.job import Job
 from bso.domain.policies import PolicyMissing
 from bso.domain.replies import JobDescription, Problem
-from bso.domain.rights import Right
+from bso.domain.rights import Reader, Right
 from bso.domain.trial import Trial
 from bso.schema.codec import decode_event, dump, encode_event, wire_name
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, unseal, validated
@@ -230,23 +230,24 @@ async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page
 
 
 async def _jobs(reads: Reads, query: ListJobs, *, user: str | None, rules: Rules, limit: int) -> JobsPage:
-    """A page of jobs. Those that the login may not read are left out, so a page may be short, and not the last."""
-    found = await _overviews(reads, after=query.after, limit=limit)
+    """A page of jobs. Few of those found may turn out not to be the login's to read: a page may be a bit short."""
+    reader = None if user is None or user in rules.operators else Reader(login=user, teams=rules.teams)
+    found = await _overviews(reads, after=query.after, limit=limit, reader=reader)
     seen = tuple([_without_trial_id(one) for one in found if _may_read(one, user=user, rules=rules)])
     names = {one.summary.job_id for one in seen}
     parked = tuple(one for one in await reads.parked_jobs.all() if one.job_id in names) if names else ()
     return JobsPage(jobs=seen, parked=parked, next_after=found[-1].summary.job_id if len(found) == limit else None)
 
 
-async def _overviews(reads: Reads, *, after: str, limit: int) -> Sequence[JobOverview]:
+async def _overviews(reads: Reads, *, after: str, limit: int, reader: Reader | None) -> Sequence[JobOverview]:
     """A page of jobs. Of one whose last trial cannot be read here, only what its row says."""
     try:
-        return await reads.overviews(after=after, limit=limit)
+        return await reads.overviews(after=after, limit=limit, reader=reader)
     except (Rejected, Retryable):  # damaged, or written by a newer release; a database that is away fails again below
         found: list[JobOverview] = []
-        for summary in await reads.jobs(after=after, limit=limit):
+        for summary in await reads.jobs(after=after, limit=limit, reader=reader):
             try:
-                found += await reads.overviews(after=after, limit=1)
+                found += await reads.overviews(after=after, limit=1, reader=reader)
             except (Rejected, Retryable):
                 row = StoredJob(job_id=summary.job_id, last_seq=summary.last_seq, revision=0, state="")
                 found.append(JobOverview(summary=summary, stored=row, last_trial=None))
