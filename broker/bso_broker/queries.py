@@ -11,7 +11,6 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 from typing_extensions import override
 
-from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_broker.addresses import is_reply_address
 from bso_broker.connection import BrokerAddress, is_lost
 from bso_broker.declaration import declare_if_allowed
@@ -27,7 +26,7 @@ logger = logging.getLogger(__name__)
 _SHARE = 0.25
 """Queries take so much of a worker's time at most: it rests after each, while others may take the next one."""
 _LONGEST_REST_S = 5.0
-_MOST_AT_HAND = 64
+_MOST_AT_HAND, _LARGEST_BYTES = 64, 10_000
 _MOST_WAITING = 8
 """Of one login. What it sends beyond that is refused, and leaves room for the queries of others."""
 
@@ -43,7 +42,7 @@ class _QuerySession(BrokerSession):
 
     @override
     async def open(self) -> None:
-        connection = await self.connect("bso worker: queries", largest_body=MAX_MESSAGE_BYTES)
+        connection = await self.connect("bso worker: queries", largest_body=_LARGEST_BYTES)
         await declare_if_allowed(connection)
         self._answers = await self.channel(connection, confirms=False)
         channel = await self.channel(connection, confirms=False)
@@ -55,17 +54,25 @@ class _QuerySession(BrokerSession):
         """Answer a query, or refuse it. One whose answer may not go to its address is dropped."""
         try:
             if is_reply_address(message.reply_to, message.user_id) and not discarded_bytes(message.body):
-                try:
-                    async with self._turns.of(message.user_id), _rest_after():
-                        await self._reply(message, await self._answer(message.body, message.user_id))
-                except NoRoom:
-                    async with self._refusing, _rest_after():
-                        await self._reply(message, self._refusal)
+                await self._answer_in_turn(message)
             await message.ack()
         except BaseException as error:  # unforeseen ones, too: the next session gets the query again
             if not is_lost(error) and not isinstance(error, Exception):
                 raise
             self.fail(error)
+
+    async def _answer_in_turn(self, message: AbstractIncomingMessage) -> None:
+        """Answer a query when its turn comes, unless it has expired by then; refuse it where too many wait."""
+        clock = asyncio.get_running_loop().time
+        came_s = clock()
+        try:
+            async with self._turns.of(message.user_id), _rest_after():
+                expires_after_s = message.expiration
+                if not isinstance(expires_after_s, float) or clock() - came_s < expires_after_s:
+                    await self._reply(message, await self._answer(message.body, message.user_id))
+        except NoRoom:
+            async with self._refusing, _rest_after():
+                await self._reply(message, self._refusal)
 
     async def _reply(self, message: AbstractIncomingMessage, answer: bytes) -> None:
         assert self._answers is not None

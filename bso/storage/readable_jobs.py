@@ -18,7 +18,7 @@ _BY_OWNER = "ix_job_owner"
 def readable_job_ids(dialect: Dialect, reader: Reader, *, after: str, limit: int | None) -> Select[Any]:
     """The ids of the jobs that a reader may read, in their order, after one of them.
 
-    None of these is missing; there may be some that only the job's state shows to be nobody's business of the reader.
+    None of these is missing; of some that are found, only the job's state may show that the reader may not read them.
     """
     later = select(job.c.job_id).where(job.c.job_id > after, job.c.last_seq > 0).order_by(job.c.job_id).limit(limit)
     some = [dialect.by_index(later.where(way), job, index).subquery() for way, index in _ways(reader)]
@@ -30,7 +30,9 @@ def _ways(reader: Reader) -> list[tuple[ColumnElement[bool], str]]:
     """Each way to be allowed to read a job, with the index that finds these jobs; none finds those of all ways."""
     name = dump(reader.login).decode()
     of_nobody = and_(or_(job.c.owner == "", job.c.owner.is_(None)), *(not_(_is_named(team)) for team in reader.teams))
-    granted = and_(job.c.granted_to > "", or_(job.c.granted_to.contains(name, autoescape=True), _is_unnamed()))
+    granted = and_(
+        job.c.granted_to > "", or_(job.c.granted_to.contains(name, autoescape=True), job.c.granted_to == UNNAMED)
+    )
     ways = [(job.c.owner == reader.login, _BY_OWNER), (of_nobody, _BY_OWNER), (granted, "ix_job_granted")]
     if reader.team is not None:
         below = [team for team in reader.teams if team.startswith(f"{reader.team}-")]  # teams of their own
@@ -38,10 +40,6 @@ def _ways(reader: Reader) -> list[tuple[ColumnElement[bool], str]]:
         owned = and_(_is_owned_by(reader.team), *(not_(_is_member(job.c.owner, team)) for team in below))
         ways += [(named, "PRIMARY"), (owned, _BY_OWNER)]
     return ways
-
-
-def _is_unnamed() -> ColumnElement[bool]:
-    return job.c.granted_to == UNNAMED
 
 
 def _is_named(team: str) -> ColumnElement[bool]:

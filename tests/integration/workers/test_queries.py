@@ -314,6 +314,30 @@ async def test_one_who_asks_without_pause_makes_nobody_else_wait(
     assert len(refused) == 92
 
 
+async def test_a_query_that_nobody_waits_for_any_more_is_not_answered(
+    logins: Logins, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    goes_on = asyncio.Event()
+    history = store.history
+
+    async def look(*arguments: Any, after: int, **options: Any) -> Any:
+        read.append(after)
+        await goes_on.wait()
+        return await history(*arguments, after=after, **options)
+
+    async with trained(logins.alice) as (job, _), RawSender(logins.alice, user="alice") as alice:
+        monkeypatch.setattr(store, "history", look)
+        for number, properties in enumerate(({}, {"expiration": "1"}, {})):
+            asked = Asked(query=ListEvents(after=number), query_id=str(uuid.uuid4()), job_id=job)
+            await alice.send(encode_query(asked), routing_key=QUERY_KEY, **properties)
+        await eventually_async(lambda: read == [0], what="the first one under way")
+        goes_on.set()
+        for _ in range(2):
+            assert isinstance(decode_page(await alice.receive_body()), EventsPage)
+    assert read == [0, 2]
+
+
 async def test_many_pages_take_a_quarter_of_the_time_at_most(logins: Logins, store: SqlStore) -> None:
     """What is left of the time is for decisions: none waits behind a reader of a long history."""
     async with trained(logins.alice, recurrences=3) as (job, ask), asking(logins.alice) as alice:
