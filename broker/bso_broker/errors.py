@@ -21,6 +21,10 @@ class CallTimeout(Retryable):
     """No reply came before the deadline; the command may have been carried out, so repeat it with the same id."""
 
 
+class NoRoom(Retryable):
+    """So many of the login wait already that no more may."""
+
+
 class PublishFailed(Retryable):
     """The broker did not take the message over."""
 

@@ -80,7 +80,7 @@ Answer = Callable[[bytes, str | None], Awaitable[bytes]]
 
 
 class QuerySource(Protocol):
-    """Hands queries, one after the other, to what answers them."""
+    """Hands queries, one after the other and of each login in turn, to what answers them."""
 
     async def run(self) -> None:
         """Go on until cancelled."""
@@ -94,8 +94,8 @@ class Broker(Protocol):
         """Commands; it declares exchanges and queues itself whenever it connects."""
         ...
 
-    def query_consumer(self, answer: Answer) -> QuerySource:
-        """Queries, for what answers them."""
+    def query_consumer(self, answer: Answer, *, refusal: bytes) -> QuerySource:
+        """Queries, for what answers them; ``refusal`` is the answer to those of which a login sends too many."""
         ...
 
     def event_publisher(self) -> EventSink:

@@ -55,9 +55,9 @@ class RabbitBroker:
             self.address, self._publishing(), operators=self._operators, batch_limit=batch_limit, prefetch=prefetch
         )
 
-    def query_consumer(self, answer: Answer) -> QueryConsumer:
+    def query_consumer(self, answer: Answer, *, refusal: bytes) -> QueryConsumer:
         """For workers, with a connection of its own."""
-        return QueryConsumer(self.address, answer)
+        return QueryConsumer(self.address, answer, refusal=refusal)
 
     def event_publisher(self) -> EventPublisher:
         """For workers."""

@@ -160,7 +160,7 @@ class GiveJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeJob:
-    """Ask for the state of a job. A query: changes nothing."""
+    """Ask for the state of a job. Changes nothing."""
 
 
 Command = (

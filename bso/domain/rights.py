@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -18,6 +19,19 @@ class Right(Enum):
         """This right, and those that it includes."""
         members = list(Right)
         return frozenset(members[: members.index(self) + 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """A login that is no operator, and the teams that there are: what it takes to say which jobs it may read."""
+
+    login: str
+    teams: frozenset[str]
+
+    @property
+    def team(self) -> str | None:
+        """The team that it belongs to."""
+        return team_of(self.login, self.teams)
 
 
 def team_of(name: str, teams: Iterable[str]) -> str | None:

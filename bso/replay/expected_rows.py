@@ -44,6 +44,7 @@ def _job_row(folding: Folding) -> Row:
         "job_id": job.job_id,
         "last_seq": folding.last_seq,
         "owner": snapshot.owner or "",
+        "granted_to": snapshot.granted_to,
         "is_deleted": snapshot.is_deleted,
         "version_number": snapshot.version_number,
         "version": snapshot.version,

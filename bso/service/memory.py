@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from bso.domain.rights import Reader, owns
 from bso.domain.trial import EpochReport, Trial
 from bso.service.errors import EventIdsReused
 from bso.service.log_epochs import InMemoryLogEpochs
@@ -33,7 +34,7 @@ from bso.service.records import (
     TriedLocks,
     UnpublishedPage,
 )
-from bso.service.serialization import epoch_report_of, recorded_from
+from bso.service.serialization import epoch_report_of, is_among, recorded_from
 
 IN_MEMORY_SCHEMA = "memory"
 
@@ -83,11 +84,17 @@ class InMemoryStore:
         async with self._turn:
             yield InMemoryUnitOfWork(self.tables, self._clock, self.log_epochs)
 
-    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
-        """Jobs by id, tombstones included: all, or a page of those after an id."""
-        return [_summary(job_id, job) for job_id, job in sorted(self.tables.jobs.items()) if job_id > after][:limit]
+    async def jobs(
+        self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
+    ) -> Sequence[JobSummary]:
+        """Jobs by id, tombstones included: all, or a page of those after an id that a reader may be allowed to read."""
+        jobs = sorted(self.tables.jobs.items())
+        chosen = [(job_id, job) for job_id, job in jobs if job_id > after and _may_read(reader, job_id, job.snapshot)]
+        return [_summary(job_id, job) for job_id, job in chosen[:limit]]
 
-    async def overviews(self, *, after: str = "", limit: int | None = None) -> Sequence[JobOverview]:
+    async def overviews(
+        self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
+    ) -> Sequence[JobOverview]:
         """The jobs that ``jobs`` gives, each with its snapshot and its last trial."""
         tables = self.tables
         return [
@@ -96,13 +103,22 @@ class InMemoryStore:
                 stored=_stored(summary.job_id, tables.jobs[summary.job_id]),
                 last_trial=tables.trials.get((summary.job_id, summary.last_trial_number)),
             )
-            for summary in await self.jobs(after=after, limit=limit)
+            for summary in await self.jobs(after=after, limit=limit, reader=reader)
         ]
 
     async def job(self, job_id: str) -> StoredJob | None:
         """A job's snapshot."""
         found = self.tables.jobs.get(job_id)
         return None if found is None else _stored(job_id, found)
+
+    async def summary(self, job_id: str) -> JobSummary | None:
+        """What is stored of a job beside its snapshot."""
+        found = self.tables.jobs.get(job_id)
+        return None if found is None else _summary(job_id, found)
+
+    async def active_trials(self, job_id: str) -> Sequence[Trial]:
+        """The trials of a job that have not ended, in order of their numbers."""
+        return [trial for trial in await self.trials(job_id) if trial.is_active]
 
     async def trials(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Trial]:
         """The trials of a job after a number, in order of their numbers: all, or a page of them."""
@@ -322,6 +338,13 @@ class InMemoryUnitOfWork:
 
 def _stored(job_id: str, job: _Job) -> StoredJob:
     return StoredJob(job_id=job_id, last_seq=job.last_seq, revision=job.revision, state=job.snapshot.state)
+
+
+def _may_read(reader: Reader | None, job_id: str, job: JobSnapshot) -> bool:
+    if reader is None:
+        return True
+    is_owned = owns(reader.login, owner=job.owner, job_id=job_id, teams=reader.teams)
+    return is_owned or is_among(reader.login, job.granted_to)
 
 
 def _summary(job_id: str, job: _Job) -> JobSummary:

@@ -10,6 +10,7 @@ from typing import Protocol
 from bso.domain.commands import Command
 from bso.domain.decide import Context, Decision, Facts
 from bso.domain.job import Job
+from bso.domain.rights import Reader
 from bso.domain.trial import EpochReport, Trial
 from bso.service.records import (
     ChangeSet,
@@ -199,12 +200,31 @@ class Reads(JobReads, Protocol):
         """The jobs whose commands cannot be decided for now."""
         ...
 
-    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
-        """Jobs by id, tombstones included: all, or a page of those after an id."""
+    async def jobs(
+        self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
+    ) -> Sequence[JobSummary]:
+        """Jobs by id, tombstones included: all, or a page of those after an id.
+
+        With ``reader`` those that it may read, and perhaps some that only the job's state shows not to be among them.
+        """
+        ...
+
+    async def overviews(
+        self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
+    ) -> Sequence[JobOverview]:
+        """The jobs that ``jobs`` gives, each with its snapshot and its last trial."""
         ...
 
     async def job(self, job_id: str) -> StoredJob | None:
         """A job's snapshot."""
+        ...
+
+    async def summary(self, job_id: str) -> JobSummary | None:
+        """What the row of a job says beside its snapshot, which may be damaged."""
+        ...
+
+    async def active_trials(self, job_id: str) -> Sequence[Trial]:
+        """The trials of a job that have not ended, in order of their numbers."""
         ...
 
     async def last_event_id(self, job_id: str | None = None) -> int:

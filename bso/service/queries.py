@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from bso.domain.decide import Rules, lacking
+from bso.domain.decide import Rules, describe_job, lacking
 from bso.domain.errors import Rejected, Retryable
 from bso.domain.frozen_values import replace
 from bso.domain.identifiers import identifier_problem
 from bso.domain.job import Job
-from bso.domain.replies import Problem
-from bso.domain.rights import Right
+from bso.domain.policies import PolicyMissing
+from bso.domain.replies import JobDescription, Problem
+from bso.domain.rights import Reader, Right
 from bso.domain.trial import Trial
 from bso.schema.codec import decode_event, dump, encode_event, wire_name
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, unseal, validated
@@ -33,6 +34,11 @@ class ListJobs:
     """The jobs that the login may read, by id, after this one."""
 
     after: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowJob:
+    """One job, as the command describe_job has it described, without taking part in its decisions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,7 @@ class ListPowerProfiles:
     """What was measured of a job's batch sizes under several power limits."""
 
 
-Query = ListJobs | ListTrials | ListEvents | ListPowerProfiles
+Query = ListJobs | ShowJob | ListTrials | ListEvents | ListPowerProfiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,18 @@ class JobsPage:
     jobs: tuple[JobOverview, ...]
     parked: tuple[ParkedJob, ...]
     next_after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownJob:
+    """A job as far as it can be shown: ``job`` is None where it cannot be read, ``unreadable`` says why.
+
+    ``parked``: it is in trouble.
+    """
+
+    job: JobDescription | None
+    parked: ParkedJob | None
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +120,7 @@ class PowerProfilesPage:
     profiles: tuple[PowerProfile, ...]
 
 
-Page = JobsPage | TrialsPage | EventsPage | PowerProfilesPage
+Page = JobsPage | ShownJob | TrialsPage | EventsPage | PowerProfilesPage
 
 _TYPES: dict[str, type] = {wire_name(member): member for member in (*get_args(Query), *get_args(Page), Problem)}
 
@@ -155,14 +173,39 @@ async def _denied(reads: Reads, asked: Asked, *, rules: Rules) -> Problem | None
         return None
     stored = await reads.job(asked.job_id)
     if stored is None:
-        detail = f"job {asked.job_id} is not registered; `bso jobs list` shows those that your login may read"
-        return Problem(type="unknown_job", title="The job is unknown", detail=detail)
+        return _unknown(asked.job_id)
+    job = _readable(stored)
+    if job is None:  # then nobody knows to whom it is granted either
+        summary = await reads.summary(asked.job_id)
+        job = Job(job_id=asked.job_id, owner=None if summary is None else summary.owner)
+    return lacking(job, Right.READ, user=asked.user, rules=rules)
+
+
+def _unknown(job_id: str, *, was: str = "is not registered") -> Problem:
+    return Problem(type="unknown_job", title="The job is unknown", detail=f"job {job_id} {was}")
+
+
+def _readable(stored: StoredJob) -> Job | None:
+    try:
+        return read_snapshot(stored)
+    except (Rejected, StateTooNew):
+        return None
+
+
+async def shown_job(reads: Reads, job_id: str) -> ShownJob | Problem:
+    """A job as far as it can be read, whoever asks."""
+    stored = await reads.job(job_id)
+    if stored is None:
+        return _unknown(job_id)
+    parked = next((one for one in await reads.parked_jobs.all() if one.job_id == job_id), None)
     try:
         job = read_snapshot(stored)
-    except (Rejected, StateTooNew):
-        detail = f"the state of job {asked.job_id} cannot be read; operators see why with `bso doctor`"
-        return Problem(type="job_in_trouble", title="The job is in trouble", detail=detail)
-    return lacking(job, Right.READ, user=asked.user, rules=rules)
+        if not job.is_registered:
+            return _unknown(job_id, was="was deleted")
+        active = {trial.trial_number: trial for trial in await reads.active_trials(job_id)}
+        return ShownJob(job=describe_job(replace(job, trials=active)), parked=parked)
+    except (PolicyMissing, Rejected, StateTooNew) as error:
+        return ShownJob(job=None, parked=parked, unreadable=str(error))
 
 
 async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page | Problem:
@@ -172,6 +215,8 @@ async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page
     match query:
         case ListJobs():
             return await _jobs(reads, query, user=asked.user, rules=rules, limit=limit)
+        case ShowJob():
+            return await shown_job(reads, cast(str, job_id))
         case ListTrials():
             trials = await reads.trials(cast(str, job_id), after=query.after, limit=limit)
             last = trials[-1].trial_number if len(trials) == limit else None
@@ -185,23 +230,24 @@ async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page
 
 
 async def _jobs(reads: Reads, query: ListJobs, *, user: str | None, rules: Rules, limit: int) -> JobsPage:
-    """A page of jobs. Those that the login may not read are left out, so a page may be short, and not the last."""
-    found = await _overviews(reads, after=query.after, limit=limit)
+    """A page of jobs. Few of those found may turn out not to be the login's to read: a page may be a bit short."""
+    reader = None if user is None or user in rules.operators else Reader(login=user, teams=rules.teams)
+    found = await _overviews(reads, after=query.after, limit=limit, reader=reader)
     seen = tuple([_without_trial_id(one) for one in found if _may_read(one, user=user, rules=rules)])
     names = {one.summary.job_id for one in seen}
     parked = tuple(one for one in await reads.parked_jobs.all() if one.job_id in names) if names else ()
     return JobsPage(jobs=seen, parked=parked, next_after=found[-1].summary.job_id if len(found) == limit else None)
 
 
-async def _overviews(reads: Reads, *, after: str, limit: int) -> Sequence[JobOverview]:
+async def _overviews(reads: Reads, *, after: str, limit: int, reader: Reader | None) -> Sequence[JobOverview]:
     """A page of jobs. Of one whose last trial cannot be read here, only what its row says."""
     try:
-        return await reads.overviews(after=after, limit=limit)
+        return await reads.overviews(after=after, limit=limit, reader=reader)
     except (Rejected, Retryable):  # damaged, or written by a newer release; a database that is away fails again below
         found: list[JobOverview] = []
-        for summary in await reads.jobs(after=after, limit=limit):
+        for summary in await reads.jobs(after=after, limit=limit, reader=reader):
             try:
-                found += await reads.overviews(after=after, limit=1)
+                found += await reads.overviews(after=after, limit=1, reader=reader)
             except (Rejected, Retryable):
                 row = StoredJob(job_id=summary.job_id, last_seq=summary.last_seq, revision=0, state="")
                 found.append(JobOverview(summary=summary, stored=row, last_trial=None))
@@ -214,10 +260,7 @@ def _without_trial_id(one: JobOverview) -> JobOverview:
 
 
 def _may_read(one: JobOverview, *, user: str | None, rules: Rules) -> bool:
-    try:
-        job = read_snapshot(one.stored)
-    except (Rejected, StateTooNew):  # grants cannot be read either
-        job = Job(job_id=one.summary.job_id, owner=one.summary.owner)
+    job = _readable(one.stored) or Job(job_id=one.summary.job_id, owner=one.summary.owner)
     return lacking(job, Right.READ, user=user, rules=rules) is None
 
 

@@ -71,7 +71,10 @@ class JobChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSnapshot:
-    """The state of a job as JSON text, and beside it what people filter by."""
+    """The state of a job as JSON text, and beside it what people filter by.
+
+    ``granted_to`` names the logins that the job is granted to, as ``logins_granted`` writes them.
+    """
 
     state: str
     spec: str
@@ -79,6 +82,7 @@ class JobSnapshot:
     version: str
     policy: str
     owner: str | None
+    granted_to: str
     is_deleted: bool
     last_trial_number: int
 

@@ -31,6 +31,9 @@ from bso.service.records import (
     TrialKey,
 )
 
+MOST_GRANTED = 500
+"""How many characters a list of logins may have that a job is granted to."""
+UNNAMED = "*"
 _TRIALS = "trials"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -119,9 +122,26 @@ def snapshot_of(job: Job) -> JobSnapshot:
         version=version.spec.version if version else "",
         policy=version.spec.policy if version else "",
         owner=job.owner,
+        granted_to=logins_granted(job.grants),
         is_deleted=job.is_deleted,
         last_trial_number=job.last_trial_number,
     )
+
+
+def logins_granted(grants: Iterable[str]) -> str:
+    """The logins that a job is granted to: a JSON list, in which each is found by its JSON; empty: none.
+
+    UNNAMED where the list would be too long for its column: only the state says then who they are.
+    """
+    if not grants:
+        return ""
+    names = dump(sorted(grants)).decode()
+    return names if len(names) <= MOST_GRANTED else UNNAMED
+
+
+def is_among(login: str, granted_to: str) -> bool:
+    """Whether a login may be among those that a job is granted to."""
+    return granted_to == UNNAMED or dump(login).decode() in granted_to
 
 
 def is_same_state(one: Job, other: Job) -> bool:

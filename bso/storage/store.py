@@ -13,6 +13,7 @@ from sqlalchemy import Executable, Select, and_, func, literal, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from bso.domain.rights import Reader
 from bso.domain.trial import Trial, TrialState
 from bso.service.errors import SchemaMissing, StoreLost, StoreUnavailable
 from bso.service.records import (
@@ -33,6 +34,7 @@ from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, k
 from bso.storage.log_epochs import SqlLogEpochs
 from bso.storage.mysql import MySqlUnitOfWork
 from bso.storage.parked_jobs import SqlParkedJobs, is_parked
+from bso.storage.readable_jobs import readable_job_ids
 from bso.storage.rows import Moment, Row, profile_from, readable_event, stored_event, trial_from
 from bso.storage.schema import schema_state, state_of_revision
 from bso.storage.sqlite import SqliteStatement, SqliteUnitOfWork
@@ -45,7 +47,7 @@ from bso.storage.urls import database_url, sqlite_path
 _CLOSE_S = 2.0
 _DEFAULT_LIMITS = ConnectionLimits()
 _STORED = ("job_id", "last_seq", "revision", "state")
-_SUMMARY = tuple(column for column in job.columns if column.name not in ("revision", "state"))
+_SUMMARY = tuple(column for column in job.columns if column.name not in ("revision", "granted_to", "state"))
 _Found = TypeVar("_Found")
 
 
@@ -97,18 +99,24 @@ class SqlStore:
             else:
                 await _roll_back(uow, connection)
 
-    async def jobs(self, *, after: str = "", limit: int | None = None) -> Sequence[JobSummary]:
+    async def jobs(
+        self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
+    ) -> Sequence[JobSummary]:
         """Jobs by id, tombstones included: all, or a page of those after an id."""
-        return [_summary(row) for row in await self._read(_jobs_after(after).with_only_columns(*_SUMMARY).limit(limit))]
+        chosen = self._jobs_after(after, limit=limit, reader=reader).with_only_columns(*_SUMMARY)
+        return [_summary(row) for row in await self._read(chosen)]
 
-    async def overviews(self, *, after: str = "", limit: int | None = None) -> Sequence[JobOverview]:
+    async def overviews(
+        self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
+    ) -> Sequence[JobOverview]:
         """The jobs that ``jobs`` gives, each with its snapshot and its last trial: two statements for all of them."""
-        rows = await self._read(_jobs_after(after).limit(limit))
+        chosen = self._jobs_after(after, limit=limit, reader=reader)
+        rows = await self._read(chosen)
         if not rows:
             return []
-        is_last = and_(trial.c.job_id == job.c.job_id, trial.c.trial_number == job.c.last_trial_number)
-        within = and_(job.c.job_id > after, job.c.job_id <= rows[-1]["job_id"])
-        found = await self._read(select(trial).join(job, is_last).where(within))
+        same = chosen.with_only_columns(job.c.job_id, job.c.last_trial_number).subquery()
+        is_last = and_(trial.c.job_id == same.c.job_id, trial.c.trial_number == same.c.last_trial_number)
+        found = await self._read(select(trial).join(same, is_last))
         last_trials = {row["job_id"]: trial_from(row) for row in found}
         return [
             JobOverview(
@@ -124,6 +132,19 @@ class SqlStore:
         asked = and_(job.c.job_id == job_id, job.c.last_seq > 0)
         rows = await self._read(select(*(job.c[name] for name in _STORED)).where(asked))
         return StoredJob(**rows[0]) if rows else None
+
+    async def summary(self, job_id: str) -> JobSummary | None:
+        """What the row of a job says beside its snapshot, which may be damaged."""
+        asked = and_(job.c.job_id == job_id, job.c.last_seq > 0)
+        rows = await self._read(select(*_SUMMARY).where(asked))
+        return _summary(rows[0]) if rows else None
+
+    async def active_trials(self, job_id: str) -> Sequence[Trial]:
+        """The trials of a job that have not ended, in order of their numbers."""
+        wanted = and_(trial.c.job_id == job_id, trial.c.state.in_(ACTIVE))
+        active = select(trial).where(wanted).order_by(trial.c.trial_number)
+        rows = await self._read(self._dialect.by_index(active, trial, "ix_trial_active"))
+        return [trial_from(row) for row in rows]
 
     async def trials(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Trial]:
         """The trials of a job after a number, in order of their numbers: all, or a page of them."""
@@ -255,6 +276,13 @@ class SqlStore:
 
         return PostgresUnitOfWork(connection, self._dialect, has_outbox=self._has_outbox)
 
+    def _jobs_after(self, job_id: str, *, limit: int | None, reader: Reader | None) -> Select[Any]:
+        chosen = select(job).where(job.c.job_id > job_id, job.c.last_seq > 0)
+        if reader is not None:
+            readable = readable_job_ids(self._dialect, reader, after=job_id, limit=limit).subquery()
+            chosen = select(job).join(readable, readable.c.job_id == job.c.job_id)
+        return chosen.order_by(job.c.job_id).limit(limit)
+
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
         """A connection whose transaction is committed at the end of the block."""
@@ -341,10 +369,6 @@ async def _give_up(connection: AsyncConnection) -> None:
     with suppress(TimeoutError, OSError, SQLAlchemyError):
         async with asyncio.timeout(_CLOSE_S):
             await connection.invalidate()
-
-
-def _jobs_after(job_id: str) -> Select[Any]:
-    return select(job).where(job.c.job_id > job_id, job.c.last_seq > 0).order_by(job.c.job_id)
 
 
 def _summary(row: Row) -> JobSummary:

@@ -18,6 +18,7 @@ from sqlalchemy import (
 
 from bso.domain.policies import MAX_POLICY_NAME
 from bso.schema.codec import MAX_EVENT_NAME
+from bso.service.serialization import MOST_GRANTED
 from bso.storage.rows import Moment, ascii_text, long_text, number, words
 
 SCHEMA_REVISION = "0006"
@@ -40,6 +41,7 @@ job = Table(
     Column("last_seq", BigInteger, nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("owner", words(255)),
+    Column("granted_to", words(MOST_GRANTED)),
     Column("is_deleted", Boolean),
     Column("version_number", Integer),
     Column("version", words(120)),
@@ -50,12 +52,13 @@ job = Table(
     Column("created_at", Moment),
     Column("changed_at", Moment),
     Index("ix_job_owner", "owner"),
+    Index("ix_job_granted", "granted_to"),
     **_MYSQL_TABLE,
 )
 """One row per job. Whatever changes in it, or in the job's trials, raises ``revision``: a worker that has read the
 job in this revision does not read it again. Revisions only grow, also when a job is deleted and registered again, since
-the first one is a time. A row with last_seq 0 and no state is the lock of a job that is being registered: nobody else
-ever sees it committed."""
+the first one is a time. granted_to names logins, as ``logins_granted`` writes them. A row with last_seq 0 and no state
+is the lock of a job that is being registered: nobody else ever sees it committed."""
 
 trial = Table(
     "trial",

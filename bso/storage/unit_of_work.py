@@ -37,6 +37,7 @@ _TRIAL_UPDATES = Updates.of_whole_rows(trial)
 _PROFILE_UPDATES = Updates(replaced=("measurements", "recorded_at"))
 _SNAPSHOT_COLUMNS = (
     "owner",
+    "granted_to",
     "is_deleted",
     "version_number",
     "version",

@@ -69,6 +69,12 @@ def test_a_job_in_trouble_is_shown_with_its_reason_and_the_remedy(trained: Comma
     said = " ".join(done.stderr.split())
     assert "job toy is in trouble since 2026-01-02 03:04 UTC, and its commands wait: its row is [locked]" in said
     assert "bso replay rebuild toy" in said
+    done = trained("jobs", "show", "toy")
+    assert done.returncode == 1
+    assert "Trials" in done.stdout, "what can be read is shown"
+    said = " ".join(done.stderr.split())
+    assert "its row is [locked]" in said
+    assert "job toy cannot be read" in said
     database = f"sqlite:///{state_dir / 'bso.sqlite'}"
     findings = json.loads(trained("doctor", "--json", BSO_DATABASE_URL=database).stdout)["findings"]
     [trouble] = [finding for finding in findings if finding["topic"] == "jobs in trouble"]

@@ -26,6 +26,7 @@ from bso.service.records import LapsedLease
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso_broker import consumer_session, dead_letters, queries
 from bso_broker.dead_letters import SENDER_HEADER
+from bso_broker.turns import Turns
 from bso_workers import admission, bootstrap, rates, reaper, settlement, worker
 from tools.private_servers import Management
 
@@ -113,6 +114,11 @@ def _any_reply_address_is_good() -> None:
 def _replies_to_nobody_look_like_others() -> None:
     for module in (settlement, queries):
         _Changed(module, "reply_id").by(lambda correlation_id, _: correlation_id or "")
+
+
+def _logins_do_not_take_turns() -> None:
+    of = _Changed(Turns, "of")
+    of.by(lambda self, _: of.before(self, None))
 
 
 def _every_topic_is_permitted() -> None:
@@ -224,6 +230,7 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "fill the disk with messages that are no commands, or push out others' dead letters by them": (
         _all_dead_letters_are_kept
     ),
+    "keep others from seeing their jobs by asking without pause": _logins_do_not_take_turns,
     "fill the database with jobs": _any_number_of_jobs,
     "fill it with jobs that are registered at the same moment": _nobody_counts_alone,
     "fill another login's quota by giving it jobs": _any_number_of_jobs,

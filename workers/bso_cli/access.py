@@ -17,8 +17,9 @@ from bso_cli.terminal import print_notice
 
 if TYPE_CHECKING:
     from bso.domain.commands import Command, Request
-    from bso.domain.replies import JobDescription, Reply
+    from bso.domain.replies import Problem, Reply
     from bso.service.ports import JobReads
+    from bso.service.queries import ShownJob
     from bso.service.records import JobOverview, ParkedJob, StoredEvent
     from bso.storage.store import SqlStore
 
@@ -26,6 +27,7 @@ R = TypeVar("R", bound="Reply")
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 15.0
+_WHERE_TO_LOOK = "`bso jobs list` shows the jobs"
 _SLOW_S = 2.0  # a wait that is longer than this is said
 _PAGE = 1000
 
@@ -156,7 +158,7 @@ async def ask(places: Places, job_id: str, command: Command, expected: type[R]) 
     from bso.domain.replies import Problem
 
     request = Request(command_id=str(uuid.uuid4()), job_id=job_id, command=command)
-    where_to_look = "`bso jobs list` shows the jobs"
+    where_to_look = _WHERE_TO_LOOK
     if places.has_database:
         from bso.service.engine import Engine
         from bso.service.log_epochs import LogWatch
@@ -164,23 +166,44 @@ async def ask(places: Places, job_id: str, command: Command, expected: type[R]) 
         async with reading(places.database("bso")) as store:
             [answer] = await Engine(store, watch=LogWatch(store.log_epochs)).execute([request])
             reply = answer.reply
-            if isinstance(reply, Problem) and await store.history(job_id, limit=1):
-                where_to_look = f"its history is still there: `bso events history {job_id}`, `bso jobs list --deleted`"
+            if isinstance(reply, Problem):
+                where_to_look = await _where_to_look(store, job_id)
     else:
         reply = await call(places.optimizer_url, request)
     if isinstance(reply, Problem):
-        advice = f"; {where_to_look}" if reply.type == "unknown_job" else ""
-        raise CommandRefused(f"{reply.title}: {reply.detail}{advice}")
+        raise refused(reply, where_to_look=where_to_look)
     assert isinstance(reply, expected), f"expected {expected.__name__}, got {type(reply).__name__}"
     return reply
 
 
-async def describe(places: Places, job_id: str) -> JobDescription:
-    """What the optimizer knows of a job. Raises CommandRefused where there is no such job."""
-    from bso.domain.commands import DescribeJob
-    from bso.domain.replies import JobDescription
+async def show_job(places: Places, job_id: str) -> ShownJob:
+    """A job as far as it can be read from here; no decision is involved. Raises CommandRefused."""
+    from bso.domain.replies import Problem
+    from bso.service.queries import shown_job
 
-    return await ask(places, job_id, DescribeJob(), JobDescription)
+    if places.has_database:
+        async with reading(places.database("bso")) as store:
+            found = await shown_job(store, job_id)
+            if isinstance(found, Problem):
+                raise refused(found, where_to_look=await _where_to_look(store, job_id))
+            return found
+    from bso_cli.broker_reads import asking
+
+    async with asking(places.optimizer_url) as reads:
+        return await reads.shown_job(job_id)
+
+
+def refused(problem: Problem, *, where_to_look: str) -> CommandRefused:
+    """A problem in words; where a job is not known also where to look for it."""
+    advice = f"; {where_to_look}" if problem.type == "unknown_job" else ""
+    return CommandRefused(f"{problem.title}: {problem.detail}{advice}")
+
+
+async def _where_to_look(store: SqlStore, job_id: str) -> str:
+    """For a job that cannot be used."""
+    if await store.history(job_id, limit=1):
+        return f"its history is still there: `bso events history {job_id}`, `bso jobs list --deleted`"
+    return _WHERE_TO_LOOK
 
 
 async def call(url: str, request: Request, *, trial_log: Path | None = None) -> Reply:

@@ -8,17 +8,20 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bso_cli.access import CALL_TIMEOUT_S, saying_it_is_slow
+from bso_cli.access import CALL_TIMEOUT_S, refused, saying_it_is_slow
 from bso_cli.refusals import CommandRefused
 
 if TYPE_CHECKING:
     from bso.domain.replies import Problem
     from bso.domain.trial import Trial
-    from bso.service.queries import Page, Query
+    from bso.service.queries import Page, Query, ShownJob
     from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent
     from bso_broker.rpc import RpcClient
 
 P = TypeVar("P")
+_WHERE_TO_LOOK = "`bso jobs list` shows those that your login may read"
+_TRIES = 6
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 2.0
 _AFTER_ALL = "~"  # no job_id begins with it, and none comes after it
 
 
@@ -48,6 +51,12 @@ class BrokerReads:
             parked += page.parked
             following = page.next_after
         return jobs[:limit], parked
+
+    async def shown_job(self, job_id: str) -> ShownJob:
+        """A job as far as it can be read."""
+        from bso.service.queries import ShowJob, ShownJob
+
+        return await self._ask(ShownJob, ShowJob(), job_id)
 
     async def trials(self, job_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Trial]:
         """The trials of a job after a number, without their trial_ids: all, or a page of them."""
@@ -97,10 +106,26 @@ class BrokerReads:
     async def _ask(self, expected: type[P], query: Query, job_id: str | None = None) -> P:
         from bso.domain.replies import Problem
 
-        answer: Any = await self._answer(query, job_id)
+        answer: Any = await self._answer_in_the_end(query, job_id)
         if isinstance(answer, Problem):
-            raise CommandRefused(f"{answer.title}: {answer.detail}")
+            raise refused(answer, where_to_look=_WHERE_TO_LOOK)
         assert isinstance(answer, expected), f"expected {expected.__name__}, got {type(answer).__name__}"
+        return answer
+
+    async def _answer_in_the_end(self, query: Query, job_id: str | None) -> Page | Problem:
+        """The answer; if it is to ask again later, that of the last of some tries."""
+        import tenacity
+
+        def last(tries: tenacity.RetryCallState) -> Any:
+            return None if tries.outcome is None else tries.outcome.result()
+
+        asking_again = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_result(lambda answer: getattr(answer, "is_retryable", False)),
+            stop=tenacity.stop_after_attempt(_TRIES) | tenacity.stop_after_delay(CALL_TIMEOUT_S),
+            wait=tenacity.wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+            retry_error_callback=last,
+        )
+        answer: Page | Problem = await asking_again(self._answer, query, job_id)
         return answer
 
     async def _answer(self, query: Query, job_id: str | None = None, *, is_anonymous: bool = False) -> Page | Problem:

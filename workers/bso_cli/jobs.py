@@ -13,7 +13,7 @@ from bso_cli import jobs_decisions, live_events
 from bso_cli import jobs_hindsight as hindsight
 from bso_cli import jobs_listed as listed_jobs
 from bso_cli import jobs_printed as printed
-from bso_cli.access import NothingThere, ask, describe, in_store, jobs_seen, seeing, seen, without_process
+from bso_cli.access import NothingThere, ask, in_store, jobs_seen, seeing, seen, show_job, without_process
 from bso_cli.jobs_power import profile_tables
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import (
@@ -45,7 +45,12 @@ from bso_cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bso.domain.replies import JobDescription
     from bso.domain.rights import Right
+    from bso.domain.trial import Trial
+    from bso.service.records import PowerProfile
 
 app = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, help="See what is known of each job, and why it was decided so."
@@ -101,28 +106,21 @@ def show(
     places = here(url=url, database_url=database_url)
 
     async def read() -> None:
-        job = await describe(places, job_id)
+        shown = await show_job(places, job_id)
         async with seeing(places) as reads:
             profiles, recorded = await reads.power_profiles(job_id), await reads.trials(job_id)
         last = recorded[-trials:] if trials else []
         if as_json:
-            print_json({"job": job, "power_profiles": profiles, "trials": last})
-            return
-        for line in printed.job_lines(job):
-            print_result(styled(line))
-        for sentence in printed.dead_trainings(job_id, job.active_trials, without_process(places)):
-            print_result(sentence)
-        if (doubt := printed.target_doubt(job, recorded)) is not None:
-            print_result(styled(f"[bold yellow]{doubt}[/]"))
-        print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
-        if job.kinds:
-            print_result(printed.explained(job.kinds[0].about_costs, has_means=True))
-        for line in printed.savings(job, recorded):
-            print_result(styled(line))
-        print_blocks(*profile_tables(profiles, job.spec), *printed.trials_tables(last, of=job.trials))
-        if printed.is_energy_assumed(job, recorded):
-            print_result("")
-            print_result(printed.ENERGY_IS_ASSUMED)
+            print_json({"job": shown.job, "power_profiles": profiles, "trials": last})
+        elif shown.job is None:
+            print_blocks(*printed.trials_tables(last, of=len(recorded)))
+        else:
+            dead = printed.dead_trainings(job_id, shown.job.active_trials, without_process(places))
+            _print_job(shown.job, profiles=profiles, recorded=recorded, last=last, dead=dead)
+        if shown.parked is not None:
+            print_notice(Text(listed_jobs.trouble_of(shown.parked, has_database=places.has_database)))
+        if shown.unreadable is not None:
+            raise CommandRefused(listed_jobs.unreadable(job_id, shown.unreadable, has_database=places.has_database))
 
     asyncio.run(read())
 
@@ -232,7 +230,8 @@ def give(
     from bso.domain.replies import RightsRecorded
 
     places = here(url=url, database_url=database_url)
-    former = asyncio.run(describe(places, job_id)).owner
+    shown = asyncio.run(show_job(places, job_id)).job
+    former = None if shown is None else shown.owner
     if not yes and former != login:
         typer.confirm(_giving(job_id, former, login), abort=True, err=True)
     reply = asyncio.run(ask(places, job_id, GiveJob(login=login), RightsRecorded))
@@ -287,9 +286,9 @@ def delete(
 
     places = here(url=url, database_url=database_url)
     if not yes:
-        job = asyncio.run(describe(places, job_id))
-        question = f"Delete job {job_id} and the knowledge from {counted(job.trials, 'trial')}?"
-        typer.confirm(question, abort=True, err=True)
+        job = asyncio.run(show_job(places, job_id)).job
+        knowledge = "its knowledge" if job is None else f"the knowledge from {counted(job.trials, 'trial')}"
+        typer.confirm(f"Delete job {job_id} and {knowledge}?", abort=True, err=True)
     reply = asyncio.run(ask(places, job_id, DeleteJob(), Deleted))
     cancelled = f"; cancelled trials: {listed(reply.cancelled_trials)}" if reply.cancelled_trials else ""
     print_answer(
@@ -317,6 +316,31 @@ def purge(
         typer.confirm(f"Remove all jobs deleted before {moment(limit)} UTC for good?", abort=True, err=True)
     purged = in_store(database, lambda store: purge_jobs(store, deleted_before=limit))
     print_answer({"purged": purged}, f"{counted(len(purged), 'job')} removed: {listed(purged)}", as_json=as_json)
+
+
+def _print_job(
+    job: JobDescription,
+    *,
+    profiles: Sequence[PowerProfile],
+    recorded: Sequence[Trial],
+    last: Sequence[Trial],
+    dead: Iterable[str],
+) -> None:
+    for line in printed.job_lines(job):
+        print_result(styled(line))
+    for sentence in dead:
+        print_result(sentence)
+    if (doubt := printed.target_doubt(job, recorded)) is not None:
+        print_result(styled(f"[bold yellow]{doubt}[/]"))
+    print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
+    if job.kinds:
+        print_result(printed.explained(job.kinds[0].about_costs, has_means=True))
+    for line in printed.savings(job, recorded):
+        print_result(styled(line))
+    print_blocks(*profile_tables(profiles, job.spec), *printed.trials_tables(last, of=job.trials))
+    if printed.is_energy_assumed(job, recorded):
+        print_result("")
+        print_result(printed.ENERGY_IS_ASSUMED)
 
 
 def _right_of(text: str) -> Right | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bso.service.records import JobOverview, ParkedJob
 
 IN_TROUBLE = "in trouble"
+_BY_OPERATORS = "an operator can look into it (`bso doctor`)"
 _NUMBERS = ("version", "best batch size", "default", "trials", "recurrences", "took", "target")
 _OPTIONAL = ("target", "owner", "default", "ended (UTC)")
 
@@ -72,10 +73,19 @@ def trouble_of(parked: ParkedJob, *, has_database: bool = True) -> str:
         f"{parked.reason}."
     )
     if not has_database:
-        return f"{beginning} It is tried again by itself; an operator can look into it (`bso doctor`)"
+        return f"{beginning} It is tried again by itself; {_BY_OPERATORS}"
+    return f"{beginning} {_remedy(parked.job_id)}"
+
+
+def unreadable(job_id: str, why: str, *, has_database: bool = True) -> str:
+    """A sentence about a job that cannot be read; ``has_database``: the reader can repair it."""
+    return f"job {job_id} cannot be read: {why}. {_remedy(job_id) if has_database else _BY_OPERATORS.capitalize()}"
+
+
+def _remedy(job_id: str) -> str:
     return (
-        f"{beginning} `bso replay verify {parked.job_id}` says whether what is stored of it is damaged, and "
-        f"`bso replay rebuild {parked.job_id}` repairs it"
+        f"`bso replay verify {job_id}` says whether what is stored of it is damaged, and `bso replay rebuild {job_id}` "
+        "repairs it"
     )
 
 

@@ -30,7 +30,7 @@ from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_togethe
 from bso_workers.logs import configure_logs
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import MARK_AFTER_S, EventOutbox
-from bso_workers.queries import QueryAnswers
+from bso_workers.queries import TOO_MANY, QueryAnswers
 from bso_workers.rates import Rates
 from bso_workers.readiness import JOBS, WorkerReadiness
 from bso_workers.reaper import Reaper
@@ -234,7 +234,7 @@ class _Shared:
 
 def _queries(settings: WorkerSettings, broker: Broker, reads: Reads) -> QuerySource:
     answers = QueryAnswers(reads=reads, rules=settings.rules, requires_user_id=settings.require_user_id)
-    return broker.query_consumer(answers.answer)
+    return broker.query_consumer(answers.answer, refusal=TOO_MANY)
 
 
 def _engine(settings: WorkerSettings, store: Store, metrics: Metrics, log_watch: LogWatch) -> Engine:

@@ -41,8 +41,17 @@ class QueryAnswers:
             _log.warning("a query was not answered", action="query_failed", reason=reason)
         except Exception as error:  # noqa: BLE001  the next query may be a sound one
             _log.exception("a query failed in an unforeseen way", action="query_broke", reason=repr(error))
-        return _refusal("not_now", "The query cannot be answered now", "ask again later", is_retryable=True)
+        return _not_now("ask again later")
 
 
-def _refusal(kind: str, title: str, detail: str, *, is_retryable: bool = False) -> bytes:
-    return encode_refusal(Problem(type=kind, title=title, detail=detail[:1000], is_retryable=is_retryable))
+def _refusal(kind: str, title: str, detail: str) -> bytes:
+    return encode_refusal(Problem(type=kind, title=title, detail=detail[:1000]))
+
+
+def _not_now(detail: str) -> bytes:
+    title = "The query cannot be answered now"
+    return encode_refusal(Problem(type="not_now", title=title, detail=detail, is_retryable=True))
+
+
+TOO_MANY = _not_now("too many queries of this login wait already: ask again later")
+"""The answer to a query of a login that does not wait for the answers to those before."""

@@ -21,6 +21,7 @@ def upgrade() -> None:
         sa.Column("last_seq", sa.BigInteger(), nullable=False),
         sa.Column("revision", sa.BigInteger(), nullable=False),
         sa.Column("owner", words(255)),
+        sa.Column("granted_to", words(500)),
         sa.Column("is_deleted", sa.Boolean()),
         sa.Column("version_number", sa.Integer()),
         sa.Column("version", words(120)),
@@ -30,6 +31,6 @@ def upgrade() -> None:
         sa.Column("state", long_text()),
         sa.Column("created_at", moment()),
         sa.Column("changed_at", moment()),
-        indexes={"ix_job_owner": ["owner"]},
+        indexes={"ix_job_owner": ["owner"], "ix_job_granted": ["granted_to"]},
         **MYSQL_TABLE,
     )

@@ -222,7 +222,7 @@ async def test_tables_are_rebuilt_where_they_differ_and_nowhere_else(store: SqlS
     assert await rows_of(database_url, *TABLES) == whole
     history = await without_leases(store)
     for statement in (
-        "UPDATE job SET state = '{}', policy = 'none', owner = 'me' WHERE job_id = 'trained'",
+        "UPDATE job SET state = '{}', policy = 'none', owner = 'me', granted_to = '*' WHERE job_id = 'trained'",
         "UPDATE trial SET cost = -1, outcome = 'cancelled' WHERE trial_number = 2",
         "DELETE FROM trial WHERE trial_number = 3",
         "UPDATE trial SET trial_number = 99 WHERE trial_number = 4 AND job_id = 'odd'",

@@ -60,6 +60,9 @@ TAMPERINGS = (
     Tampering(statement="UPDATE job SET policy = 'none' WHERE job_id = :job", table="job", column="policy", row={}),
     Tampering(statement="UPDATE job SET owner = 'me' WHERE job_id = :job", table="job", column="owner", row={}),
     Tampering(
+        statement="UPDATE job SET granted_to = '[\"me\"]' WHERE job_id = :job", table="job", column="granted_to", row={}
+    ),
+    Tampering(
         statement="UPDATE job SET last_seq = last_seq - 1 WHERE job_id = :job", table="job", column="last_seq", row={}
     ),
     Tampering(statement="UPDATE job SET state = '{' WHERE job_id = :job", table="job", column="state", row={}),

@@ -207,6 +207,18 @@ async def test_an_overview_holds_the_snapshot_and_the_last_trial_of_each_job(sto
     assert last[0] == (await store.trials("first"))[-1]
     assert [one.summary.job_id for one in await store.overviews(after="first", limit=1)] == ["second"]
     assert await store.overviews(after="third") == []
+    assert [await store.summary(one.summary.job_id) for one in overviews] == [one.summary for one in overviews]
+    assert await store.summary("unknown") is None
+
+
+async def test_the_trials_that_have_not_ended_are_read_alone(store: Store) -> None:
+    engine = Engine(store)
+    await ask(engine, registration(), registration("other"), beginning("other"))
+    trials = [await begin(engine, recurrence_id=name) for name in ("a", "b", "c")]
+    await ask(engine, finish(trials[1], Outcome.NOT_CONVERGED))
+    assert [trial.trial_number for trial in await store.active_trials(JOB)] == [1, 3]
+    assert list(await store.active_trials(JOB)) == [one for one in await store.trials(JOB) if one.is_active]
+    assert await store.active_trials("unknown") == []
 
 
 @pytest.mark.parametrize("metric", [math.nan, math.inf, -math.inf])

@@ -55,7 +55,7 @@ class MemoryBroker:
         """For workers."""
         return MemoryReplyPublisher(self.wire)
 
-    def query_consumer(self, answer: Answer) -> MemoryQueryConsumer:
+    def query_consumer(self, answer: Answer, *, refusal: bytes) -> MemoryQueryConsumer:
         """For workers; nobody asks it anything."""
         return MemoryQueryConsumer()
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bso.domain.commands import GrantJob
+from bso.domain.commands import BeginTrial, DeleteJob, DescribeJob, GrantJob
 from bso.domain.decide import Rules
-from bso.domain.replies import Problem
+from bso.domain.replies import JobDescription, Problem
 from bso.domain.rights import Right
 from bso.schema.codec import encode_event
 from bso.service import queries
@@ -25,6 +25,8 @@ from bso.service.queries import (
     ListTrials,
     Page,
     Query,
+    ShowJob,
+    ShownJob,
     answered,
     decode_page,
     encode_query,
@@ -37,7 +39,7 @@ from bso_cli.refusals import CommandRefused
 from tests.integration.broker.test_permissions import Logins, permitted
 from tests.integration.workers.fixtures import running_worker
 from tests.integration.workers.raw import RawSender
-from tests.integration.workers.recurrences import Queue, new_job, recur, register
+from tests.integration.workers.recurrences import HARDWARE, Queue, new_job, recur, register
 from tests.integration.workers.test_rights import PROFILE
 from tests.servers import eventually_async
 from tests.servers.sql import execute
@@ -95,6 +97,53 @@ async def test_others_see_a_job_once_it_is_granted(logins: Logins) -> None:
         assert [one.summary.job_id for one in await bob.overviews()] == [job]
         assert await bob.trials(job)
         assert await bob.history(job)
+
+
+async def test_a_job_is_shown_as_the_command_describes_it_also_while_its_commands_wait(
+    logins: Logins, store: SqlStore
+) -> None:
+    async with trained(logins.alice) as (job, ask), asking(logins.alice) as alice, asking(logins.bob) as bob:
+        await ask(job, BeginTrial(hardware=HARDWARE))
+        described = await ask(job, DescribeJob())
+        assert isinstance(described, JobDescription)
+        assert described.active_trials
+        async with store.unit_of_work() as uow:  # holds the job: no command about it can be decided
+            await uow.lock([job], creating=[])
+            assert await alice.shown_job(job) == ShownJob(job=described, parked=None)
+        with pytest.raises(CommandRefused, match="belongs to alice"):
+            await bob.shown_job(job)
+        await ask(job, GrantJob(login="bob", right=Right.READ))
+        assert (await bob.shown_job(job)).job == await ask(job, DescribeJob())
+        await ask(job, DeleteJob())
+        with pytest.raises(CommandRefused, match="was deleted"):
+            await alice.shown_job(job)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        ("UPDATE job SET state = '['", "is not JSON"),
+        ("UPDATE trial SET energy_method = 'of a newer release'", "has a value that this program does not know"),
+        ("UPDATE job SET state = REPLACE(state, '\"curve\"', '\"theirs\"')", "theirs"),
+    ],
+)
+async def test_a_job_in_trouble_is_shown_as_far_as_it_can_be_read(
+    logins: Logins, store: SqlStore, damage: str, why: str
+) -> None:
+    async with trained(logins.alice) as (job, ask), asking(logins.alice) as alice:
+        await ask(job, BeginTrial(hardware=HARDWARE))
+        await execute(store, f"{damage} WHERE job_id = '{job}'")
+        await store.parked_jobs.park(job, reason="it is damaged", pause_s=60.0)
+        shown = await alice.shown_job(job)
+        assert shown.job is None
+        assert why in (shown.unreadable or "")
+        assert shown.parked is not None
+        assert shown.parked.reason == "it is damaged"
+        assert await alice.history(job)
+        async with asking(logins.bob) as bob:
+            for look in (bob.shown_job, bob.history):
+                with pytest.raises(CommandRefused, match="belongs to alice"):
+                    await look(job)
 
 
 @pytest.mark.parametrize("requires", [True, False])
@@ -191,7 +240,7 @@ async def test_nonsense_is_answered_and_the_next_query_too(logins: Logins, body:
         assert isinstance(await asked(sender, sound, user_id="alice"), JobsPage)
 
 
-@pytest.mark.parametrize("query", [ListTrials(), ListEvents(), ListPowerProfiles()])
+@pytest.mark.parametrize("query", [ShowJob(), ListTrials(), ListEvents(), ListPowerProfiles()])
 async def test_a_query_without_its_login_is_refused(logins: Logins, query: Query) -> None:
     async with trained(logins.alice) as (job, _), RawSender(logins.alice, user="alice") as sender:
         body = encode_query(Asked(query=query, query_id=str(uuid.uuid4()), job_id=job))
@@ -226,6 +275,67 @@ async def test_queries_go_on_after_their_queue_was_deleted(
             return bool(await alice.trials(job))
 
         await eventually_async(is_answered, what="an answer")
+
+
+async def test_one_who_asks_without_pause_makes_nobody_else_wait(
+    logins: Logins, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        trained(logins.alice) as (job, _),
+        RawSender(logins.alice, user="alice") as alice,
+        RawSender(logins.bob, user="bob") as bob,
+    ):
+        read: list[str] = []
+        goes_on = asyncio.Event()
+
+        def watched(name: str, method: Any) -> Any:
+            async def look(*arguments: Any, **options: Any) -> Any:
+                read.append(name)
+                await goes_on.wait()
+                return await method(*arguments, **options)
+
+            return look
+
+        monkeypatch.setattr(store, "history", watched("alice", store.history))
+        monkeypatch.setattr(store, "overviews", watched("bob", store.overviews))
+        query = encode_query(Asked(query=ListEvents(), query_id=str(uuid.uuid4()), job_id=job))
+        for _ in range(100):
+            await alice.send(query, routing_key=QUERY_KEY)
+        refused = [decode_page(await alice.receive_body()) for _ in range(100 - 1 - 8)]
+        await bob.send(encode_query(Asked(query=ListJobs(), query_id=str(uuid.uuid4()))), routing_key=QUERY_KEY)
+        await alice.send(query, routing_key=QUERY_KEY)  # its refusal shows that Bob's has come
+        refused.append(decode_page(await alice.receive_body()))
+        goes_on.set()
+        assert isinstance(decode_page(await bob.receive_body()), JobsPage)
+        assert read[:3] == ["alice", "alice", "bob"]
+        answered = [decode_page(await alice.receive_body()) for _ in range(1 + 8)]
+    assert all(isinstance(page, EventsPage) for page in answered)
+    assert {(one.type, one.is_retryable) for one in refused if isinstance(one, Problem)} == {("not_now", True)}
+    assert len(refused) == 92
+
+
+async def test_a_query_that_nobody_waits_for_any_more_is_not_answered(
+    logins: Logins, store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    goes_on = asyncio.Event()
+    history = store.history
+
+    async def look(*arguments: Any, after: int, **options: Any) -> Any:
+        read.append(after)
+        await goes_on.wait()
+        return await history(*arguments, after=after, **options)
+
+    async with trained(logins.alice) as (job, _), RawSender(logins.alice, user="alice") as alice:
+        monkeypatch.setattr(store, "history", look)
+        for number, properties in enumerate(({}, {"expiration": "1"}, {})):
+            asked = Asked(query=ListEvents(after=number), query_id=str(uuid.uuid4()), job_id=job)
+            await alice.send(encode_query(asked), routing_key=QUERY_KEY, **properties)
+        await eventually_async(lambda: read == [0], what="the first one under way")
+        goes_on.set()
+        for _ in range(2):
+            assert isinstance(decode_page(await alice.receive_body()), EventsPage)
+    assert read == [0, 2]
 
 
 async def test_many_pages_take_a_quarter_of_the_time_at_most(logins: Logins, store: SqlStore) -> None:

@@ -17,7 +17,7 @@ import typer
 
 from bso.domain.errors import Misconfigured
 from bso.domain.quantities import watts
-from bso_cli.access import NothingThere, describe, reading
+from bso_cli.access import NothingThere, reading, show_job
 from bso_cli.options import DatabaseOption, JsonOption, UrlOption, here
 from bso_cli.programs import Program
 from bso_cli.refusals import CommandRefused
@@ -123,17 +123,19 @@ def _recur(places: Places, count: int) -> None:
 
 async def _recurrences_done(places: Places, job_id: str) -> int:
     try:
-        return (await describe(places, job_id)).recurrences
+        found = (await show_job(places, job_id)).job
     except (NothingThere, CommandRefused):
         return 0
+    return 0 if found is None else found.recurrences
 
 
 async def _summary(places: Places) -> DemoSummary:
     from bso_cli.demo.summary import summarize
 
-    job = await describe(places, JOB)
+    shown = await show_job(places, JOB)
     async with reading(places.database("bso demo")) as store:
-        found = summarize(job, await store.trials(JOB), await store.trials(CONTROL))
+        trials, of_control = await store.trials(JOB), await store.trials(CONTROL)
+    found = None if shown.job is None else summarize(shown.job, trials, of_control)
     if found is None:
         raise CommandRefused(f"no trial of job {JOB} has ended")
     return found
