@@ -105,7 +105,7 @@ class ForgetsCommandIds(Admission):
         verdict = super().admit(delivery)
         if isinstance(verdict, Undecidable):
             return verdict
-        if verdict.request.command_id not in self._known:
+        if not (delivery.redelivered or verdict.request.command_id in self._known):
             self._known.add(verdict.request.command_id)
             return verdict
         return replace(verdict, request=replace(verdict.request, command_id=str(uuid.uuid4())))

@@ -27,10 +27,12 @@ from bso.domain.trial import Outcome
 from bso.schema.codec import decode_reply, encode_command
 from bso_broker.addresses import REPLY_PREFIX
 from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS
+from bso_workers.metrics import REASONS
 from tests.faults.matrix.auditing import audit
 from tests.faults.matrix.pair import Pair, running_pair
 from tests.faults.matrix.result import Result
 from tests.faults.matrix.stage import Stage, new_stage
+from tests.integration.workers.processes import WorkerProcess
 from tests.integration.workers.recurrences import HARDWARE, SPEC
 from tests.servers import eventually_async
 
@@ -69,7 +71,7 @@ async def _fuzzed(pair: Pair, seed: int, messages: int) -> dict[str, Any]:
         peaks_kb = [_peak_kb(worker.process.pid) for worker in stage.living]
         poison = sum(worker.metric("bso_commands_total", result="poison") for worker in stage.living)
         result = Result(scenario="fuzz", seed=seed, broker=pair.broker_name, database=pair.database_name)
-        stage.dead_letters = messages
+        stage.dead_letters = sum(int(_dead_letters(worker)) for worker in stage.living)
         await audit(stage, result)
     unexpected = [*result.unexpected]
     if max(peaks_kb) > MOST_MEMORY_KB:
@@ -89,6 +91,12 @@ async def _fuzzed(pair: Pair, seed: int, messages: int) -> dict[str, Any]:
     }
 
 
+def _dead_letters(worker: WorkerProcess) -> float:
+    """How many messages a worker has set aside, and kept."""
+    reasons = set(REASONS) - {"not_kept"}
+    return sum(worker.metric("bso_dead_letters_total", reason=reason) for reason in reasons)
+
+
 async def _flood(stage: Stage, messages: int) -> Counter[str]:
     """Send all messages, while few wait in the queue of commands; what was answered, by kind.
 
@@ -105,7 +113,7 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
         async def on_reply(message: aio_pika.abc.AbstractIncomingMessage) -> None:
             reply = decode_reply(message.body)
             answers[getattr(reply, "type", type(reply).__name__)] += 1
-            unanswered.discard(message.correlation_id or "")
+            unanswered.discard((message.correlation_id or "").removeprefix("anonymous."))
 
         await replies.consume(on_reply, no_ack=True)
         exchange = await channel.get_exchange(COMMANDS, ensure=False)

@@ -12,8 +12,8 @@ import pytest
 from tests.faults.matrix.__main__ import left_out, main
 from tests.faults.matrix.of_ranks import RankedTraining, disagreements
 from tests.faults.matrix.pair import Pair, running_pair
-from tests.faults.matrix.result import Result
-from tests.faults.matrix.scenario import FAR_ABOVE, RECOVERED_S, Scenario, all_scenarios, judge, played, promised
+from tests.faults.matrix.result import FAR_ABOVE, Result
+from tests.faults.matrix.scenario import RECOVERED_S, Scenario, all_scenarios, judge, played, promised
 
 BROKEN = str(Path(__file__).with_name("broken_worker.py"))
 SMOKE = [one for one in all_scenarios().values() if one.is_smoke]

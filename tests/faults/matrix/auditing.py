@@ -30,6 +30,8 @@ from tests.servers import eventually_async
 _ASKED_AGAIN = 150
 _STREAM_S = 30.0
 _SETTLES_S = 90.0
+_ERRORS = ("error", "critical")
+_RIGHT = ("dead_letter",)  # an operator is to see these
 
 
 @dataclass(kw_only=True)
@@ -259,13 +261,49 @@ def _beliefs(stage: Stage, log: Log, result: Result) -> None:
     for training in stage.trainings:
         for fact in _remembered(stage, training):
             _compare(training, fact, log, result)
-        errors = [fact["error"] for fact in training.facts if fact["did"] == "raised"]
-        result.unexpected += [f"a training raised {error}" for error in errors]
+        result.unexpected += refusals(stage, training)
     trained = {one.job_id for one in stage.trainings}
+    if not stage.forgotten_until_s:
+        extra = [words for job_id in sorted(trained) for words in extra_trials(stage, job_id, log)]
+        result.duplicated += len(extra)
+        result.unexpected += extra
     result.unreported = sum(unreported(stage, job_id, log) for job_id in trained)
     missing = [words for job_id in sorted(trained) for words in unreported_evaluations(stage, job_id, log)]
     result.unreported += len(missing)
     result.unexpected += missing[:5]
+
+
+def refusals(stage: Stage, training: Training) -> list[str]:
+    """What a training raised, and what it was refused while there was no fault.
+
+    CannotResume is right where a process was killed between the end of a trial and removing its checkpoint.
+    """
+    found = []
+    for fact in training.facts:
+        at_s = float(str(fact["at_s"]))
+        is_fault = stage.struck_s <= at_s <= stage.trainings_recovered_s
+        is_refusal = fact["did"] == "refused" and not is_fault and "CannotResume" not in str(fact["error"])
+        if is_refusal or fact["did"] == "raised":
+            found.append(f"a training, {at_s - stage.struck_s:.1f} s after the strike: {fact['error']}"[:500])
+    return found
+
+
+def extra_trials(stage: Stage, job_id: str, log: Log) -> list[str]:
+    """Trials of a job of trainings that none of them has begun, and those that run though their training has ended.
+
+    A process that was killed may have begun one more than it has noted, and may have left one running.
+    """
+    noted = Counter(fact["did"] for one in stage.trainings if one.job_id == job_id for fact in one.facts)
+    unfinished = noted["started"] - noted["ended"]
+    own = [trial for (of, _), trial in log.trials.items() if of == job_id]
+    active = sum(trial.is_active for trial in own)
+    most = noted["trial_ended"] + noted["refused"] + unfinished
+    found = []
+    if len(own) > most:
+        found.append(f"{len(own)} trials of {job_id}, whose trainings have begun {most} at most")
+    if active > unfinished:
+        found.append(f"{active} trials of {job_id} still run, {unfinished} of its trainings were killed")
+    return found
 
 
 def unreported(stage: Stage, job_id: str, log: Log) -> int:
@@ -367,7 +405,8 @@ async def _outside(stage: Stage, log: Log, result: Result) -> None:
         return
     forgotten = max((event.log_epoch for event in log.recorded), default=0) if stage.forgotten_until_s else 0
     needed = [stored.recorded for stored in log.events if stored.event_id > stage.events_forgotten_until]
-    result.unexpected += stream_findings(log.recorded, streamed, needed=needed, forgotten_before=forgotten)
+    recorded = [stored.recorded for stored in await _events(stage)]  # workers may still decide what lanes have left
+    result.unexpected += stream_findings(recorded, streamed, needed=needed, forgotten_before=forgotten)
 
 
 def stream_findings(
@@ -446,6 +485,8 @@ def _processes(stage: Stage, result: Result) -> None:
         if "Traceback" in text:
             where = text.index("Traceback")
             result.unexpected.append(f"{worker.log.name} has a traceback: {text[max(0, where - 300) : where + 1200]}")
+        errors = [line for line in worker.lines() if line["level"] in _ERRORS and line.get("action") not in _RIGHT]
+        result.unexpected += [f"{worker.log.name} logged an error: {line}"[:500] for line in errors[:2]]
     for training in stage.trainings:
         printed = training.output
         if "Traceback" in printed:

@@ -30,8 +30,7 @@ from bso_broker.rpc import RpcClient
 from tests.faults.matrix.ledger import Asked, Ledger
 from tests.integration.workers.recurrences import HARDWARE, SPEC, report
 
-CALL_TIMEOUT_S = 30.0
-"""After so long without an answer a lane sends the same command again."""
+_CALL_TIMEOUT_S = 30.0  # then the same command is sent again
 _LONGEST_PAUSE_S = 5.0  # sooner than they are asked to: a scenario ends when each lane has gone on
 _TRIAL_ENDED = "trial_ended"
 _AFTER_A_RESTORE = frozenset(
@@ -97,7 +96,7 @@ class Sender:
                 raise Over
             try:
                 reply = decode_reply(
-                    await self.caller.call(body, message_id=asked.request.command_id, timeout_s=CALL_TIMEOUT_S)
+                    await self.caller.call(body, message_id=asked.request.command_id, timeout_s=_CALL_TIMEOUT_S)
                 )
             except (CallTimeout, NoCommandQueue, Misconfigured):
                 await asyncio.sleep(0.2)

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from bso.domain.errors import BsoError
 from bso_broker.topology import COMMAND_QUEUE
-from tests.faults.matrix.of_brokers import delete, management_request, vhost_of
+from tests.faults.matrix.of_brokers import delete, purge
 from tests.faults.matrix.of_databases import end_a_session
 from tests.faults.matrix.scenario import scenario
 from tests.faults.matrix.stage import Stage
@@ -20,14 +20,19 @@ from tools.private_servers import ServerFailed
 Strike = Callable[[Stage], Awaitable[object]]
 """One that finds nothing to strike returns False or 0."""
 _STRIKES = 12
+_MIXED = {"others_stall_s": 20.0, "others_slowest_s": 30.0}
 
 
-@scenario("twelve faults at random, up to two at once; servers stay alive")
+@scenario("twelve faults at random, up to two at once; servers stay alive", promises=_MIXED)
 async def mixed(stage: Stage) -> None:
     await _mixed(stage, [*_GENTLE])
 
 
-@scenario("twelve faults at random, up to two at once; servers are killed and frozen, too", needs_private=True)
+@scenario(
+    "twelve faults at random, up to two at once; servers are killed and frozen, too",
+    promises=_MIXED,
+    needs_private=True,
+)
 async def mixed_with_servers(stage: Stage) -> None:
     await _mixed(stage, [*_GENTLE, *_OF_SERVERS])
 
@@ -86,10 +91,6 @@ async def _close_connections(stage: Stage) -> int:
     return await asyncio.to_thread(stage.pair.management.close_connections, stage.amqp_url)
 
 
-async def _purge(stage: Stage) -> None:
-    await management_request(stage, "DELETE", f"queues/{vhost_of(stage)}/{COMMAND_QUEUE}/contents")
-
-
 async def _delete_the_queue(stage: Stage) -> None:
     await delete(stage, "queues", COMMAND_QUEUE)
 
@@ -130,7 +131,7 @@ _GENTLE = (
     _lock_a_row,
     _end_sessions,
     _close_connections,
-    _purge,
+    purge,
     _delete_the_queue,
     _kill_a_training,
 )

@@ -20,7 +20,7 @@ from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, EVENT_LOG, EVENTS, PARKED, PARKED_FOR_S
 from bso_client.delivery.left_behind import contents
 from tests.faults.matrix.pair import of_three_nodes
-from tests.faults.matrix.scenario import SENT_AGAIN_S, scenario
+from tests.faults.matrix.scenario import SENT_AGAIN_S, UNTOUCHED, scenario
 from tests.faults.matrix.stage import Stage
 from tests.integration.broker.test_broker_failures import settled_down
 from tests.integration.workers.recurrences import HARDWARE
@@ -68,7 +68,12 @@ async def broker_away_from_many(stage: Stage) -> None:
         await asyncio.to_thread(_server(stage).start)
 
 
-@scenario("the node that leads the command queue is killed, of three", needs_private=True, variant=of_three_nodes)
+@scenario(
+    "the node that leads the command queue is killed, of three",
+    needs_private=True,
+    variant=of_three_nodes,
+    promises=UNTOUCHED,
+)
 async def queue_leader_killed(stage: Stage) -> None:
     leader = stage.pair.cluster[0]
     async with RabbitBroker(stage.amqp_url.replace(f":{_server(stage).port}/", f":{leader.port}/")) as broker:
@@ -92,7 +97,10 @@ async def broker_out_of_memory(stage: Stage) -> None:
     await stage.suffer(partial(control, "0.0000001"), 15.0, partial(control, "absolute", "2GB"))
 
 
-@scenario("connections to the broker are closed by it, eight times")
+@scenario(
+    "connections to the broker are closed by it, eight times",
+    promises={"others_stall_s": 6.0, "others_slowest_s": 12.0},
+)
 async def broker_connections_killed(stage: Stage) -> None:
     await stage.begin()
     closed = 0
@@ -103,7 +111,7 @@ async def broker_connections_killed(stage: Stage) -> None:
     assert closed >= 4, f"only {closed} of 8 times there was a connection to close: the fault did not strike"
 
 
-@scenario("the command queue is deleted three times", promises={"others_slowest_s": SENT_AGAIN_S})
+@scenario("the command queue is deleted three times, under its consumers", promises={"others_slowest_s": SENT_AGAIN_S})
 async def command_queue_deleted(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
@@ -112,16 +120,41 @@ async def command_queue_deleted(stage: Stage) -> None:
             await stage.progress(30)
 
 
-@scenario("the command queue is purged ten times", promises={"others_slowest_s": SENT_AGAIN_S})
-async def command_queue_purged(stage: Stage) -> None:
+@scenario(
+    "the command queue is purged while no worker runs and commands lie in it, then deleted so",
+    promises={"others_slowest_s": SENT_AGAIN_S},
+    strikes_for_s=9.0,
+)
+async def command_queue_emptied(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
-        for _ in range(10):
-            await stage.pause(0.2, 0.8)
-            await management_request(stage, "DELETE", f"queues/{vhost_of(stage)}/{COMMAND_QUEUE}/contents")
+        for empty in (purge, _delete_the_queue):
+            for worker in stage.living:
+                stage.kill(worker)
+            await stage.pause(1.0)
+            destroyed = await empty(stage)
+            assert destroyed, "no command lay in the queue: the fault did not strike"
+            for _ in range(2):
+                stage.worker()
+            await stage.progress(50)
 
 
-@scenario("the event exchange and the event log are deleted", forgets_events=True)
+async def purge(stage: Stage) -> int:
+    """Purge the command queue; how many commands that has destroyed."""
+    async with await aio_pika.connect(stage.amqp_url) as connection:
+        channel = await connection.channel()
+        purged = await (await channel.get_queue(COMMAND_QUEUE, ensure=False)).purge()
+    return purged.message_count or 0
+
+
+async def _delete_the_queue(stage: Stage) -> int:
+    async with await aio_pika.connect(stage.amqp_url) as connection:
+        channel = await connection.channel()
+        deleted = await (await channel.get_queue(COMMAND_QUEUE, ensure=False)).delete(if_unused=False, if_empty=False)
+    return deleted.message_count or 0
+
+
+@scenario("the event exchange and the event log are deleted", forgets_events=True, promises=UNTOUCHED)
 async def event_exchange_deleted(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
@@ -143,7 +176,7 @@ async def command_exchange_deleted(stage: Stage) -> None:
         await stage.progress(30)
 
 
-@scenario("somebody binds the command queue to another exchange, and 50 commands come by it")
+@scenario("somebody binds the command queue to another exchange, and 50 commands come by it", promises=UNTOUCHED)
 async def foreign_binding(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault(), await aio_pika.connect(stage.amqp_url) as connection:
@@ -164,7 +197,8 @@ def _astray(stage: Stage) -> float:
 
 
 @scenario(
-    "a job is damaged while its commands cannot be parked: the queues are deleted, the exchange is, the queues are full"
+    "a job is damaged while its commands cannot be parked: queues deleted, then the exchange, then queues full",
+    promises=UNTOUCHED,
 )
 async def parking_unavailable(stage: Stage) -> None:
     await stage.begin(lanes=6)  # some of them are about to report, which is what is parked
@@ -183,7 +217,11 @@ async def parking_unavailable(stage: Stage) -> None:
     assert any(worker.lines("parking_failed") for worker in stage.workers), "no command failed to be parked"
 
 
-@scenario("a job is damaged while its commands are parked again and again, five times a second", strikes_for_s=14.0)
+@scenario(
+    "a job is damaged while its commands are parked again and again, five times a second",
+    strikes_for_s=14.0,
+    promises=UNTOUCHED,
+)
 async def parked_thirty_times(stage: Stage) -> None:
     await stage.begin(lanes=6)  # some of them are about to report, which is what is parked
     async with stage.fault():
@@ -220,7 +258,7 @@ async def broker_login_removed(stage: Stage) -> None:
         await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, "secret", **rights))
 
 
-@scenario("300 ms to the broker and back, for 15 s", strikes_for_s=0.3)
+@scenario("300 ms to the broker and back, for 15 s", strikes_for_s=0.3, promises=UNTOUCHED)
 async def broker_far(stage: Stage) -> None:
     proxy = await stage.proxied(stage.amqp_url)
     await stage.begin(amqp_url=proxy.url)

@@ -21,7 +21,7 @@ from bso.service.engine import Engine, Patience
 from bso_broker.rabbit import RabbitBroker
 from tests.faults.matrix.lanes import Sender, lanes_of
 from tests.faults.matrix.ledger import CHANGING, Asked, Ledger
-from tests.faults.matrix.scenario import scenario
+from tests.faults.matrix.scenario import UNTOUCHED, scenario
 from tests.faults.matrix.stage import Stage
 from tests.integration.workers.recurrences import HARDWARE, SPEC, report
 
@@ -30,7 +30,7 @@ _LONG_S = 300.0
 _COSTLY = "costly"
 
 
-@scenario("SIGKILL of trainings, six times; others take their place")
+@scenario("SIGKILL of trainings, six times; others take their place", promises=UNTOUCHED)
 async def trainings_killed(stage: Stage) -> None:
     await stage.begin(trainings=3)
     async with stage.fault():
@@ -41,7 +41,7 @@ async def trainings_killed(stage: Stage) -> None:
             stage.train()
 
 
-@scenario("SIGSTOP of a training for 15 s")
+@scenario("SIGSTOP of a training for 15 s", promises=UNTOUCHED)
 async def training_frozen(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
@@ -53,7 +53,9 @@ async def training_frozen(stage: Stage) -> None:
         stage.trainings[0].process.send_signal(signal.SIGCONT)
 
 
-@scenario("answers to trainings are lost, three times for 7 s: longer than a training waits for one")
+@scenario(
+    "answers to trainings are lost, three times for 7 s: longer than a training waits for one", promises=UNTOUCHED
+)
 async def answers_lost(stage: Stage) -> None:
     proxy = await stage.proxied(stage.amqp_url)
     await stage.begin(trainings=4, trainings_url=proxy.url)
@@ -67,7 +69,7 @@ async def answers_lost(stage: Stage) -> None:
             await stage.pause(2.0)
 
 
-@scenario("one command from forty connections at once", is_smoke=True)
+@scenario("one command from forty connections at once", is_smoke=True, promises=UNTOUCHED)
 async def one_command_at_once(stage: Stage) -> None:
     await stage.begin()
     request = Request(command_id=str(uuid.uuid4()), job_id=stage.others[0], command=BeginTrial(hardware=HARDWARE))
@@ -89,7 +91,7 @@ async def one_command_at_once(stage: Stage) -> None:
         stage.surprises.append(f"one command got {len(answers)} answers")
 
 
-@scenario("two trainings report one trial, each with its own numbers")
+@scenario("two trainings report one trial, each with its own numbers", promises=UNTOUCHED)
 async def two_trainings_one_trial(stage: Stage) -> None:
     await stage.begin()
     async with stage.fault():
@@ -106,7 +108,7 @@ async def two_trainings_one_trial(stage: Stage) -> None:
 
 @scenario(
     "120 lanes of one login on a job of 64 batch sizes, all of them tried",
-    promises={"others_median_ratio": 3.0},
+    promises={**UNTOUCHED, "others_median_ratio": 3.0},
 )
 async def costly_job(stage: Stage) -> None:
     await _costly(stage, batch_sizes=64)
@@ -114,7 +116,7 @@ async def costly_job(stage: Stage) -> None:
 
 @scenario(
     "120 lanes of one login on a job of 1000 batch sizes, all of them tried, the limit lifted",
-    promises={"others_median_ratio": 3.0},
+    promises={**UNTOUCHED, "others_median_ratio": 3.0},
 )
 async def costliest_job(stage: Stage) -> None:
     stage.ledger.patient.add(_COSTLY)  # a second each: two minutes for 120 lanes

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from bso.domain.commands import ReportEpoch
 from bso_client.driver import REPORT_TIMEOUT_S
 from tests.faults.matrix.pair import on_a_small_disk, with_another_clock
-from tests.faults.matrix.scenario import scenario
+from tests.faults.matrix.scenario import UNTOUCHED, scenario
 from tests.faults.matrix.stage import Stage
 from tests.integration.workers.processes import WorkerProcess
 from tests.servers import eventually_async
@@ -90,7 +90,7 @@ async def load_balancer_without_backend(stage: Stage) -> None:
         proxy.restore()
 
 
-@scenario("sessions of the database are ended at random, forty times")
+@scenario("sessions of the database are ended at random, forty times", promises=UNTOUCHED)
 async def database_connections_killed(stage: Stage) -> None:
     await stage.begin()
     ended = 0

@@ -80,7 +80,7 @@ class FileStage(Stage):
             await eventually_async(is_there, timeout_s=_PATIENCE_S, what="an end of a trial of each training")
         except AssertionError as error:
             self.surprises.append(f"no recovery: {error}")
-        self.recovered_s = self.harmed_recovered_s = self.now_s()
+        self.recovered_s = self.harmed_recovered_s = self.trainings_recovered_s = self.now_s()
 
     @override
     async def database_version(self) -> str:

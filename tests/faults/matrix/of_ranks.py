@@ -17,7 +17,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from tests.faults.matrix.scenario import scenario
+from tests.faults.matrix.scenario import UNTOUCHED, scenario
 from tests.faults.matrix.stage import Stage, Training
 from tests.servers import eventually_async
 
@@ -156,7 +156,7 @@ class RankStage(Stage):
 
 def rank_scenario(words: str, **options: Any) -> Callable[..., Any]:
     """Register a function as a scenario of data-parallel trainings."""
-    return scenario(words, stage=RankStage, needs_module="torch", **options)
+    return scenario(words, stage=RankStage, needs_module="torch", promises=UNTOUCHED, **options)
 
 
 @rank_scenario(
@@ -185,6 +185,10 @@ async def rank_0_frozen(stage: RankStage) -> None:
     async with stage.fault():
         await asyncio.gather(*(freeze(one, seconds) for one, seconds in zip(stage.ranked, (10.0, 28.0), strict=True)))
         await stage.pause(2.0)
+    await stage.all_go_on()
+    launches = len(stage.ranked[0].noted(0, "started"))
+    if launches != 1:
+        stage.surprises.append(f"10 s without rank 0 have cost its training a rank: {launches} launches")
 
 
 @rank_scenario("the connections of data-parallel trainings to the broker are cut for 20 s")

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.faults.matrix.pair import faked_clock
-from tests.faults.matrix.scenario import scenario
+from tests.faults.matrix.scenario import UNTOUCHED, scenario
 from tests.faults.matrix.stage import Stage
 from tests.integration.workers.processes import WorkerProcess
 from tests.servers import eventually_async
@@ -42,7 +42,8 @@ async def workers_killed(stage: Stage) -> None:
 
 @scenario(
     "workers killed at a chosen line: before and after the commit, after the reply, after events are published and "
-    "before that is noted, after parking"
+    "before that is noted, after parking",
+    promises=UNTOUCHED,
 )
 async def workers_killed_at_a_line(stage: Stage) -> None:
     await stage.begin(lanes=4)
@@ -118,7 +119,7 @@ async def worker_vanished(stage: Stage) -> None:
         await stage.pause(21.0)
 
 
-@scenario("the clocks of two workers go 7 h ahead and 7 h behind; leases of 8 s")
+@scenario("the clocks of two workers go 7 h ahead and 7 h behind; leases of 8 s", promises=UNTOUCHED)
 async def clocks_of_workers(stage: Stage) -> None:
     clocks = [stage.folder / "clock-1", stage.folder / "clock-2"]
     workers = [stage.worker(environ=faked_clock(clock), lease_s=8.0) for clock in clocks]
@@ -134,7 +135,7 @@ async def clocks_of_workers(stage: Stage) -> None:
         assert abs(shift_s - 3600.0 * hours) < 60.0, f"the clock of {worker.log.name} is {shift_s:.0f} s ahead"
 
 
-@scenario("a worker is left without file descriptors, and its connections are cut, for 10 s")
+@scenario("a worker is left without file descriptors, and its connections are cut, for 10 s", promises=UNTOUCHED)
 async def file_descriptors_exhausted(stage: Stage) -> None:
     await stage.begin()
     amqp, database = await stage.proxied(stage.amqp_url), await stage.proxied(stage.database_url)

@@ -7,6 +7,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+FAR_ABOVE = "far above what is promised"
+DID_NOT_STRIKE = "the fault did not strike"
+_LATE = (
+    FAR_ABOVE,
+    DID_NOT_STRIKE,
+    "no recovery",
+    "not settled",
+    "never answered",
+    "could not be read to its end",
+    "Timeout",
+)
+
 
 @dataclass(kw_only=True)
 class Result:
@@ -49,6 +61,12 @@ class Result:
     def is_safe(self) -> bool:
         """Whether nothing was lost, doubled or contradicted."""
         return not (self.lost or self.duplicated or self.contradicted)
+
+    @property
+    def may_be_slowness(self) -> bool:
+        """Whether what failed may be due to a slow machine: nothing was lost or wrong, something was not in time."""
+        late = all(any(words in finding for words in _LATE) for finding in self.unexpected)
+        return self.is_safe and not self.unreported and late
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in the file."""

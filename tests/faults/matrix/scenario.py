@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faults.matrix.auditing import audit
-from tests.faults.matrix.lanes import CALL_TIMEOUT_S
 from tests.faults.matrix.pair import Pair
-from tests.faults.matrix.result import Result
+from tests.faults.matrix.result import DID_NOT_STRIKE, FAR_ABOVE, Result
 from tests.faults.matrix.stage import Stage, new_stage
 from tests.integration.workers.processes import MODULE
 
@@ -23,12 +22,13 @@ Play = Callable[[Stage], Awaitable[None]]
 
 _LONGEST_S = 420.0
 _MORE = 200  # answers after everything has recovered
-FAR_ABOVE = "far above what is promised"
 RECOVERED_S = 12.0
 """What every scenario promises about ``recovery_s``, unless it promises something else."""
 _UNPARKED_S = 75.0  # the longest pause of a job in trouble is 60 s
-SENT_AGAIN_S = CALL_TIMEOUT_S + RECOVERED_S
-"""What a scenario promises about ``others_slowest_s`` that destroys commands or answers: they are sent once more."""
+SENT_AGAIN_S = 25.0
+"""What a scenario promises about ``others_slowest_s`` that destroys commands: who waits sends them again after 10 s."""
+UNTOUCHED = {"others_stall_s": 3.0, "others_slowest_s": 4.0}
+"""What a scenario promises that strikes one job, one training or one of several workers."""
 
 
 def promised(scenario: Scenario, *, lasted_s: float) -> Mapping[str, float]:
@@ -171,7 +171,7 @@ def _measure(stage: Stage, scenario: Scenario, result: Result) -> None:
     )
     if longest_s < scenario.strikes_for_s:
         words = f"no command or job waited for longer than {longest_s:.1f} s, expected {scenario.strikes_for_s:g} s"
-        result.unexpected.append(f"the fault did not strike: {words}")
+        result.unexpected.append(f"{DID_NOT_STRIKE}: {words}")
     result.promises = dict(promised(scenario, lasted_s=stage.mended_s - stage.struck_s))
     judge(result, figures)
 

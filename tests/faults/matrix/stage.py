@@ -65,6 +65,7 @@ class Stage:
     mended_s: float = 0.0
     recovered_s: float = 0.0
     harmed_recovered_s: float = 0.0
+    trainings_recovered_s: float = 0.0
     over_s: float = 0.0
     forgotten_until_s: float = 0.0
     dead_letters: int = 0
@@ -168,7 +169,6 @@ class Stage:
         for job_id in self.others[:pulses]:
             self._running.append(asyncio.create_task(Pulse(job_id=job_id, sender=self.sender).run()))
         await self.all_go_on()
-        await eventually_async(lambda: all(map(_evaluates, self.trainings)), what="an evaluation of each training")
 
     def train(self, *, like: Training | None = None, nights: int | None = None) -> None:
         """Start a training of a job of its own, or ``like`` another one, of its job; as often as ``nights`` says."""
@@ -245,7 +245,7 @@ class Stage:
         await asyncio.sleep(self.rng.uniform(least_s, most_s or least_s))
 
     async def all_go_on(self) -> None:
-        """Wait until each lane has a decision on a command sent from now on, and all workers are ready."""
+        """Wait until each lane has a decision on a command sent from now on, workers are ready, and trainings begin."""
         since_s = self.now_s()
 
         def going(is_others: bool) -> Callable[[], bool]:
@@ -257,6 +257,13 @@ class Stage:
         self.recovered_s = self.now_s()
         await self._within_reason(going(False), "answers for the job with the fault")
         self.harmed_recovered_s = self.now_s()
+        await self._within_reason(lambda: self._trainings_begin(since_s=since_s), "a new trial of each training")
+        self.trainings_recovered_s = self.now_s()
+
+    def _trainings_begin(self, *, since_s: float) -> bool:
+        """Whether each training that runs has begun a trial since then which the optimizer knows."""
+        running = [one for one in self.trainings if one.process.poll() is None]
+        return all(any(_begins(fact) and float(str(fact["at_s"])) > since_s for fact in one.facts) for one in running)
 
     async def all_answered(self) -> None:
         """Wait until all that was sent before the recovery is answered: lost commands and replies come again."""
@@ -376,8 +383,8 @@ class Training:
         return [json.loads(line) for line in lines if line.endswith("}")]  # the last one may be cut off
 
 
-def _evaluates(training: Training) -> bool:
-    return any(fact["did"] == "evaluated" and fact["trial_number"] is not None for fact in training.facts)
+def _begins(fact: dict[str, object]) -> bool:
+    return fact["did"] == "evaluated" and fact["epoch"] == 1 and fact["trial_number"] is not None
 
 
 @asynccontextmanager
