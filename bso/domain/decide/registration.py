@@ -17,7 +17,7 @@ from bso.domain.decide.contract import (
     refused_for,
     unchanged,
 )
-from bso.domain.decide.growth import outgrown
+from bso.domain.decide.growth import nearly_outgrown, outgrown
 from bso.domain.events import JobRegistered, JobRespecified
 from bso.domain.evolve import apply
 from bso.domain.identifiers import identifier_problem
@@ -109,7 +109,8 @@ def _other_version(job: Job, command: RegisterJob, spec: JobSpec, facts: Facts, 
     spec = _limited(spec, job.spec.batch_sizes, context)
     number = max(job.versions) + 1
     inherited = _inherited(job, command, spec, facts.other_job)
-    detail = outgrown(job, added=max(1, len(inherited.knowledge)) if inherited is not None else 1)
+    added = max(1, len(inherited.knowledge)) if inherited is not None else 1
+    detail = outgrown(job, added=added)
     if detail is not None:
         return refused(job, "too_many_versions", "The job has too many versions", f"{differing}: {detail}")
     begins = f"{differing} from version {job.current_version} of job {job.job_id}: version {number} starts"
@@ -121,6 +122,8 @@ def _other_version(job: Job, command: RegisterJob, spec: JobSpec, facts: Facts, 
     warnings = [f"{begins} {knowing}; register with the old values to go back"]
     if inherited is None and command.like is not None and not _is_own(job, command):
         warnings.append(_nothing_from(command.like, spec, facts.other_job))
+    if (many := nearly_outgrown(job, added=added)) is not None:
+        warnings.append(many)
     event = JobRespecified(version_number=number, spec=spec, seed=_seed(spec, context), inherited=inherited)
     reply = Registered(job_id=job.job_id, version_number=number, is_new=True, spec=spec, warnings=tuple(warnings))
     return Decision(job=apply(job, [event]), events=(event,), reply=reply)

@@ -36,6 +36,16 @@ def test_a_job_has_so_many_versions_and_no_more(life: JobLife) -> None:
     assert expect(Registered, life.send(do.RegisterJob(spec={"beta_knob": 3.0}))).version_number == 2
 
 
+def test_it_warns_long_before() -> None:
+    life = JobLife()
+    life.register(policy="pruning_thompson", inherit=False)
+    soon = [
+        any("of the 500" in one for one in life.register(version=f"v{n}", inherit=False).warnings) for n in range(450)
+    ]
+    assert soon.index(True) == 398, "version 400"
+    assert all(soon[398:])
+
+
 def test_each_hardware_kind_of_a_version_counts(life: JobLife) -> None:
     life.begin("a", hardware=A100)
     life.begin("b", hardware=V100)
