@@ -16,7 +16,7 @@ _BURST_S = 5.0
 _MOST_LOGINS = 10_000
 _DAY_S = 86_400.0
 LETTERS_A_DAY, LETTER_BYTES_A_DAY = 1000, 10_000_000
-"""What each worker keeps of one login among the dead letters, of messages that the login could send without end."""
+"""What each worker keeps of one login among the dead letters, of messages that are no commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ class Settlement:
                 one.delivery.parked_s >= limit_s or not await self._park(one, pause_s=_SLOWED_S)
             ):
                 reason = f"{OVER_QUOTA}: {passed.detail}"
-                await self._set_aside_if_room(one.delivery, one.sender, kind=OVER_QUOTA, reason=reason)
+                await self._set_aside(one.delivery, one.sender, kind=OVER_QUOTA, reason=reason)
 
     async def keep(self, one: Admitted, *, pause_s: float, is_copy: bool) -> bool:
         """Have the broker keep a command whose job is in trouble, and reply to its sender; False: it could not.
@@ -207,7 +207,7 @@ class Settlement:
         return True
 
     async def _set_aside_if_room(self, delivery: Delivery, sender: Origin, *, kind: str, reason: str) -> bool:
-        """The same for what a login may send without end: where it has no more room, it is only counted, and gone."""
+        """The same for what is no command: where its login has no more room, it is only counted, and gone."""
         if self._room.has_room_for(delivery, sender.user):
             self._without_room.discard(sender.user)
             return await self._set_aside(delivery, sender, kind=kind, reason=reason)

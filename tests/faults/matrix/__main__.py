@@ -54,17 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 _PAIRS = ("mariadb", "postgresql", "given")
-_WAITS = "rank_0_frozen"
 
 
 def _played(chosen: Sequence[Scenario], pair: Pair, seed: int, options: argparse.Namespace) -> list[Result]:
-    """One after the other; with a limit of time in an order by chance, and what is left is not run.
-
-    Those that need no servers take their turn together, beside one that mostly waits.
-    """
-    together = [one for one in chosen if not one.stage.has_servers or one.name == _WAITS]
-    turns = [[one] for one in chosen if one not in together]
-    turns += [together] if together else []
+    """One group after the other; with a limit of time in an order by chance, and what is left is not run."""
+    groups: dict[str, list[Scenario]] = {}
+    for one in chosen:
+        groups.setdefault(one.group or one.name, []).append(one)
+    turns = list(groups.values())
     results: list[Result] = []
     if options.minutes is not None:
         random.Random(seed).shuffle(turns)

@@ -361,12 +361,11 @@ def _noted(stage: Stage, job_id: str) -> Iterator[dict[str, object]]:
 
 def _remembered(stage: Stage, training: Training) -> Iterator[dict[str, object]]:
     """What a training has noted of trials; after a restore of those that began after it: numbers are given again."""
-    began_at_s: dict[object, float] = {}
+    began_at_s = 0.0
     for fact in training.facts:
-        number = fact.get("trial_number")
-        if fact["did"] == "evaluated" and fact["epoch"] == 1:
-            began_at_s[number] = float(str(fact["at_s"]))
-        if not stage.forgotten_until_s or began_at_s.get(number, 0.0) > stage.forgotten_until_s:
+        if fact["did"] == "began":
+            began_at_s = float(str(fact["at_s"]))
+        if not stage.forgotten_until_s or began_at_s > stage.forgotten_until_s:
             yield fact
 
 

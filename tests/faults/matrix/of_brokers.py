@@ -43,10 +43,10 @@ async def broker_restarted(stage: Stage) -> None:
     await stage.suffer(_server(stage).stop, 0.0, _server(stage).start)
 
 
-@scenario("the broker is away for 45 s: longer than any client waits", needs_private=True, strikes_for_s=44.0)
+@scenario("the broker is away for 32 s: longer than any client waits", needs_private=True, strikes_for_s=31.0)
 async def broker_away(stage: Stage) -> None:
     await _begun_and_settled(stage)
-    await stage.suffer(_server(stage).kill, 45.0, _server(stage).start)
+    await stage.suffer(_server(stage).kill, 32.0, _server(stage).start)
 
 
 @scenario("16 short trainings of two jobs while the broker is away, eight at a time", needs_private=True)

@@ -152,6 +152,7 @@ async def disk_full(stage: Stage) -> None:
                 os.write(file.fileno(), bytes(4096))
         await stage.pause(15.0)
         filling.unlink()
+        await asyncio.to_thread(server.start)  # a server may die of it: service managers start it again
 
 
 @scenario(

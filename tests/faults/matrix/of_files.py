@@ -99,7 +99,7 @@ class FileStage(Stage):
 
 def file_scenario(words: str, **options: Any) -> Callable[..., Any]:
     """Register a function as a scenario of trainings that share a file."""
-    return scenario(words, stage=FileStage, promises={"recovery_s": 30.0}, **options)
+    return scenario(words, stage=FileStage, promises={"recovery_s": 30.0}, group="files", **options)
 
 
 @file_scenario("four trainings of two jobs share a job file, and nothing goes wrong")

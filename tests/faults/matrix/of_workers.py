@@ -78,6 +78,7 @@ async def workers_away(stage: Stage) -> None:
 
 @scenario(
     "SIGSTOP of a worker for 21 s, at a random moment",
+    group="frozen",
     promises={"others_stall_s": 12.0, "others_slowest_s": 20.0},
 )
 async def worker_frozen(stage: Stage) -> None:
@@ -92,6 +93,7 @@ async def worker_frozen(stage: Stage) -> None:
 
 @scenario(
     "SIGSTOP of a worker inside its transaction, for 21 s",
+    group="frozen",
     promises={"others_stall_s": 12.0, "others_slowest_s": 20.0},
 )
 async def worker_frozen_in_transaction(stage: Stage) -> None:
@@ -105,6 +107,7 @@ async def worker_frozen_in_transaction(stage: Stage) -> None:
 
 @scenario(
     "a worker's machine vanishes inside a transaction: its connections to both servers stay half-open",
+    group="frozen",
     promises={"others_stall_s": 12.0, "others_slowest_s": 20.0},
 )
 async def worker_vanished(stage: Stage) -> None:

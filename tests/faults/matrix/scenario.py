@@ -45,7 +45,8 @@ class Scenario:
 
     ``needs_private``: it breaks servers, which may not be given ones; ``needs_module`` has to be installed; ``variant``
     makes servers of its own from them; ``databases`` are those that it is about. ``strikes_for_s``: some command has to
-    wait for its answer for so long at least [s]; else the fault has not struck.
+    wait for its answer for so long at least [s]; else the fault has not struck. Those that mostly wait are played at
+    once with others of the same ``group``.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Scenario:
     is_smoke: bool = False
     strikes_for_s: float = 0.0
     forgets_events: bool = False
+    group: str = ""
     stage: type[Stage] = Stage
     needs_module: str = ""
 

@@ -28,6 +28,7 @@ from tests.faults.matrix.ledger import Ledger
 from tests.faults.matrix.pair import Pair
 from tests.integration.workers.processes import MODULE, WorkerProcess
 from tests.servers import TcpProxy, eventually_async
+from tests.servers.proxy import Watch
 from tests.servers.sql import execute
 
 _SCRIPT = Path(__file__).with_name("training_script.py")
@@ -329,10 +330,10 @@ class Stage:
         await self.pause(seconds)
         return self._decided() - before
 
-    async def proxied(self, url: str) -> TcpProxy:
+    async def proxied(self, url: str, *, watch: Watch | None = None) -> TcpProxy:
         """A proxy in front of a server, which can be cut, stalled, and made slow."""
         port = 5672 if url.startswith("amqp:") else None
-        proxy = TcpProxy(url, default_port=port)
+        proxy = TcpProxy(url, default_port=port, watch=watch)
         await asyncio.to_thread(proxy.start)
         self._cleaning.push_async_callback(asyncio.to_thread, proxy.close)
         return proxy

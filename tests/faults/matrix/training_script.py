@@ -48,6 +48,7 @@ def main(journal: Path, job_id: str, seed: int, nights: int | None) -> None:
 def recur(spec, rng, note, unreachable_timeout) -> None:  # type: ignore[no-untyped-def]  # a script
     optimizer = BatchSizeOptimizer(spec, unreachable_timeout=unreachable_timeout)
     for trial in optimizer.trials():
+        note(did="began")
         epoch = 0
         with trial:
             while not trial.finished:
