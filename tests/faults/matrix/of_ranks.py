@@ -171,7 +171,7 @@ async def ranks_killed(stage: RankStage) -> None:
 
 
 @rank_scenario(
-    "SIGSTOP of rank 0 of one training for 10 s, of another for 28 s: longer than the 20 s that other ranks wait for it",
+    "SIGSTOP of rank 0 of one training for 10 s, of another for 28 s: longer than the 20 s that others wait for it",
     group="files",
 )
 async def rank_0_frozen(stage: RankStage) -> None:
