@@ -199,7 +199,7 @@ async def test_the_end_of_a_trial_surprises_a_lane_unless_a_report_of_it_was_kep
     sender = Sender(caller=cast(RpcClient, caller), ledger=Ledger(), rng=random.Random(1))
     if has_kept_report:
         await sender.ask("job", report, is_others=True)
-    caller.replies = [ended]
+    caller.replies[:] = [ended]
     await sender.ask("job", report, is_others=True)
     assert (sender.ledger.surprises == []) is is_expected
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 
 from bso.domain.commands import GrantJob, RegisterJob
 from bso.domain.rights import Reader, Right
@@ -48,7 +49,7 @@ async def test_one_job_among_thousands_of_others_is_found_by_few_statements(migr
         if statement.startswith("SELECT"):
             statements.append(statement)
 
-    sa.event.listen(store.engine.sync_engine, "before_cursor_execute", note)
+    event.listen(store.engine.sync_engine, "before_cursor_execute", note)
     assert await listed(store, "bob") == (["n-shared", "z-own"], 1)
     assert len(statements) == 3, "jobs, their last trials, and which of them are in trouble"
     assert await listed(store, "dora") == ([], 1)
