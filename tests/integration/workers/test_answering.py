@@ -31,6 +31,8 @@ class FailingBroker(MemoryBroker):
     def __init__(self) -> None:
         super().__init__(user="trainer")
         self.unsendable_batches = 0
+        self.takes_replies = asyncio.Event()
+        self.takes_replies.set()
         self.too_large = ""
         self.dead_letters_refused = 0
         self.events_refused = 0
@@ -54,6 +56,7 @@ class _Replies(MemoryReplyPublisher):
         if self._broker.unsendable_batches:
             self._broker.unsendable_batches -= 1
             raise PublishFailed("nobody takes replies")
+        await self._broker.takes_replies.wait()
         if self._broker.too_large and any(self._broker.too_large.encode() in reply.body for reply in replies):
             raise MessageTooLarge("too large")
         await super().reply_batch(replies, timeout_s=timeout_s)
@@ -103,11 +106,12 @@ async def test_a_worker_whose_replies_cannot_be_sent_is_not_ready_and_says_why(m
     broker, job = FailingBroker(), new_job()
     async with running_worker(broker, memory_store) as parts, Queue(broker=broker) as ask:
         await register(ask, job)
-        broker.unsendable_batches = 1_000_000
+        broker.unsendable_batches = 1
+        broker.takes_replies.clear()
         pending = asyncio.create_task(begin(ask, job))
         await eventually_async(lambda: "replies" in parts.readiness.reasons(), what="the obstacle")
         assert "nobody takes replies" in parts.readiness.reasons()["replies"]
-        broker.unsendable_batches = 0
+        broker.takes_replies.set()
         assert (await pending).trial_number == 1
         await eventually_async(lambda: parts.readiness.is_ready, what="a ready worker")
 
