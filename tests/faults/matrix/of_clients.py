@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from bso.domain.commands import BeginTrial, Command, RegisterJob, Request
@@ -24,6 +25,7 @@ from tests.faults.matrix.ledger import CHANGING, Asked, Ledger
 from tests.faults.matrix.scenario import UNTOUCHED, scenario
 from tests.faults.matrix.stage import Stage
 from tests.integration.workers.recurrences import HARDWARE, SPEC, report
+from tests.servers import eventually_async
 
 _AT_ONCE = 40
 _LONG_S = 300.0
@@ -54,7 +56,7 @@ async def training_frozen(stage: Stage) -> None:
 
 
 @scenario(
-    "answers to trainings are lost for 7 s, longer than they wait, three times and until a stop is lost",
+    "answers to trainings are lost for 7 s, longer than they wait, twice and until a stop is lost",
     promises=UNTOUCHED,
     group="trainings",
 )
@@ -63,8 +65,8 @@ async def answers_lost(stage: Stage) -> None:
     proxy = await stage.proxied(stage.amqp_url, watch=stops.watch)
     await stage.begin(trainings=4, trainings_url=proxy.url)
     async with stage.fault():
-        for number in range(10):
-            if number >= 3 and stops.lost:
+        for number in range(8):
+            if number >= 2 and stops.lost:
                 break
             stops.are_held = True
             proxy.stall_replies()
@@ -72,7 +74,10 @@ async def answers_lost(stage: Stage) -> None:
             proxy.drop()
             proxy.restore()
             stops.are_held = False
-            await stage.pause(2.0)
+            await eventually_async(
+                partial(stage.trainings_begin, since_s=stage.now_s()), what="trainings that are back"
+            )
+            await stage.pause(0.0, 1.0)
     stage.figures["stops_lost"] = stops.lost
     assert stops.lost, "no stop was lost: the fault did not strike"
 

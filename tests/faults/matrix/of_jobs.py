@@ -83,17 +83,17 @@ async def log_epoch_locked(stage: Stage) -> None:
         await stage.pause(12.0)
 
 
-@scenario("the row of one job says less than its log", promises=_AT_ONCE, strikes_for_s=4.0, group="damaged")
+@scenario("the row of one job says less than its log", promises=_AT_ONCE, strikes_for_s=4.0)
 async def row_behind_its_log(stage: Stage) -> None:
     await _damaged(stage, "UPDATE job SET revision = revision + 1, last_seq = last_seq - 1 WHERE job_id = '{job}'")
 
 
-@scenario("the row of one job is missing", promises=_AT_ONCE, strikes_for_s=4.0, group="damaged")
+@scenario("the row of one job is missing", promises=_AT_ONCE, strikes_for_s=4.0)
 async def row_missing(stage: Stage) -> None:
     await _damaged(stage, "DELETE FROM job WHERE job_id = '{job}'")
 
 
-@scenario("the state of one job cannot be read", promises=_AT_ONCE, strikes_for_s=4.0, group="damaged")
+@scenario("the state of one job cannot be read", promises=_AT_ONCE, strikes_for_s=4.0)
 async def row_unreadable(stage: Stage) -> None:
     await _damaged(stage, "UPDATE job SET revision = revision + 1, state = '[' WHERE job_id = '{job}'")
 

@@ -258,10 +258,10 @@ class Stage:
         self.recovered_s = self.now_s()
         await self._within_reason(going(False), "answers for the job with the fault")
         self.harmed_recovered_s = self.now_s()
-        await self._within_reason(lambda: self._trainings_begin(since_s=since_s), "a new trial of each training")
+        await self._within_reason(lambda: self.trainings_begin(since_s=since_s), "a new trial of each training")
         self.trainings_recovered_s = self.now_s()
 
-    def _trainings_begin(self, *, since_s: float) -> bool:
+    def trainings_begin(self, *, since_s: float) -> bool:
         """Whether each training that runs has begun a trial since then which the optimizer knows."""
         running = [one for one in self.trainings if one.process.poll() is None]
         return all(any(_begins(fact) and float(str(fact["at_s"])) > since_s for fact in one.facts) for one in running)
