@@ -95,7 +95,7 @@ class Broker(Protocol):
         ...
 
     def query_consumer(self, answer: Answer, *, refusal: bytes) -> QuerySource:
-        """Queries, for what answers them; ``refusal`` is the answer to those of which a login sends too many."""
+        """Queries, for what answers them; ``refusal`` is the answer where too many queries of a login wait."""
         ...
 
     def event_publisher(self) -> EventSink:

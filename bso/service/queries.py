@@ -193,7 +193,7 @@ def _readable(stored: StoredJob) -> Job | None:
 
 
 async def shown_job(reads: Reads, job_id: str) -> ShownJob | Problem:
-    """A job as far as it can be read, whoever asks."""
+    """A job as far as it can be read. Rights are not checked here."""
     stored = await reads.job(job_id)
     if stored is None:
         return _unknown(job_id)

@@ -25,7 +25,7 @@ from aio_pika.abc import AbstractExchange
 from bso.domain.commands import BeginTrial, Command, FinishTrial, RegisterJob, RenewLease, ReportEpoch, Request
 from bso.domain.trial import Outcome
 from bso.schema.codec import decode_reply, encode_command
-from bso_broker.addresses import REPLY_PREFIX
+from bso_broker.addresses import REPLY_PREFIX, reply_id
 from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS
 from bso_workers.metrics import REASONS
 from tests.faults.matrix.auditing import audit
@@ -113,7 +113,7 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
         async def on_reply(message: aio_pika.abc.AbstractIncomingMessage) -> None:
             reply = decode_reply(message.body)
             answers[getattr(reply, "type", type(reply).__name__)] += 1
-            unanswered.discard((message.correlation_id or "").removeprefix("anonymous."))
+            unanswered.discard(message.correlation_id or "")
 
         await replies.consume(on_reply, no_ack=True)
         exchange = await channel.get_exchange(COMMANDS, ensure=False)
@@ -132,7 +132,7 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
                 message = _message(rng, replies.name)
                 is_own = message.reply_to == replies.name and len(message.correlation_id or "") == _UUID_LENGTH
                 if is_own and message.expiration is None:
-                    unanswered.add(str(message.correlation_id))
+                    unanswered.add(reply_id(message.correlation_id, message.user_id))
                 group.create_task(_send(exchange, message, free))
                 if number % 20_000 == 0:
                     sys.stderr.write(f"{number} sent, {sum(answers.values())} answered\n")

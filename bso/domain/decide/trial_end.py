@@ -202,7 +202,7 @@ def _ending(job: Job, trial: Trial, command: FinishTrial) -> TrialEnd:
         cost=trial_cost(job, trial, time_s=time_s - added_s, energy_j=energy_j - added_j),
         time_s=time_s,
         energy_j=energy_j,
-        bound=trial.bound if command.bound is None else command.bound,
+        bound=trial.bound if command.bound is None or not command.is_journalled else command.bound,
     )
 
 

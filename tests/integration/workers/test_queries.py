@@ -296,6 +296,7 @@ async def test_one_who_asks_without_pause_makes_nobody_else_wait(
 
             return look
 
+        # The real store, which notes the order of reads and lets the first one wait until all queries have come.
         monkeypatch.setattr(store, "history", watched("alice", store.history))
         monkeypatch.setattr(store, "overviews", watched("bob", store.overviews))
         query = encode_query(Asked(query=ListEvents(), query_id=str(uuid.uuid4()), job_id=job))
@@ -327,7 +328,7 @@ async def test_a_query_that_nobody_waits_for_any_more_is_not_answered(
         return await history(*arguments, after=after, **options)
 
     async with trained(logins.alice) as (job, _), RawSender(logins.alice, user="alice") as alice:
-        monkeypatch.setattr(store, "history", look)
+        monkeypatch.setattr(store, "history", look)  # the real store, which notes what is read
         for number, properties in enumerate(({}, {"expiration": "1"}, {})):
             asked = Asked(query=ListEvents(after=number), query_id=str(uuid.uuid4()), job_id=job)
             await alice.send(encode_query(asked), routing_key=QUERY_KEY, **properties)

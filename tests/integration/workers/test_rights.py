@@ -273,7 +273,7 @@ async def logins(shipped: ShippedBroker, store: SqlStore) -> AsyncIterator[Login
 
 
 async def test_each_login_may_do_what_the_page_says(logins: Logins) -> None:
-    """Also what a refusal advises helps, whoever of those that it names does it."""
+    """Each refusal names a remedy and logins; each of these logins carries it out, and then the operation succeeds."""
     written = table_of_rights("## Operations")
     tried = {
         operation: {kind: " or ".join(await logins.tried(operation, kind)) for kind in KINDS} for operation in written

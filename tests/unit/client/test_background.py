@@ -54,7 +54,7 @@ def test_a_loop_that_was_stopped_starts_anew(loop_thread: LoopThread) -> None:
 def test_a_drivers_thread_may_report_to_a_loop_that_was_stopped_meanwhile(
     loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complaints: list[object] = []
+    complaints: list[object] = []  # the exceptions of threads, which Python only prints
     monkeypatch.setattr(threading, "excepthook", complaints.append)
     is_stopped, is_waiting = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
