@@ -111,8 +111,8 @@ class Profiled:
 class Trial:
     """One training run. ``trial_number`` is dense per job; its reports must carry the ``trial_id``.
 
-    The id distinguishes the reports of this trial from stale ones. It is derived from the ``command_id`` of begin_trial,
-    so it is no secret, and it gives no right.
+    The id distinguishes the reports of this trial from stale ones. It is derived from the ``command_id`` by which the
+    trial began, so it is no secret, and it gives no right.
     ``time_s`` and ``energy_j`` are what it took; ``cost`` leaves out what profiling power limits added to them.
     ``cost_squares`` says by how much epoch costs of its reports differ; see bso.domain.progress.
     """
