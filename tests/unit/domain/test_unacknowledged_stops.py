@@ -77,6 +77,14 @@ def test_a_live_finish_that_was_parked_has_the_bound_that_the_trial_was_given(li
     assert ended.bound == trial.bound is not None
 
 
+def test_a_live_training_states_no_bound_of_its_own(life: JobLife) -> None:
+    trial = life.begin("night")
+    assert trial.bound is not None
+    life.finish(trial, Outcome.NOT_CONVERGED, bound=2.0 * trial.bound)
+    (ended,) = [one for one in life.happened(TrialEnded) if one.trial_number == trial.trial_number]
+    assert ended.bound == trial.bound
+
+
 def test_it_is_learnt_once(life: JobLife) -> None:
     trial = stopped(life)
     reported_late(life, trial)
