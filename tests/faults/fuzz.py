@@ -15,6 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,7 @@ def _other_values(rng: random.Random, body: bytes) -> bytes:
                 if rng.random() < 0.2:
                     del place[name]
                 else:
-                    place[name] = rng.choice(_NONSENSE)
+                    place[name] = deepcopy(rng.choice(_NONSENSE))  # the next change may be inside it
                 break
             place = place[name]
     return json.dumps(parsed).encode("utf-8", "surrogatepass")

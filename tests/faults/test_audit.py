@@ -22,6 +22,8 @@ from bso_broker.rpc import RpcClient
 from tests.faults.matrix.auditing import (
     Log,
     contradictions,
+    extra_trials,
+    is_recorded_after_all,
     lost,
     stream_findings,
     unanswered,
@@ -34,7 +36,7 @@ from tests.faults.matrix.pair import Pair
 from tests.faults.matrix.result import Result
 from tests.faults.matrix.stage import Stage, Training
 from tests.integration.workers.recurrences import HARDWARE
-from tests.unit.domain.builders import JobLife
+from tests.unit.domain.builders import JobLife, command_id
 from tools.private_servers import Management
 
 RECOVERED_S, OVER_S = 50.0, 60.0
@@ -60,6 +62,14 @@ def new_stage(folder: Path) -> Stage:
     management = Management("http://guest:guest@127.0.0.1:1", "amqp://guest:guest@127.0.0.1:1/")
     pair = Pair(management=management, rabbitmq=None, database=None, broker_name="", database_name="")
     return Stage(pair=pair, rng=random.Random(1), folder=folder)
+
+
+def training(folder: Path, *noted: dict[str, object]) -> Training:
+    """A training that has noted these facts and ended."""
+    journal = folder / "training.jsonl"
+    journal.write_text("".join(json.dumps(fact) + "\n" for fact in noted), encoding="utf-8")
+    with subprocess.Popen(["true"]) as process:
+        return Training(job_id="job", journal=journal, state_dir=folder, process=process)
 
 
 def asked(command: Command, *, sent_s: float, answered_s: float | None, lane: str = "") -> Asked:
@@ -127,11 +137,8 @@ def test_a_job_has_not_recovered_while_one_of_its_lanes_waits() -> None:
 @pytest.mark.parametrize("trial_number", [1, None])
 def test_a_trial_that_has_ended_for_its_training_only_is_unreported(tmp_path: Path, trial_number: int | None) -> None:
     stage = new_stage(tmp_path)
-    journal = tmp_path / "training.jsonl"
     ended = {"did": "trial_ended", "at_s": 1.0, "trial_number": trial_number, "outcome": "converged", "reason": ""}
-    journal.write_text(json.dumps(ended) + "\n", encoding="utf-8")
-    with subprocess.Popen(["true"]) as process:
-        stage.trainings.append(Training(job_id="job", journal=journal, state_dir=tmp_path, process=process))
+    stage.trainings.append(training(tmp_path, ended))
     assert unreported(stage, "job", Log(events=[], trials={})) == 1
 
 
@@ -141,11 +148,9 @@ def test_an_evaluation_that_was_never_recorded_is_a_finding(
     tmp_path: Path, trial_number: int | None, recorded: float | None, count: int
 ) -> None:
     stage = new_stage(tmp_path)
-    journal = tmp_path / "training.jsonl"
-    evaluated = {"did": "evaluated", "at_s": 1.0, "trial_number": trial_number, "epoch": 2}
-    journal.write_text(json.dumps(evaluated) + "\n", encoding="utf-8")
-    with subprocess.Popen(["true"]) as process:
-        stage.trainings.append(Training(job_id="job", journal=journal, state_dir=tmp_path, process=process))
+    stage.trainings.append(
+        training(tmp_path, {"did": "evaluated", "at_s": 1.0, "trial_number": trial_number, "epoch": 2})
+    )
     events = [] if recorded is None else [StoredEvent(event_id=1, recorded=event(2, metric=recorded))]
     assert len(unreported_evaluations(stage, "job", Log(events=events, trials={}))) == count
 
@@ -186,6 +191,37 @@ def test_a_kept_command_whose_decision_contradicts_the_log_is_found_when_it_is_a
     assert len(contradictions([one], Log(events=[], trials={("job", begun.trial_number): trial}))) == 1
 
 
+@pytest.mark.parametrize(
+    ("was_kept", "is_journalled", "is_right"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_of_a_report_that_is_refused_after_the_end_of_its_trial_only_a_kept_copy_may_be_recorded(
+    was_kept: bool, is_journalled: bool, is_right: bool
+) -> None:
+    recorded = event(1, is_journalled=is_journalled)
+    one = reported(metric=0.5, was_kept=was_kept)
+    request = replace(one.request, command_id=recorded.command_id)
+    one = replace(one, request=request, reply=Problem(type="trial_ended", title="", detail=""))
+    log = Log(events=[StoredEvent(event_id=1, recorded=recorded)], trials={})
+    assert is_recorded_after_all(one, log) is is_right
+
+
+@pytest.mark.parametrize(("is_replacing", "count"), [(True, 0), (False, 1)])
+def test_a_trial_that_no_training_has_noted_is_a_finding_unless_one_took_its_place(
+    tmp_path: Path, is_replacing: bool, count: int
+) -> None:
+    life = JobLife()
+    life.register()
+    unanswered = life.begin()
+    alone = life.begin(batch_size=32, replaces=command_id(life.sent) if is_replacing else None)
+    life.give_up(alone)
+    stage = new_stage(tmp_path)
+    facts: list[dict[str, object]] = [{"did": did, "at_s": 1.0} for did in ("started", "trial_ended", "ended")]
+    stage.trainings.append(training(tmp_path, *facts))
+    trials = {("job", begun.trial_number): life.rows[begun.trial_number] for begun in (unanswered, alone)}
+    found = extra_trials(stage, "job", Log(events=[], trials=trials))
+    assert sum("have begun" in words for words in found) == count
+
+
 @pytest.mark.parametrize(("has_kept_report", "is_expected"), [(True, True), (False, False)])
 async def test_the_end_of_a_trial_surprises_a_lane_unless_a_report_of_it_was_kept(
     has_kept_report: bool, is_expected: bool
@@ -204,9 +240,16 @@ async def test_the_end_of_a_trial_surprises_a_lane_unless_a_report_of_it_was_kep
     assert (sender.ledger.surprises == []) is is_expected
 
 
-def event(seq: int, *, metric: float = float("nan"), log_epoch: int = 1) -> RecordedEvent:
+def event(seq: int, *, metric: float = float("nan"), log_epoch: int = 1, is_journalled: bool = False) -> RecordedEvent:
     reported = EpochReported(
-        trial_number=1, epoch=float(seq), time_s=1.0, energy_j=None, metric=metric, cost=1.0, bound=None
+        trial_number=1,
+        epoch=float(seq),
+        time_s=1.0,
+        energy_j=None,
+        metric=metric,
+        cost=1.0,
+        bound=None,
+        is_journalled=is_journalled,
     )
     return RecordedEvent(
         job_id="job",

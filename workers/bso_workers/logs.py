@@ -13,7 +13,10 @@ from bso_workers.settings import LogFormat, LogLevel
 _NOISY = {"aio_pika": logging.ERROR, "aiormq": logging.ERROR, "aiohttp": logging.WARNING, "asyncio": logging.WARNING}
 _FAILED_ATTEMPT = "error when creating transport"  # aiormq says so at every attempt, bso_broker once and in words
 _CLOSED_BY_BROKER = "Unexpected connection close from remote"
-_CONNECTION_FORCED = 320  # AMQP's code where a broker is shut down, or an operator closes a connection
+_NOBODYS_FAULT = (  # how the broker's reason begins
+    "CONNECTION_FORCED",  # it is shut down, or an operator closes the connection
+    "CHANNEL_ERROR - expected 'channel.open'",  # it has closed a channel, which aiormq was still publishing on
+)
 _FIRST = ("timestamp", "level", "logger", "action", "message")
 _FACTS: tuple[Processor, ...] = (
     structlog.contextvars.merge_contextvars,
@@ -52,8 +55,9 @@ def configure_logs(*, level: LogLevel, style: LogFormat, stream: TextIO) -> None
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether nobody else says it better. That a broker shuts down is made a warning: nobody has to do anything."""
-    if str(record.msg).startswith(_CLOSED_BY_BROKER) and record.args and _CONNECTION_FORCED in record.args:
+    """Whether nobody else says it better. A connection that broke, and is made again, is no more than a warning."""
+    reasons = [each for each in record.args or () if isinstance(each, str) and each.startswith(_NOBODYS_FAULT)]
+    if str(record.msg).startswith(_CLOSED_BY_BROKER) and reasons:
         record.levelno, record.levelname = logging.WARNING, "WARNING"
     return _FAILED_ATTEMPT not in record.getMessage()
 

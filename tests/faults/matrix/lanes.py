@@ -32,9 +32,9 @@ from tests.integration.workers.recurrences import HARDWARE, SPEC, report
 
 _CALL_TIMEOUT_S = 30.0  # then the same command is sent again
 _LONGEST_PAUSE_S = 5.0  # sooner than they are asked to: a scenario ends when each lane has gone on
-_TRIAL_ENDED = "trial_ended"
+TRIAL_ENDED = "trial_ended"
 _AFTER_A_RESTORE = frozenset(
-    {_TRIAL_ENDED, "unknown_trial", "wrong_trial_id", "conflicting_report", "report_goes_backwards"}
+    {TRIAL_ENDED, "unknown_trial", "wrong_trial_id", "conflicting_report", "report_goes_backwards"}
 )
 
 
@@ -61,7 +61,7 @@ class Sender:
         """Whether a command may be refused so. The end of a trial was judged unseen where a report of it was kept."""
         if self._is_restored and problem.type in _AFTER_A_RESTORE:
             return True
-        return problem.type == _TRIAL_ENDED and getattr(command, "trial_id", None) in self._reported_unjudged
+        return problem.type == TRIAL_ENDED and getattr(command, "trial_id", None) in self._reported_unjudged
 
     async def ask(self, job_id: str, command: Command, *, is_others: bool, lane: str = "") -> Reply:
         """The decision; a problem of type ``kept`` where the optimizer has taken the command over. Raises Over."""

@@ -62,15 +62,23 @@ def test_each_json_line_begins_with_the_same_keys_whoever_logs_it() -> None:
     ]
 
 
-@pytest.mark.parametrize(("code", "level"), [(320, "warning"), (541, "error")])
-def test_only_a_broker_that_shuts_down_in_order_is_no_error(code: int, level: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "words", "level"),
+    [
+        (320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'", "warning"),
+        (504, "CHANNEL_ERROR - expected 'channel.open'", "warning"),
+        (504, "CHANNEL_ERROR - second 'channel.open' seen", "error"),
+        (541, "INTERNAL_ERROR", "error"),
+    ],
+)
+def test_a_broker_that_closes_a_connection_as_it_should_is_no_error(code: int, words: str, level: str) -> None:
     stream = io.StringIO()
     configure_logs(level="info", style="json", stream=stream)
-    words = 'Unexpected connection close from remote "%s", Connection.Close(reply_code=%r, reply_text=%r)'
-    logging.getLogger("aiormq.connection").error(words, "a connection", code, "words of the broker")
+    form = 'Unexpected connection close from remote "%s", Connection.Close(reply_code=%r, reply_text=%r)'
+    logging.getLogger("aiormq.connection").error(form, "a connection", code, words)
     (line,) = map(json.loads, stream.getvalue().splitlines())
     assert (line["level"], line["logger"]) == (level, "aiormq.connection")
-    assert "words of the broker" in line["message"]
+    assert words in line["message"]
 
 
 @pytest.mark.parametrize("style", ["json", "console"])
