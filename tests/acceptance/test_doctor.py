@@ -14,6 +14,7 @@ import pytest
 from tests.acceptance.conftest import BSO, Command, started_worker
 from tests.acceptance.recorded_jobs import record_noisy
 from tests.servers import PATIENCE_S
+from tests.servers.encrypted import EncryptedDatabase
 from tools.private_servers import Management
 
 
@@ -164,6 +165,39 @@ def test_a_database_that_is_not_there(bso: Command) -> None:
 def test_an_address_of_no_database(bso: Command) -> None:
     found = broken(examined(bso, BSO_DATABASE_URL="oracle://somewhere/bso"))
     assert "mysql://user:password@host/bso" in found["database"]
+
+
+def test_it_says_whether_the_database_is_encrypted(bso: Command, encrypted_mariadb: EncryptedDatabase) -> None:
+    url = encrypted_mariadb.create_database()
+    bso.ok("migrate", BSO_DATABASE_URL=url)
+    database = encrypted_mariadb.server.create_database()
+    found = {
+        words: examined(bso, BSO_DATABASE_URL=address)["database encryption"]
+        for words, address in {
+            "encrypted (TLSv1.3), certificate verified": url,
+            "encrypted (TLSv1.3), certificate verified, for whatever host": encrypted_mariadb.url(
+                database, host="localhost", tls="verify-ca"
+            ),
+            "not encrypted: loopback": encrypted_mariadb.url(database, login="anyhow", tls=None, tls_ca=None),
+            "not encrypted: tls=off": encrypted_mariadb.url(
+                database, login="anyhow", host="0.0.0.0", tls="off", tls_ca=None  # noqa: S104 - not called loopback
+            ),
+        }.items()
+    }
+    assert [finding["found"] for finding in found.values()] == list(found)
+    assert [finding["health"] for finding in found.values()] == ["ok", "ok", "ok", "note"]
+    assert "tls=verify" in found["not encrypted: tls=off"]["advice"]
+
+
+def test_a_database_whose_certificate_is_not_trusted(bso: Command, encrypted_mariadb: EncryptedDatabase) -> None:
+    found = broken(examined(bso, BSO_DATABASE_URL=encrypted_mariadb.create_database(tls_ca=None)))
+    assert "tls_ca=FILE" in found["database"]
+    assert "docs/encryption.md" in found["database"]
+
+
+def test_an_option_of_an_address_that_is_unknown(bso: Command) -> None:
+    found = broken(examined(bso, BSO_DATABASE_URL="mysql://me@127.0.0.1/bso?ssl=true"))
+    assert "unknown option ssl; known are tls, tls_ca" in found["database"]
 
 
 def test_a_login_that_may_not_look_at_the_queue_is_no_fault(
