@@ -48,7 +48,8 @@ def begin_connections(engine: AsyncEngine, tls: TlsOptions, *, deadline_s: float
 
 def tls_object(driver_connection: Any) -> ssl.SSLObject | None:
     """What encrypts a connection of asyncmy or asyncpg; None: nothing does."""
-    found: ssl.SSLObject | None = driver_connection._transport.get_extra_info("ssl_object")
+    found: ssl.SSLObject | None
+    found = driver_connection._transport.get_extra_info("ssl_object")  # noqa: SLF001 - neither driver has a public way
     return found
 
 
@@ -70,7 +71,7 @@ async def _begun(begin: _Begin, tls: TlsOptions, deadline_s: float, /, **options
 async def _begin_mysql(tls: TlsOptions, deadline_s: float, /, **options: Any) -> Any:
     from asyncmy.connection import Connection
 
-    connection: Any = Connection(**options, connect_timeout=math.ceil(deadline_s))
+    connection: Any = Connection(**options, connect_timeout=math.ceil(deadline_s))  # type: ignore[no-untyped-call]
     try:
         await connection.connect()
     except Exception as error:
@@ -81,6 +82,9 @@ async def _begin_mysql(tls: TlsOptions, deadline_s: float, /, **options: Any) ->
         if fault is None:
             raise
         raise fault from error
+    if tls.is_on and not connection.server_capabilities & _OFFERS_TLS:
+        connection.close()  # it is encrypted all the same: somebody in between has changed the greeting
+        raise _no_tls()
     return connection
 
 
@@ -104,7 +108,7 @@ def _mysql_fault(error: Exception, tls: TlsOptions, *, offers_tls: bool) -> Exce
 
 
 async def _begin_postgresql(tls: TlsOptions, deadline_s: float, /, **options: Any) -> Any:
-    import asyncpg
+    import asyncpg  # type: ignore[import-untyped]  # it brings no types
 
     try:
         # Without these arguments, variables like PGSSLNEGOTIATION would have a say.
@@ -144,8 +148,8 @@ def _login_refused(error: Exception, tls: TlsOptions) -> StoreLoginRefused:
             f"needs {_needed(tls)}: {words_of(error)}"
         )
     return StoreLoginRefused(
-        "the database refused the login, which came unencrypted: if this login needs TLS, put tls=verify into the "
-        f"address; else check user, password and name of the database: {words_of(error)}"
+        "the database refused the login, which came unencrypted: if the server needs TLS for it, put tls=verify into "
+        f"the address; else check user, password and name of the database: {words_of(error)}"
     )
 
 

@@ -101,7 +101,7 @@ def _server(url: URL) -> URL:
 
 
 def _require_known_options(url: URL) -> None:
-    """The driver would take any option for an argument of its own. What the options are is not shown: a password?"""
+    """Refuse what the driver would take for an argument of its own. Values are not shown: one may be a password."""
     known = (*OPTIONS, _SOCKETS[url.get_backend_name()])
     unknown = sorted(set(url.query) - set(known))
     if unknown:

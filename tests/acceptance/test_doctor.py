@@ -17,6 +17,8 @@ from tests.servers import PATIENCE_S
 from tests.servers.encrypted import EncryptedDatabase
 from tools.private_servers import Management
 
+ENCRYPTED = "encrypted (TLSv1.3), certificate verified"
+
 
 def examined(bso: Command, **environment: str) -> dict[str, Any]:
     """What it found, by topic; its exit code has to agree."""
@@ -167,26 +169,26 @@ def test_an_address_of_no_database(bso: Command) -> None:
     assert "mysql://user:password@host/bso" in found["database"]
 
 
-def test_it_says_whether_the_database_is_encrypted(bso: Command, encrypted_mariadb: EncryptedDatabase) -> None:
-    url = encrypted_mariadb.create_database()
-    bso.ok("migrate", BSO_DATABASE_URL=url)
-    database = encrypted_mariadb.server.create_database()
-    found = {
-        words: examined(bso, BSO_DATABASE_URL=address)["database encryption"]
-        for words, address in {
-            "encrypted (TLSv1.3), certificate verified": url,
-            "encrypted (TLSv1.3), certificate verified, for whatever host": encrypted_mariadb.url(
-                database, host="localhost", tls="verify-ca"
-            ),
-            "not encrypted: loopback": encrypted_mariadb.url(database, login="anyhow", tls=None, tls_ca=None),
-            "not encrypted: tls=off": encrypted_mariadb.url(
-                database, login="anyhow", host="0.0.0.0", tls="off", tls_ca=None  # noqa: S104 - not called loopback
-            ),
-        }.items()
-    }
-    assert [finding["found"] for finding in found.values()] == list(found)
-    assert [finding["health"] for finding in found.values()] == ["ok", "ok", "ok", "note"]
-    assert "tls=verify" in found["not encrypted: tls=off"]["advice"]
+@pytest.mark.parametrize(
+    ("options", "health", "found"),
+    [
+        ({}, "ok", "encrypted (TLSv1.3), certificate verified"),
+        (
+            {"host": "localhost", "tls": "verify-ca"},
+            "ok",
+            "encrypted (TLSv1.3), certificate verified, for whatever host",
+        ),
+        ({"tls": None, "tls_ca": None}, "ok", "not encrypted: loopback"),
+        ({"tls": "off", "tls_ca": None, "host": "0.0.0.0"}, "note", "not encrypted: tls=off"),  # not called loopback
+    ],
+)
+def test_it_says_how_the_connection_to_the_database_is_encrypted(
+    bso: Command, encrypted_mariadb: EncryptedDatabase, options: dict[str, Any], health: str, found: str
+) -> None:
+    finding = examined(bso, BSO_DATABASE_URL=encrypted_mariadb.create_database("anyhow", **options))
+    encryption = finding["database encryption"]
+    assert (encryption["health"], encryption["found"]) == (health, found)
+    assert ("tls=verify" in encryption["advice"]) == (health == "note")
 
 
 def test_a_database_whose_certificate_is_not_trusted(bso: Command, encrypted_mariadb: EncryptedDatabase) -> None:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from tests.servers.certificates import Authority, Certificate
 from tools.private_servers import MariaDB, PostgreSQL
 
+Option = str | Path | None
 Login = Literal["anyhow", "secured", "certified"]
 PASSWORD = "not-on-the-wire"
 _MARIADB = {"anyhow": "", "secured": "REQUIRE SSL", "certified": "REQUIRE X509"}
@@ -42,20 +43,20 @@ class EncryptedDatabase:
         if isinstance(self.server, PostgreSQL):
             self.server.admit(_POSTGRESQL)
         self.server.start()
-        for login in _MARIADB:
+        for login, requirement in _MARIADB.items():
             if isinstance(self.server, PostgreSQL):
                 self.server.execute(f"CREATE ROLE {login} LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
             else:
-                self.server.execute(f"CREATE USER {login} IDENTIFIED BY '{PASSWORD}' {_MARIADB[login]}")
+                self.server.execute(f"CREATE USER {login} IDENTIFIED BY '{PASSWORD}' {requirement}")
                 self.server.execute(f"GRANT ALL ON *.* TO {login}")
 
-    def create_database(self, login: Login = "secured", **options: object) -> str:
-        """The URL of a new, empty database, which trusts the authority unless the options say otherwise."""
-        return self.url(self.server.create_database(), login=login, **options)
+    def create_database(self, login: Login = "secured", *, host: str = "127.0.0.1", **options: Option) -> str:
+        """The URL of a new, empty database, with TLS and the authority trusted unless the options say otherwise."""
+        return self.url(self.server.create_database(), login, host=host, **options)
 
-    def url(self, database: str, *, login: Login = "secured", host: str = "127.0.0.1", **options: object) -> str:
+    def url(self, database: str, login: Login, *, host: str = "127.0.0.1", **options: Option) -> str:
         """The URL of a database of this server, by another login, with other options; ``tls_ca=None`` leaves it out."""
-        query = {"tls": "verify", "tls_ca": self.authority.ca} | options
+        query: dict[str, Option] = {"tls": "verify", "tls_ca": self.authority.ca, **options}
         given = {name: str(value) for name, value in query.items() if value is not None}
         url = sa.make_url(database).set(username=login, password=PASSWORD, host=host, query=given)
         return url.render_as_string(hide_password=False)

@@ -1,5 +1,6 @@
 """Certificates of the database that are renewed under a running worker, well and badly."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,23 +17,26 @@ from tests.servers.encrypted import EncryptedDatabase, copied
 @pytest.fixture
 def trusted(encrypted_mariadb: EncryptedDatabase, tmp_path: Path) -> Path:
     """A file of the authorities that a worker trusts."""
-    file = tmp_path / "trusted.pem"
-    file.write_bytes(encrypted_mariadb.authority.ca.read_bytes())
-    return file
+    return Path(shutil.copy(encrypted_mariadb.authority.ca, tmp_path / "trusted.pem"))
+
+
+@pytest.fixture
+def other(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """An authority that the worker does not trust yet."""
+    return Authority(tmp_path_factory.mktemp("other"))
 
 
 async def test_a_worker_goes_on_with_renewed_certificates(
-    encrypted_mariadb: EncryptedDatabase, trusted: Path, ask: Queue, start_worker: StartWorker, tmp_path: Path
+    encrypted_mariadb: EncryptedDatabase, trusted: Path, other: Authority, ask: Queue, start_worker: StartWorker
 ) -> None:
-    own = copied(encrypted_mariadb.authority.issue("worker", common_name="certified"), tmp_path)
+    own = copied(encrypted_mariadb.authority.issue("worker", common_name="certified"), trusted.parent)
     url = encrypted_mariadb.create_database("certified", tls_ca=trusted, tls_cert=own.cert, tls_key=own.key)
     await upgrade(url)
     worker = start_worker(database_url=url).ready()
     await register(ask, new_job())
 
-    other = Authority(tmp_path / "other")
-    trusted.write_bytes(trusted.read_bytes() + other.ca.read_bytes())
-    copied(encrypted_mariadb.authority.issue("renewed", common_name="certified"), tmp_path)
+    shutil.copy(other.ca, trusted)
+    copied(encrypted_mariadb.authority.issue("renewed", common_name="certified"), trusted.parent)
     encrypted_mariadb.show(other.issue("server", "127.0.0.1"))
     try:
         encrypted_mariadb.server.execute("KILL USER certified")  # the worker needs new connections
@@ -48,8 +52,7 @@ async def test_a_worker_waits_while_a_file_is_wrong_and_says_which(
     url = encrypted_mariadb.create_database(tls_ca=trusted)
     await upgrade(url)
     worker = start_worker(database_url=url).ready()
-    good = trusted.read_bytes()
-    trusted.write_bytes(b"half a certifi")
+    shutil.copy(__file__, trusted)
 
     def says_so() -> bool:
         encrypted_mariadb.server.execute("KILL USER secured")  # the worker needs new connections
@@ -57,7 +60,7 @@ async def test_a_worker_waits_while_a_file_is_wrong_and_says_which(
 
     eventually(says_so, what="the reason on /readyz")
     assert worker.page("livez")[0] == 200
-    trusted.write_bytes(good)
+    shutil.copy(encrypted_mariadb.authority.ca, trusted)
     worker.ready()
     await register(ask, new_job())
 
