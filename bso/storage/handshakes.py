@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -98,10 +99,11 @@ def _mysql_fault(error: Exception, tls: TlsOptions, *, offers_tls: bool) -> Exce
         return None
     if not offers_tls:
         return _no_tls()
-    if error.__cause__ is None and "[SSL: " in str(error):
-        alert = ssl.SSLError(ssl.SSL_ERROR_SSL, str(error))
-        alert.reason = str(error)  # asyncmy keeps no more of it
-        return alert
+    alert = re.search(r"\[SSL: (\w+)\]", str(error))
+    if alert and error.__cause__ is None:  # asyncmy keeps but the words of what ended an established connection
+        refusal = ssl.SSLError(ssl.SSL_ERROR_SSL, alert[0])
+        refusal.reason = alert[1]
+        return refusal
     if code in _SERVER_GONE or isinstance(error.__cause__, ConnectionError | ssl.SSLEOFError):
         return _lost(error, tls)
     return None

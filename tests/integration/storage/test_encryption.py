@@ -210,8 +210,14 @@ async def test_a_client_with_a_certificate_of_another_authority(
 ) -> None:
     own = stranger.issue("worker", common_name="certified")
     store = open_at(database.create_database("certified", tls_cert=own.cert, tls_key=own.key))
-    # The server's alert may be overtaken by the end of the connection.
-    assert "tls_cert=" in await refusal(store, (TlsFailed, StoreUnavailable))
+
+    async def is_clear() -> bool:
+        found = await refusal(store, (TlsFailed, StoreUnavailable))
+        assert "tls_cert=" in found
+        return "does not accept the one that it got" in found and "UNKNOWN_CA" in found
+
+    # The end of the connection may overtake the server's alert.
+    await eventually_async(is_clear, what="a refusal that says which certificate is wrong")
 
 
 @pytest.fixture(params=["mysql_url", "postgres_url"])
@@ -282,6 +288,33 @@ async def test_a_server_that_hangs_before_the_login_is_given_up(
     found = await refusal(open_at(proxy.url, replace(LIMITS, connect_s=0.5)), StoreUnavailable)
     assert "did not finish the handshake within 0.5 s" in found
     assert proxy.is_holding
+
+
+async def test_a_server_that_closes_the_connection_in_the_handshake_is_asked_why(
+    database: EncryptedDatabase, open_at: OpenAt, tcp_proxy: Callable[[str], TcpProxy]
+) -> None:
+    proxy = tcp_proxy(database.create_database())
+    proxy.stall_replies_after(b"\x16\x03")
+    asking = asyncio.create_task(refusal(open_at(proxy.url), StoreUnavailable))
+    await eventually_async(lambda: proxy.is_holding, what="the client's first record of TLS")
+    proxy.drop()
+    found = await asking
+    assert "closed the connection before the login was over: its log says why" in found
+    assert "needs a certificate (tls_cert=FILE)" in found
+
+
+@pytest.mark.parametrize(("name", "value"), [("PGSSLMODE", "disable"), ("PGSSLNEGOTIATION", "direct")])
+async def test_variables_of_postgresqls_own_have_no_say(
+    encrypted_postgresql: EncryptedDatabase,
+    open_at: OpenAt,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str,
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert await open_at(encrypted_postgresql.create_database()).encryption() == ENCRYPTED
+    plain = open_at(encrypted_postgresql.create_database("anyhow", tls="off", tls_ca=None))
+    assert await plain.encryption() == "not encrypted"
 
 
 async def test_the_wire_shows_neither_statements_nor_jobs_nor_logins(
