@@ -114,7 +114,7 @@ async def _begin_postgresql(tls: TlsOptions, deadline_s: float, /, **options: An
 
     try:
         # Without these arguments, variables like PGSSLNEGOTIATION would have a say.
-        return await asyncpg.connect(**options, direct_tls=False, timeout=deadline_s)
+        return await asyncpg.connect(**options, direct_tls=False, timeout=math.ceil(deadline_s))
     except asyncpg.InvalidPasswordError:
         raise
     except asyncpg.InvalidAuthorizationSpecificationError as error:

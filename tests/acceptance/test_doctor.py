@@ -192,9 +192,11 @@ def test_it_says_how_the_connection_to_the_database_is_encrypted(
 
 
 def test_a_database_whose_certificate_is_not_trusted(bso: Command, encrypted_mariadb: EncryptedDatabase) -> None:
-    found = broken(examined(bso, BSO_DATABASE_URL=encrypted_mariadb.create_database(tls_ca=None)))
+    url = encrypted_mariadb.create_database(tls_ca=None)
+    found = broken(examined(bso, BSO_DATABASE_URL=url))
     assert "tls_ca=FILE" in found["database"]
     assert "docs/encryption.md" in found["database"]
+    assert "tls_ca=FILE" in bso.refused("migrate", BSO_DATABASE_URL=url)
 
 
 def test_an_option_of_an_address_that_is_unknown(bso: Command) -> None:
