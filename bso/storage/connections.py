@@ -16,7 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from bso.domain.errors import BsoError
 from bso.service.errors import StoreLost, StoreUnavailable
 from bso.storage.faults import fault_of
+from bso.storage.handshakes import begin_connections
 from bso.storage.packets import check_sessions
+from bso.storage.urls import tls_of, without_tls
 
 READS_ONLY = {"bso_reads_only": True}
 """Execution options of a connection that will not write: SQLite then takes no lock."""
@@ -80,7 +82,7 @@ def opened(connection: AsyncConnection) -> PoolProxiedConnection:
 
 
 def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
-    """An engine for a normalised address. Connects to nothing yet."""
+    """An engine for a normalised address. Connects to nothing yet. Raises TlsFailed for files that cannot be used."""
     options: dict[str, Any] = {
         "pool_size": limits.pool_size,
         "max_overflow": 0,
@@ -97,7 +99,8 @@ def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
         return engine
     if url.get_backend_name() == "postgresql":
         options["isolation_level"] = "READ COMMITTED"
-    engine = create_async_engine(url, **options)
+    engine = create_async_engine(without_tls(url), **options)
+    begin_connections(engine, tls_of(url), deadline_s=limits.connect_s)
     _ping_after_a_rest(engine, limits)
     if url.get_backend_name() == "mysql":
         check_sessions(engine)
@@ -107,14 +110,12 @@ def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
 def _connect_args(backend: str, limits: ConnectionLimits) -> dict[str, Any]:
     if backend == "mysql":
         return {
-            "connect_timeout": int(limits.connect_s),
             "charset": "utf8mb4",
             "init_command": _mysql_session(limits),
         }
     if backend == "postgresql":
         silence_ms = _ms(limits.silence_s)
         return {
-            "timeout": limits.connect_s,
             "server_settings": {
                 "lock_timeout": _ms(limits.lock_wait_s),
                 "idle_in_transaction_session_timeout": silence_ms,

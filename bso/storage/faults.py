@@ -146,10 +146,16 @@ def fault_of(error: BaseException) -> BsoError | None:
     return None
 
 
+def words_of(original: BaseException | None) -> str:
+    """What a driver's error says."""
+    text = ", ".join(map(str, original.args)) if original is not None and original.args else str(original)
+    return text[:500]
+
+
 def _fault(kind: _Kind, original: BaseException | None) -> BsoError:
     if kind is Conflict and any(name in str(original) for name in _LOG_KEY):
         kind = SequenceTaken
-    return kind(f"{_HINTS.get(kind, '')}{_words(original)}")
+    return kind(f"{_HINTS.get(kind, '')}{words_of(original)}")
 
 
 def _kind_of(error: DBAPIError) -> _Kind:
@@ -192,8 +198,3 @@ def _by_sqlite(original: BaseException | None) -> _Kind | None:
 
 def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _words(original: BaseException | None) -> str:
-    text = ", ".join(map(str, original.args)) if original is not None and original.args else str(original)
-    return text[:500]

@@ -27,9 +27,10 @@ from bso.service.records import (
     StoredJob,
     UnpublishedPage,
 )
-from bso.storage.connections import READS_ONLY, ConnectionLimits, connecting, create_engine, translated
+from bso.storage.connections import READS_ONLY, ConnectionLimits, connecting, create_engine, opened, translated
 from bso.storage.dialects import dialect_named
 from bso.storage.filesystems import require_local
+from bso.storage.handshakes import tls_object
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
 from bso.storage.log_epochs import SqlLogEpochs
 from bso.storage.mysql import MySqlUnitOfWork
@@ -43,6 +44,7 @@ from bso.storage.statements import ACTIVE, published
 from bso.storage.tables import event, job, power_profile, trial
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso.storage.urls import database_url, sqlite_path
+from bso.tls import encryption_of
 
 _CLOSE_S = 2.0
 _DEFAULT_LIMITS = ConnectionLimits()
@@ -255,6 +257,14 @@ class SqlStore:
     async def ping(self) -> None:
         """Return if the database answers, else raise Retryable or Misconfigured."""
         await self._read(select(literal(1).label("one")))
+
+    async def encryption(self) -> str:
+        """How a connection to the server is encrypted, and what was verified, in words. Not for SQLite."""
+
+        async def look(connection: AsyncConnection) -> str:
+            return encryption_of(tls_object(opened(connection).driver_connection))
+
+        return await self._looked(look)
 
     async def schema_state(self) -> SchemaState:
         """Which schema the database has."""

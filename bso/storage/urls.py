@@ -9,6 +9,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from bso.storage.errors import BadDatabaseUrl
+from bso.tls import OPTIONS, TlsFailed, TlsOptions, tls_options
 
 _DRIVERS = {
     "sqlite": ("sqlite+aiosqlite", "aiosqlite", "bso"),
@@ -17,11 +18,13 @@ _DRIVERS = {
     "postgresql": ("postgresql+asyncpg", "asyncpg", "bso-optimizer[postgres]"),
     "postgres": ("postgresql+asyncpg", "asyncpg", "bso-optimizer[postgres]"),
 }
+_SOCKETS = {"mysql": "unix_socket", "postgresql": "host"}
+"""The option that names a socket of this machine in place of a host: a file, and the folder of one."""
 _EXAMPLES = "mysql://user:password@host/bso, postgresql://user:password@host/bso, or sqlite:////path/to/file.sqlite"
 
 
 def database_url(text: str) -> URL:
-    """Read an address; short forms like ``mysql://`` get their driver. Raises BadDatabaseUrl.
+    """Read an address; short forms like ``mysql://`` get their driver. Raises BadDatabaseUrl, TlsFailed.
 
     The password is never part of an error's message.
     """
@@ -51,6 +54,26 @@ def sqlite_path(url: URL) -> Path:
     return Path(url.database or "").expanduser().absolute()
 
 
+def server_host(url: URL) -> str | None:
+    """The host of a server's address; None: it names a socket of this machine."""
+    return None if _socket(url) else url.host
+
+
+def tls_of(url: URL) -> TlsOptions:
+    """How connections to a server are encrypted. Raises TlsFailed where its options contradict each other."""
+    query = {name: value for name in OPTIONS if (value := _option(url, name)) is not None}
+    options = tls_options(query, host=server_host(url))
+    if options.is_on and server_host(url) is None:
+        names = ", ".join(query)
+        raise TlsFailed(f"a connection through a socket of this machine is never encrypted: take {names} out")
+    return options
+
+
+def without_tls(url: URL) -> URL:
+    """The address as SQLAlchemy reads it: it would take our options for the driver's."""
+    return url.difference_update_query(OPTIONS)
+
+
 def shown(url: URL) -> str:
     """An address for people, without its password."""
     return url.render_as_string(hide_password=True)
@@ -68,8 +91,38 @@ def _file(url: URL) -> URL:
 
 
 def _server(url: URL) -> URL:
-    if not url.host and "unix_socket" not in url.query and "host" not in url.query:
+    _require_known_options(url)
+    if not url.host and not _socket(url):
         raise BadDatabaseUrl(f"{shown(url)} names no host; it should look like {_EXAMPLES}")
     if not url.database:
         raise BadDatabaseUrl(f"{shown(url)} names no database; it should look like {_EXAMPLES}")
+    tls_of(url)
     return url
+
+
+def _require_known_options(url: URL) -> None:
+    """Refuse what the driver would take for an argument of its own. Values are not shown: one may be a password."""
+    known = (*OPTIONS, _SOCKETS[url.get_backend_name()])
+    unknown = sorted(set(url.query) - set(known))
+    if unknown:
+        raise BadDatabaseUrl(f"the address has an unknown option {', '.join(unknown)}; known are {', '.join(known)}")
+    twice = sorted(name for name, value in url.query.items() if not isinstance(value, str))
+    if twice:
+        raise BadDatabaseUrl(f"the address has the option {', '.join(twice)} more than once; leave one of them")
+
+
+def _socket(url: URL) -> str | None:
+    """The socket of this machine that an address names."""
+    name = _SOCKETS[url.get_backend_name()]
+    socket = _option(url, name)
+    if socket and not socket.startswith("/"):
+        raise BadDatabaseUrl(
+            f"{name}={socket} is no socket of this machine (expected an absolute path); a host stands before the name "
+            f"of the database: {_EXAMPLES}"
+        )
+    return socket
+
+
+def _option(url: URL, name: str) -> str | None:
+    value = url.query.get(name)
+    return value if isinstance(value, str) else None

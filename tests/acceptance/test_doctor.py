@@ -14,7 +14,10 @@ import pytest
 from tests.acceptance.conftest import BSO, Command, started_worker
 from tests.acceptance.recorded_jobs import record_noisy
 from tests.servers import PATIENCE_S
+from tests.servers.encrypted import EncryptedDatabase
 from tools.private_servers import Management
+
+ENCRYPTED = "encrypted (TLSv1.3), certificate verified"
 
 
 def examined(bso: Command, **environment: str) -> dict[str, Any]:
@@ -164,6 +167,41 @@ def test_a_database_that_is_not_there(bso: Command) -> None:
 def test_an_address_of_no_database(bso: Command) -> None:
     found = broken(examined(bso, BSO_DATABASE_URL="oracle://somewhere/bso"))
     assert "mysql://user:password@host/bso" in found["database"]
+
+
+@pytest.mark.parametrize(
+    ("options", "health", "found"),
+    [
+        ({}, "ok", "encrypted (TLSv1.3), certificate verified"),
+        (
+            {"host": "localhost", "tls": "verify-ca"},
+            "ok",
+            "encrypted (TLSv1.3), certificate verified, for whatever host",
+        ),
+        ({"tls": None, "tls_ca": None}, "ok", "not encrypted: loopback"),
+        ({"tls": "off", "tls_ca": None, "host": "0.0.0.0"}, "note", "not encrypted: tls=off"),  # not called loopback
+    ],
+)
+def test_it_says_how_the_connection_to_the_database_is_encrypted(
+    bso: Command, encrypted_mariadb: EncryptedDatabase, options: dict[str, Any], health: str, found: str
+) -> None:
+    finding = examined(bso, BSO_DATABASE_URL=encrypted_mariadb.create_database("anyhow", **options))
+    encryption = finding["database encryption"]
+    assert (encryption["health"], encryption["found"]) == (health, found)
+    assert ("tls=verify" in encryption["advice"]) == (health == "note")
+
+
+def test_a_database_whose_certificate_is_not_trusted(bso: Command, encrypted_mariadb: EncryptedDatabase) -> None:
+    url = encrypted_mariadb.create_database(tls_ca=None)
+    found = broken(examined(bso, BSO_DATABASE_URL=url))
+    assert "tls_ca=FILE" in found["database"]
+    assert "docs/encryption.md" in found["database"]
+    assert "tls_ca=FILE" in bso.refused("migrate", BSO_DATABASE_URL=url)
+
+
+def test_an_option_of_an_address_that_is_unknown(bso: Command) -> None:
+    found = broken(examined(bso, BSO_DATABASE_URL="mysql://me@127.0.0.1/bso?ssl=true"))
+    assert "unknown option ssl; known are tls, tls_ca" in found["database"]
 
 
 def test_a_login_that_may_not_look_at_the_queue_is_no_fault(

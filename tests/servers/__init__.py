@@ -13,6 +13,8 @@ rabbitmq_management   tools.private_servers.Management of the broker behind amqp
 rabbitmq_server       session: the private server (RabbitMQ, MariaDB, PostgreSQL of tools.private_servers), with
 mariadb_server        port, url, create_vhost() or create_database(), MariaDB and PostgreSQL also execute(sql)
 postgresql_server
+encrypted_mariadb     session: private servers with a certificate (tests.servers.encrypted), whose logins must come
+encrypted_postgresql  encrypted, or with a certificate: create_database(login, **options), authority, show(certificate)
 breakable_rabbitmq    the same server, for a test that breaks it: kill() (SIGKILL), freeze() and thaw() (SIGSTOP,
 breakable_mariadb     SIGCONT), stop() (in order), start() (same port, same data); afterwards it is mended. RabbitMQ
 breakable_postgresql  takes 4 s to start, the others less than one

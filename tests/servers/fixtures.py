@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from tests.servers import given
+from tests.servers.encrypted import EncryptedDatabase
 from tests.servers.proxy import TcpProxy
 from tools.private_servers import Management, MariaDB, PostgreSQL, PrivateServer, RabbitMQ, ServerMissing
 
@@ -52,6 +53,18 @@ def mariadb_server() -> Iterator[MariaDB]:
 def postgresql_server() -> Iterator[PostgreSQL]:
     """The private PostgreSQL of this run. Who kills or freezes it takes `breakable_postgresql` instead."""
     yield from _running(PostgreSQL)
+
+
+@pytest.fixture(scope="session")
+def encrypted_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncryptedDatabase]:
+    """A private MariaDB with a certificate."""
+    yield from _encrypted(MariaDB(), tmp_path_factory.mktemp("mariadb-certificates"))
+
+
+@pytest.fixture(scope="session")
+def encrypted_postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncryptedDatabase]:
+    """A private PostgreSQL with a certificate."""
+    yield from _encrypted(PostgreSQL(), tmp_path_factory.mktemp("postgresql-certificates"))
 
 
 @pytest.fixture
@@ -152,6 +165,18 @@ def _running(kind: type[Server]) -> Iterator[Server]:
         except ServerMissing as missing:
             _missing(str(missing))
         yield server
+    finally:
+        server.close()
+
+
+def _encrypted(server: MariaDB | PostgreSQL, folder: Path) -> Iterator[EncryptedDatabase]:
+    database = EncryptedDatabase(server, folder)
+    try:
+        try:
+            database.start()
+        except ServerMissing as missing:
+            _missing(str(missing))
+        yield database
     finally:
         server.close()
 

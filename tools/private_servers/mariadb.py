@@ -1,6 +1,7 @@
 """A MariaDB of one's own."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import ClassVar
 from uuid import uuid4
@@ -21,6 +22,8 @@ class MariaDB(PrivateServer):
         [self.port] = self.ports
         self.environ: dict[str, str] = {}
         """Further variables of the server's process."""
+        self.options: list[str] = []
+        """Further options of the server's process."""
 
     @property
     def url(self) -> str:
@@ -60,6 +63,18 @@ class MariaDB(PrivateServer):
         script.write_text(dump, encoding="utf-8")
         self.execute(f"USE {database}\nSOURCE {script}")
 
+    def show_certificate(self, cert: Path, key: Path, *, ca: Path) -> None:
+        """Let connections be encrypted from the next start on; where they can be already, with these files from now on.
+
+        ``ca`` has issued the certificates of clients.
+        """
+        files = {"cert": cert, "key": key, "ca": ca}
+        for name, path in files.items():
+            shutil.copy(path, self.folder / f"{name}.pem")
+        self.options = [f"--ssl-{name}={self.folder / name}.pem" for name in files]
+        if self.is_running:
+            self.execute("FLUSH SSL")
+
     @property
     def socket(self) -> Path:
         """Where clients of this machine connect as well."""
@@ -89,6 +104,7 @@ class MariaDB(PrivateServer):
                 f"--pid-file={self.folder / 'mariadb.pid'}",
                 "--skip-name-resolve",
                 "--max-connections=600",
+                *self.options,
             ],
             env={**os.environ, **self.environ},
         )

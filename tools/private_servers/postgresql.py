@@ -22,6 +22,8 @@ class PostgreSQL(PrivateServer):
     def __init__(self) -> None:
         super().__init__()
         [self.port] = self.ports
+        self.settings: dict[str, str] = {}
+        """Further settings of the server's process."""
 
     @property
     def url(self) -> str:
@@ -38,6 +40,31 @@ class PostgreSQL(PrivateServer):
         return self._run(
             [_program("psql"), "-X", "-A", "-t", "-h", self.folder, "-p", str(self.port), *_LOGIN, "-c", sql]
         )
+
+    def show_certificate(self, cert: Path, key: Path, *, ca: Path) -> None:
+        """Let connections be encrypted from the next start on; where they can be already, with these files from now on.
+
+        ``ca`` has issued the certificates of clients.
+        """
+        for name, path in {"cert": cert, "key": key, "ca": ca}.items():
+            kept = self._kept(f"{name}.pem", path.read_bytes())
+            self.settings[f"ssl_{name}_file"] = str(kept)
+        self.settings["ssl"] = "on"
+        if self.is_running:
+            self.execute("SELECT pg_reload_conf()")
+
+    def admit(self, rules: str) -> None:
+        """Let connections in by these lines of a pg_hba.conf, from the next start on."""
+        self.settings["hba_file"] = str(self._kept("hba.conf", rules.encode()))
+
+    def _kept(self, name: str, content: bytes) -> Path:
+        """A file in the server's folder that is the server's own: else it refuses a private key."""
+        path = self.folder / name
+        path.write_bytes(content)
+        path.chmod(0o600)
+        if os.geteuid() == 0:
+            shutil.chown(path, _account().pw_uid, _account().pw_gid)
+        return path
 
     def _launch(self) -> None:
         data = self.folder / "data"
@@ -57,6 +84,8 @@ class PostgreSQL(PrivateServer):
             "-c",
             "max_connections=300",
         ]
+        for name, value in self.settings.items():
+            options += ["-c", f"{name}={value}"]
         self._spawn(self.name, [*_as_account(), _program("postgres"), "-D", data, *options])
 
     def answers(self) -> bool:

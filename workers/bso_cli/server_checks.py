@@ -16,9 +16,13 @@ from bso_cli.settings import Places
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractConnection
+    from sqlalchemy import URL
+
+    from bso.storage import SqlStore
 
 ANSWER_TIMEOUT_S = 5.0
 DATABASE_ADVICE = "is it running, and are host, port, login and name of the database right (BSO_DATABASE_URL)?"
+TLS_ADVICE = "docs/encryption.md shows what server and address need"
 
 
 async def check_broker(places: Places) -> list[Finding]:
@@ -113,13 +117,15 @@ async def _check_logins(places: Places) -> Finding:
 
 
 async def check_database(places: Places) -> list[Finding]:
-    """Login and schema."""
+    """Login, encryption and schema."""
     from bso.storage import open_store
     from bso.storage.urls import database_url, shown
+    from bso.tls import TlsFailed
     from bso_cli.access import require_existing_file
 
     assert places.database_url is not None
-    name = shown(database_url(places.database_url))
+    address = database_url(places.database_url)
+    name = shown(address)
     require_existing_file(places.database_url)
     store = open_store(places.database_url)
     try:
@@ -127,11 +133,27 @@ async def check_database(places: Places) -> list[Finding]:
         try:
             await store.ping()
         except BsoError as error:
-            return [broken("database", f"{name}: {error}", DATABASE_ADVICE)]
+            advice = TLS_ADVICE if isinstance(error, TlsFailed) else DATABASE_ADVICE
+            return [broken("database", f"{name}: {error}", advice)]
         took = seconds(time.perf_counter() - started)
+        encryption = [] if address.get_backend_name() == "sqlite" else [await _check_encryption(store, address)]
         schema = schema_finding("database", f"{name}, {took}", await store.schema_state())
         if schema.health is not Health.OK:
-            return [schema]
-        return [schema, *await check_log(store), *await check_parked(store), *await check_jobs(store)]
+            return [schema, *encryption]
+        return [schema, *encryption, *await check_log(store), *await check_parked(store), *await check_jobs(store)]
     finally:
         await store.close()
+
+
+async def _check_encryption(store: SqlStore, address: URL) -> Finding:
+    """How the connection to the database is encrypted."""
+    from bso.storage.urls import server_host, tls_of
+    from bso.tls import is_loopback
+
+    found = await store.encryption()
+    if tls_of(address).is_on:
+        return ok("database encryption", found)
+    if is_loopback(server_host(address)):
+        return ok("database encryption", f"{found}: loopback")
+    advice = "put tls=verify in its place (docs/encryption.md), unless nobody else can read the network between"
+    return note("database encryption", f"{found}: tls=off", advice)

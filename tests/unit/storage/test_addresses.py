@@ -8,7 +8,7 @@ import pytest
 from bso.domain.errors import Misconfigured
 from bso.storage import open_store
 from bso.storage.filesystems import file_system_of, require_local
-from bso.storage.urls import database_url, shown, sqlite_path
+from bso.storage.urls import database_url, shown, sqlite_path, tls_of
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
@@ -49,6 +49,16 @@ def test_short_addresses_get_their_driver(given: str, meant: str) -> None:
         ("mysql:///bso", "names no host"),
         ("mysql://me:secret@db", "names no database"),
         ("postgresql://me:secret@db/", "names no database"),
+        ("mysql://me@db/bso?ssl_ca=secret", "option ssl_ca; known are tls, tls_ca, tls_cert, tls_key, unix_socket"),
+        ("postgresql://me@db/bso?zzz=secret", "option zzz; known are tls, tls_ca, tls_cert, tls_key, host"),
+        ("mysql://me@db/bso?tls=off&tls=verify", "option tls more than once"),
+        ("mysql://me@db/bso?tls=on", "tls=on is not a way .* expected one of verify, verify-ca, off"),
+        ("postgresql://me@db/bso?tls=off&tls_ca=ca.pem", "tls_ca in the address needs TLS"),
+        ("mysql://me@db/bso?tls_key=key.pem", "add tls_cert=FILE"),
+        ("mysql://me@/bso?unix_socket=/s&tls=verify", "never encrypted: take tls out"),
+        ("postgresql://me@/bso?host=/run&tls_ca=ca.pem", "never encrypted: take tls_ca out"),
+        ("postgresql://me@/bso?host=db.example", "host=db.example is no socket"),
+        ("postgresql://me@/bso?host=/run&host=/tmp", "option host more than once"),
         ("sqlite://", "must name a file"),
         ("sqlite:///:memory:", "must name a file"),
         ("sqlite://server/file.sqlite", "four slashes"),
@@ -58,6 +68,28 @@ def test_a_wrong_address_is_explained_without_its_password(given: str, complaint
     with pytest.raises(Misconfigured, match=complaint) as raised:
         database_url(given)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "mode"),
+    [
+        ("mysql://me@db/bso", "verify"),
+        ("mariadb://me@192.0.2.7/bso", "verify"),
+        ("postgresql://me@[2001:db8::7]/bso", "verify"),
+        ("postgresql://me@localhost.example/bso", "verify"),
+        ("mysql://me@db/bso?tls=off", "off"),
+        ("mysql://me@db/bso?tls=verify-ca", "verify-ca"),
+        ("mysql://me@localhost/bso", "off"),
+        ("mysql://me@127.0.0.2:3307/bso", "off"),
+        ("postgresql://me@[::1]/bso", "off"),
+        ("postgresql://me@localhost/bso?tls=verify", "verify"),
+        ("mysql://me@127.0.0.1/bso?tls_ca=/etc/ca.pem", "verify"),
+        ("mysql://me@db/bso?unix_socket=/run/mysqld.sock", "off"),
+        ("postgresql://me@db/bso?host=/run/postgresql", "off"),
+    ],
+)
+def test_beyond_this_machine_connections_are_encrypted_and_verified(address: str, mode: str) -> None:
+    assert tls_of(database_url(address)).mode == mode
 
 
 def test_a_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
