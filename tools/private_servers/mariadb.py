@@ -21,6 +21,8 @@ class MariaDB(PrivateServer):
         [self.port] = self.ports
         self.environ: dict[str, str] = {}
         """Further variables of the server's process."""
+        self.options: list[str] = []
+        """Further options of the server's process."""
 
     @property
     def url(self) -> str:
@@ -89,6 +91,7 @@ class MariaDB(PrivateServer):
                 f"--pid-file={self.folder / 'mariadb.pid'}",
                 "--skip-name-resolve",
                 "--max-connections=600",
+                *self.options,
             ],
             env={**os.environ, **self.environ},
         )
