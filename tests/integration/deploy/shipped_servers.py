@@ -70,7 +70,7 @@ class ShippedRabbitMQ(RabbitMQ):
         settings = (DEPLOY / "rabbitmq/rabbitmq.conf").read_text()
         for shipped, ours in {
             "/etc/rabbitmq/definitions.d": str(self.folder / "definitions.d"),
-            "/run/secrets": str(self.secrets),
+            "/run/trusted": str(self.secrets / "trusted"),
             "/run/tls": str(self.secrets / "rabbitmq_tls"),
             "listeners.ssl.default = 5671": f"listeners.ssl.default = 127.0.0.1:{self.amqps_port}",
             "management.ssl.port = 15671": f"management.ssl.port = {self.https_port}\nmanagement.ssl.ip = 127.0.0.1",
@@ -106,10 +106,11 @@ class ShippedMariaDB(MariaDB):
         shipped.read(DEPLOY / "mysql/bso.cnf")
         settings = {name: value.strip("'") for name, value in shipped["mysqld"].items() if name not in self.OF_MYSQL}
         settings |= {"innodb_buffer_pool_size": "64M"}
-        self.options = [
-            f"--{name.replace('_', '-')}={value.replace('/run/tls', str(secrets / 'mysql_tls'))}"
-            for name, value in settings.items()
-        ]
+        self.options = [f"--{name.replace('_', '-')}={_placed(value, secrets)}" for name, value in settings.items()]
+
+
+def _placed(path: str, secrets: Path) -> str:
+    return path.replace("/run/tls", str(secrets / "mysql_tls")).replace("/run/trusted", str(secrets / "trusted"))
 
 
 def _listens(port: int) -> bool:

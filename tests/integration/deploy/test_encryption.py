@@ -40,7 +40,7 @@ def mariadb(secrets: Path) -> Iterator[ShippedMariaDB]:
 
 def trusting(secrets: Path) -> ssl.SSLContext:
     """What a worker or a training makes of its address: the certificate must be valid, and for the host."""
-    return tls_context(TlsOptions(mode=VERIFY, ca=secrets / "ca.pem"))
+    return tls_context(TlsOptions(mode=VERIFY, ca=secrets / "trusted/ca.pem"))
 
 
 def serial_number(port: int, context: ssl.SSLContext, *, first: Callable[[socket.socket], object] = id) -> str:

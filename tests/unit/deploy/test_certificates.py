@@ -58,34 +58,34 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize("certificate", CERTIFICATES)
 def test_a_server_is_believed_under_the_names_of_the_stack_and_of_this_machine(secrets: Path, certificate: str) -> None:
     for host in (certificate.partition("_")[0], "localhost", "127.0.0.1", "::1"):
-        handshake(secrets / certificate, trusted=secrets / "ca.pem", host=host)
+        handshake(secrets / certificate, trusted=secrets / "trusted/ca.pem", host=host)
 
 
 @pytest.mark.parametrize("host", ["elsewhere.example", "127.0.0.2"])
 @pytest.mark.parametrize("certificate", CERTIFICATES)
 def test_it_is_believed_under_no_other_name(secrets: Path, certificate: str, host: str) -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        handshake(secrets / certificate, trusted=secrets / "ca.pem", host=host)
+        handshake(secrets / certificate, trusted=secrets / "trusted/ca.pem", host=host)
 
 
 def test_another_installations_authority_is_not_trusted(secrets: Path, tmp_path: Path) -> None:
     assert make(tmp_path / "other").returncode == 0
     for certificate in CERTIFICATES:
         with pytest.raises(ssl.SSLCertVerificationError):
-            handshake(secrets / certificate, trusted=tmp_path / "other/ca.pem", host="localhost")
+            handshake(secrets / certificate, trusted=tmp_path / "other/trusted/ca.pem", host="localhost")
 
 
 def test_certificates_are_valid_for_the_time_that_the_page_names(secrets: Path) -> None:
     page = (SCRIPT.parents[1] / "docs/platform-engineer.md").read_text(encoding="utf-8")
     assert "two years, the authority for ten" in page
-    for certificate, days in ((secrets / CERTIFICATES[0], 730), (secrets / "ca.pem", 3650)):
+    for certificate, days in ((secrets / CERTIFICATES[0], 730), (secrets / "trusted/ca.pem", 3650)):
         found = loaded(certificate)
         assert found.not_valid_after_utc - found.not_valid_before_utc == timedelta(days=days)
         assert found.not_valid_before_utc <= datetime.now(UTC)
 
 
 def test_only_the_authority_signs(secrets: Path) -> None:
-    for path, signs in ((secrets / "ca.pem", True), *((secrets / name, False) for name in CERTIFICATES)):
+    for path, signs in ((secrets / "trusted/ca.pem", True), *((secrets / name, False) for name in CERTIFICATES)):
         constraints = loaded(path).extensions.get_extension_for_class(x509.BasicConstraints)
         usage = loaded(path).extensions.get_extension_for_class(x509.KeyUsage)
         assert (constraints.critical, constraints.value.ca, usage.value.key_cert_sign) == (True, signs, signs)
@@ -93,7 +93,7 @@ def test_only_the_authority_signs(secrets: Path) -> None:
 
 def test_no_other_user_and_no_container_reads_the_key_of_the_authority(secrets: Path) -> None:
     assert stat.S_IMODE((secrets / "authority.pem").stat().st_mode) == 0o400
-    assert b"PRIVATE KEY" not in (secrets / "ca.pem").read_bytes()
+    assert b"PRIVATE KEY" not in (secrets / "trusted/ca.pem").read_bytes()
 
 
 def test_what_exists_stays_as_it_is(secrets: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_exists_stays_as_it_is(secrets: Path) -> None:
 
 def test_renewed_certificates_have_new_keys_and_are_trusted_as_before(secrets: Path, tmp_path: Path) -> None:
     trusted = tmp_path / "ca.pem"
-    trusted.write_bytes((secrets / "ca.pem").read_bytes())
+    trusted.write_bytes((secrets / "trusted/ca.pem").read_bytes())
     before = contents(secrets)
     keys = [loaded(secrets / name).public_key() for name in CERTIFICATES]
     assert make(secrets, "--renew").returncode == 0
@@ -121,7 +121,7 @@ def test_a_further_host_stands_in_new_certificates_and_in_renewed_ones(secrets: 
         assert make(secrets, *renew).returncode == 0
         for name in CERTIFICATES:
             for host in ("broker.example", "192.0.2.7", "localhost"):
-                handshake(secrets / name, trusted=secrets / "ca.pem", host=host)
+                handshake(secrets / name, trusted=secrets / "trusted/ca.pem", host=host)
 
 
 @pytest.mark.parametrize(
@@ -134,21 +134,21 @@ def test_trainings_get_an_address_with_that_host_and_the_authority(
     for login in ("training", "operator"):
         text = (tmp_path / f"{login}_amqp_url").read_text().strip()
         assert text.startswith(f"amqps://bso-{login}:")
-        assert text.endswith(f"@{named}:5671/bso?tls_ca={tmp_path}/ca.pem")
+        assert text.endswith(f"@{named}:5671/bso?tls_ca={tmp_path}/trusted/ca.pem")
 
 
 def test_a_new_authority_is_trusted_before_it_signs_and_the_former_one_until_it_is_taken_out(secrets: Path) -> None:
-    former = (secrets / "ca.pem").read_text()
+    former = (secrets / "trusted/ca.pem").read_text()
     assert make(secrets, "--new-authority").returncode == 0
     for name in CERTIFICATES:  # still those of the former one
-        handshake(secrets / name, trusted=secrets / "ca.pem", host="localhost")
+        handshake(secrets / name, trusted=secrets / "trusted/ca.pem", host="localhost")
     assert make(secrets, "--renew").returncode == 0
-    new = (secrets / "ca.pem").read_text().removesuffix(former)
+    new = (secrets / "trusted/ca.pem").read_text().removesuffix(former)
     assert new.count("BEGIN CERTIFICATE") == 1
-    (secrets / "ca.pem").unlink()
-    (secrets / "ca.pem").write_text(new)
+    (secrets / "trusted/ca.pem").unlink()
+    (secrets / "trusted/ca.pem").write_text(new)
     for name in CERTIFICATES:
-        handshake(secrets / name, trusted=secrets / "ca.pem", host="localhost")
+        handshake(secrets / name, trusted=secrets / "trusted/ca.pem", host="localhost")
     assert make(secrets).stdout == ""
 
 
@@ -169,7 +169,7 @@ def test_a_machine_without_openssl_is_named_with_the_remedy(tmp_path: Path) -> N
     assert refused.stderr.startswith("make-secrets: this machine has no program openssl")
     assert "install" in refused.stderr
     assert make(tmp_path).returncode == 0  # goes on where it stopped
-    handshake(tmp_path / CERTIFICATES[0], trusted=tmp_path / "ca.pem", host="localhost")
+    handshake(tmp_path / CERTIFICATES[0], trusted=tmp_path / "trusted/ca.pem", host="localhost")
 
 
 @pytest.mark.parametrize("host", ["broker.example:5671", "a b", "x, DNS:evil", ""])

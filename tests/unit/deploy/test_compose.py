@@ -123,14 +123,23 @@ def mounted_certificates() -> list[dict[str, Any]]:
 
 def test_each_server_sees_its_own_certificate_where_its_configuration_names_it() -> None:
     for name, configuration in (("rabbitmq", "rabbitmq/rabbitmq.conf"), ("mysql", "mysql/bso.cnf")):
-        [folder] = [one for one in SERVICES[name]["volumes"] if isinstance(one, dict)]
-        assert folder["source"] == f"./secrets/{name}_tls"
-        assert (folder["target"], folder["read_only"], folder["bind"]) == (
-            "/run/tls",
-            True,
-            {"create_host_path": False},
-        )
-        assert "/run/tls/server.pem" in (DEPLOY / configuration).read_text(encoding="utf-8")
+        seen = {one["target"]: one["source"] for one in SERVICES[name]["volumes"] if isinstance(one, dict)}
+        assert seen == {"/run/tls": f"./secrets/{name}_tls", "/run/trusted": "./secrets/trusted"}
+        text = (DEPLOY / configuration).read_text(encoding="utf-8")
+        assert {"/run/tls/server.pem", "/run/trusted/ca.pem"} <= set(re.findall(r"/run/\S+", text))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_workers_and_migrations_see_whom_to_trust_and_no_key(name: str) -> None:
+    assert [(one["target"], one["source"]) for one in SERVICES[name]["volumes"]] == [
+        ("/run/trusted", "./secrets/trusted")
+    ]
+
+
+def test_nobody_changes_certificates_and_a_folder_that_is_missing_is_not_made() -> None:
+    assert len(mounted_certificates()) == 6
+    for one in mounted_certificates():
+        assert (one["type"], one["read_only"], one["bind"]) == ("bind", True, {"create_host_path": False})
 
 
 def test_only_encrypted_ports_are_published() -> None:

@@ -51,7 +51,7 @@ def test_the_folder_is_closed_and_the_files_are_readable_inside_containers(secre
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in secrets.rglob("*")}
     assert modes.pop("authority.pem") == 0o400  # in no container
-    assert {modes.pop(name) for name in ("rabbitmq_tls", "mysql_tls")} == {0o755}
+    assert {modes.pop(name) for name in ("rabbitmq_tls", "mysql_tls", "trusted")} == {0o755}
     assert set(modes.values()) == {0o444}
 
 
@@ -79,7 +79,7 @@ def test_a_migration_has_a_login_of_its_own(secrets: Path) -> None:
 def test_an_address_inside_a_container_names_the_authority_where_compose_mounts_it(secrets: Path, name: str) -> None:
     address = urlsplit((secrets / name).read_text().strip())
     options = tls_options(dict(parse_qsl(address.query)), host=address.hostname)
-    assert (options.mode, options.ca) == (VERIFY, Path("/run/secrets/ca.pem"))
+    assert (options.mode, options.ca) == (VERIFY, Path("/run/trusted/ca.pem"))
 
 
 def test_the_hash_of_each_login_is_that_of_its_password(secrets: Path) -> None:
