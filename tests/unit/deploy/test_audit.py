@@ -49,7 +49,7 @@ def service(answer: Callable[[Query], tuple[int, bytes]]) -> Iterator[list[str]]
             self.wfile.write(body)
 
         @override
-        def log_message(self, *_: object) -> None:
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             return
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
