@@ -29,7 +29,7 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-gpu test-packaging lint types dist asyncapi faults fuzz bench bench-quick decisions clean
+.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-gpu test-packaging lint types audit dist asyncapi faults fuzz bench bench-quick decisions clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-14s %s\n' "$$name" "$$words"; done
@@ -95,13 +95,18 @@ types: $(DEV) ## mypy (strict) and pyright
 	$(BIN)/mypy
 	$(BIN)/pyright
 
+# 75: the service could not be asked, and the audit has said so.
+audit: $(DEV) ## ask whether a vulnerability is known of what the image ships and the wheel requires (ARGS="-s osv")
+	@$(BIN)/python -m tools.audit $(ARGS) || [ $$? = 75 ]
+
 test-packaging: $(DEV) ## build the distribution, upload it to a private index, install it from there and try it
 	$(PYTEST) tests/packaging -m packaging --timeout 900 $(ARGS)
 
-dist: $(DEV) ## build the sdist and the wheel of a release in dist, and check what an index would check
+dist: $(DEV) ## build the sdist and the wheel of a release in dist, check what an index would check, list what they need
 	@rm -rf dist
 	$(BIN)/python -m build --outdir dist .
-	$(BIN)/twine check --strict dist/*
+	$(BIN)/twine check --strict dist/*.tar.gz dist/*.whl
+	$(BIN)/python -m tools.write_sbom dist
 
 faults: $(DEV) ## strike many jobs with faults and audit what came of it: build/faults.json (ARGS="--help")
 	@tools/install-servers faults

@@ -81,4 +81,5 @@ def test_the_sdist_holds_what_its_readers_need(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names >= {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "docs/releasing.md", "Makefile"}
+    assert names >= {"SECURITY.md", "docs/security.md"}
     assert not [name for name in names if name.startswith((".venv", ".cache", "build/", "dist/", "deploy/secrets"))]

@@ -3,88 +3,43 @@
 import asyncio
 import json
 import os
-import shutil
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import aiormq
 import pytest
 from aiormq.exceptions import ChannelAccessRefused, ChannelPreconditionFailed
-from typing_extensions import override
 
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.addresses import new_reply_queue
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS, DEAD_LETTER_EXCHANGE
+from tests.integration.deploy.shipped_servers import DEPLOY, AlsoPlainRabbitMQ, make_secrets
 from tests.servers import eventually_async
-from tools.private_servers import Management, RabbitMQ, ServerFailed
-
-DEPLOY = Path(__file__).parents[3] / "deploy"
-
-
-class ConfiguredRabbitMQ(RabbitMQ):
-    """A private node that reads deploy's rabbitmq.conf, and the definitions in a folder, when it starts."""
-
-    def __init__(self, secrets: Path) -> None:
-        super().__init__()
-        self.secrets = secrets
-        operator = urlsplit((secrets / "operator_amqp_url").read_text().strip())
-        management_url = f"http://{operator.username}:{operator.password}@127.0.0.1:{self.management_port}"
-        self.management = Management(management_url, self.login_url("operator"))
-
-    def login_url(self, name: str) -> str:
-        parts = urlsplit((self.secrets / f"{name}_amqp_url").read_text().strip())
-        login = f"{parts.username}:{parts.password}"
-        return urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{self.port}"))
-
-    @override
-    def answers(self) -> bool:
-        return super().answers() and self._listens()
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-    @override
-    def write_configuration(self) -> None:
-        super().write_configuration()
-        definitions = self.folder / "definitions.d"
-        definitions.mkdir(exist_ok=True)
-        shutil.copy(DEPLOY / "rabbitmq/topology.json", definitions / "10-topology.json")
-        shutil.copy(self.secrets / "rabbitmq_logins.json", definitions / "20-logins.json")
-        settings = (DEPLOY / "rabbitmq/rabbitmq.conf").read_text()
-        settings = settings.replace("/etc/rabbitmq/definitions.d", str(definitions))
-        settings = settings.replace("disk_free_limit.absolute = 2GB", "").replace("log.console = true", "")
-        with (self.folder / "rabbitmq.conf").open("a") as file:
-            file.write(settings)
+from tools.private_servers import Management, ServerFailed
 
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("deploy") / "secrets"
-    subprocess.run([sys.executable, DEPLOY / "make-secrets", folder], check=True, capture_output=True)
-    return folder
+    return make_secrets(tmp_path_factory.mktemp("deploy") / "secrets")
 
 
 @pytest.fixture(scope="module")
-def rabbitmq(secrets: Path) -> Iterator[ConfiguredRabbitMQ]:
-    with ConfiguredRabbitMQ(secrets) as server:
+def rabbitmq(secrets: Path) -> Iterator[AlsoPlainRabbitMQ]:
+    with AlsoPlainRabbitMQ(secrets) as server:
         yield server
 
 
-async def test_workers_find_everything_declared_as_they_need_it(rabbitmq: ConfiguredRabbitMQ) -> None:
+async def test_workers_find_everything_declared_as_they_need_it(rabbitmq: AlsoPlainRabbitMQ) -> None:
     async with RabbitBroker(rabbitmq.login_url("worker")) as broker:
         await broker.declare()  # TopologyMismatch, if anything differed
     names = {queue["name"] for queue in rabbitmq.management.queues(rabbitmq.login_url("operator"))}
     assert COMMAND_QUEUE in names
 
 
-async def test_a_training_may_send_commands_and_not_consume_them(rabbitmq: ConfiguredRabbitMQ) -> None:
+async def test_a_training_may_send_commands_and_not_consume_them(rabbitmq: AlsoPlainRabbitMQ) -> None:
     async with aiormq.connect(rabbitmq.login_url("training")) as connection:
         channel = await connection.channel(publisher_confirms=True)
         await channel.basic_publish(b"not for a worker", exchange=COMMANDS, routing_key="command", mandatory=True)
@@ -92,7 +47,7 @@ async def test_a_training_may_send_commands_and_not_consume_them(rabbitmq: Confi
             await channel.basic_get(COMMAND_QUEUE)
 
 
-async def test_a_message_larger_than_any_of_bso_is_refused_when_it_is_published(rabbitmq: ConfiguredRabbitMQ) -> None:
+async def test_a_message_larger_than_any_of_bso_is_refused_when_it_is_published(rabbitmq: AlsoPlainRabbitMQ) -> None:
     async with aiormq.connect(rabbitmq.login_url("training")) as connection:
         channel = await connection.channel(publisher_confirms=True)
         await channel.basic_publish(b"x" * MAX_ANSWER_BYTES, exchange=COMMANDS, routing_key="command", mandatory=True)
@@ -112,7 +67,7 @@ LIMITS = {"expires": 600_000, "max-length": 100_000, "max-length-bytes": 100_000
     ],
 )
 async def test_what_a_training_declares_is_limited_whatever_it_asks_for(
-    rabbitmq: ConfiguredRabbitMQ, kind: str, policy: str, limits: dict[str, int]
+    rabbitmq: AlsoPlainRabbitMQ, kind: str, policy: str, limits: dict[str, int]
 ) -> None:
     queue = new_reply_queue("bso-training")
     asked: dict[str, Any] = {"x-queue-type": kind, "x-max-length-bytes": 10**12}
@@ -124,13 +79,13 @@ async def test_what_a_training_declares_is_limited_whatever_it_asks_for(
         await eventually_async(lambda: limits_of(rabbitmq, queue) == (policy, limits), what="limits of the queue")
 
 
-def limits_of(rabbitmq: ConfiguredRabbitMQ, queue: str) -> tuple[str | None, dict[str, int] | None]:
+def limits_of(rabbitmq: AlsoPlainRabbitMQ, queue: str) -> tuple[str | None, dict[str, int] | None]:
     """The operator policy of a queue, and what it makes of the arguments; None: it has none, or it is not known yet."""
     found = rabbitmq.management.request("GET", f"queues/bso/{queue}")
     return found.get("operator_policy"), found.get("effective_policy_definition")
 
 
-async def test_queues_of_bso_itself_have_no_such_limit(rabbitmq: ConfiguredRabbitMQ) -> None:
+async def test_queues_of_bso_itself_have_no_such_limit(rabbitmq: AlsoPlainRabbitMQ) -> None:
     async with RabbitBroker(rabbitmq.login_url("worker")) as broker:
         await broker.declare()
     queues = rabbitmq.management.request("GET", "queues/bso")
@@ -139,7 +94,7 @@ async def test_queues_of_bso_itself_have_no_such_limit(rabbitmq: ConfiguredRabbi
     assert {queue.get("operator_policy") for queue in own} == {None}
 
 
-async def test_a_training_declares_only_so_many_queues(rabbitmq: ConfiguredRabbitMQ) -> None:
+async def test_a_training_declares_only_so_many_queues(rabbitmq: AlsoPlainRabbitMQ) -> None:
     management = rabbitmq.management
     [limits] = await asyncio.to_thread(management.request, "GET", "vhost-limits/bso")
     assert limits["value"] == {"max-queues": 30_000}
@@ -154,17 +109,17 @@ async def test_a_training_declares_only_so_many_queues(rabbitmq: ConfiguredRabbi
         await asyncio.to_thread(management.request, "PUT", path, {"value": 30_000})
 
 
-def test_a_training_opens_only_so_many_connections(rabbitmq: ConfiguredRabbitMQ) -> None:
+def test_a_training_opens_only_so_many_connections(rabbitmq: AlsoPlainRabbitMQ) -> None:
     [limits] = rabbitmq.management.request("GET", "user-limits/bso-training")
     assert limits["value"] == {"max-connections": 10_000, "max-channels": 40_000}
 
 
-async def test_an_operator_sees_the_dead_letters(rabbitmq: ConfiguredRabbitMQ) -> None:
+async def test_an_operator_sees_the_dead_letters(rabbitmq: AlsoPlainRabbitMQ) -> None:
     async with RabbitBroker(rabbitmq.login_url("operator")) as broker, broker.dead_letters() as letters:
         assert (await letters.counts()).dead_letters == 0
 
 
-async def test_an_operator_sends_dead_letters_again(rabbitmq: ConfiguredRabbitMQ) -> None:
+async def test_an_operator_sends_dead_letters_again(rabbitmq: AlsoPlainRabbitMQ) -> None:
     async with aiormq.connect(rabbitmq.login_url("worker")) as connection:
         channel = await connection.channel(publisher_confirms=True)
         await channel.basic_publish(b"{", exchange=DEAD_LETTER_EXCHANGE, mandatory=True)
@@ -176,7 +131,7 @@ async def test_an_operator_sends_dead_letters_again(rabbitmq: ConfiguredRabbitMQ
     assert (done.returncode, "1" in said) == (0, True), said
 
 
-def test_nobody_may_come_in_as_guest(rabbitmq: ConfiguredRabbitMQ) -> None:
+def test_nobody_may_come_in_as_guest(rabbitmq: AlsoPlainRabbitMQ) -> None:
     assert {user["name"] for user in rabbitmq.management.request("GET", "users")} == {
         "bso-worker",
         "bso-operator",

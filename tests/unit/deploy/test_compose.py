@@ -98,8 +98,8 @@ def test_whatever_stays_up_is_checked_restarted_and_limited(name: str) -> None:
 
 
 def test_what_must_survive_lies_on_volumes() -> None:
-    assert SERVICES["rabbitmq"]["volumes"] == ["rabbitmq-data:/var/lib/rabbitmq"]
-    assert SERVICES["mysql"]["volumes"] == ["mysql-data:/var/lib/mysql"]
+    assert SERVICES["rabbitmq"]["volumes"][0] == "rabbitmq-data:/var/lib/rabbitmq"
+    assert SERVICES["mysql"]["volumes"][0] == "mysql-data:/var/lib/mysql"
     assert set(COMPOSE["volumes"]) == {"rabbitmq-data", "mysql-data"}
 
 
@@ -112,8 +112,50 @@ def test_every_secret_is_a_file_that_make_secrets_writes(tmp_path: Path) -> None
     subprocess.run([sys.executable, DEPLOY / "make-secrets", tmp_path / "secrets"], check=True, capture_output=True)
     written = {path.name for path in (tmp_path / "secrets").iterdir()}
     needed = {Path(secret["file"]).name for secret in COMPOSE["secrets"].values()}
-    assert needed <= written
+    assert needed | {Path(one["source"]).name for one in mounted_certificates()} <= written
     assert all(Path(secret["file"]).parent == Path("secrets") for secret in COMPOSE["secrets"].values())
+
+
+def mounted_certificates() -> list[dict[str, Any]]:
+    """The folders with a server's certificate and key, as its service mounts them."""
+    return [one for service in SERVICES.values() for one in service.get("volumes", ()) if isinstance(one, dict)]
+
+
+def test_each_server_sees_its_own_certificate_where_its_configuration_names_it() -> None:
+    for name, configuration in (("rabbitmq", "rabbitmq/rabbitmq.conf"), ("mysql", "mysql/bso.cnf")):
+        seen = {one["target"]: one["source"] for one in SERVICES[name]["volumes"] if isinstance(one, dict)}
+        assert seen == {"/run/tls": f"./secrets/{name}_tls", "/run/trusted": "./secrets/trusted"}
+        text = (DEPLOY / configuration).read_text(encoding="utf-8")
+        assert {"/run/tls/server.pem", "/run/trusted/ca.pem"} <= set(re.findall(r"/run/\S+", text))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_workers_and_migrations_see_whom_to_trust_and_no_key(name: str) -> None:
+    assert [(one["target"], one["source"]) for one in SERVICES[name]["volumes"]] == [
+        ("/run/trusted", "./secrets/trusted")
+    ]
+
+
+def test_nobody_changes_certificates_and_a_folder_that_is_missing_is_not_made() -> None:
+    assert len(mounted_certificates()) == 6
+    for one in mounted_certificates():
+        assert (one["type"], one["read_only"], one["bind"]) == ("bind", True, {"create_host_path": False})
+
+
+def test_only_encrypted_ports_are_published() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert {name: [port.rpartition(":")[2] for port in ports] for name, ports in published.items()} == {
+        "rabbitmq": ["5671", "15671"]
+    }
+
+
+def test_the_key_of_the_authority_and_the_administrators_password_are_seen_by_nobody_who_needs_them_not() -> None:
+    seen = {
+        name: yaml.safe_dump([service.get("secrets"), service.get("volumes")]) for name, service in SERVICES.items()
+    }
+    assert not [name for name, what in seen.items() if "authority" in what]
+    assert [name for name, what in seen.items() if "root_password" in what] == ["mysql"]
+    assert [name for name, what in seen.items() if "migrate_database_url" in what] == ["migrate"]
 
 
 def test_every_secret_and_config_that_a_service_mounts_is_declared() -> None:

@@ -6,16 +6,19 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from deploy.pins import FILE, PROJECT, pins, resolved
 from deploy.requirements import requirements
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "deploy/Dockerfile"
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+PINS = {pin.name: pin for pin in pins(FILE.read_text(encoding="utf-8"))}
 EXTRAS = ["server", "mysql", "postgres"]
 
 
@@ -67,14 +70,45 @@ def test_every_extra_that_the_image_installs_exists() -> None:
 
 
 def test_every_requirement_is_pinned_to_a_release_that_the_project_allows() -> None:
-    lines = (ROOT / "deploy/constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     for text in requirements(PYPROJECT, EXTRAS):
         requirement = Requirement(text)
-        pinned = pins[canonicalize_name(requirement.name)]
-        assert requirement.specifier.contains(pinned), (
-            f"{requirement} is pinned to {pinned}: run deploy/pin-constraints"
+        pin = PINS[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pin.version), (
+            f"{requirement} is pinned to {pin.version}: run deploy/pin-constraints"
         )
+
+
+def test_every_pin_is_needed_by_the_project_or_by_another_pin() -> None:
+    direct = {canonicalize_name(Requirement(text).name) for text in requirements(PYPROJECT, EXTRAS)}
+    assert {name for name, pin in PINS.items() if PROJECT in pin.needed_by} == direct
+    for pin in PINS.values():
+        assert pin.needed_by
+        assert set(pin.needed_by) <= {PROJECT, *PINS}
+
+
+def test_a_pin_says_what_needs_it_on_the_image() -> None:
+    def found(name: str, *requires: str, requested: bool = False, extras: tuple[str, ...] = ()) -> dict[str, Any]:
+        metadata = {"name": name, "version": "1.0", "requires_dist": requires}
+        return {"metadata": metadata, "requested": requested, "requested_extras": extras}
+
+    report = {
+        "install": [
+            found(
+                "SQL_Alchemy",
+                "greenlet; extra == 'asyncio'",
+                "old; python_version < '3.12'",
+                requested=True,
+                extras=("asyncio",),
+            ),
+            found("greenlet", "sphinx; extra == 'docs'"),
+            found("old", "greenlet", requested=True),
+        ]
+    }
+    assert {pin.name: pin.needed_by for pin in resolved(report)} == {
+        "greenlet": ("old", "sql-alchemy"),
+        "old": (PROJECT,),
+        "sql-alchemy": (PROJECT,),
+    }
 
 
 def test_the_build_sees_the_packages_and_no_secrets() -> None:

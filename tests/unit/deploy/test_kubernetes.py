@@ -68,6 +68,29 @@ def test_every_file_that_is_read_is_a_key_of_the_secret() -> None:
                 assert f"--from-file={Path(one['value']).name}=" in made
 
 
+def secrets(workload: dict[str, Any]) -> dict[str, str]:
+    """The secrets that a pod mounts, by the folder."""
+    names = {one["name"]: one["secret"]["secretName"] for one in pod(workload)["volumes"] if "secret" in one}
+    mounts = pod(workload)["containers"][0]["volumeMounts"]
+    return {one["mountPath"]: names[one["name"]] for one in mounts if one["name"] in names}
+
+
+def test_workers_see_no_login_that_may_change_tables() -> None:
+    assert secrets(WORKER["Deployment"]) == {"/run/secrets/bso": "bso-addresses", "/run/trusted": "bso-ca"}
+    assert secrets(MIGRATE) == {"/run/secrets/bso": "bso-migrate-address", "/run/trusted": "bso-ca"}
+
+
+def test_every_secret_is_made_with_the_keys_that_are_read() -> None:
+    made = (DEPLOY / "kubernetes/kustomization.yaml").read_text(encoding="utf-8").replace("\\\n#", "")
+    for workload in (WORKER["Deployment"], MIGRATE):
+        for name in secrets(workload).values():
+            assert f"create secret generic {name} " in made
+    asked = objects("scaledobject.yaml")["TriggerAuthentication"]["spec"]["secretTargetRef"]
+    for one in asked:
+        [line] = [line for line in made.splitlines() if f"create secret generic {one['name']} " in line]
+        assert f"={one['key']}=" in line
+
+
 def test_workers_are_scaled_on_the_queue_of_commands() -> None:
     scaled = objects("scaledobject.yaml")["ScaledObject"]
     assert scaled["spec"]["scaleTargetRef"]["name"] == WORKER["Deployment"]["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""deploy/make-secrets writes passwords once, readable by containers and by nobody else."""
+"""deploy/make-secrets writes passwords and addresses once, readable by containers and by nobody else."""
 
 import json
 import stat
@@ -7,11 +7,12 @@ import sys
 from base64 import b64decode
 from hashlib import sha256
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from bso.storage.urls import database_url
+from bso.tls import VERIFY, tls_options
 from bso_broker.connection import BrokerAddress
 from bso_workers.settings import read_settings
 
@@ -29,7 +30,7 @@ def made(folder: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in folder.iterdir()}
+    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
 
 
 def test_what_exists_stays_as_it_is(secrets: Path) -> None:
@@ -48,7 +49,10 @@ def test_two_installations_share_no_password(tmp_path: Path) -> None:
 
 def test_the_folder_is_closed_and_the_files_are_readable_inside_containers(secrets: Path) -> None:
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in secrets.iterdir()} == {0o444}
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in secrets.rglob("*")}
+    assert modes.pop("authority.pem") == 0o400  # in no container
+    assert {modes.pop(name) for name in ("rabbitmq_tls", "mysql_tls", "trusted")} == {0o755}
+    assert set(modes.values()) == {0o444}
 
 
 def test_a_worker_reads_its_addresses_from_the_files(secrets: Path) -> None:
@@ -60,6 +64,22 @@ def test_a_worker_reads_its_addresses_from_the_files(secrets: Path) -> None:
     )
     assert database_url(settings.database_url).password == (secrets / "mysql_password").read_text().strip()
     assert BrokerAddress(url=settings.amqp_url).login == "bso-worker"
+
+
+def test_a_migration_has_a_login_of_its_own(secrets: Path) -> None:
+    working, migrating = (
+        urlsplit((secrets / name).read_text().strip()) for name in ("database_url", "migrate_database_url")
+    )
+    assert (working.username, migrating.username) == ("bso", "bso-migrate")
+    assert working.password != migrating.password
+    assert working.path == migrating.path
+
+
+@pytest.mark.parametrize("name", ["database_url", "migrate_database_url", "worker_amqp_url"])
+def test_an_address_inside_a_container_names_the_authority_where_compose_mounts_it(secrets: Path, name: str) -> None:
+    address = urlsplit((secrets / name).read_text().strip())
+    options = tls_options(dict(parse_qsl(address.query)), host=address.hostname)
+    assert (options.mode, options.ca) == (VERIFY, Path("/run/trusted/ca.pem"))
 
 
 def test_the_hash_of_each_login_is_that_of_its_password(secrets: Path) -> None:
