@@ -106,11 +106,37 @@ def why_tls_failed(error: BaseException | None) -> str | None:
                 return str(error)
             case ssl.SSLCertVerificationError():
                 return f"{error.verify_message}; {_remedy(error)}"
+            case ssl.SSLEOFError():
+                return None  # the connection has ended, which says nothing about TLS
             case ssl.SSLError():
-                return f"{error.reason or error}; does the server speak TLS on this port?"
+                return _end_of_handshake(error.reason or str(error))
             case _:
                 error = error.__cause__ or error.__context__
     return None
+
+
+def encryption_of(connection: ssl.SSLObject | None) -> str:
+    """How a connection is encrypted, and what was verified, in words; None: it is not."""
+    if connection is None:
+        return "not encrypted"
+    context = connection.context
+    if context.verify_mode is not ssl.CERT_REQUIRED:
+        verified = "certificate not verified"
+    else:
+        verified = "certificate verified" + ("" if context.check_hostname else ", for whatever host")
+    return f"encrypted ({connection.version()}), {verified}"
+
+
+def _end_of_handshake(reason: str) -> str:
+    """What OpenSSL says where the two sides do not agree; an ALERT is what the server has said."""
+    if "ALERT" not in reason:
+        return f"{reason}; does the server speak TLS on this port?"
+    if any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")):
+        return (
+            f"the server asks for a certificate, and does not accept the one that it got, or none ({reason}): name one "
+            "with tls_cert=FILE that an authority which the server knows has issued, and that has not expired"
+        )
+    return f"the server ends the handshake ({reason}): its log says why"
 
 
 def _remedy(error: ssl.SSLCertVerificationError) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from aiormq.exceptions import (
     AuthenticationError,
     ChannelAccessRefused,
     ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
     DeliveryError,
     InvalidFrameError,
     ProbableAuthenticationError,
@@ -27,6 +27,7 @@ from yarl import URL
 
 from bso.domain.errors import BsoError
 from bso.schema.envelope import MAX_ANSWER_BYTES
+from bso.tls import OFF, OPTIONS, VERIFY, TlsFailed, TlsOptions, is_loopback, tls_options, why_tls_failed
 from bso_broker.errors import (
     BrokerUnreachable,
     ConnectionLost,
@@ -34,7 +35,6 @@ from bso_broker.errors import (
     LoginRefused,
     NotPermitted,
     PublishFailed,
-    TlsFailed,
     TopologyMissing,
     VirtualHostRefused,
 )
@@ -48,6 +48,10 @@ for _library in ("aio_pika", "aiormq"):
 
 _CLOSE_TIMEOUT_S = 1.0
 _EXAMPLE = "amqp://user:password@host:5672/virtual-host"
+_IS_IT_THERE = "is it running, and is this its AMQP port (5672, with TLS 5671)?"
+_AIORMQS_OPTIONS = ("auth", "heartbeat", "name")
+_WAYS_TO_LOG_IN = ("plain", "external")
+_LONGEST_HEARTBEAT_S = 65534  # what aiormq takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,7 @@ class BrokerAddress:
             raise InvalidBrokerUrl(f"a broker URL begins with amqp:// or amqps://, got {url.scheme!r}: {_EXAMPLE}")
         if not url.host:
             raise InvalidBrokerUrl(f"the broker URL names no host: {_EXAMPLE}")
+        _check_options(url)
 
     @property
     def login(self) -> str:
@@ -86,10 +91,65 @@ class BrokerAddress:
         url = URL(self.url)
         return f"{url.host}:{url.port or (5671 if url.scheme == 'amqps' else 5672)}{unquote(url.path) or '/'}"
 
-    def named(self, name: str) -> URL:
-        """The URL with heartbeat and a name for the management page, unless it already sets them."""
+    @property
+    def tls(self) -> TlsOptions:
+        """How connections are encrypted: amqps:// says that they are."""
         url = URL(self.url)
-        return url.update_query({"heartbeat": str(self.heartbeat_s), "name": name} | dict(url.query))
+        if url.scheme == "amqp":
+            return TlsOptions(mode=OFF)
+        return tls_options(url.query, host=url.host, mode=VERIFY)
+
+    @property
+    def way_to_log_in(self) -> str:
+        """By password (plain) or by certificate (external)."""
+        return URL(self.url).query.get("auth", "plain").lower()
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether the network between this machine and the broker's can read everything."""
+        return not self.tls.is_on and not is_loopback(URL(self.url).host)
+
+    def named(self, name: str) -> URL:
+        """The URL for aiormq, with heartbeat and a name for the management page, unless it already sets them."""
+        url = URL(self.url)
+        given = {option: value for option, value in url.query.items() if option in _AIORMQS_OPTIONS}
+        return url.with_query({"heartbeat": str(self.heartbeat_s), "name": name} | given)
+
+
+def _check_options(url: URL) -> None:
+    """Raise InvalidBrokerUrl, TlsFailed where an address has a wrong option. Values, which may be secrets, stay unsaid."""
+    names = list(url.query.keys())
+    for name in names:
+        if name not in (*_AIORMQS_OPTIONS, *OPTIONS):
+            shown = f" {name!r}" if name.isascii() and name.isidentifier() else ""
+            known = ", ".join((*_AIORMQS_OPTIONS, *OPTIONS))
+            raise InvalidBrokerUrl(f"the broker URL has an unknown option{shown}; expected some of {known}")
+        if names.count(name) > 1:
+            raise InvalidBrokerUrl(f"the broker URL has the option {name} more than once: expected one")
+    if url.scheme == "amqp" and (given := [name for name in names if name in OPTIONS]):
+        raise InvalidBrokerUrl(
+            f"the broker URL has {', '.join(given)}, which is for TLS, and begins with amqp://, which is without: write "
+            "amqps://, and the broker's port for TLS (5671)"
+        )
+    if url.scheme == "amqps" and tls_options(url.query, host=url.host, mode=VERIFY).mode == OFF:
+        raise InvalidBrokerUrl("the broker URL begins with amqps://, which is TLS, and has tls=off: take one of them out")
+    heartbeat = url.query.get("heartbeat", "0")
+    if not heartbeat.isdecimal() or int(heartbeat) > _LONGEST_HEARTBEAT_S:
+        raise InvalidBrokerUrl(
+            f"heartbeat in the broker URL is a whole number of seconds, from 0 (none) to {_LONGEST_HEARTBEAT_S}"
+        )
+    _check_way_to_log_in(url)
+
+
+def _check_way_to_log_in(url: URL) -> None:
+    way = url.query.get("auth", "plain").lower()
+    if way not in _WAYS_TO_LOG_IN:
+        raise InvalidBrokerUrl(f"auth in the broker URL is one of {', '.join(_WAYS_TO_LOG_IN)}")
+    if way == "external" and not (url.user and url.query.get("tls_cert")):
+        raise InvalidBrokerUrl(
+            "auth=external in the broker URL logs in by a certificate: expected amqps://LOGIN@host/virtual-host with "
+            "tls_cert=FILE, LOGIN being the name that the broker reads from that certificate"
+        )
 
 
 def login_of(url: str) -> str:
@@ -109,7 +169,7 @@ class Connection(RobustConnection):
     """
 
     def __init__(self, address: BrokerAddress, *, name: str, largest_body: int = MAX_ANSWER_BYTES) -> None:
-        super().__init__(address.named(name), largest_body=largest_body)
+        super().__init__(address.named(name), tls=address.tls, largest_body=largest_body)
         self._address = address
         self._pauses = Pauses(spread_s=address.spread_s, longest_s=address.longest_pause_s)
         self.set_pause(FIRST_PAUSE_S)
@@ -223,17 +283,21 @@ async def publish(channel: aiormq.Channel, message: Outgoing, *, exchange: str, 
 def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> BsoError:
     if isinstance(error, TimeoutError):
         return BrokerUnreachable(
-            f"the broker at {address} did not answer within {address.connect_timeout_s:g} s; is it running, "
-            "and is this its AMQP port (5672, with TLS 5671)?"
+            f"the broker at {address} did not answer within {address.connect_timeout_s:g} s; {_IS_IT_THERE}"
         )
-    if _is_tls(error):
-        return TlsFailed(f"TLS with the broker at {address} failed: {error}; amqps:// needs its TLS port (5671)")
+    if (why := why_tls_failed(error)) is not None:
+        return TlsFailed(f"TLS with the broker at {address} failed: {why}")
     if _is_unresolved(error):
         return BrokerUnreachable(
             f"the host name {URL(address.url).host!r} of the broker at {address} cannot be resolved ({error}): check "
             "its spelling, and whether this machine's DNS knows it"
         )
     match error:
+        case ProbableAuthenticationError() if address.way_to_log_in == "external":
+            return LoginRefused(
+                f"the broker at {address} knows no login for the certificate given (tls_cert): its administrator adds "
+                f"the user {address.login!r}, or the address names another certificate"
+            )
         case ProbableAuthenticationError():
             return LoginRefused(
                 f"the broker at {address} refuses user {address.login!r} with the password given: expected a user name "
@@ -241,7 +305,10 @@ def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> 
                 "digits percent-encoded), or ask the broker's administrator for a login"
             )
         case AuthenticationError():
-            return LoginRefused(f"the broker at {address} does not offer this way to log in: {error}")
+            return LoginRefused(
+                f"the broker at {address} does not let a login in by {address.way_to_log_in}: take auth out of the "
+                "address, or have its administrator offer that (auth_mechanisms)"
+            )
         case InvalidFrameError() if "Connection.Close" in str(error):
             return VirtualHostRefused(
                 f"user {address.login!r} may not access the virtual host of {address}: create it "
@@ -249,15 +316,8 @@ def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> 
             )
         case ValueError():
             return InvalidBrokerUrl(f"not a broker URL ({error}); expected {_EXAMPLE}")
-        case FileNotFoundError():
-            files = [f"{k}={v}" for k, v in URL(address.url).query.items() if k in ("cafile", "certfile", "keyfile")]
-            return TlsFailed(f"a certificate file named in the broker URL does not exist: {', '.join(files)}")
         case _:
-            return BrokerUnreachable(f"cannot reach the broker at {address}: {error}; is it running?")
-
-
-def _is_tls(error: BaseException | None) -> bool:
-    return isinstance(error, ssl.SSLError) or isinstance(getattr(error, "__cause__", None), ssl.SSLError)
+            return BrokerUnreachable(f"cannot reach the broker at {address}: {error}; {_IS_IT_THERE}")
 
 
 def _is_unresolved(error: BaseException | None) -> bool:
@@ -275,6 +335,11 @@ def explain(error: BaseException | None) -> BsoError:
             return PublishFailed("the broker refused the message: the queue is full or its leader unavailable")
         case ChannelAccessRefused():
             return NotPermitted(f"the broker denies it: {error}; {_remedy(str(error))}")
+        case ChannelPreconditionFailed() if "user_id" in str(error):
+            return NotPermitted(
+                f"the broker denies it: {error}; the address has to name the login that the broker reads from the "
+                "certificate"
+            )
         case ChannelNotFoundEntity():
             return TopologyMissing(f"{error}: a worker declares it when it starts")
         case _:

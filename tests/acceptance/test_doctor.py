@@ -14,7 +14,8 @@ import pytest
 from tests.acceptance.conftest import BSO, Command, started_worker
 from tests.acceptance.recorded_jobs import record_noisy
 from tests.servers import PATIENCE_S
-from tools.private_servers import Management
+from tests.servers.certificates import Authority
+from tools.private_servers import Management, RabbitMQ
 
 
 def examined(bso: Command, **environment: str) -> dict[str, Any]:
@@ -110,6 +111,25 @@ def test_a_password_that_is_wrong(bso: Command, amqp_url: str) -> None:
     found = broken(examined(bso, BSO_URL=f"amqp://guest:secret@{host}/"))
     assert "user name and password" in found["broker"]
     assert "secret" not in str(found)
+
+
+def test_how_the_connection_to_the_broker_is_encrypted(
+    bso: Command, tls_rabbitmq: RabbitMQ, authority: Authority, tls_vhost: str
+) -> None:
+    findings = examined(bso, BSO_URL=tls_rabbitmq.secured(tls_vhost, tls_ca=authority.ca))
+    assert findings["broker"]["found"].endswith("encrypted (TLSv1.3), certificate verified")
+    assert "encryption" not in findings
+    assert "tls_ca=FILE" in broken(examined(bso, BSO_URL=tls_rabbitmq.secured(tls_vhost)))["broker"]
+
+
+def test_that_the_connection_to_the_broker_is_not_encrypted(bso: Command, amqp_url: str) -> None:
+    findings = examined(bso, BSO_URL=amqp_url)
+    assert findings["broker"]["found"].endswith("not encrypted: loopback")
+    assert "encryption" not in findings
+    findings = examined(bso, BSO_URL=amqp_url.replace("127.0.0.1", "127.1"))  # as a host that is not this one
+    assert findings["encryption"]["health"] == "note"
+    assert "not encrypted" in findings["encryption"]["found"]
+    assert "amqps://" in findings["encryption"]["advice"]
 
 
 def test_a_virtual_host_that_is_missing(bso: Command, amqp_url: str) -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from tests.servers import given
+from tests.servers.certificates import Authority
 from tests.servers.proxy import TcpProxy
 from tools.private_servers import Management, MariaDB, PostgreSQL, PrivateServer, RabbitMQ, ServerMissing
 
@@ -40,6 +41,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def rabbitmq_server() -> Iterator[RabbitMQ]:
     """The private RabbitMQ of this run. Who kills or freezes it takes `breakable_rabbitmq` instead."""
     yield from _running(RabbitMQ)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Issues the certificates of `tls_rabbitmq`, that of localhost above all."""
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    authority.issue("server", "localhost")
+    return authority
+
+
+@pytest.fixture(scope="session")
+def tls_rabbitmq(authority: Authority) -> Iterator[RabbitMQ]:
+    """A private RabbitMQ that listens with TLS, too, and lets a login in by its certificate."""
+    yield from _running(lambda: RabbitMQ(certificates=authority.folder))
+
+
+@pytest.fixture
+def tls_vhost(tls_rabbitmq: RabbitMQ) -> Iterator[str]:
+    """A new, empty virtual host of that server, as a URL without TLS: `tls_rabbitmq.secured(tls_vhost)` has it."""
+    url = tls_rabbitmq.start().create_vhost()
+    yield url
+    tls_rabbitmq.management.delete_vhost(url)
+
+
+@pytest.fixture(scope="session")
+def asking_rabbitmq(authority: Authority) -> Iterator[RabbitMQ]:
+    """One that lets nobody in by TLS who does not show a certificate of the authority."""
+    yield from _running(lambda: RabbitMQ(certificates=authority.folder, asks_for_certificate=True))
 
 
 @pytest.fixture(scope="session")
@@ -144,8 +173,8 @@ def tcp_proxy() -> Iterator[Callable[[str], TcpProxy]]:
         yield lambda url: stack.enter_context(TcpProxy(url, default_port=5672 if url.startswith("amqp:") else None))
 
 
-def _running(kind: type[Server]) -> Iterator[Server]:
-    server = kind()
+def _running(new_server: Callable[[], Server]) -> Iterator[Server]:
+    server = new_server()
     try:
         try:
             server.start()

@@ -1,0 +1,238 @@
+"""Connections to a broker by TLS: what is verified, and that whatever is wrong is an error with the remedy."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+import uvloop
+
+from bso.tls import TlsFailed
+from bso_broker.connection import BrokerAddress, connect
+from bso_broker.errors import BrokerUnreachable, LoginRefused, NotPermitted
+from bso_broker.rabbit import RabbitBroker
+from bso_broker.rpc import RpcClient
+from tests.servers import PATIENCE_S
+from tests.servers.certificates import Authority, Certificate
+from tools.private_servers import RabbitMQ
+from tools.private_servers.ports import ClaimedPorts
+
+Loop = Callable[[], asyncio.AbstractEventLoop]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> Loop:
+    """Trainings run in one, workers in the other, and each has its own way to speak TLS and to report errors."""
+    factory: Loop = request.param
+    return factory
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    """An authority that no broker knows."""
+    return Authority(tmp_path)
+
+
+def encryption_of(url: str, loop: Loop, *, timeout_s: float = PATIENCE_S) -> str:
+    """Connect, in an event loop of this kind, and hang up; how the connection was encrypted."""
+
+    async def connecting() -> str:
+        connection = await connect(BrokerAddress(url=url, connect_timeout_s=timeout_s), name="test")
+        found = connection.sockets.encryption
+        await connection.close()
+        return found
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(connecting())
+
+
+def shown(certificate: Certificate) -> dict[str, Path]:
+    """The options that show a certificate to a broker."""
+    return {"tls_cert": certificate.cert, "tls_key": certificate.key}
+
+
+def test_a_certificate_that_a_known_authority_has_issued_for_the_host_is_verified(
+    tls_rabbitmq: RabbitMQ, authority: Authority, tls_vhost: str, loop: Loop
+) -> None:
+    url = tls_rabbitmq.secured(tls_vhost, tls_ca=authority.ca)
+    assert encryption_of(url, loop) == "encrypted (TLSv1.3), certificate verified"
+    assert encryption_of(tls_vhost, loop) == "not encrypted"
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused(
+    tls_rabbitmq: RabbitMQ, tls_vhost: str, stranger: Authority, loop: Loop
+) -> None:
+    for options in ({}, {"tls_ca": stranger.ca}, {"tls": "verify-ca"}):
+        with pytest.raises(TlsFailed, match="does not know the authority that issued it.*tls_ca=FILE"):
+            encryption_of(tls_rabbitmq.secured(tls_vhost, **options), loop)
+
+
+def test_a_certificate_for_another_host_is_refused_unless_the_address_says_otherwise(
+    tls_rabbitmq: RabbitMQ, authority: Authority, tls_vhost: str, loop: Loop
+) -> None:
+    with pytest.raises(TlsFailed, match=r"127\.0\.0\.1.*must name the server as its certificate does"):
+        encryption_of(tls_rabbitmq.secured(tls_vhost, host="127.0.0.1", tls_ca=authority.ca), loop)
+    url = tls_rabbitmq.secured(tls_vhost, host="127.0.0.1", tls_ca=authority.ca, tls="verify-ca")
+    assert encryption_of(url, loop) == "encrypted (TLSv1.3), certificate verified, for whatever host"
+
+
+def test_a_certificate_that_has_expired_is_refused(
+    tls_rabbitmq: RabbitMQ, authority: Authority, tls_vhost: str, loop: Loop
+) -> None:
+    authority.issue("server", "localhost", expired=timedelta(hours=1))
+    tls_rabbitmq.read_certificates()
+    try:
+        with pytest.raises(TlsFailed, match="has expired: its operator has to renew it"):
+            encryption_of(tls_rabbitmq.secured(tls_vhost, tls_ca=authority.ca), loop)
+    finally:
+        authority.issue("server", "localhost")
+        tls_rabbitmq.read_certificates()
+    assert encryption_of(tls_rabbitmq.secured(tls_vhost, tls_ca=authority.ca), loop)
+
+
+@pytest.mark.parametrize("option", ["tls_ca", "tls_cert"])
+def test_a_file_that_is_missing_or_holds_no_certificate_is_named(
+    tls_rabbitmq: RabbitMQ, tls_vhost: str, tmp_path: Path, option: str, loop: Loop
+) -> None:
+    path = tmp_path / "certificate.pem"
+    with pytest.raises(TlsFailed, match=f"{option}={path} in the address cannot be read"):
+        encryption_of(tls_rabbitmq.secured(tls_vhost, **{option: path}), loop)
+    path.write_text("nothing")
+    with pytest.raises(TlsFailed, match=f"{option}={path}.*PEM"):
+        encryption_of(tls_rabbitmq.secured(tls_vhost, **{option: path}), loop)
+
+
+def test_tls_at_a_port_without_it_says_so(tls_rabbitmq: RabbitMQ, tls_vhost: str, loop: Loop) -> None:
+    with pytest.raises(TlsFailed, match="does the server speak TLS on this port"):
+        encryption_of(tls_vhost.replace("amqp://", "amqps://"), loop)
+
+
+def test_no_tls_at_a_port_for_it_says_so(tls_rabbitmq: RabbitMQ, tls_vhost: str, loop: Loop) -> None:
+    with pytest.raises(TlsFailed, match="answers amqp:// with TLS: write amqps://"):
+        encryption_of(tls_vhost.replace(str(tls_rabbitmq.port), str(tls_rabbitmq.tls_port)), loop)
+
+
+def test_nobody_at_the_port_is_unreachable_also_with_tls(loop: Loop) -> None:
+    with ClaimedPorts(1) as claimed, pytest.raises(BrokerUnreachable, match="is it running"):
+        encryption_of(f"amqps://localhost:{claimed.numbers[0]}/", loop)
+
+
+def test_a_server_that_hangs_in_the_handshake_is_unreachable_at_the_deadline(loop: Loop) -> None:
+    with silent_port() as port, pytest.raises(BrokerUnreachable, match=r"did not answer within 0\.3 s"):
+        encryption_of(f"amqps://localhost:{port}/", loop, timeout_s=0.3)
+
+
+@contextlib.contextmanager
+def silent_port() -> Iterator[int]:
+    """A port where the system accepts connections, and nobody says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_broker_that_asks_for_a_certificate_gets_it(
+    asking_rabbitmq: RabbitMQ, authority: Authority, stranger: Authority, loop: Loop
+) -> None:
+    vhost = asking_rabbitmq.start().create_vhost()
+
+    def encryption_with(**options: object) -> str:
+        return encryption_of(asking_rabbitmq.secured(vhost, tls_ca=authority.ca, **options), loop)
+
+    assert encryption_with(**shown(authority.issue("trainer", common_name="trainer"))).startswith("encrypted")
+    refused = "asks for a certificate, and does not accept.*tls_cert=FILE"
+    with pytest.raises(TlsFailed, match=refused):
+        encryption_with()
+    with pytest.raises(TlsFailed, match=refused):
+        encryption_with(**shown(stranger.issue("trainer", common_name="trainer")))
+    with pytest.raises(TlsFailed, match=refused):
+        encryption_with(**shown(authority.issue("late", common_name="late", expired=timedelta(hours=1))))
+
+
+class Trainer:
+    """A login with no password that it could use, and a certificate."""
+
+    def __init__(self, server: RabbitMQ, vhost: str, authority: Authority) -> None:
+        self.name = f"trainer-{vhost.rpartition('/')[2]}"
+        server.management.add_user(vhost, self.name, "unknown", configure=".*", write=".*", read=".*")
+        self._server, self._vhost, self._authority = server, vhost, authority
+
+    def url(self, *, name: str | None = None, common_name: str | None = None) -> str:
+        """Its address, or one that names somebody else, with a certificate of its own, or of somebody else."""
+        certificate = self._authority.issue("login", common_name=common_name or self.name)
+        url = self._server.secured(self._vhost, tls_ca=self._authority.ca, auth="external", **shown(certificate))
+        return url.replace("guest:guest@", f"{name or self.name}@")
+
+
+@pytest.fixture
+def trainer(tls_rabbitmq: RabbitMQ, tls_vhost: str, authority: Authority) -> Trainer:
+    return Trainer(tls_rabbitmq, tls_vhost, authority)
+
+
+async def test_a_certificate_logs_a_login_in_and_the_broker_believes_its_user_id(tls_vhost: str, trainer: Trainer) -> None:
+    async with RabbitBroker(tls_vhost) as broker:
+        await broker.declare()
+        consumer = broker.command_consumer()
+        await consumer.start()
+        caller = RpcClient(trainer.url())
+        await caller.start()
+        call = asyncio.create_task(caller.call(b"body", message_id="1", timeout_s=PATIENCE_S))
+        async with asyncio.timeout(PATIENCE_S):
+            (delivery,) = await consumer.next_batch()
+        assert delivery.user_id == trainer.name
+        call.cancel()
+        await caller.close()
+        await consumer.close()
+
+
+def test_a_certificate_of_nobody_the_broker_knows_is_refused(trainer: Trainer, loop: Loop) -> None:
+    with pytest.raises(LoginRefused, match="knows no login for the certificate given.*adds the user 'nobody'"):
+        encryption_of(trainer.url(name="nobody", common_name="nobody"), loop)
+
+
+async def test_an_address_that_names_another_login_than_its_certificate_says_so(tls_vhost: str, trainer: Trainer) -> None:
+    async with RabbitBroker(tls_vhost) as broker:
+        await broker.declare()
+    caller = RpcClient(trainer.url(name="somebody"))
+    await caller.start()
+    try:
+        with pytest.raises(NotPermitted, match=f"somebody.*{trainer.name}"):
+            await caller.call(b"body", message_id="1", timeout_s=3.0)
+    finally:
+        await caller.close()
+
+
+async def test_a_broker_that_takes_no_certificates_for_logins_says_so(amqp_url: str, authority: Authority) -> None:
+    own = shown(authority.issue("login", common_name="login"))
+    async with tls_in_front_of(amqp_url, authority.issue("front", "localhost")) as port:
+        url = f"amqps://login@localhost:{port}/?{urlencode({'tls_ca': authority.ca, 'auth': 'external', **own})}"
+        with pytest.raises(LoginRefused, match=r"does not let a login in by external.*auth_mechanisms"):
+            await connect(BrokerAddress(url=url), name="test")
+
+
+@contextlib.asynccontextmanager
+async def tls_in_front_of(amqp_url: str, certificate: Certificate) -> AsyncIterator[int]:
+    """A port that speaks TLS and forwards to the broker."""
+    target = urlsplit(amqp_url)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.cert, certificate.key)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_broker, to_broker = await asyncio.open_connection(target.hostname, target.port)
+        await asyncio.gather(pump(reader, to_broker), pump(from_broker, writer))
+
+    server = await asyncio.start_server(serve, "localhost", 0, ssl=context)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while chunk := await reader.read(65536):
+            writer.write(chunk)
+            await writer.drain()
+    writer.close()
