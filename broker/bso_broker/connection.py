@@ -118,13 +118,13 @@ class BrokerAddress:
 
 def _check_options(url: URL) -> None:
     """Raise InvalidBrokerUrl, TlsFailed where an address has a wrong option. Values, which may be secrets, stay unsaid."""
-    names = list(url.query.keys())
+    names = list(url.query)
     for name in names:
         if name not in (*_AIORMQS_OPTIONS, *OPTIONS):
             shown = f" {name!r}" if name.isascii() and name.isidentifier() else ""
             known = ", ".join((*_AIORMQS_OPTIONS, *OPTIONS))
             raise InvalidBrokerUrl(f"the broker URL has an unknown option{shown}; expected some of {known}")
-        if names.count(name) > 1:
+        if len(url.query.getall(name)) > 1:
             raise InvalidBrokerUrl(f"the broker URL has the option {name} more than once: expected one")
     if url.scheme == "amqp" and (given := [name for name in names if name in OPTIONS]):
         raise InvalidBrokerUrl(

@@ -171,8 +171,10 @@ class FrameReader(asyncio.StreamReader):
     async def _next_frame(self) -> bytes:
         while True:
             head = await self._bytes(FRAME_HEADER_SIZE)  # type, channel, size
-            if head[0] > FRAME_HEARTBEAT:
-                return _not_a_frame(head)
+            if head[0] > FRAME_HEARTBEAT:  # no frame
+                _refuse_tls(head)
+                if head.startswith(b"AMQP"):  # the broker speaks another version of the protocol
+                    return head
             payload = await self._bytes(int.from_bytes(head[3:]) + 1)
             kind = head[0]
             if self._unread and self._is_unread(head, payload):
@@ -221,12 +223,11 @@ class FrameReader(asyncio.StreamReader):
         return True
 
 
-def _not_a_frame(head: bytes) -> bytes:
-    """What came in place of a frame, for aiormq: "AMQP" and another version. Raises ConnectionError."""
+def _refuse_tls(head: bytes) -> None:
+    """Raise ConnectionError where a port for TLS has answered: it sees no handshake, and says so in its own way."""
     if head.startswith(_TLS_ALERT):
         problem = TlsFailed("it answers amqp:// with TLS: write amqps://, or the port without TLS (5672)")
-        raise ConnectionError("TLS, in place of AMQP") from problem
-    return head
+        raise ConnectionError("TLS came in place of AMQP") from problem
 
 
 def frame(kind: int, channel: bytes, payload: bytes) -> bytes:

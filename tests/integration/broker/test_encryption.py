@@ -142,14 +142,14 @@ def test_a_broker_that_asks_for_a_certificate_gets_it(
     def encryption_with(**options: object) -> str:
         return encryption_of(asking_rabbitmq.secured(vhost, tls_ca=authority.ca, **options), loop)
 
-    assert encryption_with(**shown(authority.issue("trainer", common_name="trainer"))).startswith("encrypted")
+    assert encryption_with(**shown(authority.issue("trainer", "localhost", common_name="trainer"))).startswith("encrypted")
     refused = "asks for a certificate, and does not accept.*tls_cert=FILE"
     with pytest.raises(TlsFailed, match=refused):
         encryption_with()
     with pytest.raises(TlsFailed, match=refused):
-        encryption_with(**shown(stranger.issue("trainer", common_name="trainer")))
+        encryption_with(**shown(stranger.issue("trainer", "localhost", common_name="trainer")))
     with pytest.raises(TlsFailed, match=refused):
-        encryption_with(**shown(authority.issue("late", common_name="late", expired=timedelta(hours=1))))
+        encryption_with(**shown(authority.issue("late", "localhost", common_name="late", expired=timedelta(hours=1))))
 
 
 class Trainer:
@@ -162,7 +162,7 @@ class Trainer:
 
     def url(self, *, name: str | None = None, common_name: str | None = None) -> str:
         """Its address, or one that names somebody else, with a certificate of its own, or of somebody else."""
-        certificate = self._authority.issue("login", common_name=common_name or self.name)
+        certificate = self._authority.issue("login", "localhost", common_name=common_name or self.name)
         url = self._server.secured(self._vhost, tls_ca=self._authority.ca, auth="external", **shown(certificate))
         return url.replace("guest:guest@", f"{name or self.name}@")
 
@@ -206,7 +206,7 @@ async def test_an_address_that_names_another_login_than_its_certificate_says_so(
 
 
 async def test_a_broker_that_takes_no_certificates_for_logins_says_so(amqp_url: str, authority: Authority) -> None:
-    own = shown(authority.issue("login", common_name="login"))
+    own = shown(authority.issue("login", "localhost", common_name="login"))
     async with tls_in_front_of(amqp_url, authority.issue("front", "localhost")) as port:
         url = f"amqps://login@localhost:{port}/?{urlencode({'tls_ca': authority.ca, 'auth': 'external', **own})}"
         with pytest.raises(LoginRefused, match=r"does not let a login in by external.*auth_mechanisms"):
