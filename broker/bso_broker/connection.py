@@ -27,7 +27,7 @@ from yarl import URL
 
 from bso.domain.errors import BsoError
 from bso.schema.envelope import MAX_ANSWER_BYTES
-from bso.tls import OFF, OPTIONS, VERIFY, TlsFailed, TlsOptions, is_loopback, tls_options, why_tls_failed
+from bso.tls import TlsFailed, TlsOptions, is_loopback, why_tls_failed
 from bso_broker.errors import (
     BrokerUnreachable,
     ConnectionLost,
@@ -41,6 +41,7 @@ from bso_broker.errors import (
 from bso_broker.messages import check_size
 from bso_broker.pauses import FIRST_PAUSE_S, Pauses
 from bso_broker.underlay import Outgoing, RobustConnection, underlay_of
+from bso_broker.url_options import PASSED_ON, check_options, logs_in_by_certificate, tls_of
 
 # Python prints a library's warnings on stderr where logging is not set up: a training script should not see each retry.
 for _library in ("aio_pika", "aiormq"):
@@ -49,9 +50,6 @@ for _library in ("aio_pika", "aiormq"):
 _CLOSE_TIMEOUT_S = 1.0
 _EXAMPLE = "amqp://user:password@host:5672/virtual-host"
 _IS_IT_THERE = "is it running, and is this its AMQP port (5672, with TLS 5671)?"
-_AIORMQS_OPTIONS = ("auth", "heartbeat", "name")
-_WAYS_TO_LOG_IN = ("plain", "external")
-_LONGEST_HEARTBEAT_S = 65534  # what aiormq takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +76,7 @@ class BrokerAddress:
             raise InvalidBrokerUrl(f"a broker URL begins with amqp:// or amqps://, got {url.scheme!r}: {_EXAMPLE}")
         if not url.host:
             raise InvalidBrokerUrl(f"the broker URL names no host: {_EXAMPLE}")
-        _check_options(url)
+        check_options(url)
 
     @property
     def login(self) -> str:
@@ -93,16 +91,13 @@ class BrokerAddress:
 
     @property
     def tls(self) -> TlsOptions:
-        """How connections are encrypted: amqps:// says that they are."""
-        url = URL(self.url)
-        if url.scheme == "amqp":
-            return TlsOptions(mode=OFF)
-        return tls_options(url.query, host=url.host, mode=VERIFY)
+        """How connections are encrypted."""
+        return tls_of(URL(self.url))
 
     @property
-    def way_to_log_in(self) -> str:
-        """By password (plain) or by certificate (external)."""
-        return URL(self.url).query.get("auth", "plain").lower()
+    def logs_in_by_certificate(self) -> bool:
+        """Whether the broker reads the login from the certificate, in place of a password."""
+        return logs_in_by_certificate(URL(self.url))
 
     @property
     def is_exposed(self) -> bool:
@@ -112,44 +107,8 @@ class BrokerAddress:
     def named(self, name: str) -> URL:
         """The URL for aiormq, with heartbeat and a name for the management page, unless it already sets them."""
         url = URL(self.url)
-        given = {option: value for option, value in url.query.items() if option in _AIORMQS_OPTIONS}
+        given = {option: value for option, value in url.query.items() if option in PASSED_ON}
         return url.with_query({"heartbeat": str(self.heartbeat_s), "name": name} | given)
-
-
-def _check_options(url: URL) -> None:
-    """Raise InvalidBrokerUrl, TlsFailed where an address has a wrong option. Values, which may be secrets, stay unsaid."""
-    names = list(url.query)
-    for name in names:
-        if name not in (*_AIORMQS_OPTIONS, *OPTIONS):
-            shown = f" {name!r}" if name.isascii() and name.isidentifier() else ""
-            known = ", ".join((*_AIORMQS_OPTIONS, *OPTIONS))
-            raise InvalidBrokerUrl(f"the broker URL has an unknown option{shown}; expected some of {known}")
-        if len(url.query.getall(name)) > 1:
-            raise InvalidBrokerUrl(f"the broker URL has the option {name} more than once: expected one")
-    if url.scheme == "amqp" and (given := [name for name in names if name in OPTIONS]):
-        raise InvalidBrokerUrl(
-            f"the broker URL has {', '.join(given)}, which is for TLS, and begins with amqp://, which is without: write "
-            "amqps://, and the broker's port for TLS (5671)"
-        )
-    if url.scheme == "amqps" and tls_options(url.query, host=url.host, mode=VERIFY).mode == OFF:
-        raise InvalidBrokerUrl("the broker URL begins with amqps://, which is TLS, and has tls=off: take one of them out")
-    heartbeat = url.query.get("heartbeat", "0")
-    if not heartbeat.isdecimal() or int(heartbeat) > _LONGEST_HEARTBEAT_S:
-        raise InvalidBrokerUrl(
-            f"heartbeat in the broker URL is a whole number of seconds, from 0 (none) to {_LONGEST_HEARTBEAT_S}"
-        )
-    _check_way_to_log_in(url)
-
-
-def _check_way_to_log_in(url: URL) -> None:
-    way = url.query.get("auth", "plain").lower()
-    if way not in _WAYS_TO_LOG_IN:
-        raise InvalidBrokerUrl(f"auth in the broker URL is one of {', '.join(_WAYS_TO_LOG_IN)}")
-    if way == "external" and not (url.user and url.query.get("tls_cert")):
-        raise InvalidBrokerUrl(
-            "auth=external in the broker URL logs in by a certificate: expected amqps://LOGIN@host/virtual-host with "
-            "tls_cert=FILE, LOGIN being the name that the broker reads from that certificate"
-        )
 
 
 def login_of(url: str) -> str:
@@ -293,7 +252,7 @@ def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> 
             "its spelling, and whether this machine's DNS knows it"
         )
     match error:
-        case ProbableAuthenticationError() if address.way_to_log_in == "external":
+        case ProbableAuthenticationError() if address.logs_in_by_certificate:
             return LoginRefused(
                 f"the broker at {address} knows no login for the certificate given (tls_cert): its administrator adds "
                 f"the user {address.login!r}, or the address names another certificate"
@@ -306,8 +265,8 @@ def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> 
             )
         case AuthenticationError():
             return LoginRefused(
-                f"the broker at {address} does not let a login in by {address.way_to_log_in}: take auth out of the "
-                "address, or have its administrator offer that (auth_mechanisms)"
+                f"the broker at {address} does not offer to log in by {_way_in(address)}: its administrator can offer "
+                "it (auth_mechanisms); with auth=external in the address it is by certificate, without by password"
             )
         case InvalidFrameError() if "Connection.Close" in str(error):
             return VirtualHostRefused(
@@ -315,9 +274,13 @@ def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> 
                 "(rabbitmqctl add_vhost), or give the user permissions on it (rabbitmqctl set_permissions)"
             )
         case ValueError():
-            return InvalidBrokerUrl(f"not a broker URL ({error}); expected {_EXAMPLE}")
+            return InvalidBrokerUrl(f"not a broker URL; expected {_EXAMPLE}")  # its words may quote the address
         case _:
             return BrokerUnreachable(f"cannot reach the broker at {address}: {error}; {_IS_IT_THERE}")
+
+
+def _way_in(address: BrokerAddress) -> str:
+    return "certificate (EXTERNAL)" if address.logs_in_by_certificate else "password (PLAIN)"
 
 
 def _is_unresolved(error: BaseException | None) -> bool:

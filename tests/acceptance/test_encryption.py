@@ -10,19 +10,16 @@ import pytest
 from bso_migrations import upgrade
 from tests.acceptance.conftest import Command, started_worker
 from tests.servers import PATIENCE_S
-from tests.servers.certificates import Authority
-from tools.private_servers import RabbitMQ
+from tests.servers.tls_broker import TlsBroker
 
 WITH_DATABASE = ("replay publish toy", "dead-letters counts", "dead-letters list", "doctor")
 WITHOUT = ("jobs list", "jobs show toy", "jobs allow toy 16", "events history toy", "doctor")
 
 
 @pytest.fixture
-def platform(
-    bso: Command, tls_rabbitmq: RabbitMQ, authority: Authority, tls_vhost: str, mysql_url: str, tmp_path: Path
-) -> Iterator[Command]:
+def platform(bso: Command, tls_broker: TlsBroker, mysql_url: str, tmp_path: Path) -> Iterator[Command]:
     """The command of somebody whose broker is reached by TLS, with a worker that reaches it so, too."""
-    url = tls_rabbitmq.secured(tls_vhost, tls_ca=authority.ca)
+    url = tls_broker.url
     bso.environment |= {"BSO_URL": url, "BSO_AMQP_URL": url, "BSO_DATABASE_URL": mysql_url}
     asyncio.run(upgrade(mysql_url))
     worker = started_worker(tmp_path / "worker.log", url, mysql_url)
@@ -31,7 +28,7 @@ def platform(
 
 
 def test_each_command_speaks_tls_and_says_so_where_it_cannot_verify_the_broker(
-    platform: Command, training: list[str], tls_rabbitmq: RabbitMQ, tls_vhost: str
+    platform: Command, training: list[str], tls_broker: TlsBroker
 ) -> None:
     tail = platform.start("events", "tail", "toy", "--type", "trial_ended", "--count", 1, "--json")
     assert tail.stderr is not None
@@ -45,7 +42,7 @@ def test_each_command_speaks_tls_and_says_so_where_it_cannot_verify_the_broker(
     for command in WITHOUT:
         platform.ok(*command.split())
 
-    unverified = tls_rabbitmq.secured(tls_vhost)
+    unverified = tls_broker.url_with()
     platform.environment |= {"BSO_URL": unverified, "BSO_AMQP_URL": unverified}
     for command in ("jobs list", "jobs allow toy 16", "events history toy", "events tail", "dead-letters list"):
         assert "does not know the authority that issued it" in platform.refused(*command.split()), command

@@ -29,15 +29,15 @@ class Authority:
         self._issuer.cert_pem.write_to_path(str(self.ca))
 
     def issue(
-        self, name: str, host: str, *, common_name: str | None = None, expired: timedelta | None = None
+        self, name: str, *hosts: str, common_name: str | None = None, expired: timedelta | None = None
     ) -> Certificate:
-        """Write NAME.pem and NAME.key: a certificate for a host, and of the login ``common_name``.
+        """Write NAME.pem and NAME.key: a certificate for hosts, or of the login ``common_name``.
 
         ``expired``: so long ago.
         """
         until = None if expired is None else datetime.now(UTC) - expired
         since = None if until is None else until - timedelta(days=1)
-        issued = self._issuer.issue_cert(host, common_name=common_name, not_before=since, not_after=until)
+        issued = self._issuer.issue_cert(*hosts, common_name=common_name, not_before=since, not_after=until)
         made = Certificate(cert=self.folder / f"{name}.pem", key=self.folder / f"{name}.key")
         made.cert.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
         issued.private_key_pem.write_to_path(str(made.key))

@@ -11,6 +11,7 @@ import pytest
 from tests.servers import given
 from tests.servers.certificates import Authority
 from tests.servers.proxy import TcpProxy
+from tests.servers.tls_broker import TlsBroker
 from tools.private_servers import Management, MariaDB, PostgreSQL, PrivateServer, RabbitMQ, ServerMissing
 
 Server = TypeVar("Server", bound=PrivateServer)
@@ -45,7 +46,7 @@ def rabbitmq_server() -> Iterator[RabbitMQ]:
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Issues the certificates of `tls_rabbitmq`, that of localhost above all."""
+    """Issues the certificates of the brokers with TLS."""
     authority = Authority(tmp_path_factory.mktemp("authority"))
     authority.issue("server", "localhost")
     return authority
@@ -57,18 +58,22 @@ def tls_rabbitmq(authority: Authority) -> Iterator[RabbitMQ]:
     yield from _running(lambda: RabbitMQ(certificates=authority.folder))
 
 
-@pytest.fixture
-def tls_vhost(tls_rabbitmq: RabbitMQ) -> Iterator[str]:
-    """A new, empty virtual host of that server, as a URL without TLS: `tls_rabbitmq.secured(tls_vhost)` has it."""
-    url = tls_rabbitmq.start().create_vhost()
-    yield url
-    tls_rabbitmq.management.delete_vhost(url)
-
-
 @pytest.fixture(scope="session")
 def asking_rabbitmq(authority: Authority) -> Iterator[RabbitMQ]:
     """One that lets nobody in by TLS who does not show a certificate of the authority."""
     yield from _running(lambda: RabbitMQ(certificates=authority.folder, asks_for_certificate=True))
+
+
+@pytest.fixture
+def tls_broker(tls_rabbitmq: RabbitMQ, authority: Authority) -> Iterator[TlsBroker]:
+    """A new, empty virtual host for this test, to be reached by TLS."""
+    yield from _tls_broker(tls_rabbitmq, authority)
+
+
+@pytest.fixture
+def asking_broker(asking_rabbitmq: RabbitMQ, authority: Authority) -> Iterator[TlsBroker]:
+    """The same, of a server that asks for a certificate."""
+    yield from _tls_broker(asking_rabbitmq, authority)
 
 
 @pytest.fixture(scope="session")
@@ -171,6 +176,12 @@ def tcp_proxy() -> Iterator[Callable[[str], TcpProxy]]:
     """A function that starts a TcpProxy in front of a URL's server; the proxies are closed after the test."""
     with ExitStack() as stack:
         yield lambda url: stack.enter_context(TcpProxy(url, default_port=5672 if url.startswith("amqp:") else None))
+
+
+def _tls_broker(server: RabbitMQ, authority: Authority) -> Iterator[TlsBroker]:
+    url = server.start().create_vhost()
+    yield TlsBroker(server=server, authority=authority, plain_url=url)
+    server.management.delete_vhost(url)
 
 
 def _running(new_server: Callable[[], Server]) -> Iterator[Server]:

@@ -17,7 +17,7 @@ from bso_cli.settings import Places
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractConnection
 
-    from bso_broker.connection import BrokerAddress
+    from bso_broker.connection import BrokerAddress, Connection
 
 ANSWER_TIMEOUT_S = 5.0
 DATABASE_ADVICE = "is it running, and are host, port, login and name of the database right (BSO_DATABASE_URL)?"
@@ -32,7 +32,7 @@ async def check_broker(places: Places) -> list[Finding]:
     connection = await connect(address, name="bso doctor")
     try:
         took = seconds(time.perf_counter() - started)
-        findings = _broker_findings(address, took, connection.sockets.encryption)
+        findings = [ok("broker", f"{address}, login {address.login}, {took}"), _encryption(connection, address)]
         queues, has_workers = await _check_queues(connection)
         findings += queues
     finally:
@@ -43,14 +43,15 @@ async def check_broker(places: Places) -> list[Finding]:
     return [*findings, answers, *([await _check_logins(places)] if answers.health is Health.OK else [])]
 
 
-def _broker_findings(address: BrokerAddress, took: str, encryption: str) -> list[Finding]:
-    here = "" if address.tls.is_on or address.is_exposed else ": loopback"
-    findings = [ok("broker", f"{address}, login {address.login}, {took}, {encryption}{here}")]
-    if address.is_exposed:
-        found = "not encrypted: who reads the network reads the password and everything else"
-        advice = "let the broker listen with TLS, and write amqps:// (docs/encryption.md)"
-        findings.append(note("encryption", found, advice))
-    return findings
+def _encryption(connection: Connection, address: BrokerAddress) -> Finding:
+    """How the connection to the broker is encrypted."""
+    found = connection.sockets.encryption
+    if address.tls.is_on:
+        return ok("broker encryption", found)
+    if not address.is_exposed:
+        return ok("broker encryption", f"{found}: loopback")
+    advice = "let the broker listen with TLS, and write amqps:// in the address (docs/encryption.md)"
+    return note("broker encryption", f"{found}: who reads the network reads the password and all else", advice)
 
 
 async def _check_queues(connection: AbstractConnection) -> tuple[list[Finding], bool]:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
@@ -19,7 +20,7 @@ from bso_broker.rabbit import RabbitBroker
 from bso_broker.rpc import RpcClient
 from tests.servers import PATIENCE_S
 from tests.servers.certificates import Authority, Certificate
-from tools.private_servers import RabbitMQ
+from tests.servers.tls_broker import TlsBroker
 from tools.private_servers.ports import ClaimedPorts
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -51,70 +52,67 @@ def encryption_of(url: str, loop: Loop, *, timeout_s: float = PATIENCE_S) -> str
         return runner.run(connecting())
 
 
-def shown(certificate: Certificate) -> dict[str, Path]:
+def shown(certificate: Certificate) -> dict[str, Any]:
     """The options that show a certificate to a broker."""
     return {"tls_cert": certificate.cert, "tls_key": certificate.key}
 
 
 def test_a_certificate_that_a_known_authority_has_issued_for_the_host_is_verified(
-    tls_rabbitmq: RabbitMQ, authority: Authority, tls_vhost: str, loop: Loop
+    tls_broker: TlsBroker, loop: Loop
 ) -> None:
-    url = tls_rabbitmq.secured(tls_vhost, tls_ca=authority.ca)
-    assert encryption_of(url, loop) == "encrypted (TLSv1.3), certificate verified"
-    assert encryption_of(tls_vhost, loop) == "not encrypted"
+    assert encryption_of(tls_broker.url, loop) == "encrypted (TLSv1.3), certificate verified"
+    assert encryption_of(tls_broker.plain_url, loop) == "not encrypted"
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(
-    tls_rabbitmq: RabbitMQ, tls_vhost: str, stranger: Authority, loop: Loop
+    tls_broker: TlsBroker, stranger: Authority, loop: Loop
 ) -> None:
-    for options in ({}, {"tls_ca": stranger.ca}, {"tls": "verify-ca"}):
-        with pytest.raises(TlsFailed, match="does not know the authority that issued it.*tls_ca=FILE"):
-            encryption_of(tls_rabbitmq.secured(tls_vhost, **options), loop)
+    wrong: list[dict[str, Any]] = [{}, {"tls_ca": stranger.ca}, {"tls": "verify-ca"}]
+    for options in wrong:
+        with pytest.raises(TlsFailed, match=r"does not know the authority that issued it.*tls_ca=FILE"):
+            encryption_of(tls_broker.url_with(**options), loop)
 
 
 def test_a_certificate_for_another_host_is_refused_unless_the_address_says_otherwise(
-    tls_rabbitmq: RabbitMQ, authority: Authority, tls_vhost: str, loop: Loop
+    tls_broker: TlsBroker, loop: Loop
 ) -> None:
     with pytest.raises(TlsFailed, match=r"127\.0\.0\.1.*must name the server as its certificate does"):
-        encryption_of(tls_rabbitmq.secured(tls_vhost, host="127.0.0.1", tls_ca=authority.ca), loop)
-    url = tls_rabbitmq.secured(tls_vhost, host="127.0.0.1", tls_ca=authority.ca, tls="verify-ca")
+        encryption_of(tls_broker.url_with(host="127.0.0.1", tls_ca=tls_broker.authority.ca), loop)
+    url = tls_broker.url_with(host="127.0.0.1", tls_ca=tls_broker.authority.ca, tls="verify-ca")
     assert encryption_of(url, loop) == "encrypted (TLSv1.3), certificate verified, for whatever host"
 
 
-def test_a_certificate_that_has_expired_is_refused(
-    tls_rabbitmq: RabbitMQ, authority: Authority, tls_vhost: str, loop: Loop
-) -> None:
-    authority.issue("server", "localhost", expired=timedelta(hours=1))
-    tls_rabbitmq.read_certificates()
+def test_a_certificate_that_has_expired_is_refused(tls_broker: TlsBroker, loop: Loop) -> None:
+    tls_broker.renew(expired=timedelta(hours=1))
     try:
         with pytest.raises(TlsFailed, match="has expired: its operator has to renew it"):
-            encryption_of(tls_rabbitmq.secured(tls_vhost, tls_ca=authority.ca), loop)
+            encryption_of(tls_broker.url, loop)
     finally:
-        authority.issue("server", "localhost")
-        tls_rabbitmq.read_certificates()
-    assert encryption_of(tls_rabbitmq.secured(tls_vhost, tls_ca=authority.ca), loop)
+        tls_broker.renew()
+    assert encryption_of(tls_broker.url, loop)
 
 
 @pytest.mark.parametrize("option", ["tls_ca", "tls_cert"])
 def test_a_file_that_is_missing_or_holds_no_certificate_is_named(
-    tls_rabbitmq: RabbitMQ, tls_vhost: str, tmp_path: Path, option: str, loop: Loop
+    tls_broker: TlsBroker, tmp_path: Path, option: str, loop: Loop
 ) -> None:
     path = tmp_path / "certificate.pem"
+    given: dict[str, Any] = {option: path}
     with pytest.raises(TlsFailed, match=f"{option}={path} in the address cannot be read"):
-        encryption_of(tls_rabbitmq.secured(tls_vhost, **{option: path}), loop)
+        encryption_of(tls_broker.url_with(**given), loop)
     path.write_text("nothing")
     with pytest.raises(TlsFailed, match=f"{option}={path}.*PEM"):
-        encryption_of(tls_rabbitmq.secured(tls_vhost, **{option: path}), loop)
+        encryption_of(tls_broker.url_with(**given), loop)
 
 
-def test_tls_at_a_port_without_it_says_so(tls_rabbitmq: RabbitMQ, tls_vhost: str, loop: Loop) -> None:
+def test_tls_at_a_port_without_it_says_so(tls_broker: TlsBroker, loop: Loop) -> None:
     with pytest.raises(TlsFailed, match="does the server speak TLS on this port"):
-        encryption_of(tls_vhost.replace("amqp://", "amqps://"), loop)
+        encryption_of(tls_broker.tls_at_the_plain_port, loop)
 
 
-def test_no_tls_at_a_port_for_it_says_so(tls_rabbitmq: RabbitMQ, tls_vhost: str, loop: Loop) -> None:
+def test_no_tls_at_a_port_for_it_says_so(tls_broker: TlsBroker, loop: Loop) -> None:
     with pytest.raises(TlsFailed, match="answers amqp:// with TLS: write amqps://"):
-        encryption_of(tls_vhost.replace(str(tls_rabbitmq.port), str(tls_rabbitmq.tls_port)), loop)
+        encryption_of(tls_broker.no_tls_at_the_tls_port, loop)
 
 
 def test_nobody_at_the_port_is_unreachable_also_with_tls(loop: Loop) -> None:
@@ -135,14 +133,13 @@ def silent_port() -> Iterator[int]:
 
 
 def test_a_broker_that_asks_for_a_certificate_gets_it(
-    asking_rabbitmq: RabbitMQ, authority: Authority, stranger: Authority, loop: Loop
+    asking_broker: TlsBroker, authority: Authority, stranger: Authority, loop: Loop
 ) -> None:
-    vhost = asking_rabbitmq.start().create_vhost()
+    def encryption_with(**options: Any) -> str:
+        return encryption_of(asking_broker.url_with(tls_ca=authority.ca, **options), loop)
 
-    def encryption_with(**options: object) -> str:
-        return encryption_of(asking_rabbitmq.secured(vhost, tls_ca=authority.ca, **options), loop)
-
-    assert encryption_with(**shown(authority.issue("trainer", "localhost", common_name="trainer"))).startswith("encrypted")
+    trainers = authority.issue("trainer", "localhost", common_name="trainer")
+    assert encryption_with(**shown(trainers)) == "encrypted (TLSv1.3), certificate verified"
     refused = "asks for a certificate, and does not accept.*tls_cert=FILE"
     with pytest.raises(TlsFailed, match=refused):
         encryption_with()
@@ -155,25 +152,29 @@ def test_a_broker_that_asks_for_a_certificate_gets_it(
 class Trainer:
     """A login with no password that it could use, and a certificate."""
 
-    def __init__(self, server: RabbitMQ, vhost: str, authority: Authority) -> None:
-        self.name = f"trainer-{vhost.rpartition('/')[2]}"
-        server.management.add_user(vhost, self.name, "unknown", configure=".*", write=".*", read=".*")
-        self._server, self._vhost, self._authority = server, vhost, authority
+    def __init__(self, broker: TlsBroker) -> None:
+        self.name = f"trainer-{broker.plain_url.rpartition('/')[2]}"
+        management = broker.server.management
+        management.add_user(broker.plain_url, self.name, "unknown", configure=".*", write=".*", read=".*")
+        self._broker = broker
 
     def url(self, *, name: str | None = None, common_name: str | None = None) -> str:
         """Its address, or one that names somebody else, with a certificate of its own, or of somebody else."""
-        certificate = self._authority.issue("login", "localhost", common_name=common_name or self.name)
-        url = self._server.secured(self._vhost, tls_ca=self._authority.ca, auth="external", **shown(certificate))
+        authority = self._broker.authority
+        certificate = authority.issue("login", "localhost", common_name=common_name or self.name)
+        url = self._broker.url_with(tls_ca=authority.ca, auth="external", **shown(certificate))
         return url.replace("guest:guest@", f"{name or self.name}@")
 
 
 @pytest.fixture
-def trainer(tls_rabbitmq: RabbitMQ, tls_vhost: str, authority: Authority) -> Trainer:
-    return Trainer(tls_rabbitmq, tls_vhost, authority)
+def trainer(tls_broker: TlsBroker) -> Trainer:
+    return Trainer(tls_broker)
 
 
-async def test_a_certificate_logs_a_login_in_and_the_broker_believes_its_user_id(tls_vhost: str, trainer: Trainer) -> None:
-    async with RabbitBroker(tls_vhost) as broker:
+async def test_a_certificate_logs_a_login_in_and_the_broker_believes_its_user_id(
+    tls_broker: TlsBroker, trainer: Trainer
+) -> None:
+    async with RabbitBroker(tls_broker.plain_url) as broker:
         await broker.declare()
         consumer = broker.command_consumer()
         await consumer.start()
@@ -189,12 +190,14 @@ async def test_a_certificate_logs_a_login_in_and_the_broker_believes_its_user_id
 
 
 def test_a_certificate_of_nobody_the_broker_knows_is_refused(trainer: Trainer, loop: Loop) -> None:
-    with pytest.raises(LoginRefused, match="knows no login for the certificate given.*adds the user 'nobody'"):
+    with pytest.raises(LoginRefused, match=r"knows no login for the certificate given.*adds the user 'nobody'"):
         encryption_of(trainer.url(name="nobody", common_name="nobody"), loop)
 
 
-async def test_an_address_that_names_another_login_than_its_certificate_says_so(tls_vhost: str, trainer: Trainer) -> None:
-    async with RabbitBroker(tls_vhost) as broker:
+async def test_an_address_that_names_another_login_than_its_certificate_says_so(
+    tls_broker: TlsBroker, trainer: Trainer
+) -> None:
+    async with RabbitBroker(tls_broker.plain_url) as broker:
         await broker.declare()
     caller = RpcClient(trainer.url(name="somebody"))
     await caller.start()
@@ -209,7 +212,7 @@ async def test_a_broker_that_takes_no_certificates_for_logins_says_so(amqp_url: 
     own = shown(authority.issue("login", "localhost", common_name="login"))
     async with tls_in_front_of(amqp_url, authority.issue("front", "localhost")) as port:
         url = f"amqps://login@localhost:{port}/?{urlencode({'tls_ca': authority.ca, 'auth': 'external', **own})}"
-        with pytest.raises(LoginRefused, match=r"does not let a login in by external.*auth_mechanisms"):
+        with pytest.raises(LoginRefused, match=r"does not offer to log in by certificate.*auth_mechanisms"):
             await connect(BrokerAddress(url=url), name="test")
 
 

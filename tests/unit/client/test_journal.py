@@ -156,7 +156,14 @@ def test_a_place_never_shows_the_password() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["amqp://u:p@h", "amqp://u:p@h/", "amqp://u@h:5672/", "amqp://u:p@H/%2F", "amqps://u@h", "amqps://u@h:5671?tls_ca=ca"],
+    [
+        "amqp://u:p@h",
+        "amqp://u:p@h/",
+        "amqp://u@h:5672/",
+        "amqp://u:p@H/%2F",
+        "amqps://u@h",
+        "amqps://u@h:5671?tls_ca=ca",
+    ],
 )
 def test_a_virtual_host_is_one_destination_however_its_url_is_written_and_with_tls_or_without(url: str) -> None:
     assert destination_of(url) == Destination(address="amqp://h/%2F", login="u")
