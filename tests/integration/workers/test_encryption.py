@@ -46,6 +46,16 @@ def test_a_worker_that_cannot_have_tls_with_its_broker_waits_and_says_why(
     assert "Traceback" not in worker.text()
 
 
+def test_a_worker_that_has_begun_without_its_file_goes_on_when_it_is_there(
+    tls_broker: TlsBroker, migrated_url: str, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    trusted = tmp_path / "trusted.pem"
+    worker = start_worker(amqp_url=tls_broker.url_with(tls_ca=trusted), database_url=migrated_url).started()
+    worker.until(lambda: f"tls_ca={trusted}" in worker.reasons().get("broker", ""))
+    shutil.copy(tls_broker.authority.ca, trusted)
+    worker.ready()
+
+
 @pytest.mark.parametrize("option", ["cafile", "tls"])
 def test_a_worker_with_a_wrong_option_says_so_and_ends(
     tls_broker: TlsBroker, migrated_url: str, start_worker: StartWorker, option: str
