@@ -246,7 +246,7 @@ def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> 
         )
     if (why := why_tls_failed(error)) is not None:
         return TlsFailed(f"TLS with the broker at {address} failed: {why}")
-    if _is_unresolved(error):
+    if _is_of(error, socket.gaierror):
         return BrokerUnreachable(
             f"the host name {URL(address.url).host!r} of the broker at {address} cannot be resolved ({error}): check "
             "its spelling, and whether this machine's DNS knows it"
@@ -273,6 +273,11 @@ def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> 
                 f"user {address.login!r} may not access the virtual host of {address}: create it "
                 "(rabbitmqctl add_vhost), or give the user permissions on it (rabbitmqctl set_permissions)"
             )
+        case _ if address.tls.is_on and _is_of(error, ConnectionResetError, asyncio.IncompleteReadError):
+            return BrokerUnreachable(
+                f"the broker at {address} ends the connection: {error}; is it stopping, or does it ask for a "
+                "certificate (tls_cert=FILE), and not accept the one that it got?"
+            )
         case ValueError():
             return InvalidBrokerUrl(f"not a broker URL; expected {_EXAMPLE}")  # its words may quote the address
         case _:
@@ -283,8 +288,8 @@ def _way_in(address: BrokerAddress) -> str:
     return "certificate (EXTERNAL)" if address.logs_in_by_certificate else "password (PLAIN)"
 
 
-def _is_unresolved(error: BaseException | None) -> bool:
-    return isinstance(error, socket.gaierror) or isinstance(getattr(error, "__cause__", None), socket.gaierror)
+def _is_of(error: BaseException | None, *kinds: type[BaseException]) -> bool:
+    return isinstance(error, kinds) or isinstance(getattr(error, "__cause__", None), kinds)
 
 
 def explain(error: BaseException | None) -> BsoError:
