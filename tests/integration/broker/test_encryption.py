@@ -184,7 +184,8 @@ class Trainer:
         authority = self._broker.authority
         certificate = authority.issue("login", "localhost", common_name=common_name or self.name)
         url = self._broker.url_with(tls_ca=authority.ca, auth="external", **shown(certificate))
-        return url.replace("guest:guest@", f"{name or self.name}@")
+        parts = urlsplit(url)
+        return parts._replace(netloc=f"{name or self.name}@{parts.netloc.rpartition('@')[2]}").geturl()
 
 
 @pytest.fixture
