@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from aiormq.exceptions import (
     AuthenticationError,
     ChannelAccessRefused,
     ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
     DeliveryError,
     InvalidFrameError,
     ProbableAuthenticationError,
@@ -27,6 +27,7 @@ from yarl import URL
 
 from bso.domain.errors import BsoError
 from bso.schema.envelope import MAX_ANSWER_BYTES
+from bso.tls import TlsFailed, TlsOptions, is_loopback, why_tls_failed
 from bso_broker.errors import (
     BrokerUnreachable,
     ConnectionLost,
@@ -34,13 +35,13 @@ from bso_broker.errors import (
     LoginRefused,
     NotPermitted,
     PublishFailed,
-    TlsFailed,
     TopologyMissing,
     VirtualHostRefused,
 )
 from bso_broker.messages import check_size
 from bso_broker.pauses import FIRST_PAUSE_S, Pauses
 from bso_broker.underlay import Outgoing, RobustConnection, underlay_of
+from bso_broker.url_options import PASSED_ON, check_options, logs_in_by_certificate, tls_of
 
 # Python prints a library's warnings on stderr where logging is not set up: a training script should not see each retry.
 for _library in ("aio_pika", "aiormq"):
@@ -48,6 +49,7 @@ for _library in ("aio_pika", "aiormq"):
 
 _CLOSE_TIMEOUT_S = 1.0
 _EXAMPLE = "amqp://user:password@host:5672/virtual-host"
+_IS_IT_THERE = "is it running, and is this its AMQP port (5672, with TLS 5671)?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ class BrokerAddress:
             raise InvalidBrokerUrl(f"a broker URL begins with amqp:// or amqps://, got {url.scheme!r}: {_EXAMPLE}")
         if not url.host:
             raise InvalidBrokerUrl(f"the broker URL names no host: {_EXAMPLE}")
+        check_options(url)
 
     @property
     def login(self) -> str:
@@ -86,10 +89,26 @@ class BrokerAddress:
         url = URL(self.url)
         return f"{url.host}:{url.port or (5671 if url.scheme == 'amqps' else 5672)}{unquote(url.path) or '/'}"
 
+    @property
+    def tls(self) -> TlsOptions:
+        """How connections are encrypted."""
+        return tls_of(URL(self.url))
+
+    @property
+    def logs_in_by_certificate(self) -> bool:
+        """Whether the broker reads the login from the certificate, in place of a password."""
+        return logs_in_by_certificate(URL(self.url))
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether the network between this machine and the broker's can read everything."""
+        return not self.tls.is_on and not is_loopback(URL(self.url).host)
+
     def named(self, name: str) -> URL:
-        """The URL with heartbeat and a name for the management page, unless it already sets them."""
+        """The URL for aiormq, with heartbeat and a name for the management page, unless it already sets them."""
         url = URL(self.url)
-        return url.update_query({"heartbeat": str(self.heartbeat_s), "name": name} | dict(url.query))
+        given = {option: value for option, value in url.query.items() if option in PASSED_ON}
+        return url.with_query({"heartbeat": str(self.heartbeat_s), "name": name} | given)
 
 
 def login_of(url: str) -> str:
@@ -109,7 +128,7 @@ class Connection(RobustConnection):
     """
 
     def __init__(self, address: BrokerAddress, *, name: str, largest_body: int = MAX_ANSWER_BYTES) -> None:
-        super().__init__(address.named(name), largest_body=largest_body)
+        super().__init__(address.named(name), tls=address.tls, largest_body=largest_body)
         self._address = address
         self._pauses = Pauses(spread_s=address.spread_s, longest_s=address.longest_pause_s)
         self.set_pause(FIRST_PAUSE_S)
@@ -223,17 +242,21 @@ async def publish(channel: aiormq.Channel, message: Outgoing, *, exchange: str, 
 def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> BsoError:
     if isinstance(error, TimeoutError):
         return BrokerUnreachable(
-            f"the broker at {address} did not answer within {address.connect_timeout_s:g} s; is it running, "
-            "and is this its AMQP port (5672, with TLS 5671)?"
+            f"the broker at {address} did not answer within {address.connect_timeout_s:g} s; {_IS_IT_THERE}"
         )
-    if _is_tls(error):
-        return TlsFailed(f"TLS with the broker at {address} failed: {error}; amqps:// needs its TLS port (5671)")
-    if _is_unresolved(error):
+    if (why := why_tls_failed(error)) is not None:
+        return TlsFailed(f"TLS with the broker at {address} failed: {why}")
+    if _is_of(error, socket.gaierror):
         return BrokerUnreachable(
             f"the host name {URL(address.url).host!r} of the broker at {address} cannot be resolved ({error}): check "
             "its spelling, and whether this machine's DNS knows it"
         )
     match error:
+        case ProbableAuthenticationError() if address.logs_in_by_certificate:
+            return LoginRefused(
+                f"the broker at {address} knows no login for the certificate given (tls_cert): its administrator adds "
+                f"the user {address.login!r}, or the address names another certificate"
+            )
         case ProbableAuthenticationError():
             return LoginRefused(
                 f"the broker at {address} refuses user {address.login!r} with the password given: expected a user name "
@@ -241,27 +264,32 @@ def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> 
                 "digits percent-encoded), or ask the broker's administrator for a login"
             )
         case AuthenticationError():
-            return LoginRefused(f"the broker at {address} does not offer this way to log in: {error}")
+            return LoginRefused(
+                f"the broker at {address} does not offer to log in by {_way_in(address)}: its administrator can offer "
+                "it (auth_mechanisms); with auth=external in the address it is by certificate, without by password"
+            )
         case InvalidFrameError() if "Connection.Close" in str(error):
             return VirtualHostRefused(
                 f"user {address.login!r} may not access the virtual host of {address}: create it "
                 "(rabbitmqctl add_vhost), or give the user permissions on it (rabbitmqctl set_permissions)"
             )
+        case _ if address.tls.is_on and _is_of(error, ConnectionResetError, asyncio.IncompleteReadError):
+            return BrokerUnreachable(
+                f"the broker at {address} ends the connection: {error}; is it stopping, or does it ask for a "
+                "certificate (tls_cert=FILE), and not accept the one that it got?"
+            )
         case ValueError():
-            return InvalidBrokerUrl(f"not a broker URL ({error}); expected {_EXAMPLE}")
-        case FileNotFoundError():
-            files = [f"{k}={v}" for k, v in URL(address.url).query.items() if k in ("cafile", "certfile", "keyfile")]
-            return TlsFailed(f"a certificate file named in the broker URL does not exist: {', '.join(files)}")
+            return InvalidBrokerUrl(f"not a broker URL; expected {_EXAMPLE}")  # its words may quote the address
         case _:
-            return BrokerUnreachable(f"cannot reach the broker at {address}: {error}; is it running?")
+            return BrokerUnreachable(f"cannot reach the broker at {address}: {error}; {_IS_IT_THERE}")
 
 
-def _is_tls(error: BaseException | None) -> bool:
-    return isinstance(error, ssl.SSLError) or isinstance(getattr(error, "__cause__", None), ssl.SSLError)
+def _way_in(address: BrokerAddress) -> str:
+    return "certificate (EXTERNAL)" if address.logs_in_by_certificate else "password (PLAIN)"
 
 
-def _is_unresolved(error: BaseException | None) -> bool:
-    return isinstance(error, socket.gaierror) or isinstance(getattr(error, "__cause__", None), socket.gaierror)
+def _is_of(error: BaseException | None, *kinds: type[BaseException]) -> bool:
+    return isinstance(error, kinds) or isinstance(getattr(error, "__cause__", None), kinds)
 
 
 def explain(error: BaseException | None) -> BsoError:
@@ -275,6 +303,11 @@ def explain(error: BaseException | None) -> BsoError:
             return PublishFailed("the broker refused the message: the queue is full or its leader unavailable")
         case ChannelAccessRefused():
             return NotPermitted(f"the broker denies it: {error}; {_remedy(str(error))}")
+        case ChannelPreconditionFailed() if "user_id" in str(error):
+            return NotPermitted(
+                f"the broker denies it: {error}; the address has to name the login that the broker reads from the "
+                "certificate"
+            )
         case ChannelNotFoundEntity():
             return TopologyMissing(f"{error}: a worker declares it when it starts")
         case _:

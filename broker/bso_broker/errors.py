@@ -49,10 +49,6 @@ class VirtualHostRefused(Misconfigured):
     """The virtual host does not exist, or this user may not use it."""
 
 
-class TlsFailed(Misconfigured):
-    """The two sides do not agree on TLS or on a certificate."""
-
-
 class TopologyMismatch(Misconfigured):
     """An exchange or queue exists with other properties than bso needs."""
 

@@ -13,9 +13,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pamqp.commands import Basic
-from pamqp.constants import FRAME_BODY, FRAME_END_CHAR, FRAME_HEADER, FRAME_HEADER_SIZE, FRAME_METHOD
+from pamqp.constants import (
+    FRAME_BODY,
+    FRAME_END_CHAR,
+    FRAME_HEADER,
+    FRAME_HEADER_SIZE,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+)
 from typing_extensions import override
 
+from bso.tls import TlsFailed
 from bso_broker.content_headers import content_header, is_mended, properties_in, readable, short_string
 
 _CHUNK = 65536
@@ -25,6 +33,7 @@ _BLOCKED, _UNBLOCKED = bytes((0, 10, 0, 60)), bytes((0, 10, 0, 61))  # Connectio
 _PUBLISH, _DELIVER = bytes((0, 60, 0, 40, 0, 0)), bytes((0, 60, 0, 60))
 _RETURN = bytes((0, 60, 0, 50))
 _ACK, _NACK = bytes((0, 60, 0, 80)), bytes((0, 60, 0, 120))
+_TLS_ALERT = b"\x15\x03"
 _DISCARDED = b"discarded:" + secrets.token_bytes(16)  # nobody can send it
 
 
@@ -162,8 +171,10 @@ class FrameReader(asyncio.StreamReader):
     async def _next_frame(self) -> bytes:
         while True:
             head = await self._bytes(FRAME_HEADER_SIZE)  # type, channel, size
-            if head.startswith(b"AMQP"):  # no frame: the broker speaks another version of the protocol
-                return head
+            if head[0] > FRAME_HEARTBEAT:  # no frame
+                _refuse_tls(head)
+                if head.startswith(b"AMQP"):  # the broker speaks another version of the protocol
+                    return head
             payload = await self._bytes(int.from_bytes(head[3:]) + 1)
             kind = head[0]
             if self._unread and self._is_unread(head, payload):
@@ -210,6 +221,13 @@ class FrameReader(asyncio.StreamReader):
         if left > 0:
             self._unread[channel] = left
         return True
+
+
+def _refuse_tls(head: bytes) -> None:
+    """Raise ConnectionError where a port for TLS has answered: it sees no handshake, and says so in its own way."""
+    if head.startswith(_TLS_ALERT):
+        problem = TlsFailed("it answers amqp:// with TLS: write amqps://, or the port without TLS (5672)")
+        raise ConnectionError("TLS came in place of AMQP") from problem
 
 
 def frame(kind: int, channel: bytes, payload: bytes) -> bytes:

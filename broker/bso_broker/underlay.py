@@ -19,13 +19,14 @@ import aio_pika
 import aiormq
 from aio_pika.abc import AbstractChannel, AbstractConnection
 from aiormq.abc import ChannelFrame, DeliveredMessage
-from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
-from aiormq.exceptions import ChannelInvalidStateError
+from aiormq.connection import TransportFactory
+from aiormq.exceptions import AMQPConnectionError, ChannelInvalidStateError
 from pamqp.commands import Basic
 from typing_extensions import override
 from yarl import URL
 
 from bso.schema.envelope import MAX_ANSWER_BYTES
+from bso.tls import TlsFailed, TlsOptions, encryption_of, tls_context
 from bso_broker.frames import Confirmed, FrameReader, Tap, published
 
 _MOST_WAITING = 65536  # bytes: above that, a stream pauses its writers
@@ -35,9 +36,9 @@ _FRAME_BUFFER = 1000  # aiormq's 10 make its reader hand over few frames at a ti
 class RobustConnection(aio_pika.RobustConnection):
     """A connection of aio-pika's over the transport below. It never gives up connecting."""
 
-    def __init__(self, url: URL, *, largest_body: int = MAX_ANSWER_BYTES) -> None:
+    def __init__(self, url: URL, *, tls: TlsOptions, largest_body: int = MAX_ANSWER_BYTES) -> None:
         super().__init__(url, fail_fast=False)
-        self.sockets = Sockets(is_secure=url.scheme == "amqps", largest_body=largest_body)
+        self.sockets = Sockets(tls=tls, largest_body=largest_body)
         self.kwargs["transport_factory"] = self.sockets
 
     def set_pause(self, pause_s: float) -> None:
@@ -84,18 +85,31 @@ def watch_consumers(channel: aiormq.Channel, cancelled: Callable[[str], object])
 class Sockets(TransportFactory):
     """Opens the sockets of one connection, one after the other."""
 
-    def __init__(self, *, is_secure: bool, largest_body: int) -> None:
-        self._inner = TLSTransportFactory() if is_secure else TCPTransportFactory()
+    def __init__(self, *, tls: TlsOptions, largest_body: int) -> None:
+        self._tls = tls
         self._largest_body = largest_body
         self._reader: FrameReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
     @override
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await self._inner.create(url, **kwargs)
+        reader, writer = await self._open(url)
         self._reader = FrameReader(reader, largest_body=self._largest_body)
         self._writer = CoalescingWriter(reader, writer)
         return self._reader, self._writer
+
+    async def _open(self, url: URL) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect, with the certificates that the files hold now. Raises what aio-pika takes for a failed attempt."""
+        try:
+            context = await asyncio.to_thread(tls_context, self._tls) if self._tls.is_on else None
+            return await asyncio.open_connection(url.host, url.port, ssl=context)
+        except (OSError, TlsFailed) as error:
+            raise AMQPConnectionError(*error.args) from error
+
+    @property
+    def encryption(self) -> str:
+        """How the newest socket is encrypted, and what was verified, in words."""
+        return encryption_of(None if self._writer is None else self._writer.get_extra_info("ssl_object"))
 
     @property
     def is_blocked(self) -> bool:

@@ -15,6 +15,7 @@ from tests.acceptance.conftest import BSO, Command, started_worker
 from tests.acceptance.recorded_jobs import record_noisy
 from tests.servers import PATIENCE_S
 from tests.servers.encrypted import EncryptedDatabase
+from tests.servers.tls_broker import TlsBroker
 from tools.private_servers import Management
 
 ENCRYPTED = "encrypted (TLSv1.3), certificate verified"
@@ -113,6 +114,23 @@ def test_a_password_that_is_wrong(bso: Command, amqp_url: str) -> None:
     found = broken(examined(bso, BSO_URL=f"amqp://guest:secret@{host}/"))
     assert "user name and password" in found["broker"]
     assert "secret" not in str(found)
+
+
+def test_how_the_connection_to_the_broker_is_encrypted(bso: Command, tls_broker: TlsBroker) -> None:
+    findings = examined(bso, BSO_URL=tls_broker.url)
+    assert findings["broker encryption"]["found"] == "encrypted (TLSv1.3), certificate verified"
+    assert findings["broker encryption"]["health"] == "ok"
+    assert "tls_ca=FILE" in broken(examined(bso, BSO_URL=tls_broker.url_with()))["broker"]
+
+
+def test_that_the_connection_to_the_broker_is_not_encrypted(bso: Command, amqp_url: str) -> None:
+    here = examined(bso, BSO_URL=amqp_url)["broker encryption"]
+    assert (here["found"], here["health"]) == ("not encrypted: loopback", "ok")
+    # The same machine, by a name that does not say so.
+    beyond = examined(bso, BSO_URL=amqp_url.replace("127.0.0.1", "127.1"))["broker encryption"]
+    assert beyond["health"] == "note"
+    assert beyond["found"].startswith("not encrypted: who reads the network")
+    assert "amqps://" in beyond["advice"]
 
 
 def test_a_virtual_host_that_is_missing(bso: Command, amqp_url: str) -> None:

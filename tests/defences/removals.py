@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import subprocess
 import uuid
 from collections.abc import Callable, Sequence
@@ -24,11 +25,12 @@ from bso.domain.rights import Right
 from bso.service import batch
 from bso.service.records import LapsedLease
 from bso.storage.unit_of_work import SqlUnitOfWork
-from bso_broker import consumer_session, dead_letters, queries
+from bso.tls import TlsOptions
+from bso_broker import consumer_session, dead_letters, queries, underlay
 from bso_broker.dead_letters import SENDER_HEADER
 from bso_broker.turns import Turns
 from bso_workers import admission, bootstrap, rates, reaper, settlement, worker
-from tools.private_servers import Management
+from tools.private_servers import Management, RabbitMQ
 
 VARIABLE = "BSO_TEST_WITHOUT"
 
@@ -203,6 +205,22 @@ def _anything_is_declared() -> None:
     run.by(changed)
 
 
+def _nothing_is_encrypted() -> None:
+    _Changed(RabbitMQ, "secured").by(lambda _self, url, **_options: url)
+
+
+def _no_certificate_is_verified() -> None:
+    context = _Changed(underlay, "tls_context")
+
+    def changed(options: TlsOptions) -> ssl.SSLContext:
+        made: ssl.SSLContext = context.before(options)
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+        return made
+
+    context.by(changed)
+
+
 REMOVALS: dict[str, Callable[[], None]] = {
     "send a command in another login's name": _the_broker_believes_every_user_id,
     "send one that names no login": _logins_are_not_required,
@@ -235,6 +253,8 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "fill it with jobs that are registered at the same moment": _nobody_counts_alone,
     "fill another login's quota by giving it jobs": _any_number_of_jobs,
     "fill the broker with queues that nobody reads, or with connections": _anything_is_declared,
+    "read on the network what others send to the broker, their passwords among it": _nothing_is_encrypted,
+    "pose as the broker on the network": _no_certificate_is_verified,
 }
 """How the defence against each attempt is removed."""
 

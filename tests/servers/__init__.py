@@ -18,6 +18,10 @@ encrypted_postgresql  encrypted, or with a certificate: create_database(login, *
 breakable_rabbitmq    the same server, for a test that breaks it: kill() (SIGKILL), freeze() and thaw() (SIGSTOP,
 breakable_mariadb     SIGCONT), stop() (in order), start() (same port, same data); afterwards it is mended. RabbitMQ
 breakable_postgresql  takes 4 s to start, the others less than one
+tls_broker            a TlsBroker: a virtual host per test of a private RabbitMQ that listens with TLS, too, where
+                      certificates log in: url (amqps://), url_with(options), plain_url, authority, renew()
+asking_broker         the same, of one that lets nobody in by TLS without a certificate
+authority             session: tests.servers.certificates.Authority, which has issued their certificates
 tcp_proxy             a function url -> TcpProxy in front of that server: proxy.url, drop(), cut(), stall(),
                       stall_requests(), stall_replies(), delay(), restore(), connections, is_holding
 

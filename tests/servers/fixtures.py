@@ -9,8 +9,10 @@ from typing import TypeVar
 import pytest
 
 from tests.servers import given
+from tests.servers.certificates import Authority
 from tests.servers.encrypted import EncryptedDatabase
 from tests.servers.proxy import TcpProxy
+from tests.servers.tls_broker import TlsBroker
 from tools.private_servers import Management, MariaDB, PostgreSQL, PrivateServer, RabbitMQ, ServerMissing
 
 Server = TypeVar("Server", bound=PrivateServer)
@@ -41,6 +43,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def rabbitmq_server() -> Iterator[RabbitMQ]:
     """The private RabbitMQ of this run. Who kills or freezes it takes `breakable_rabbitmq` instead."""
     yield from _running(RabbitMQ)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Issues the certificates of the brokers with TLS."""
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    authority.issue("server", "localhost")
+    return authority
+
+
+@pytest.fixture(scope="session")
+def tls_rabbitmq(authority: Authority) -> Iterator[RabbitMQ]:
+    """A private RabbitMQ that listens with TLS, too, and lets a login in by its certificate."""
+    yield from _running(lambda: RabbitMQ(certificates=authority.folder))
+
+
+@pytest.fixture(scope="session")
+def asking_rabbitmq(authority: Authority) -> Iterator[RabbitMQ]:
+    """One that lets nobody in by TLS who does not show a certificate of the authority."""
+    yield from _running(lambda: RabbitMQ(certificates=authority.folder, asks_for_certificate=True))
+
+
+@pytest.fixture
+def tls_broker(tls_rabbitmq: RabbitMQ, authority: Authority) -> Iterator[TlsBroker]:
+    """A new, empty virtual host for this test, to be reached by TLS."""
+    yield from _tls_broker(tls_rabbitmq, authority)
+
+
+@pytest.fixture
+def asking_broker(asking_rabbitmq: RabbitMQ, authority: Authority) -> Iterator[TlsBroker]:
+    """The same, of a server that asks for a certificate."""
+    yield from _tls_broker(asking_rabbitmq, authority)
 
 
 @pytest.fixture(scope="session")
@@ -157,8 +191,14 @@ def tcp_proxy() -> Iterator[Callable[[str], TcpProxy]]:
         yield lambda url: stack.enter_context(TcpProxy(url, default_port=5672 if url.startswith("amqp:") else None))
 
 
-def _running(kind: type[Server]) -> Iterator[Server]:
-    server = kind()
+def _tls_broker(server: RabbitMQ, authority: Authority) -> Iterator[TlsBroker]:
+    url = server.start().create_vhost()
+    yield TlsBroker(server=server, authority=authority, plain_url=url)
+    server.management.delete_vhost(url)
+
+
+def _running(new_server: Callable[[], Server]) -> Iterator[Server]:
+    server = new_server()
     try:
         try:
             server.start()

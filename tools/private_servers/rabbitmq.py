@@ -8,8 +8,9 @@ import shlex
 import urllib.error
 import urllib.request
 from base64 import b64encode
+from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 from uuid import uuid4
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
@@ -119,13 +120,22 @@ class RabbitMQ(PrivateServer):
     """
 
     name: ClassVar[str] = "rabbitmq"
-    port_count: ClassVar[int] = 4
+    port_count: ClassVar[int] = 5
 
-    def __init__(self, *, leader: RabbitMQ | None = None) -> None:
-        """``leader``: a node that runs when this one is started for the first time, and whose cluster it joins."""
+    def __init__(
+        self, *, leader: RabbitMQ | None = None, certificates: Path | None = None, asks_for_certificate: bool = False
+    ) -> None:
+        """``leader``: a node that runs when this one is started for the first time, and whose cluster it joins.
+
+        ``certificates``: a folder with ca.pem, server.pem and server.key; then the node listens with TLS as well, and
+        lets in who shows a certificate that ca.pem has issued: by password, or as the login that it is issued for.
+        ``asks_for_certificate``: nobody gets in without one.
+        """
         super().__init__()
-        self.port, self._distribution_port, self.epmd_port, management_port = self.ports
+        self.port, self._distribution_port, self.epmd_port, management_port, self.tls_port = self.ports
         self._leader = leader
+        self._certificates = certificates
+        self._asks_for_certificate = asks_for_certificate
         self.management_url = f"http://guest:guest@127.0.0.1:{management_port}"
         self.management = Management(self.management_url, self.url)
         self.management_port = management_port
@@ -137,6 +147,16 @@ class RabbitMQ(PrivateServer):
     def create_vhost(self) -> str:
         """The URL of a new, empty virtual host."""
         return self.management.create_vhost()
+
+    def secured(self, url: str, *, host: str = "localhost", **options: object) -> str:
+        """A URL of this node, over TLS: amqps://, with these options of bso's."""
+        parts = urlsplit(url)
+        login = parts.netloc.rpartition("@")[0]
+        return urlunsplit(("amqps", f"{login}@{host}:{self.tls_port}", parts.path, urlencode(options), ""))
+
+    def read_certificates(self) -> None:
+        """Let connections from now on be made with what the folder of certificates holds now."""
+        self.control("eval", "ssl:clear_pem_cache().")
 
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl with these arguments, which takes a second or two; what it prints."""
@@ -180,10 +200,24 @@ class RabbitMQ(PrivateServer):
             f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n"
             "log.console = false\nlog.file.level = warning\n"
             # Small machines: never refuse messages for want of disk or memory.
-            "disk_free_limit.absolute = 50MB\nvm_memory_high_watermark.absolute = 2GB\n"
+            "disk_free_limit.absolute = 50MB\nvm_memory_high_watermark.absolute = 2GB\n" + self._tls_configuration()
         )
-        (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+        plugins = "rabbitmq_management" + (",rabbitmq_auth_mechanism_ssl" if self._certificates else "")
+        (self.folder / "enabled_plugins").write_text(f"[{plugins}].\n")
         (self.folder / "env.conf").touch()
+
+    def _tls_configuration(self) -> str:
+        if self._certificates is None:
+            return ""
+        return (
+            f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\n"
+            f"ssl_options.cacertfile = {self._certificates / 'ca.pem'}\n"
+            f"ssl_options.certfile = {self._certificates / 'server.pem'}\n"
+            f"ssl_options.keyfile = {self._certificates / 'server.key'}\n"
+            "ssl_options.verify = verify_peer\n"
+            f"ssl_options.fail_if_no_peer_cert = {str(self._asks_for_certificate).lower()}\n"
+            "auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\nssl_cert_login_from = common_name\n"
+        )
 
     def _environment(self) -> dict[str, str]:
         return {

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from bso.storage import SqlStore
 
+    from bso_broker.connection import BrokerAddress, Connection
+
 ANSWER_TIMEOUT_S = 5.0
 DATABASE_ADVICE = "is it running, and are host, port, login and name of the database right (BSO_DATABASE_URL)?"
 TLS_ADVICE = "docs/encryption.md shows what server and address need"
@@ -34,7 +36,7 @@ async def check_broker(places: Places) -> list[Finding]:
     connection = await connect(address, name="bso doctor")
     try:
         took = seconds(time.perf_counter() - started)
-        findings = [ok("broker", f"{address}, login {address.login}, {took}")]
+        findings = [ok("broker", f"{address}, login {address.login}, {took}"), _encryption(connection, address)]
         queues, has_workers = await _check_queues(connection)
         findings += queues
     finally:
@@ -43,6 +45,17 @@ async def check_broker(places: Places) -> list[Finding]:
         return findings
     answers = await _check_answer(places)
     return [*findings, answers, *([await _check_logins(places)] if answers.health is Health.OK else [])]
+
+
+def _encryption(connection: Connection, address: BrokerAddress) -> Finding:
+    """How the connection to the broker is encrypted."""
+    found = connection.sockets.encryption
+    if address.tls.is_on:
+        return ok("broker encryption", found)
+    if not address.is_exposed:
+        return ok("broker encryption", f"{found}: loopback")
+    advice = "let the broker listen with TLS, and write amqps:// in the address (docs/encryption.md)"
+    return note("broker encryption", f"{found}: who reads the network reads the password and all else", advice)
 
 
 async def _check_queues(connection: AbstractConnection) -> tuple[list[Finding], bool]:

@@ -82,6 +82,7 @@ async def serve(settings: WorkerSettings, *, until: Callable[[], Awaitable[str]]
     reads = open_store(settings.database_url, limits=_FOR_QUERIES)
     try:
         address = BrokerAddress(url=settings.amqp_url, heartbeat_s=_HEARTBEAT_S)
+        warn_of_plain_connection(address)
         async with RabbitBroker(address, operators=settings.operators) as broker:
             parts = assemble(settings, broker=broker, store=store, reads=reads)
             pages = parts.health_pages()
@@ -103,6 +104,17 @@ def warn_of_unchecked_logins(settings: WorkerSettings) -> None:
             "commands need not name their login, so everybody may do everything with every job: right only where one "
             "team has the broker to itself; else remove BSO_REQUIRE_USER_ID=false",
             action="no_login_check",
+        )
+
+
+def warn_of_plain_connection(address: BrokerAddress) -> None:
+    """Warn where the network can read what a worker and its broker send each other."""
+    if address.is_exposed:
+        _log.warning(
+            "the connection to the broker is not encrypted: who reads the network reads the password and everything "
+            "else; let the broker listen with TLS, and write amqps:// (docs/encryption.md)",
+            action="not_encrypted",
+            broker=str(address),
         )
 
 

@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote, urlsplit
 from bso.domain.commands import Request
 from bso_client.delivery.journal_file import IDENTIFIED, LETTER, JournalFile, set_aside, timestamp
 
-_PORTS = {"amqp": 5672, "amqps": 5671}  # where the URL names none
+_PORTS = (None, 5672, 5671)  # which a broker usually has, without TLS and with it
 FORMAT = 1
 """Of the records of commands: a release reads its own, and leaves others alone."""
 
@@ -43,14 +43,17 @@ class Destination:
 
 
 def destination_of(url: str) -> Destination:
-    """The destination of an optimizer's URL, without the password: the same for every way to write it."""
+    """The destination of an optimizer's URL, without the password: the same for every way to write it.
+
+    A broker is the same with TLS and without, at its usual ports: what was kept before that changed is delivered.
+    """
     if url.startswith("sqlite"):
         path = Path(url.partition(":///")[2]).expanduser().absolute()
         return Destination(address=f"sqlite:///{path}", login="")
     parts = urlsplit(url)
-    port = parts.port or _PORTS.get(parts.scheme)
+    port = "" if parts.port in _PORTS else f":{parts.port}"
     virtual_host = quote(unquote(parts.path[1:]) or "/", safe="")
-    address = f"{parts.scheme}://{parts.hostname}:{port}/{virtual_host}"
+    address = f"amqp://{parts.hostname}{port}/{virtual_host}"
     return Destination(address=address, login=unquote(parts.username or "guest"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import UTC, datetime
 
 from bso.domain.commands import EXPIRING, Request
@@ -13,6 +14,8 @@ from bso_broker.connection import BrokerAddress
 from bso_broker.errors import CallTimeout
 from bso_broker.rpc import RpcClient
 from bso_client.errors import Unreachable
+
+logger = logging.getLogger("bso")
 
 _PAUSE_S = 1.0  # before a command is offered again to a broker that nobody has set up yet
 # Trainings that have lost the broker at once come back in this time; a report waits no longer for its judgement.
@@ -25,10 +28,13 @@ class BrokerTransport:
     """Sends commands through a broker. Reconnects by itself; a call is sent again on each new connection."""
 
     def __init__(self, url: str) -> None:
-        self._caller = RpcClient(BrokerAddress(url=url, spread_s=_SPREAD_S, longest_pause_s=_LONGEST_PAUSE_S))
+        self._address = BrokerAddress(url=url, spread_s=_SPREAD_S, longest_pause_s=_LONGEST_PAUSE_S)
+        self._caller = RpcClient(self._address)
 
     async def start(self) -> None:
         """Begin to connect; calls wait for the connection."""
+        if self._address.is_exposed:
+            logger.debug("the connection to %s is not encrypted", self._address, extra={"action": "not_encrypted"})
         await self._caller.start()
 
     async def call(self, request: Request, *, timeout_s: float) -> Reply:

@@ -2,18 +2,11 @@
 
 import asyncio
 import itertools
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from pamqp import frame as frames
 from pamqp.base import Frame
 from pamqp.commands import Connection
@@ -26,7 +19,6 @@ from bso_broker.errors import (
     BrokerUnreachable,
     InvalidBrokerUrl,
     LoginRefused,
-    TlsFailed,
     VirtualHostRefused,
 )
 from bso_broker.publisher import PublishingLink
@@ -68,50 +60,6 @@ async def connecting(url: str, *, timeout_s: float = PATIENCE_S) -> bool:
     return was_open
 
 
-def self_signed(folder: Path) -> Path:
-    """A file with a key and a certificate for localhost."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    path = folder / "localhost.pem"
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    path.write_bytes(private + certificate.public_bytes(pem))
-    return path
-
-
-@asynccontextmanager
-async def tls_in_front_of(amqp_url: str, certificate: Path) -> AsyncIterator[str]:
-    """A port that speaks TLS and forwards to the broker."""
-    target = urlsplit(amqp_url)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from_broker, to_broker = await asyncio.open_connection(target.hostname, target.port)
-        await asyncio.gather(pump(reader, to_broker), pump(from_broker, writer))
-
-    server = await asyncio.start_server(serve, "localhost", 0, ssl=context)
-    port = server.sockets[0].getsockname()[1]
-    yield target._replace(scheme="amqps", netloc=f"guest:guest@localhost:{port}").geturl()
-    server.close()
-    await server.wait_closed()
-
-
-async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while chunk := await reader.read(65536):
-            writer.write(chunk)
-            await writer.drain()
-    writer.close()
-
-
 async def test_a_good_address_connects(amqp_url: str) -> None:
     assert await connecting(amqp_url)
 
@@ -140,24 +88,6 @@ async def test_a_server_that_does_not_answer_is_unreachable_at_the_deadline(sile
 async def test_an_unknown_host_is_unreachable() -> None:
     with pytest.raises(BrokerUnreachable, match=r"'broker\.invalid'.* cannot be resolved .*check its spelling"):
         await connecting("amqp://broker.invalid/")
-
-
-async def test_tls_against_a_port_without_it_names_the_right_one(amqp_url: str) -> None:
-    with pytest.raises(TlsFailed, match="5671"):
-        await connecting(amqp_url.replace("amqp://", "amqps://"))
-
-
-async def test_tls_works_with_a_certificate_that_is_trusted_and_only_then(amqp_url: str, tmp_path: Path) -> None:
-    certificate = self_signed(tmp_path)
-    async with tls_in_front_of(amqp_url, certificate) as url:
-        await connecting(f"{url}?cafile={certificate}")
-        with pytest.raises(TlsFailed, match="certificate"):
-            await connecting(url)
-
-
-async def test_a_certificate_file_that_does_not_exist_is_named(amqp_url: str) -> None:
-    with pytest.raises(TlsFailed, match=r"/nowhere/ca\.pem"):
-        await connecting(amqp_url.replace("amqp://", "amqps://") + "?cafile=/nowhere/ca.pem")
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://host/", "amqp://", "amqp://host:99999/", "localhost:5672"])

@@ -19,6 +19,7 @@ from pamqp.header import ContentHeader
 from typing_extensions import override
 from yarl import URL
 
+from bso.tls import OFF, TlsOptions
 from bso_broker.connection import is_lost
 from bso_broker.errors import ConnectionLost
 from bso_broker.frames import FrameReader
@@ -31,6 +32,7 @@ from bso_broker.underlay import (
 )
 from tests.servers import PATIENCE_S
 
+PLAIN = TlsOptions(mode=OFF)
 NOWHERE = URL("amqp://guest:guest@nowhere.invalid/")
 
 
@@ -48,7 +50,7 @@ class Refusing(TransportFactory):
 
 @pytest.fixture
 async def connection(amqp_url: str) -> AsyncIterator[RobustConnection]:
-    connection = RobustConnection(URL(amqp_url))
+    connection = RobustConnection(URL(amqp_url), tls=PLAIN)
     await connection.connect()
     yield connection
     await connection.close()
@@ -60,7 +62,7 @@ async def channel(connection: RobustConnection) -> aiormq.Channel:
 
 
 async def test_a_connection_asks_our_transport_announces_failures_and_reads_the_pause_each_time() -> None:
-    connection = RobustConnection(NOWHERE)
+    connection = RobustConnection(NOWHERE, tls=PLAIN)
     connection.kwargs["transport_factory"] = factory = Refusing()
     failures: list[BaseException | None] = []
     enough = asyncio.Event()

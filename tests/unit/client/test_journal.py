@@ -148,15 +148,25 @@ def test_address_login_and_job_have_folders_of_their_own(tmp_path: Path) -> None
 
 
 def test_a_place_never_shows_the_password() -> None:
-    assert destination_of("amqps://trainer:s3cret@broker:5671/jobs") == Destination(
-        address="amqps://broker:5671/jobs", login="trainer"
+    assert destination_of("amqps://trainer:s3cret@broker:15671/jobs?tls_ca=/ca.pem") == Destination(
+        address="amqp://broker:15671/jobs", login="trainer"
     )
     assert "s3cret" not in repr(destination_of("amqp://trainer:s3cret@broker"))
 
 
-@pytest.mark.parametrize("url", ["amqp://u:p@h", "amqp://u:p@h/", "amqp://u@h:5672/", "amqp://u:p@H/%2F"])
-def test_a_virtual_host_is_one_destination_however_its_url_is_written(url: str) -> None:
-    assert destination_of(url) == Destination(address="amqp://h:5672/%2F", login="u")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://u:p@h",
+        "amqp://u:p@h/",
+        "amqp://u@h:5672/",
+        "amqp://u:p@H/%2F",
+        "amqps://u@h",
+        "amqps://u@h:5671?tls_ca=ca",
+    ],
+)
+def test_a_virtual_host_is_one_destination_however_its_url_is_written_and_with_tls_or_without(url: str) -> None:
+    assert destination_of(url) == Destination(address="amqp://h/%2F", login="u")
 
 
 def test_a_relative_path_is_the_file_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
