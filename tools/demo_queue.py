@@ -29,7 +29,7 @@ def main(words: list[str]) -> int:
         except (ServerMissing, ServerFailed) as error:
             _say(str(error))
             return 1
-        environment = {**os.environ, "BSO_DATABASE_URL": database_url, "BSO_AMQP_URL": amqp_url}
+        environment = {**os.environ, "BSO_DATABASE_URL": database_url, "BSO_URL": amqp_url}
         environment |= {"BSO_HEALTH_PORT": "0", "BSO_LOG_FORMAT": "json"}
         _say("bso migrate")
         subprocess.run([*BSO, "migrate"], env=environment, stdout=subprocess.DEVNULL, check=True)
@@ -38,9 +38,7 @@ def main(words: list[str]) -> int:
             _say(f"bso worker ({number} of {WORKERS})")
             log = folder / f"worker-{number}.log"
             workers[log] = stack.enter_context(_worker(environment, log))
-        code = subprocess.run(
-            [*BSO, "demo", "--url", amqp_url, "--database-url", database_url, *words], env=environment, check=False
-        ).returncode
+        code = subprocess.run([*BSO, "demo", *words], env=environment, check=False).returncode
         for log, worker in workers.items():
             if worker.poll() is not None:
                 _say(f"a worker ended with {worker.returncode}: {log.read_text(errors='replace').strip()[-600:]}")

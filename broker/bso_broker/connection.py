@@ -25,6 +25,7 @@ from aiormq.exceptions import (
 from typing_extensions import override
 from yarl import URL
 
+from bso.credentials import hide_passwords_of, problem_of
 from bso.domain.errors import BsoError
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.errors import (
@@ -66,10 +67,13 @@ class BrokerAddress:
 
     def __post_init__(self) -> None:
         """Refuse an address that cannot be one of a broker."""
+        hide_passwords_of(self.url)
+        if problem := problem_of(self.url):
+            raise InvalidBrokerUrl(f"the broker URL cannot be used: {problem}; expected {_EXAMPLE}")
         try:
             url = URL(self.url)
-        except ValueError as error:
-            raise InvalidBrokerUrl(f"not a broker URL ({error}); expected {_EXAMPLE}") from error
+        except ValueError:  # its words would quote the address
+            raise InvalidBrokerUrl(f"not a broker URL; expected {_EXAMPLE}") from None
         if url.scheme not in ("amqp", "amqps"):
             raise InvalidBrokerUrl(f"a broker URL begins with amqp:// or amqps://, got {url.scheme!r}: {_EXAMPLE}")
         if not url.host:
@@ -248,7 +252,7 @@ def _explain_connecting(error: BaseException | None, address: BrokerAddress) -> 
                 "(rabbitmqctl add_vhost), or give the user permissions on it (rabbitmqctl set_permissions)"
             )
         case ValueError():
-            return InvalidBrokerUrl(f"not a broker URL ({error}); expected {_EXAMPLE}")
+            return InvalidBrokerUrl(f"not a broker URL; expected {_EXAMPLE}")  # its words may quote the address
         case FileNotFoundError():
             files = [f"{k}={v}" for k, v in URL(address.url).query.items() if k in ("cafile", "certfile", "keyfile")]
             return TlsFailed(f"a certificate file named in the broker URL does not exist: {', '.join(files)}")

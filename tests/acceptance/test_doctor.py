@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.conftest import BSO, Command, started_worker
 from tests.acceptance.recorded_jobs import record_noisy
 from tests.servers import PATIENCE_S
-from tools.private_servers import Management
+from tools.private_servers import UNMISTAKABLE, Management
 
 
 def examined(bso: Command, **environment: str) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_an_address_of_no_database(bso: Command) -> None:
 def test_a_login_that_may_not_look_at_the_queue_is_no_fault(
     bso: Command, amqp_url: str, rabbitmq_management: Management
 ) -> None:
-    user = rabbitmq_management.add_user(amqp_url, "trainee", "pass", configure="^$", write=".*", read=".*")
+    user = rabbitmq_management.add_user(amqp_url, "trainee", UNMISTAKABLE, configure="^$", write=".*", read=".*")
     assert "workers" in examined(bso, BSO_URL=user)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
-from tools.private_servers import Management
+from tools.private_servers import UNMISTAKABLE, Management
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 LOGINS_PAGE, RIGHTS_PAGE = ROOT / "docs/platform-engineer.md", ROOT / "docs/security.md"
-_PASSWORD = "secret"
+_PASSWORD = UNMISTAKABLE + "of-a-login"
 
 
 def table_of_rights(heading: str) -> Mapping[str, Mapping[str, str]]:

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from secrets import token_urlsafe
 from types import TracebackType
 from typing import IO, ClassVar, Self
 
@@ -22,6 +23,15 @@ _GUARD = (
     'cat >/dev/null; for p in $2; do kill -s KILL -- "-$p"; done 2>/dev/null; '
     'for i in $(seq 300); do rm -rf -- "$1" 2>/dev/null && exit; sleep 0.2; done'
 )
+
+
+UNMISTAKABLE = "canary/"
+"""What the passwords of private servers begin with, so that they are recognised wherever they are printed."""
+
+
+def new_password() -> str:
+    """A password that nobody else has."""
+    return UNMISTAKABLE + token_urlsafe(12)
 
 
 class ServerMissing(Exception):
@@ -49,6 +59,7 @@ class PrivateServer(ABC):
         self._claimed = ClaimedPorts(self.port_count)
         self.ports = self._claimed.numbers
         self.folder = Path(tempfile.mkdtemp(prefix=f"bso-{self.name}-")).resolve()
+        self.password = new_password()  # of its administrator, over TCP
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.guard: subprocess.Popen[bytes] | None = None
 
@@ -159,14 +170,22 @@ class PrivateServer(ABC):
             )
 
     def _run(
-        self, command: Sequence[str | Path], timeout_s: float = 300.0, *, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str | Path],
+        timeout_s: float = 300.0,
+        *,
+        typed: str = "",
+        env: Mapping[str, str] | None = None,
     ) -> str:
-        """Run a program of the server to its end and return what it printed."""
+        """Run a program of the server to its end and return what it printed.
+
+        ``typed`` is its input: passwords go there, as everybody may read arguments.
+        """
         done = subprocess.run(
             [str(part) for part in command],
             cwd=self.folder,
             env=env,
-            stdin=subprocess.DEVNULL,
+            input=typed,
             capture_output=True,
             text=True,
             timeout=timeout_s,
