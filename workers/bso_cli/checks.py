@@ -99,7 +99,7 @@ async def check_state_directory(places: Places) -> list[Finding]:
         found = str(error)
         return [broken("state directory", found, "") if places.url is None else note("state directory", found)]
     is_new = "" if directory.exists() else " (made at the first use)"
-    return [ok("state directory", f"{directory}{is_new}"), *_seen_by_others("state directory", directory, "700")]
+    return [ok("state directory", f"{directory}{is_new}"), *_seen_by_others(directory, "700")]
 
 
 async def check_embedded(places: Places) -> list[Finding]:
@@ -122,7 +122,7 @@ async def check_embedded(places: Places) -> list[Finding]:
     try:
         await store.ping()
         schema = schema_finding("embedded optimizer", str(path), await store.schema_state())
-        seen = _seen_by_others("embedded optimizer", path, "600")
+        seen = _seen_by_others(path, "600")
         return [schema, *seen, *(await check_jobs(store) if schema.health is Health.OK else ())]
     except StoreUnusable as error:
         advice = "repair or remove the file, or let BSO_URL or BSO_STATE_DIR name another place"
@@ -131,13 +131,13 @@ async def check_embedded(places: Places) -> list[Finding]:
         await store.close()
 
 
-def _seen_by_others(topic: str, path: Path, mode: str) -> list[Finding]:
+def _seen_by_others(path: Path, mode: str) -> list[Finding]:
     """A note where others than the owner of a file or folder may read or write it."""
     rights = rights_of_others(path) if path.exists() else None
     if rights is None:
         return []
     found = f"others than the owner may read or write {path} (mode {rights})"
-    return [note(topic, found, f"where that is not meant: `chmod {mode} {path}`")]
+    return [note("rights of files", found, f"where that is not meant: `chmod {mode} {path}`")]
 
 
 def _new_file(path: Path) -> Finding:
