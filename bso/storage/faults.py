@@ -116,7 +116,7 @@ _HINTS: dict[_Kind, str] = {
     SchemaMissing: "the tables are missing or older than this program, run `bso migrate`: ",
     StoreUnusable: "the database file cannot be used: ",
     StoreLoginRefused: "the database refused the login, check user, password and name of the database: ",
-    StorePrivilegeMissing: "the login of the database lacks a privilege (see Secrets in docs/security.md): ",
+    StorePrivilegeMissing: "the login of the database lacks a privilege: ",
 }
 
 _LOG_KEY = ("uq_event_job_seq", "event.job_id, event.seq")

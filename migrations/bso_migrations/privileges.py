@@ -88,4 +88,4 @@ async def _rows(connection: AsyncConnection, query: str) -> list[list[str]]:
 
 
 def _remedy(login: str, lacks: str, statement: str) -> str:
-    return f"the login {login} lacks {lacks}: an administrator of the database grants it by `{statement}`"
+    return f"the login {login} lacks {lacks}: an administrator of the database grants it by: {statement}"

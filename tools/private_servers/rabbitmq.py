@@ -144,12 +144,12 @@ class RabbitMQ(PrivateServer):
         """Run rabbitmqctl with these arguments, which takes a second or two; what it prints."""
         return self.shell(shlex.join(["rabbitmqctl", "--node", self.node, *arguments]))
 
-    def shell(self, line: str) -> str:
-        """Run a shell's line in which rabbitmqctl is that of this node; what it prints."""
+    def shell(self, line: str, *, typed: str = "") -> str:
+        """Run a shell's line in which rabbitmqctl is that of this node; what it prints. ``typed`` is its input."""
         path = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmqctl"
         client = program("rabbitmqctl", path, package="rabbitmq-server")
         environment = {**os.environ, **self._environment()}
-        return self._run(["sh", "-c", line], env={**environment, "PATH": f"{client.parent}:{environment['PATH']}"})
+        return self._run(["sh", "-c", line], typed=typed, env={**environment, "PATH": f"{client.parent}:{environment['PATH']}"})
 
     @property
     def node(self) -> str:
