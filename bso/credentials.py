@@ -1,8 +1,8 @@
 """Addresses with passwords in them: how they are read, how they are shown, and that no output holds a password.
 
 An address that could be read in two ways is refused, and none of it is shown: a part that was taken for the host may
-belong to the password. ``without_passwords`` is the net below that, for the words of drivers and libraries: whatever this
-process prints goes through it, and loses every password that this process has read.
+belong to the password. ``without_passwords`` is the net below that, for the words of drivers and libraries: whatever a
+process of bso prints goes through it, and loses every password that the process has read.
 """
 
 from __future__ import annotations
@@ -145,4 +145,3 @@ def _forms(password: str) -> Iterator[str]:
         for form in (plain, *encoded, repr(plain)[1:-1], json.dumps(plain)[1:-1]):
             if len(form) >= _SHORTEST:
                 yield form
-

@@ -73,12 +73,9 @@ async def _of_postgresql(connection: AsyncConnection, denial: str) -> str:
 
 async def _denied(connection: AsyncConnection, kind: str, name: str, asked: Sequence[str]) -> list[str]:
     ask = text(f"SELECT has_{kind.lower()}_privilege(:name, :privilege)")
-    found: list[str] = []
-    for privilege in asked:
-        if not (await connection.execute(ask, {"name": name, "privilege": privilege})).scalar():
-            found.append(privilege)
+    found = {each: (await connection.execute(ask, {"name": name, "privilege": each})).scalar() for each in asked}
     await connection.rollback()
-    return found
+    return [privilege for privilege, has_it in found.items() if not has_it]
 
 
 async def _rows(connection: AsyncConnection, query: str) -> list[list[str]]:

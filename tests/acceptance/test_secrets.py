@@ -33,7 +33,9 @@ def _silent(bso: Command, *words: str, **environment: str) -> str:
 @pytest.mark.parametrize("name", ADDRESSES)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_prints_a_password_of_its_environment(bso: Command, name: str, command: str) -> None:
-    broker, database = (ADDRESSES[name].format(scheme=scheme) for scheme in ("amqps" if name == "plain" else "amqp", "mysql"))
+    broker, database = (
+        ADDRESSES[name].format(scheme=scheme) for scheme in ("amqps" if name == "plain" else "amqp", "mysql")
+    )
     if command.startswith("worker") and name in ("plain", "encoded"):
         database = ADDRESSES["option"].format(scheme="mysql")  # with others it would wait for its servers
     _silent(bso, *command.split(), BSO_URL=broker, BSO_DATABASE_URL=database)

@@ -1,7 +1,7 @@
 """Passwords of the private servers in what tests and their programs print, log and write: there must be none.
 
-The passwords begin with UNMISTAKABLE, so nothing has to know them. ``printed`` takes what a test has read from a program's
-pipes; what pytest captures and the files in a test's own folder are looked at anyway.
+The passwords begin with UNMISTAKABLE, so nothing has to know them. ``printed`` takes what a test has read from pipes
+of a program; what pytest captures and the files in a test's own folder are looked at anyway.
 """
 
 import os

@@ -14,7 +14,7 @@ from bso.storage import open_store
 from bso.storage.urls import database_url
 from bso_broker.connection import BrokerAddress, connect
 from bso_cli.settings import places
-from bso_client.settings import read_settings
+from bso_client.settings import checked_url, read_settings
 from bso_workers.settings import read_settings as read_worker_settings
 
 # Each with the pieces that a parser may cut out of it.
@@ -102,11 +102,9 @@ def test_what_can_be_read_in_one_way_is_shown_but_for_password_and_options() -> 
 @pytest.mark.parametrize("scheme", ["mysql", "postgresql", "amqp"])
 def test_an_address_that_can_be_read_in_two_ways_is_refused_with_what_to_do(scheme: str, name: str) -> None:
     address = f"{scheme}://me:{PASSWORDS[name][0]}@host/bso"
+    read = checked_url if scheme == "amqp" else database_url
     with pytest.raises(Misconfigured, match="percent-encode all characters"):
-        if scheme == "amqp":
-            read_settings({"BSO_URL": address})
-        else:
-            database_url(address)
+        read(address)
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if "user:{password}@" in place or "password=" in place])

@@ -149,7 +149,9 @@ class RabbitMQ(PrivateServer):
         path = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmqctl"
         client = program("rabbitmqctl", path, package="rabbitmq-server")
         environment = {**os.environ, **self._environment()}
-        return self._run(["sh", "-c", line], typed=typed, env={**environment, "PATH": f"{client.parent}:{environment['PATH']}"})
+        return self._run(
+            ["sh", "-c", line], typed=typed, env={**environment, "PATH": f"{client.parent}:{environment['PATH']}"}
+        )
 
     @property
     def node(self) -> str:

@@ -132,7 +132,7 @@ def is_sound(line: bytes) -> bool:
 
 
 def set_aside(folder: Path, record: Mapping[str, Any]) -> None:
-    with open(folder / SET_ASIDE, "ab", opener=opener) as file:  # noqa: PTH123  a Path has no opener
+    with open(folder / SET_ASIDE, "ab", opener=opener) as file:
         # An empty line is no record, and one that a kill or a full disk has torn ends here.
         file.write(b"\n" + _line({**record, "set_aside_at": timestamp()}))
         file.flush()

@@ -1,5 +1,6 @@
 """What trainings keep on disk is their owner's alone, whatever the umask; what was there before stays as it was."""
 
+import asyncio
 import os
 import stat
 from collections.abc import Iterator
@@ -83,20 +84,18 @@ def test_so_are_power_profiles(tmp_path: Path, umask: int) -> None:
     assert_private(tmp_path / "state")
 
 
-async def test_a_file_in_a_folder_of_the_users_is_its_owners_and_the_folder_is_left_alone(
-    tmp_path: Path, umask: int
-) -> None:
+def test_a_file_in_a_folder_of_the_users_is_its_owners_and_the_folder_is_left_alone(tmp_path: Path, umask: int) -> None:
     tmp_path.chmod(0o755)
-    await upgrade(f"sqlite:///{tmp_path}/bso.sqlite")
-    await upgrade(f"sqlite:///{tmp_path}/new/deep/bso.sqlite")
+    asyncio.run(upgrade(f"sqlite:///{tmp_path}/bso.sqlite"))
+    asyncio.run(upgrade(f"sqlite:///{tmp_path}/new/deep/bso.sqlite"))
     found = modes(tmp_path)
     assert (found["."], found["bso.sqlite"]) == ("755", "600")
     assert_private(tmp_path / "new")
 
 
-async def test_what_others_were_let_into_stays_so(tmp_path: Path) -> None:
+def test_what_others_were_let_into_stays_so(tmp_path: Path) -> None:
     path = tmp_path / "bso.sqlite"
-    await upgrade(f"sqlite:///{path}")
+    asyncio.run(upgrade(f"sqlite:///{path}"))
     path.chmod(0o660)
-    await upgrade(f"sqlite:///{path}")
+    asyncio.run(upgrade(f"sqlite:///{path}"))
     assert modes(tmp_path)["bso.sqlite"] == "660"

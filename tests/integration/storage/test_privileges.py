@@ -7,14 +7,13 @@ import pytest
 
 from bso.service.engine import Engine
 from bso.service.errors import StorePrivilegeMissing
-from bso.storage import SqlStore
 from bso_migrations import check, current, upgrade
 from bso_migrations.privileges import ROWS, TABLES
 from tests.acceptance.conftest import command_in
 from tests.contract.storage.job_requests import ask, begin, registration
+from tests.integration.logins import Database, url_of
 from tests.integration.storage.conftest import OpenAt
 from tests.integration.storage.older_schema import go_back
-from tests.integration.logins import Database, url_of
 from tools.private_servers import MariaDB, PostgreSQL, new_password
 
 

@@ -33,7 +33,9 @@ class Rotating:
 
     def run(self, line: str, *, former: str = "", login: str = "") -> None:
         """Carry out a command of the page, for a login in the place of that of the page."""
-        line = line.replace("-p bso ", f"-p {self._vhost} ").replace("rabbitmqctl ", f"rabbitmqctl -n {self.server.node} ")
+        line = line.replace("-p bso ", f"-p {self._vhost} ").replace(
+            "rabbitmqctl ", f"rabbitmqctl -n {self.server.node} "
+        )
         if former:
             line = line.replace(f" {former}", f" {self.named(login)}")
         self.server.shell(line, typed=f"{self.password}\n")
@@ -73,7 +75,8 @@ class Fleet:
 
     def replace(self, *, operators: str) -> None:
         """Start new workers, one after the other, each before the former one in its place is ended."""
-        former, self._running = self._running or [None, None], []
+        former: list[WorkerProcess | None] = [*self._running] or [None, None]
+        self._running = []
         for worker in former:
             files = {"amqp_url_file": self.amqp_url, "database_url_file": self.database_url}
             self._running.append(self._start(amqp_url="", database_url="", operators=operators, **files).ready())
@@ -126,7 +129,9 @@ async def test_the_login_of_the_migration_is_replaced(database: Database) -> Non
         await upgrade(database.url("bso_migrate"), timeout_s=1.0)
 
 
-@pytest.mark.parametrize(("heading", "login"), [("A training's login", "vision"), ("An operator's login", "bso-operator")])
+@pytest.mark.parametrize(
+    ("heading", "login"), [("A training's login", "vision"), ("An operator's login", "bso-operator")]
+)
 async def test_a_new_password_of_a_login_ends_no_connection_of_it(
     rotating: Rotating, mysql_url: str, start_worker: StartWorker, heading: str, login: str
 ) -> None:
