@@ -6,10 +6,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.acceptance.conftest import Command
+from tests.acceptance.conftest import BSO, Command
+from tests.integration.workers.processes import WorkerProcess
 from tests.servers import eventually
 from tests.servers.leaks import leaks_in_arguments
-from tools.private_servers import UNMISTAKABLE
+from tools.private_servers import UNMISTAKABLE, MariaDB
 
 PIECES = ("Zq9win", "ter7Kp")
 ADDRESSES = {
@@ -65,6 +66,36 @@ def test_a_password_in_a_file_is_not_warned_of_and_not_printed(bso: Command, tmp
     assert "stands in an option" not in _silent(bso, "doctor", BSO_URL_FILE=str(secret))
     (tmp_path / "other_url").write_text("Zq9winter7Kp\n")
     _silent(bso, "doctor", BSO_URL_FILE=str(tmp_path / "other_url"))
+
+
+WORD = "Zq9winter7Kp"
+"""A password that is also part of what a program says: nothing but the net below all output can hide it."""
+
+
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+def test_a_password_passes_no_output_whatever_says_it(bso: Command, state_dir: Path, debug: Sequence[str]) -> None:
+    place = {"BSO_STATE_DIR": str(state_dir / WORD), "BSO_AMQP_URL": f"amqp://user:{WORD}@127.0.0.1:1/bso"}
+    said = _silent(bso, *debug, "jobs", "show", "toy", **place)
+    assert "***/bso.sqlite" in said
+    shown = bso("doctor", "--json", **place)
+    assert f"{state_dir}/***" in shown.stdout
+    assert WORD not in shown.stdout + shown.stderr
+
+
+@pytest.mark.parametrize("program", [[str(BSO), "worker"], ["-m", "bso_workers"]])
+def test_neither_the_log_nor_the_health_page_of_a_worker_holds_its_password(
+    amqp_url: str, mariadb_server: MariaDB, tmp_path: Path, program: Sequence[str]
+) -> None:
+    mariadb_server.execute(f"CREATE OR REPLACE USER alone IDENTIFIED BY '{WORD}'")
+    database = f"mysql://alone:{WORD}@127.0.0.1:{mariadb_server.port}/{WORD}"  # which the server then names
+    environ = {"BSO_AMQP_URL": amqp_url, "BSO_DATABASE_URL": database, "BSO_HEALTH_PORT": "0", "BSO_LOG_FORMAT": "json"}
+    worker = WorkerProcess(tmp_path / "worker.log", environ, program=program)
+    try:
+        worker.started().until(lambda: "database '***'" in worker.reasons().get("database", ""))
+        worker.until(lambda: "database '***'" in worker.log.read_text())
+        assert WORD not in worker.page("readyz")[1] + worker.page("metrics")[1] + worker.log.read_text()
+    finally:
+        worker.kill()
 
 
 def test_neither_recur_nor_its_children_have_a_password_in_their_arguments(
