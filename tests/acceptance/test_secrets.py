@@ -56,7 +56,7 @@ def test_no_command_prints_a_password_of_its_environment(bso: Command, name: str
 @pytest.mark.parametrize("name", ["plain", "unescaped"])
 def test_no_command_prints_a_password_of_its_arguments(bso: Command, words: Sequence[str], name: str) -> None:
     url = ADDRESSES[name].format(scheme="postgresql" if "database" in "".join(words) else "amqp")
-    said = _silent(bso, *(word.replace("URL", url) for word in words), COLUMNS="40")
+    said = _silent(bso, *(word.replace("URL", url) for word in words), TERMINAL_WIDTH="24")
     assert said.count("a password stands in an option") == 1
 
 

@@ -6,13 +6,14 @@ of a program; what pytest captures and the files in a test's own folder are look
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tools.private_servers import UNMISTAKABLE
+from tools.private_servers.server import descendants
 
 _AS_BYTES = re.compile(rb"canary(?:/|%2f|\\+/|\\u002f)[\w.~%-]*", re.IGNORECASE)
 assert UNMISTAKABLE == "canary/"
@@ -35,22 +36,11 @@ def leaked(text: str | bytes) -> str | None:
 
 def leaks_in_arguments() -> Iterator[str]:
     """Where passwords are in the arguments of this process' descendants, which everybody on the machine can see."""
-    parents, lines = dict[int, int](), dict[int, bytes]()
-    for folder in Path("/proc").glob("[0-9]*"):
+    for pid in descendants(os.getpid()):
         with suppress(OSError):  # it has ended meanwhile
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            lines[int(folder.name)] = (folder / "cmdline").read_bytes()
-    for pid, line in lines.items():
-        if _descends(pid, parents) and (found := leaked(line)):
-            yield f"{found} in the arguments of a process: {line.decode(errors='replace')!r}"
-
-
-def _descends(pid: int, parents: Mapping[int, int]) -> bool:
-    while pid in parents:
-        pid = parents[pid]
-        if pid == os.getpid():
-            return True
-    return False
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if found := leaked(line):
+                yield f"{found} in the arguments of a process: {line.decode(errors='replace')!r}"
 
 
 def leaks_of(item: pytest.Item, report: pytest.TestReport) -> Iterator[str]:

@@ -149,7 +149,7 @@ class PrivateServer(ABC):
     @property
     def processes(self) -> tuple[int, ...]:
         """The ids of the server's main process, which comes first, and of its descendants."""
-        return (self._main.pid, *_descendants(self._main.pid))
+        return (self._main.pid, *descendants(self._main.pid))
 
     @property
     def _main(self) -> subprocess.Popen[bytes]:
@@ -249,7 +249,7 @@ def greets(port: int, *, timeout_s: float = 10.0) -> bool:
 
 def _signal_tree(pid: int, number: signal.Signals) -> list[int]:
     """Signal a process and its descendants, parents first, whatever process groups they have made for themselves."""
-    tree = [pid, *_descendants(pid)]
+    tree = [pid, *descendants(pid)]
     for one in tree:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, number)
@@ -263,13 +263,13 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGSTOP)
-    descendants = list(_descendants(process.pid))
-    for one in [process.pid, *descendants]:
+    children = list(descendants(process.pid))
+    for one in [process.pid, *children]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
     process.wait()
     deadline = time.monotonic() + GONE_TIMEOUT_S
-    while any(_is_alive(one) for one in descendants) and time.monotonic() < deadline:
+    while any(_is_alive(one) for one in children) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -291,15 +291,16 @@ def _state(stat: Path) -> str | None:
         return None
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    try:
-        found = [int(child) for child in children.read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return
-    for child in found:
-        yield child
-        yield from _descendants(child)
+def descendants(pid: int) -> Iterator[int]:
+    """The processes that a process and its descendants have started, by any of their threads, and that still run."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found = [int(child) for child in children.read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for child in found:
+            yield child
+            yield from descendants(child)
 
 
 def _close(pipe: IO[bytes] | None) -> None:
