@@ -1,5 +1,6 @@
 """Tests fail whose programs show a password."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from tools.private_servers.server import new_password
 # The password is put together there: written out, it would be found in this test's own folder.
 TESTS = """
 import logging
+import re
 import subprocess
 import sys
 from urllib.parse import quote
@@ -22,8 +24,11 @@ PASSWORD = "/".join(["canary", "Xq7"])
 
 @pytest.fixture
 def child():
-    with subprocess.Popen([sys.executable, "-c", "input()", PASSWORD], stdin=subprocess.PIPE) as process:
+    command, pipe = [sys.executable, "-c", "print(flush=True); input()", PASSWORD], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        process.stdout.readline()  # it runs
         yield process
+        process.stdin.close()
 
 def test_print(): print(f"amqp://guest:{PASSWORD}@host/")
 def test_encoded(): print(f"amqp://guest:{quote(PASSWORD, safe='')}@host/")
@@ -49,8 +54,7 @@ def test_a_password_that_is_printed_logged_written_or_passed_as_an_argument_fail
         check=False,
         cwd=Path(__file__).parents[3],
     )
-    outcomes = dict(reversed(line.split(" ")[:2]) for line in done.stdout.splitlines() if "::test_" in line)
-    failed = {name.partition("::test_")[2] for name, outcome in outcomes.items() if outcome in ("FAILED", "ERROR")}
+    failed = set(re.findall(r"^(?:FAILED|ERROR) .*::test_(\w+)", done.stdout, re.MULTILINE))
     assert failed == {"print", "encoded", "error", "log", "program", "file", "arguments"}, done.stdout[-3000:]
 
 
