@@ -3,6 +3,7 @@
 Usage: python -m tools.demo_queue [OPTIONS OF bso demo]
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -20,7 +21,14 @@ BSO = (sys.executable, "-m", "bso_cli")
 
 
 def main(words: list[str]) -> int:
-    """Start everything, run the demo, end everything. Returns the demo's exit code."""
+    """Start everything, run the demo, end everything. Returns the demo's exit code.
+
+    Addresses are in the environment: everybody can read arguments. There --out would mean a job without servers.
+    """
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--out")
+    known, rest = options.parse_known_args(words)
+    kept = {} if known.out is None else {"BSO_STATE_DIR": str(known.out)}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bso-demo-")))
         _say("starting a private RabbitMQ and a private MariaDB")
@@ -29,7 +37,7 @@ def main(words: list[str]) -> int:
         except (ServerMissing, ServerFailed) as error:
             _say(str(error))
             return 1
-        environment = {**os.environ, "BSO_DATABASE_URL": database_url, "BSO_AMQP_URL": amqp_url}
+        environment = {**os.environ, "BSO_DATABASE_URL": database_url, "BSO_URL": amqp_url}
         environment |= {"BSO_HEALTH_PORT": "0", "BSO_LOG_FORMAT": "json"}
         _say("bso migrate")
         subprocess.run([*BSO, "migrate"], env=environment, stdout=subprocess.DEVNULL, check=True)
@@ -38,9 +46,7 @@ def main(words: list[str]) -> int:
             _say(f"bso worker ({number} of {WORKERS})")
             log = folder / f"worker-{number}.log"
             workers[log] = stack.enter_context(_worker(environment, log))
-        code = subprocess.run(
-            [*BSO, "demo", "--url", amqp_url, "--database-url", database_url, *words], env=environment, check=False
-        ).returncode
+        code = subprocess.run([*BSO, "demo", *rest], env=environment | kept, check=False).returncode
         for log, worker in workers.items():
             if worker.poll() is not None:
                 _say(f"a worker ended with {worker.returncode}: {log.read_text(errors='replace').strip()[-600:]}")

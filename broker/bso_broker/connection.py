@@ -25,6 +25,7 @@ from aiormq.exceptions import (
 from typing_extensions import override
 from yarl import URL
 
+from bso.credentials import hide_passwords_of, problem_of
 from bso.domain.errors import BsoError
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso.tls import TlsFailed, TlsOptions, is_loopback, why_tls_failed
@@ -68,10 +69,13 @@ class BrokerAddress:
 
     def __post_init__(self) -> None:
         """Refuse an address that cannot be one of a broker."""
+        hide_passwords_of(self.url)
+        if problem := problem_of(self.url):
+            raise InvalidBrokerUrl(f"the broker URL cannot be used: {problem}; expected {_EXAMPLE}")
         try:
             url = URL(self.url)
-        except ValueError as error:
-            raise InvalidBrokerUrl(f"not a broker URL ({error}); expected {_EXAMPLE}") from error
+        except ValueError:  # its words would quote the address
+            raise InvalidBrokerUrl(f"not a broker URL; expected {_EXAMPLE}") from None
         if url.scheme not in ("amqp", "amqps"):
             raise InvalidBrokerUrl(f"a broker URL begins with amqp:// or amqps://, got {url.scheme!r}: {_EXAMPLE}")
         if not url.host:

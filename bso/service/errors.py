@@ -73,5 +73,9 @@ class StoreLoginRefused(Misconfigured):
     """The store refused the login."""
 
 
+class StorePrivilegeMissing(StoreLoginRefused):
+    """The login of the store may not do something that bso has to do."""
+
+
 class LogOutdated(Misconfigured):
     """The store holds an older state of the log than it did before: a backup was restored. Run ``bso restored``."""

@@ -16,6 +16,7 @@ from bso.service.errors import (
     SequenceTaken,
     StoreLoginRefused,
     StoreLost,
+    StorePrivilegeMissing,
     StoreRefused,
     StoreUnavailable,
     StoreUnusable,
@@ -50,10 +51,12 @@ _MYSQL: dict[int, _Kind] = {
     2002: StoreUnavailable,  # cannot connect through socket
     2003: StoreUnavailable,  # cannot connect
     2005: StoreUnavailable,  # unknown host: may be a name service that is away
-    1044: StoreLoginRefused,  # access denied to the database
+    1044: StorePrivilegeMissing,  # access denied to the database, which need not exist
     1045: StoreLoginRefused,  # access denied
     1049: StoreLoginRefused,  # unknown database
-    1142: StoreLoginRefused,  # command denied on a table
+    1142: StorePrivilegeMissing,  # command denied on a table
+    1143: StorePrivilegeMissing,  # command denied on a column
+    1227: StorePrivilegeMissing,  # a privilege of administrators is needed
     1698: StoreLoginRefused,  # access denied: no password accepted for this user
     1054: SchemaMissing,  # unknown column
     1146: SchemaMissing,  # no such table
@@ -86,7 +89,8 @@ _POSTGRESQL: dict[str, _Kind] = {
     "53": StoreUnavailable,
     "28": StoreLoginRefused,
     "3D000": StoreLoginRefused,
-    "42501": StoreLoginRefused,
+    "42501": StorePrivilegeMissing,
+    "3F000": StorePrivilegeMissing,  # no schema to create in: none of the search path may be used
     "42P01": SchemaMissing,
     "42703": SchemaMissing,
     "22": Unstorable,
@@ -112,6 +116,7 @@ _HINTS: dict[_Kind, str] = {
     SchemaMissing: "the tables are missing or older than this program, run `bso migrate`: ",
     StoreUnusable: "the database file cannot be used: ",
     StoreLoginRefused: "the database refused the login, check user, password and name of the database: ",
+    StorePrivilegeMissing: "the login of the database lacks a privilege: ",
 }
 
 _LOG_KEY = ("uq_event_job_seq", "event.job_id, event.seq")

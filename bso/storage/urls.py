@@ -8,6 +8,7 @@ from pathlib import Path
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from bso.credentials import hide_passwords_of, problem_of
 from bso.storage.errors import BadDatabaseUrl
 from bso.tls import OPTIONS, TlsFailed, TlsOptions, tls_options
 
@@ -26,12 +27,15 @@ _EXAMPLES = "mysql://user:password@host/bso, postgresql://user:password@host/bso
 def database_url(text: str) -> URL:
     """Read an address; short forms like ``mysql://`` get their driver. Raises BadDatabaseUrl, TlsFailed.
 
-    The password is never part of an error's message.
+    No part of an address that could be read in two ways is in an error's message: it may belong to the password.
     """
+    hide_passwords_of(text)
     try:
         url = make_url(text)
-    except (ArgumentError, ValueError) as error:
-        raise BadDatabaseUrl(f"this is not the address of a database; it should look like {_EXAMPLES}") from error
+    except (ArgumentError, ValueError):  # its words would quote the address
+        raise BadDatabaseUrl(f"this is not the address of a database; it should look like {_EXAMPLES}") from None
+    if problem := problem_of(text):
+        raise BadDatabaseUrl(f"the address of the database cannot be used: {problem}; it should look like {_EXAMPLES}")
     backend = url.drivername.partition("+")[0]
     if backend not in _DRIVERS:
         raise BadDatabaseUrl(f"{url.drivername}:// is not a database that bso knows; it should look like {_EXAMPLES}")
@@ -75,8 +79,8 @@ def without_tls(url: URL) -> URL:
 
 
 def shown(url: URL) -> str:
-    """An address for people, without its password."""
-    return url.render_as_string(hide_password=True)
+    """An address for people, without its password and its options."""
+    return url.set(query={}).render_as_string(hide_password=True)
 
 
 def _file(url: URL) -> URL:

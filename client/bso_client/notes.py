@@ -10,6 +10,7 @@ from typing import Any
 
 from bso.domain.job_spec import InvalidSpec, JobSpec, resolve_spec
 from bso.domain.trial import Outcome
+from bso.private_files import make_folders
 from bso_client.atomic import replace_file
 from bso_client.training.state import TrainingState
 
@@ -57,7 +58,7 @@ class Notebook:
     def write(self, note: Note) -> None:
         """Replace a job's note atomically: a process that dies meanwhile leaves the old one."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self._folder)
             replace_file(self._folder / f"{note.job_id}.json", json.dumps({"format": _FORMAT, **asdict(note)}))
         except OSError as error:
             _warn(f"cannot note what is known of job {note.job_id} in {self._folder}: {error}")

@@ -6,10 +6,11 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from bso.credentials import hide_passwords_of, problem_of, setting, shown
 from bso.domain.identifiers import MAX_LENGTH, identifier_problem
 from bso_client.errors import InvalidSetting, InvalidUrl
 from bso_client.once import said
@@ -28,7 +29,7 @@ class Settings:
     ``trial_log`` is the file in which ``bso recur`` follows this process.
     """
 
-    url: str | None
+    url: str | None = field(repr=False)  # may hold a password
     state_dir: Path | None
     job_id: str | None
     recurrence_id: str | None
@@ -88,7 +89,7 @@ def read_settings(
     """Arguments first, then the environment. Raises InvalidUrl, InvalidSetting."""
     state = state_dir or environ.get("BSO_STATE_DIR") or None
     return Settings(
-        url=checked_url(url or environ.get("BSO_URL") or None),
+        url=checked_url(url or setting(environ, "BSO_URL")),
         state_dir=Path(state).expanduser() if state else None,
         job_id=_identifier("BSO_JOB_ID", job_id or environ.get("BSO_JOB_ID") or None),
         recurrence_id=_recurrence_id(recurrence_id, environ),
@@ -100,22 +101,22 @@ def read_settings(
 
 
 def checked_url(url: str | None) -> str | None:
-    """The same URL if its scheme is one that the client knows. Raises InvalidUrl."""
+    """The same URL if its scheme is one that the client knows. Raises InvalidUrl, which shows no password."""
     if url is None:
         return None
-    scheme = url.partition(":")[0] if ":" in url else ""
+    hide_passwords_of(url)
+    scheme = found[0] if (found := re.match(r"[a-z][a-z0-9+]*(?=:/)", url)) else ""
     if scheme.partition("+")[0] in _DATABASES:
         raise InvalidUrl(
             f"BSO_URL begins with {scheme!r}: a training talks to the optimizer, not to its database, whose address is "
             f"for the workers (BSO_DATABASE_URL); {EXPECTED}"
         )
     if scheme not in SCHEMES:
-        raise InvalidUrl(
-            f"BSO_URL begins with {scheme or url[:40]!r}, which is not an address of the optimizer: {EXPECTED}"
-        )
+        begins = f"begins with {scheme!r}, which" if scheme else "begins with no scheme, and"
+        raise InvalidUrl(f"BSO_URL {begins} is not an address of the optimizer: {EXPECTED}")
     if scheme == "sqlite":
         if url in ("sqlite:///", "sqlite:///:memory:") or not url.startswith("sqlite:///"):
-            raise InvalidUrl(f"{url!r} names no file, and what is learnt must outlive the process: {EXPECTED}")
+            raise InvalidUrl(f"{shown(url)} names no file, and what is learnt must outlive the process: {EXPECTED}")
     else:
         _check_host(url)
     return url
@@ -123,11 +124,13 @@ def checked_url(url: str | None) -> str | None:
 
 def _check_host(url: str) -> None:
     """Raise InvalidUrl, which never shows the URL: it may hold a password."""
+    if problem := problem_of(url):
+        raise InvalidUrl(f"BSO_URL cannot be used: {problem}; {EXPECTED}")
     try:
         parts = urlsplit(url)
         is_missing = not parts.hostname or parts.port == 0
-    except ValueError as error:
-        raise InvalidUrl(f"BSO_URL is no address ({error}): {EXPECTED}") from None
+    except ValueError:
+        raise InvalidUrl(f"BSO_URL is no address: {EXPECTED}") from None
     if is_missing:
         raise InvalidUrl(f"BSO_URL names no host, or the port 0: {EXPECTED}")
 

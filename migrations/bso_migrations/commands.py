@@ -18,6 +18,7 @@ from sqlalchemy import URL, Column, Connection, MetaData, String, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from bso.domain.errors import Retryable
+from bso.private_files import make_file, make_folders
 from bso.service.errors import StoreNotReady
 from bso.service.records import SchemaState, SchemaStatus
 from bso.storage.connections import ConnectionLimits, connecting, create_engine, translated
@@ -28,6 +29,7 @@ from bso.storage.tables import metadata
 from bso.storage.urls import database_url, shown, sqlite_path
 from bso_migrations.errors import DatabaseStillAway, UpgradeInProgress
 from bso_migrations.lock import upgrade_lock
+from bso_migrations.privileges import naming_access, naming_privileges
 
 HEAD = "head"
 _PAUSE_S = 0.25
@@ -143,7 +145,11 @@ async def _opened(url: str, timeout_s: float, progress: Progress) -> AsyncIterat
     try:
         connection = await _connected(engine, deadline, _shown(url), progress)
         try:
-            async with asyncio.timeout(_DDL_S), upgrade_lock(connection, deadline, progress):
+            async with (
+                asyncio.timeout(_DDL_S),
+                upgrade_lock(connection, deadline, progress),
+                naming_privileges(connection),
+            ):
                 yield connection
         finally:
             await connection.close()
@@ -168,8 +174,9 @@ async def _connected(engine: AsyncEngine, deadline: float, name: str, progress: 
 
 
 async def _try_to_connect(engine: AsyncEngine) -> AsyncConnection:
-    with connecting():
-        return await engine.connect()
+    async with naming_access(engine.url):
+        with connecting():
+            return await engine.connect()
 
 
 def _differences(connection: Connection) -> list[Any]:
@@ -195,7 +202,8 @@ def _engine(url: str) -> AsyncEngine:
     if address.get_backend_name() == "sqlite":
         path = sqlite_path(address)
         require_local(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
+        make_file(path)  # SQLite gives the files beside it the same rights
     return create_engine(address, _LIMITS)
 
 

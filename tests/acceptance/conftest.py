@@ -16,6 +16,7 @@ import pytest
 
 from tests.integration.workers.processes import WorkerProcess
 from tests.servers import PATIENCE_S
+from tests.servers.leaks import printed
 
 BSO = Path(sys.executable).with_name("bso")
 
@@ -29,7 +30,7 @@ class Command:
 
     def __call__(self, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run to the end, whatever the end is."""
-        return subprocess.run(
+        done = subprocess.run(
             [BSO, *map(str, arguments)],
             env=self.environment | environment,
             capture_output=True,
@@ -38,6 +39,8 @@ class Command:
             stdin=subprocess.DEVNULL,
             check=False,
         )
+        printed(done.stdout, done.stderr)
+        return done
 
     def ok(self, *arguments: object, **environment: str) -> str:
         """Run to a good end; what it printed."""
@@ -97,7 +100,7 @@ class Command:
             process.kill()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            printed(*process.communicate())
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.conftest import Command, command_in
 from tests.servers import PATIENCE_S
+from tests.servers.leaks import leaks_in_arguments, printed
 
 pytestmark = pytest.mark.slow
 
@@ -88,16 +89,19 @@ def test_through_a_broker_it_needs_the_database_to_make_its_table(bso: Command) 
 @pytest.mark.usefixtures("rabbitmq_server", "mariadb_server")  # skips where the servers are not installed
 def test_the_same_goes_through_servers_and_workers_of_its_own(bso: Command, tmp_path: Path) -> None:
     words = ["--recurrences", "3", "--out", str(tmp_path), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.demo_queue", *words],
-        cwd=ROOT,
-        env=bso.environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    fields = json.loads(done.stdout)
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "tools.demo_queue", *words]
+    with subprocess.Popen(command, cwd=ROOT, env=bso.environment, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        said, seen = list[str](), list[str]()
+        for line in process.stderr:
+            said.append(line)
+            seen += leaks_in_arguments()
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    assert seen == []
+    assert "in the queue" in "".join(said)
+    printed(output, *said)
+    fields = json.loads(output)
     assert (fields["recurrences"], fields["trials"] >= 3) == (3, True)
     assert Path(fields["plot"]).read_bytes().startswith(PNG)

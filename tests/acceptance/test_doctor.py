@@ -16,7 +16,7 @@ from tests.acceptance.recorded_jobs import record_noisy
 from tests.servers import PATIENCE_S
 from tests.servers.encrypted import EncryptedDatabase
 from tests.servers.tls_broker import TlsBroker
-from tools.private_servers import Management
+from tools.private_servers import UNMISTAKABLE, Management
 
 ENCRYPTED = "encrypted (TLSv1.3), certificate verified"
 
@@ -225,7 +225,7 @@ def test_an_option_of_an_address_that_is_unknown(bso: Command) -> None:
 def test_a_login_that_may_not_look_at_the_queue_is_no_fault(
     bso: Command, amqp_url: str, rabbitmq_management: Management
 ) -> None:
-    user = rabbitmq_management.add_user(amqp_url, "trainee", "pass", configure="^$", write=".*", read=".*")
+    user = rabbitmq_management.add_user(amqp_url, "trainee", UNMISTAKABLE, configure="^$", write=".*", read=".*")
     assert "workers" in examined(bso, BSO_URL=user)
 
 

@@ -24,7 +24,7 @@ from bso_broker.topology import EVENTS, client_permissions
 from bso_migrations import upgrade
 from tests.acceptance.conftest import Command, started_worker
 from tests.servers import PATIENCE_S
-from tools.private_servers import RabbitMQ
+from tools.private_servers import UNMISTAKABLE, RabbitMQ
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_login_that_receives_all_live_events_goes_on_receiving_them(
     [opening] = commands_in(platform("jobs", "grant", "toy", "guest-2", "--may", "read").stderr)
     permitted = client_permissions("guest-2")
     everything = rabbitmq_server.management.add_user(
-        amqp_url, "guest-2", "secret", configure=permitted.configure, write=permitted.write, read=permitted.read
+        amqp_url, "guest-2", UNMISTAKABLE, configure=permitted.configure, write=permitted.write, read=permitted.read
     )
     rabbitmq_server.shell(opening)
     assert live(everything, amqp_url) == {"vision-own", "toy"}
@@ -153,7 +153,7 @@ def login_of_team_vision(name: str, amqp_url: str, server: RabbitMQ) -> str:
     """The URL of a new login that may read its team's events, as the pages say how to make one."""
     permitted = client_permissions(name, job_id_prefix="vision-")
     url = server.management.add_user(
-        amqp_url, name, "secret", configure=permitted.configure, write=permitted.write, read=permitted.read
+        amqp_url, name, UNMISTAKABLE, configure=permitted.configure, write=permitted.write, read=permitted.read
     )
     server.management.permit_topics(
         name, amqp_url, exchange=EVENTS, write=permitted.topic_write, read=permitted.topic_read

@@ -28,7 +28,7 @@ from tests.integration.broker.test_topology import shared
 from tests.integration.workers.fixtures import running_worker
 from tests.integration.workers.recurrences import Queue, new_job, register
 from tests.servers import TcpProxy, eventually_async
-from tools.private_servers import Management, ServerFailed
+from tools.private_servers import UNMISTAKABLE, Management, ServerFailed
 
 DELETIONS: dict[str, Callable[[AbstractChannel], Awaitable[object]]] = {
     "the exchange of commands": lambda channel: channel.exchange_delete(COMMANDS),
@@ -156,7 +156,7 @@ async def test_a_worker_that_subscribes_again_all_the_time_loses_nothing(
 async def test_a_login_that_may_not_declare_any_more_goes_on_consuming(
     amqp_url: str, store: SqlStore, ask: Queue, rabbitmq_management: Management, caplog: pytest.LogCaptureFixture
 ) -> None:
-    login = rabbitmq_management.add_user(amqp_url, "declaring", "secret", configure=".*", write=".*", read=".*")
+    login = rabbitmq_management.add_user(amqp_url, "declaring", UNMISTAKABLE, configure=".*", write=".*", read=".*")
     address = BrokerAddress(url=login, declare_every_s=0.3)
     async with RabbitBroker(address) as broker, running_worker(broker, store) as parts:
         with caplog.at_level(logging.INFO, "bso_broker"):

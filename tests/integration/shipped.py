@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
-from tools.private_servers import Management
+from tools.private_servers import UNMISTAKABLE, Management
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 LOGINS_PAGE, RIGHTS_PAGE = ROOT / "docs/platform-engineer.md", ROOT / "docs/security.md"
-_PASSWORD = "secret"
+SECRETS_PAGE = ROOT / "docs/secrets.md"
+_PASSWORD = UNMISTAKABLE + "of-a-login"
 
 
 def table_of_rights(heading: str) -> Mapping[str, Mapping[str, str]]:
@@ -89,6 +92,14 @@ class ShippedBroker:
 
     def _placed(self, definition: dict[str, Any]) -> dict[str, Any]:
         return {**definition, "vhost": self._vhost} if "vhost" in definition else definition
+
+
+def statements_of(heading: str, *, language: str = "sql") -> str:
+    """What stands in the blocks of a language below a heading of the page of secrets."""
+    section = re.split(r"\n#+ ", SECRETS_PAGE.read_text(encoding="utf-8").partition(f"# {heading}\n")[2])[0]
+    blocks = re.findall(rf"^ *```{language}\n(.*?)^ *```$", section, re.MULTILINE | re.DOTALL)
+    assert blocks, f"{SECRETS_PAGE} has no {language} below {heading}"
+    return "".join(map(textwrap.dedent, blocks))
 
 
 def commands_for_a_login() -> list[str]:

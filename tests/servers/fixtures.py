@@ -1,7 +1,7 @@
 """The fixtures of tests.servers (a pytest plugin, loaded by tests/conftest.py), and marks from folders and fixtures."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +11,7 @@ import pytest
 from tests.servers import given
 from tests.servers.certificates import Authority
 from tests.servers.encrypted import EncryptedDatabase
+from tests.servers.leaks import leaks_in_arguments, leaks_of
 from tests.servers.proxy import TcpProxy
 from tests.servers.tls_broker import TlsBroker
 from tools.private_servers import Management, MariaDB, PostgreSQL, PrivateServer, RabbitMQ, ServerMissing
@@ -36,6 +37,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         may_be_given = database is None and asked_for & NEWEST_FIXTURES and not asked_for & PRIVATE_FIXTURES
         if database == "mysql" or may_be_given:
             item.add_marker("newest")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a test fail that has printed, logged or written a password of a private server, or shown one to ps."""
+    report = yield
+    found = [
+        *(leaks_in_arguments() if call.when == "call" else ()),
+        *(leaks_of(item, report) if call.when == "teardown" else ()),
+    ]
+    if report.passed and found:
+        report.outcome, report.longrepr = "failed", "\n".join(["a password can be seen:", *found])
+    return report
 
 
 # Who takes a database or a virtual host starts its server again if that has died: one loss is no loss of all tests.

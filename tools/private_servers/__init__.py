@@ -11,6 +11,16 @@ the process that started them, however that ends.
 from tools.private_servers.mariadb import MariaDB
 from tools.private_servers.postgresql import PostgreSQL
 from tools.private_servers.rabbitmq import Management, RabbitMQ
-from tools.private_servers.server import PrivateServer, ServerFailed, ServerMissing
+from tools.private_servers.server import UNMISTAKABLE, PrivateServer, ServerFailed, ServerMissing, new_password
 
-__all__ = ["Management", "MariaDB", "PostgreSQL", "PrivateServer", "RabbitMQ", "ServerFailed", "ServerMissing"]
+__all__ = [
+    "UNMISTAKABLE",
+    "Management",
+    "MariaDB",
+    "PostgreSQL",
+    "PrivateServer",
+    "RabbitMQ",
+    "ServerFailed",
+    "ServerMissing",
+    "new_password",
+]

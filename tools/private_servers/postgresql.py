@@ -6,13 +6,14 @@ import shutil
 import signal
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote
 from uuid import uuid4
 
 from tools.private_servers.server import PrivateServer, ServerFailed, program
 
 
 class PostgreSQL(PrivateServer):
-    """A private PostgreSQL server, login postgres without a password; ready in about two seconds.
+    """A private PostgreSQL server, login postgres with ``password``; ready in about two seconds.
 
     PostgreSQL refuses to run as root; started by root it runs as the user postgres, or else nobody.
     """
@@ -27,7 +28,7 @@ class PostgreSQL(PrivateServer):
 
     @property
     def url(self) -> str:
-        return f"postgresql+asyncpg://postgres@127.0.0.1:{self.port}/postgres"
+        return f"postgresql+asyncpg://postgres:{quote(self.password, safe='')}@127.0.0.1:{self.port}/postgres"
 
     def create_database(self) -> str:
         """Create a database with a name never used before, and return the URL of it."""
@@ -38,7 +39,7 @@ class PostgreSQL(PrivateServer):
     def execute(self, sql: str) -> str:
         """Run a statement as postgres; what it selects comes back as lines of values separated by |."""
         return self._run(
-            [_program("psql"), "-X", "-A", "-t", "-h", self.folder, "-p", str(self.port), *_LOGIN, "-c", sql]
+            [_program("psql"), "-X", "-A", "-t", "-q", "-h", self.folder, "-p", str(self.port), *_LOGIN], typed=sql
         )
 
     def show_certificate(self, cert: Path, key: Path, *, ca: Path) -> None:
@@ -69,11 +70,14 @@ class PostgreSQL(PrivateServer):
     def _launch(self) -> None:
         data = self.folder / "data"
         if not data.exists():
+            password = self.folder / "password"
+            password.touch(mode=0o600)
+            password.write_text(self.password, encoding="utf-8")
             if os.geteuid() == 0:
-                shutil.chown(self.folder, _account().pw_uid, _account().pw_gid)
-            self._run(
-                [*_as_account(), _program("initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-N", *_ENCODING]
-            )
+                for path in (self.folder, password):
+                    shutil.chown(path, _account().pw_uid, _account().pw_gid)
+            login = ["-U", "postgres", "--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={password}"]
+            self._run([*_as_account(), _program("initdb"), "-D", data, "-N", *login, *_ENCODING])
         options: list[str | Path] = [
             "-p",
             str(self.port),

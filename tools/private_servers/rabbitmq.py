@@ -115,7 +115,7 @@ class Management:
 class RabbitMQ(PrivateServer):
     """A private RabbitMQ node; ready in about 4 s, and again after kill().
 
-    `url` is amqp://guest:guest@127.0.0.1:port/ ; a virtual host per test comes from create_vhost(), everything else
+    `url` is amqp://guest:PASSWORD@127.0.0.1:port/ ; a virtual host per test comes from create_vhost(), everything else
     from `management`. RabbitMQ 3.10 may break a quorum queue whose node is killed within a second of its declaration.
     """
 
@@ -132,17 +132,19 @@ class RabbitMQ(PrivateServer):
         ``asks_for_certificate``: nobody gets in without one.
         """
         super().__init__()
+        if leader is not None:
+            self.password = leader.password
         self.port, self._distribution_port, self.epmd_port, management_port, self.tls_port = self.ports
         self._leader = leader
         self._certificates = certificates
         self._asks_for_certificate = asks_for_certificate
-        self.management_url = f"http://guest:guest@127.0.0.1:{management_port}"
+        self.management_url = f"http://guest:{quote(self.password, safe='')}@127.0.0.1:{management_port}"
         self.management = Management(self.management_url, self.url)
         self.management_port = management_port
 
     @property
     def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+        return f"amqp://guest:{quote(self.password, safe='')}@127.0.0.1:{self.port}/"
 
     def create_vhost(self) -> str:
         """The URL of a new, empty virtual host."""
@@ -162,12 +164,14 @@ class RabbitMQ(PrivateServer):
         """Run rabbitmqctl with these arguments, which takes a second or two; what it prints."""
         return self.shell(shlex.join(["rabbitmqctl", "--node", self.node, *arguments]))
 
-    def shell(self, line: str) -> str:
-        """Run a shell's line in which rabbitmqctl is that of this node; what it prints."""
+    def shell(self, line: str, *, typed: str = "") -> str:
+        """Run a shell's line in which rabbitmqctl is that of this node; what it prints. ``typed`` is its input."""
         path = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmqctl"
         client = program("rabbitmqctl", path, package="rabbitmq-server")
         environment = {**os.environ, **self._environment()}
-        return self._run(["sh", "-c", line], env={**environment, "PATH": f"{client.parent}:{environment['PATH']}"})
+        return self._run(
+            ["sh", "-c", line], typed=typed, env={**environment, "PATH": f"{client.parent}:{environment['PATH']}"}
+        )
 
     @property
     def node(self) -> str:
@@ -196,7 +200,7 @@ class RabbitMQ(PrivateServer):
             f"cluster_formation.classic_config.nodes.{number} = {name}\n" for number, name in enumerate(peers, start=1)
         )
         (self.folder / "rabbitmq.conf").write_text(
-            f"{discovery}listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+            f"{discovery}listeners.tcp.1 = 127.0.0.1:{self.port}\ndefault_pass = {self.password}\n"
             f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n"
             "log.console = false\nlog.file.level = warning\n"
             # Small machines: never refuse messages for want of disk or memory.

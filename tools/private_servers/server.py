@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from secrets import token_urlsafe
 from types import TracebackType
 from typing import IO, ClassVar, Self
 
@@ -22,6 +23,15 @@ _GUARD = (
     'cat >/dev/null; for p in $2; do kill -s KILL -- "-$p"; done 2>/dev/null; '
     'for i in $(seq 300); do rm -rf -- "$1" 2>/dev/null && exit; sleep 0.2; done'
 )
+
+
+UNMISTAKABLE = "canary/"
+"""What the passwords of private servers begin with, so that they are recognised wherever they are printed."""
+
+
+def new_password() -> str:
+    """A password that nobody else has."""
+    return UNMISTAKABLE + token_urlsafe(12)
 
 
 class ServerMissing(Exception):
@@ -49,6 +59,7 @@ class PrivateServer(ABC):
         self._claimed = ClaimedPorts(self.port_count)
         self.ports = self._claimed.numbers
         self.folder = Path(tempfile.mkdtemp(prefix=f"bso-{self.name}-")).resolve()
+        self.password = new_password()  # of its administrator, over TCP
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.guard: subprocess.Popen[bytes] | None = None
 
@@ -138,7 +149,7 @@ class PrivateServer(ABC):
     @property
     def processes(self) -> tuple[int, ...]:
         """The ids of the server's main process, which comes first, and of its descendants."""
-        return (self._main.pid, *_descendants(self._main.pid))
+        return (self._main.pid, *descendants(self._main.pid))
 
     @property
     def _main(self) -> subprocess.Popen[bytes]:
@@ -159,14 +170,22 @@ class PrivateServer(ABC):
             )
 
     def _run(
-        self, command: Sequence[str | Path], timeout_s: float = 300.0, *, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str | Path],
+        timeout_s: float = 300.0,
+        *,
+        typed: str = "",
+        env: Mapping[str, str] | None = None,
     ) -> str:
-        """Run a program of the server to its end and return what it printed."""
+        """Run a program of the server to its end and return what it printed.
+
+        ``typed`` is its input: passwords go there, as everybody may read arguments.
+        """
         done = subprocess.run(
             [str(part) for part in command],
             cwd=self.folder,
             env=env,
-            stdin=subprocess.DEVNULL,
+            input=typed,
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -230,7 +249,7 @@ def greets(port: int, *, timeout_s: float = 10.0) -> bool:
 
 def _signal_tree(pid: int, number: signal.Signals) -> list[int]:
     """Signal a process and its descendants, parents first, whatever process groups they have made for themselves."""
-    tree = [pid, *_descendants(pid)]
+    tree = [pid, *descendants(pid)]
     for one in tree:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, number)
@@ -244,13 +263,13 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGSTOP)
-    descendants = list(_descendants(process.pid))
-    for one in [process.pid, *descendants]:
+    children = list(descendants(process.pid))
+    for one in [process.pid, *children]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
     process.wait()
     deadline = time.monotonic() + GONE_TIMEOUT_S
-    while any(_is_alive(one) for one in descendants) and time.monotonic() < deadline:
+    while any(_is_alive(one) for one in children) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -272,15 +291,16 @@ def _state(stat: Path) -> str | None:
         return None
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    try:
-        found = [int(child) for child in children.read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return
-    for child in found:
-        yield child
-        yield from _descendants(child)
+def descendants(pid: int) -> Iterator[int]:
+    """The processes that a process and its descendants have started, by any of their threads, and that still run."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found = [int(child) for child in children.read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for child in found:
+            yield child
+            yield from descendants(child)
 
 
 def _close(pipe: IO[bytes] | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from itertools import takewhile
 
 from bso_optimizer import PackageCollision, require_own_package
 
@@ -14,9 +16,25 @@ def main() -> None:
     except PackageCollision as error:
         sys.exit(f"bso: {error}")
 
+    _hide_passwords()
     from bso_cli.main import app
 
     app(prog_name="bso")
+
+
+def _hide_passwords() -> None:
+    """Let nothing that this process prints hold the passwords that it was started with, or reads later."""
+    from bso.credentials import has_password, hide_passwords_of, hiding_passwords
+
+    own = [word.rpartition("=")[2] if word.startswith("--") else word for word in takewhile("--".__ne__, sys.argv[1:])]
+    hide_passwords_of(*own, *(text for name, text in os.environ.items() if name.startswith("BSO_")))
+    sys.stdout, sys.stderr = hiding_passwords(sys.stdout), hiding_passwords(sys.stderr)
+    if any(map(has_password, own)):
+        sys.stderr.write(
+            "bso: a password stands in an option, where every user of this machine can read it (ps): give it in "
+            "BSO_URL, BSO_DATABASE_URL or BSO_AMQP_URL, or in a file that BSO_URL_FILE, BSO_DATABASE_URL_FILE or "
+            "BSO_AMQP_URL_FILE names\n"
+        )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from bso.domain.errors import BsoError
+from bso.private_files import rights_of_others
 from bso_cli.energy_checks import check_energy
 from bso_cli.findings import Finding, Health, broken, note, ok, schema_finding
 from bso_cli.job_checks import check_jobs
@@ -98,7 +99,7 @@ async def check_state_directory(places: Places) -> list[Finding]:
         found = str(error)
         return [broken("state directory", found, "") if places.url is None else note("state directory", found)]
     is_new = "" if directory.exists() else " (made at the first use)"
-    return [ok("state directory", f"{directory}{is_new}")]
+    return [ok("state directory", f"{directory}{is_new}"), *_seen_by_others(directory, "700")]
 
 
 async def check_embedded(places: Places) -> list[Finding]:
@@ -121,12 +122,22 @@ async def check_embedded(places: Places) -> list[Finding]:
     try:
         await store.ping()
         schema = schema_finding("embedded optimizer", str(path), await store.schema_state())
-        return [schema, *(await check_jobs(store) if schema.health is Health.OK else ())]
+        seen = _seen_by_others(path, "600")
+        return [schema, *seen, *(await check_jobs(store) if schema.health is Health.OK else ())]
     except StoreUnusable as error:
         advice = "repair or remove the file, or let BSO_URL or BSO_STATE_DIR name another place"
         return [broken("embedded optimizer", f"{path}: {error}", advice)]
     finally:
         await store.close()
+
+
+def _seen_by_others(path: Path, mode: str) -> list[Finding]:
+    """A note where others than the owner of a file or folder may read or write it."""
+    rights = rights_of_others(path) if path.exists() else None
+    if rights is None:
+        return []
+    found = f"others than the owner may read or write {path} (mode {rights})"
+    return [note("rights of files", found, f"where that is not meant: `chmod {mode} {path}`")]
 
 
 def _new_file(path: Path) -> Finding:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
 
-from bso_cli.options import DatabaseOption, JsonOption, here
+from bso.credentials import setting
+from bso_cli.options import JsonOption, here
 from bso_cli.refusals import FAILURE
 from bso_cli.terminal import HANG, print_json, print_notice, print_result
 
 
 def migrate(
-    database_url: DatabaseOption = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            "--database-url",
+            metavar="URL",
+            help="The database, with a login that may change tables; with its password rather in a variable or its "
+            "_FILE, as others see options (ps). [default: BSO_MIGRATE_DATABASE_URL, else as for other commands: "
+            "BSO_DATABASE_URL ...]",
+            show_default=False,
+        ),
+    ] = None,
     wait: Annotated[
         float, typer.Option(min=0.0, metavar="SECONDS", help="How long to wait for the database to answer.")
     ] = 60.0,
@@ -39,7 +51,8 @@ def migrate(
 
         typer.echo(statements(dialect), nl=False)
         return
-    database = here(database_url=database_url).database("bso migrate")
+    own = database_url or setting(os.environ, "BSO_MIGRATE_DATABASE_URL")
+    database = here(database_url=own).database("bso migrate")
     with naming_file(database):
         asyncio.run(_check(database, as_json=as_json) if check else _upgrade(database, wait_s=wait, as_json=as_json))
 

@@ -12,8 +12,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from bso.credentials import setting
 from bso.domain.errors import Misconfigured
-from bso_cli.settings import Places, places, variable_or_file
+from bso_cli.settings import Places, places
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 
@@ -22,8 +23,8 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="The optimizer: sqlite:////path/to/file or amqp(s)://user:pass@host/vhost. "
-        "[default: BSO_URL, else a SQLite file in the state directory]",
+        help="The optimizer: sqlite:////path/to/file or amqp(s)://user@host/vhost; with its password rather in BSO_URL "
+        "or BSO_URL_FILE, as others see options (ps). [default: BSO_URL, else a SQLite file in the state directory]",
         show_default=False,
     ),
 ]
@@ -33,7 +34,8 @@ DatabaseOption = Annotated[
     typer.Option(
         "--database-url",
         metavar="URL",
-        help="The database: mysql://user:pass@host/bso, postgresql://..., or sqlite:////path/to/file.db. "
+        help="The database: mysql://user@host/bso, postgresql://..., or sqlite:////path/to/file.db; with its password "
+        "rather in BSO_DATABASE_URL or BSO_DATABASE_URL_FILE, as others see options (ps). "
         "[default: BSO_DATABASE_URL, else BSO_URL where it is sqlite, else the state directory's file]",
         show_default=False,
     ),
@@ -44,7 +46,8 @@ BrokerOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="The broker, with an operator's login. [default: BSO_AMQP_URL, else BSO_URL]",
+        help="The broker, with an operator's login; rather in BSO_AMQP_URL or BSO_AMQP_URL_FILE, as others see "
+        "options (ps). [default: BSO_AMQP_URL, else BSO_URL]",
         show_default=False,
     ),
 ]
@@ -105,7 +108,7 @@ def operators_broker(url: str | None, *, what: str) -> str:
 
 def known_broker(places: Places) -> str | None:
     """The address of the broker, the workers' or the trainings'; None: none is known here."""
-    known = (variable_or_file(os.environ, "BSO_AMQP_URL"), places.url)
+    known = (setting(os.environ, "BSO_AMQP_URL"), places.url)
     return next((address for address in known if address is not None and address.startswith("amqp")), None)
 
 

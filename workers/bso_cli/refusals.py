@@ -10,9 +10,11 @@ import typer
 from rich.markup import escape
 from typer.core import TyperArgument, TyperGroup
 
+from bso.credentials import without_passwords
 from bso.domain.errors import BsoError, Rejected, Retryable
 from bso_cli.terminal import print_notice, styled
 
+_UsageError: Any = typer.BadParameter.__base__  # typer has no name for it
 FAILURE = 1
 USAGE = 2
 INTERRUPTED = 130
@@ -59,8 +61,9 @@ class Commands(CommandGroup):
         """Run a command; what it raises on purpose ends the process with its exit code."""
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:
-            error.message = _wrong_value(error)
+        except _UsageError as error:
+            wrong = _wrong_value(error) if isinstance(error, typer.BadParameter) else error.message
+            error.message = without_passwords(wrong)  # before it is broken into lines, a password with it
             raise
         except (BsoError, OSError) as error:
             if isinstance(error, BrokenPipeError) or ctx.params.get("debug"):

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
     from bso.storage import SqlStore
-
     from bso_broker.connection import BrokerAddress, Connection
 
 ANSWER_TIMEOUT_S = 5.0

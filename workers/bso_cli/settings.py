@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from bso.credentials import setting
 from bso.domain.errors import Misconfigured
 
 
@@ -17,8 +18,8 @@ class NoDatabase(Misconfigured):
 class Places:
     """``url`` is what trainings talk to (BSO_URL), ``database_url`` where jobs are stored (BSO_DATABASE_URL)."""
 
-    url: str | None
-    database_url: str | None
+    url: str | None = field(repr=False)  # this and the next may hold passwords
+    database_url: str | None = field(repr=False)
     state_dir: Path
     default_url: str
 
@@ -62,18 +63,7 @@ def places(
     settings = read_settings(environ, url=url, state_dir=state_dir)
     return Places(
         url=settings.url,
-        database_url=database_url or variable_or_file(environ, "BSO_DATABASE_URL"),
+        database_url=database_url or setting(environ, "BSO_DATABASE_URL"),
         state_dir=settings.resolved_state_dir,
         default_url=read_settings({}, state_dir=settings.resolved_state_dir).resolved_url,
     )
-
-
-def variable_or_file(environ: Mapping[str, str], name: str) -> str | None:
-    """A variable, or the content of the file that its _FILE variant names, as secrets are handed to containers."""
-    value, path = environ.get(name), environ.get(f"{name}_FILE")
-    if value or not path:
-        return value or None
-    try:
-        return Path(path).read_text(encoding="utf-8").strip() or None
-    except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"{name}_FILE names {path}, which cannot be read: {error}") from error

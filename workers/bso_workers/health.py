@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from bso.credentials import without_passwords
 from bso_workers.errors import PortTaken
 from bso_workers.metrics import Metrics
 from bso_workers.readiness import WorkerReadiness
@@ -68,4 +69,5 @@ async def serve_health(pages: HealthPages, *, host: str, port: int) -> AsyncIter
 
 
 def _page(name: str, is_fine: bool, reasons: Mapping[str, str], *, status: int) -> web.Response:  # noqa: FBT001
-    return web.json_response({name: is_fine, "reasons": dict(reasons)}, status=200 if is_fine else status)
+    shown = {part: without_passwords(reason) for part, reason in reasons.items()}
+    return web.json_response({name: is_fine, "reasons": shown}, status=200 if is_fine else status)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from bso.credentials import hide_passwords_of, setting
+from bso.domain.errors import Misconfigured
 from bso.domain.identifiers import login_problem
 from bso.domain.quotas import EVERY_LOGIN, Quota
 from bso_workers.errors import InvalidSettings
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from bso.domain.decide import Rules
 
 PREFIX = "BSO_"
-FILE_SUFFIX = "_FILE"
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
@@ -177,29 +177,20 @@ def _set(quota: LoginQuota) -> dict[str, Any]:
 
 def read_settings(environ: Mapping[str, str], **options: Any) -> WorkerSettings:
     """Options that are not None, then the environment, then defaults. Raises InvalidSettings naming every fault."""
-    values: dict[str, Any] = {
-        name: text for name in WorkerSettings.model_fields if (text := _from_environ(environ, name)) is not None
-    }
-    if "amqp_url" not in values and environ.get("BSO_URL", "").startswith("amqp"):
-        values["amqp_url"] = environ["BSO_URL"]
-    values |= {name: value for name, value in options.items() if value is not None}
+    try:
+        found = {name: setting(environ, PREFIX + name.upper()) for name in WorkerSettings.model_fields}
+        optimizer = setting(environ, "BSO_URL")
+    except Misconfigured as error:
+        raise InvalidSettings(str(error)) from error
+    if optimizer is not None and optimizer.startswith("amqp"):
+        found["amqp_url"] = found["amqp_url"] or optimizer
+    given = {name: value for name, value in options.items() if value is not None}
+    values: dict[str, Any] = {name: value for name, value in found.items() if value is not None} | given
+    hide_passwords_of(*(value for value in values.values() if isinstance(value, str)))
     try:
         return WorkerSettings(**values)
     except ValidationError as error:
         raise InvalidSettings(_explain(error)) from None  # the cause would show passwords
-
-
-def _from_environ(environ: Mapping[str, str], name: str) -> str | None:
-    variable = PREFIX + name.upper()
-    text, path = environ.get(variable), environ.get(variable + FILE_SUFFIX)
-    if text and path:
-        raise InvalidSettings(f"set {variable} or {variable}{FILE_SUFFIX}, not both")
-    if not path:
-        return text or None
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{variable}{FILE_SUFFIX} names {path}, which cannot be read: {error}") from error
 
 
 def _explain(error: ValidationError) -> str:

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from bso.domain.commands import BeginTrial, Request
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.domain.replies import KEPT, Problem, TrialBegun
+from bso.private_files import FILE_MODE
 from bso_client.delivery.journal import Kept
 from bso_client.delivery.left_behind import LeftBehind, take_over
 from bso_client.delivery.obstacle import declined
@@ -50,7 +51,7 @@ async def flush(
     """
     flushed = Flushed()
     deadline = asyncio.get_running_loop().time() + timeout_s
-    lock = FileLock(folder / "flush.lock")
+    lock = FileLock(folder / "flush.lock", mode=FILE_MODE)
     await _acquire(lock, patience_s=min(_LOCK_PATIENCE_S, timeout_s / 2))
     try:
         for left in take_over(folder):

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bso.private_files import FILE_MODE, FOLDER_MODE, opener
 from bso_client.atomic import replace_file
 
 if TYPE_CHECKING:  # where it is used it is imported: most processes keep nothing, and need not wait for it
@@ -55,10 +56,10 @@ class JournalFile:
         """An empty file; None: another process has taken its name. It is locked before it is there for others."""
         from filelock import FileLock, Timeout
 
-        lock = FileLock(lock_of(path))
+        lock = FileLock(lock_of(path), mode=FILE_MODE)
         try:
             lock.acquire(timeout=0)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            os.close(opener(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         except OSError as error:
             lock.release()
             if isinstance(error, Timeout | FileExistsError):
@@ -131,7 +132,7 @@ def is_sound(line: bytes) -> bool:
 
 
 def set_aside(folder: Path, record: Mapping[str, Any]) -> None:
-    with (folder / SET_ASIDE).open("ab") as file:
+    with open(folder / SET_ASIDE, "ab", opener=opener) as file:
         # An empty line is no record, and one that a kill or a full disk has torn ends here.
         file.write(b"\n" + _line({**record, "set_aside_at": timestamp()}))
         file.flush()
@@ -152,7 +153,7 @@ def _make_folders(folder: Path) -> None:
     """Make a folder of the journal and those above it, each synchronised with the one that it is in."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
-        each.mkdir(mode=0o700 if each in (folder, folder.parent) else 0o777, exist_ok=True)
+        each.mkdir(mode=FOLDER_MODE, exist_ok=True)
         _sync_folder(each.parent)
 
 

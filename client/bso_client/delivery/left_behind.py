@@ -13,6 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from bso.domain.errors import Rejected
+from bso.private_files import FILE_MODE
 from bso.schema.codec import decode_command
 from bso_client.delivery.journal import FORMAT, Destination, Kept, identity_record, letter_record
 from bso_client.delivery.journal_file import (
@@ -60,7 +61,7 @@ class LeftBehind:
 def take_over(folder: Path) -> Iterator[LeftBehind]:
     """The files of ended processes, oldest first, each held as long as it is looked at."""
     for path in files_in(folder):
-        lock = FileLock(lock_of(path))
+        lock = FileLock(lock_of(path), mode=FILE_MODE)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -140,7 +141,7 @@ def drop(folder: Path) -> int:
 
 def _is_held(path: Path) -> bool:
     try:
-        with FileLock(lock_of(path), timeout=0):
+        with FileLock(lock_of(path), mode=FILE_MODE, timeout=0):
             return False
     except Timeout:
         return True

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bso.domain.commands import PowerMeasurement
+from bso.private_files import FILE_MODE, make_folders
 from bso_client.atomic import replace_file
 from bso_client.energy.monitor import Monitor
 from bso_client.power.limit_sweep import (
@@ -112,9 +113,9 @@ class ProfileFile:
         from filelock import FileLock
 
         content = [asdict(measured) for measured in measurements]
-        lock = FileLock(f"{self.path}.lock", timeout=_LOCK_TIMEOUT_S, fallback_to_soft=False)
+        lock = FileLock(f"{self.path}.lock", mode=FILE_MODE, timeout=_LOCK_TIMEOUT_S, fallback_to_soft=False)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(self.path.parent)
             with lock:
                 profiles = self._read_all() | {key: {"measurements": content, "checksum": _checksum(content)}}
                 replace_file(self.path, json.dumps({"format": _FORMAT, "profiles": profiles}, indent=1))

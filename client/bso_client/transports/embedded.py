@@ -18,6 +18,7 @@ from bso.domain.identifiers import job_id_for
 from bso.domain.policies import PolicyMissing
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun
 from bso.domain.trial import Outcome
+from bso.private_files import make_folders
 from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.service.errors import StoreNotReady, StoreUnavailable, StoreUnusable
@@ -215,7 +216,7 @@ async def _bring_up_to_date(store: SqlStore, url: URL) -> None:
 
 def _make_folder(path: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
     except OSError as error:
         advice = "let BSO_STATE_DIR, or BSO_URL where that is set, name another place"
         raise StoreUnusable(f"the folder {path.parent} cannot be made: {error}; {advice}") from error

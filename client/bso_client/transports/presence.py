@@ -15,6 +15,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from bso.private_files import FILE_MODE, make_file, make_folders
+
 _PATIENCE_S = 0.5  # another process that begins holds the lock for the moment in which it looks
 
 
@@ -44,13 +46,14 @@ class Presence:
         key = (trained.job_id, trained.trial_number)
         if key in self._held:
             return
-        self._folder.mkdir(exist_ok=True)
+        make_folders(self._folder)
         record = self._folder / f"{trained.job_id}~{trained.trial_id}.json"
         lock = _lock_of(record)
         try:
             lock.acquire(timeout=_PATIENCE_S)
         except Timeout:  # a copy of the process that began the trial holds it
             return
+        make_file(record)
         record.write_text(json.dumps(asdict(trained)), encoding="utf-8")
         self._held[key] = lock
 
@@ -106,7 +109,7 @@ class Presence:
 
 def _lock_of(record: Path) -> FileLock:
     """The kernel's lock or none: filelock's substitute judges by process ids, which differ between containers."""
-    return FileLock(record.with_suffix(".lock"), fallback_to_soft=False)
+    return FileLock(record.with_suffix(".lock"), mode=FILE_MODE, fallback_to_soft=False)
 
 
 def _remove(record: Path) -> None:

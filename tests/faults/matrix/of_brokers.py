@@ -25,7 +25,7 @@ from tests.faults.matrix.stage import Stage
 from tests.integration.broker.test_broker_failures import settled_down
 from tests.integration.workers.recurrences import HARDWARE
 from tests.servers import eventually_async
-from tools.private_servers import RabbitMQ
+from tools.private_servers import UNMISTAKABLE, RabbitMQ
 
 _SHORT_TRAININGS = 16
 _ASTRAY = 50
@@ -246,7 +246,7 @@ async def broker_login_removed(stage: Stage) -> None:
     management = stage.pair.management
     rights = {"configure": ".*", "write": ".*", "read": ".*"}
     name = f"worker-{stage.rng.getrandbits(32):08x}"
-    url = await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, "secret", **rights))
+    url = await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, UNMISTAKABLE, **rights))
     await stage.begin(amqp_url=url)
     async with stage.fault():
         await management_request(stage, "DELETE", f"permissions/{vhost_of(stage)}/{name}")
@@ -260,7 +260,7 @@ async def broker_login_removed(stage: Stage) -> None:
         await stage.progress(50)
         await management_request(stage, "DELETE", f"users/{name}")
         await stage.pause(5.0)
-        await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, "secret", **rights))
+        await asyncio.to_thread(lambda: management.add_user(stage.amqp_url, name, UNMISTAKABLE, **rights))
 
 
 @scenario("300 ms to the broker and back, for 15 s", strikes_for_s=0.3, promises=UNTOUCHED)

@@ -111,6 +111,7 @@ async def database_login_removed(stage: Stage) -> None:
     server = _mariadb(stage)
     url = server.create_login(stage.database_url)
     name, database = _login(url), stage.database_url.rpartition("/")[2]
+    password = sa.make_url(url).password
     await stage.begin(database_url=url)
     async with stage.fault():
         server.execute(f"ALTER USER {name} ACCOUNT LOCK; KILL USER {name}")
@@ -123,7 +124,7 @@ async def database_login_removed(stage: Stage) -> None:
         await stage.progress(50)
         server.execute(f"DROP USER {name}; KILL USER {name}")
         await stage.pause(5.0)
-        server.execute(f"CREATE USER {name} IDENTIFIED BY 'secret'; GRANT ALL ON {database}.* TO {name}")
+        server.execute(f"CREATE USER {name} IDENTIFIED BY '{password}'; GRANT ALL ON {database}.* TO {name}")
 
 
 @scenario("each write to disk of the database takes 0.3 s more, for 15 s", needs_private=True, strikes_for_s=0.3)

@@ -17,7 +17,7 @@ from bso_broker.topology import COMMAND_KEY, COMMANDS, EVENTS, client_permission
 from tests.contract.broker.stories import batch, started_caller, started_consumer, started_subscriber
 from tests.integration.broker.test_broker_failures import working
 from tests.servers import PATIENCE_S, eventually_async
-from tools.private_servers import Management
+from tools.private_servers import UNMISTAKABLE, Management
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ def permitted(amqp_url: str, rabbitmq_management: Management) -> Logins:
     def client(name: str) -> str:
         granted = client_permissions(name, job_id_prefix=f"{name}.")
         url = rabbitmq_management.add_user(
-            amqp_url, name, "secret", configure=granted.configure, write=granted.write, read=granted.read
+            amqp_url, name, UNMISTAKABLE, configure=granted.configure, write=granted.write, read=granted.read
         )
         rabbitmq_management.permit_topics(
             name, amqp_url, exchange=EVENTS, write=granted.topic_write, read=granted.topic_read
@@ -46,7 +46,7 @@ def permitted(amqp_url: str, rabbitmq_management: Management) -> Logins:
 
     all_of_it = worker_permissions()
     worker = rabbitmq_management.add_user(
-        amqp_url, "worker", "secret", configure=all_of_it.configure, write=all_of_it.write, read=all_of_it.read
+        amqp_url, "worker", UNMISTAKABLE, configure=all_of_it.configure, write=all_of_it.write, read=all_of_it.read
     )
     return Logins(alice=client("alice"), bob=client("bob"), worker=worker)
 
@@ -96,7 +96,7 @@ async def test_a_worker_that_may_not_declare_consumes_what_others_have_declared(
     broker: RabbitBroker, amqp_url: str, rabbitmq_management: Management, cleaning: AsyncExitStack
 ) -> None:
     limited = rabbitmq_management.add_user(
-        amqp_url, "limited", "secret", configure="^$", write=worker_permissions().write, read="^bso\\..*$"
+        amqp_url, "limited", UNMISTAKABLE, configure="^$", write=worker_permissions().write, read="^bso\\..*$"
     )
     async with RabbitBroker(limited) as workers:
         consumer = await started_consumer(workers, cleaning)

@@ -15,6 +15,7 @@ from bso.domain.trial import Trial
 from bso.storage import open_store
 from bso.storage.store import SqlStore
 from tests.servers import PATIENCE_S
+from tests.servers.leaks import printed
 
 T = TypeVar("T")
 
@@ -48,9 +49,11 @@ class Script:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         command = [sys.executable, str(self.path), *arguments]
-        return subprocess.run(
+        done = subprocess.run(
             command, env=self._environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
+        printed(done.stdout, done.stderr)
+        return done
 
     @contextmanager
     def running(self, *arguments: str, inside: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:

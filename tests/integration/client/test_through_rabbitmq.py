@@ -22,7 +22,7 @@ from tests.integration.client.queue_worker import QueueWorker
 from tests.integration.client.scripts import Script
 from tests.servers import PATIENCE_S, eventually
 from tests.servers.proxy import TcpProxy
-from tools.private_servers import Management
+from tools.private_servers import UNMISTAKABLE, Management
 
 SPEC = JobSpec(job_id="job", batch_sizes=[32, 64, 128], default_batch_size=64, target_metric=0.9, max_epochs=5)
 OTHER_JOB = JobSpec(job_id="other", batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9, max_epochs=5)
@@ -57,16 +57,16 @@ class Trainer:
         self.name = f"trainer-{amqp_url.rpartition('/')[2]}"
         self.state_dir = state_dir
         self._amqp_url, self._management = amqp_url, management
-        self.url = self._with_password("right")
+        self.url = self._with_password(f"{UNMISTAKABLE}right")
 
     def lose_permission(self) -> None:
         """Refuse the login from now on."""
-        self._with_password("another")
+        self._with_password(f"{UNMISTAKABLE}another")
         self._management.close_connections(self.url)
 
     def regain_permission(self) -> None:
         """Accept it again."""
-        self._with_password("right")
+        self._with_password(f"{UNMISTAKABLE}right")
 
     def _with_password(self, password: str) -> str:
         return self._management.add_user(self._amqp_url, self.name, password, configure=".*", write=".*", read=".*")

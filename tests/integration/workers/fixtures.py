@@ -101,8 +101,8 @@ def start_worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Sta
         *, amqp_url: str | None = None, database_url: str | None = None, program: Any = None, **settings: object
     ) -> WorkerProcess:
         environ = {
-            "BSO_AMQP_URL": amqp_url or request.getfixturevalue("amqp_url"),
-            "BSO_DATABASE_URL": database_url or request.getfixturevalue("mysql_url"),
+            "BSO_AMQP_URL": request.getfixturevalue("amqp_url") if amqp_url is None else amqp_url,
+            "BSO_DATABASE_URL": request.getfixturevalue("mysql_url") if database_url is None else database_url,
             "BSO_HEALTH_PORT": "0",
             "BSO_LOG_FORMAT": "json",
         }

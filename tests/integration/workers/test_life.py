@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from yarl import URL
 
 from bso.domain.commands import RegisterJob
 from bso.storage import SqlStore
@@ -41,7 +42,7 @@ async def test_a_worker_waits_for_the_migration(mysql_url: str, ask: Queue, star
 async def test_a_worker_whose_login_the_broker_refuses_does_not_say_that_it_is_ready(
     amqp_url: str, migrated_url: str, start_worker: StartWorker
 ) -> None:
-    worker = start_worker(amqp_url=amqp_url.replace("guest:guest", "guest:wrong")).started()
+    worker = start_worker(amqp_url=str(URL(amqp_url).with_password("wrong"))).started()
     worker.until(lambda: "refuses user" in worker.reasons().get("broker", ""))
     worker.logged("intake_open")
     assert "ready" not in {line["action"] for line in worker.lines()}

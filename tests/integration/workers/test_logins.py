@@ -27,7 +27,7 @@ from tests.integration.workers.fixtures import StartWorker, running_worker
 from tests.integration.workers.raw import RawSender
 from tests.integration.workers.recurrences import HARDWARE, SPEC, Direct, Queue, begin, new_job, recur, register
 from tests.servers import eventually_async
-from tools.private_servers import Management
+from tools.private_servers import UNMISTAKABLE, Management
 
 OPERATOR = "guest"
 
@@ -205,7 +205,7 @@ async def rotation(amqp_url: str, rabbitmq_management: Management, store: SqlSto
     await RabbitBroker(amqp_url).declare()
 
     def url_of(name: str) -> str:
-        return rabbitmq_management.add_user(amqp_url, name, "secret", configure=".*", write=".*", read=".*")
+        return rabbitmq_management.add_user(amqp_url, name, UNMISTAKABLE, configure=".*", write=".*", read=".*")
 
     urls = {name: await asyncio.to_thread(url_of, name) for name in ("alice", "former", "new")}
     return Rotation(**urls, store=store)

@@ -40,10 +40,10 @@ def test_a_relative_path_is_announced_as_what_it_stands_for(monkeypatch: pytest.
     ("url", "words"),
     [
         ("http://host", "begins with 'http'"),
-        ("host:5672", "begins with 'host'"),
+        ("host:5672", "begins with no scheme"),
         ("mysql://host/bso", "begins with 'mysql': .* for the workers \\(BSO_DATABASE_URL\\)"),
         ("postgresql+asyncpg://host/bso", "begins with 'postgresql\\+asyncpg': .*BSO_DATABASE_URL"),
-        ("bso.sqlite", "begins with 'bso.sqlite'"),
+        ("bso.sqlite", "begins with no scheme"),
         ("sqlite://", "names no file"),
         ("sqlite:///", "names no file"),
         ("amqp:///vhost", "names no host"),

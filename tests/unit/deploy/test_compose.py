@@ -13,8 +13,9 @@ import typer
 import yaml
 from jsonschema.validators import validator_for
 
+from bso.credentials import FILE_SUFFIX
 from bso_cli.main import app
-from bso_workers.settings import FILE_SUFFIX, PREFIX, WorkerSettings
+from bso_workers.settings import PREFIX, WorkerSettings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 TEXT = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")

@@ -1,0 +1,147 @@
+"""Addresses with passwords in them: how they are read, how they are shown, and that no output holds a password.
+
+An address that could be read in two ways is refused, and none of it is shown: a part that was taken for the host may
+belong to the password. ``without_passwords`` is the net below that, for the words of drivers and libraries: whatever a
+process of bso prints goes through it, and loses every password that the process has read.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TextIO
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+from typing_extensions import override
+
+from bso.domain.errors import Misconfigured
+
+FILE_SUFFIX = "_FILE"
+HIDDEN = "***"
+_SHORTEST = 4  # a shorter password is also part of words that are none: only addresses are shown without it
+_SERVER = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+]*)://"
+    r"(?:(?P<user>[^:@/?#\s]*)(?P<password>:[^@/?#\s]*)?@)?"
+    r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[\w.~%-]*)(?P<port>:[0-9]*)?"
+    r"(?P<path>/[^@?#\s]*)?(?:\?[^@#\s]*)?",
+    re.IGNORECASE,
+)
+_FILE_ADDRESS = re.compile(r"sqlite(\+\w+)?:///")
+_IN_A_QUERY = re.compile(r"[?&;][^=&;]*(?:pass|pwd|secret|token)[^=&;]*=([^&;#]*)", re.IGNORECASE)
+
+_known: set[str] = set()
+_any_known = re.compile(r"(?!)")  # matches nothing
+
+
+def problem_of(address: str) -> str | None:
+    """Why an address is refused before anything tries to understand it, and what to do; None: it is not."""
+    if _FILE_ADDRESS.match(address):
+        return None
+    if not _SERVER.fullmatch(address):
+        return (
+            "it can be read in more than one way: percent-encode all characters of user name and password but letters, "
+            "digits and -._~ (`@` is %40, `/` is %2F), and name one host"
+        )
+    if _IN_A_QUERY.search(address):
+        return "a password stands among its options: it belongs before the host, as in user:password@host"
+    return None
+
+
+def shown(address: str) -> str:
+    """An address for people: no password, no options, and nothing of one that could be read in two ways."""
+    if _FILE_ADDRESS.match(address):
+        return address
+    found = _SERVER.fullmatch(address)
+    if found is None:
+        scheme = re.match(r"[a-z][a-z0-9+]*(?=://)", address, re.IGNORECASE)
+        return f"{scheme[0] if scheme else HIDDEN}://{HIDDEN}"
+    login = "" if found["user"] is None else found["user"] + (f":{HIDDEN}" if found["password"] else "") + "@"
+    return f"{found['scheme']}://{login}{found['host']}{found['port'] or ''}{found['path'] or ''}"
+
+
+def setting(environ: Mapping[str, str], name: str) -> str | None:
+    """A variable, or the content of the file that NAME_FILE names; its passwords are hidden from then on.
+
+    None: neither is set. Raises Misconfigured for a file that cannot be read, and where both are set.
+    """
+    text, path = environ.get(name), environ.get(f"{name}{FILE_SUFFIX}")
+    if text and path:
+        raise Misconfigured(f"set {name} or {name}{FILE_SUFFIX}, not both")
+    if path:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misconfigured(f"{name}{FILE_SUFFIX} names {path}, which cannot be read: {error}") from error
+    text = (text or "").strip()
+    hide_passwords_of(text)
+    return text or None
+
+
+def has_password(text: str) -> bool:
+    """Whether a text is an address with a password in it, as far as anybody could mean it so."""
+    return any(_passwords_in(text))
+
+
+def hide_passwords_of(*addresses: str) -> None:
+    """Let ``without_passwords`` hide the passwords of these addresses; texts that are no addresses have none."""
+    global _any_known  # noqa: PLW0603  what a process has read is the process' own
+    found = {form for address in addresses for password in _passwords_in(address) for form in _forms(password)}
+    if found <= _known:
+        return
+    _known.update(found)
+    longest_first = sorted(_known, key=len, reverse=True)
+    _any_known = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE)
+
+
+def without_passwords(text: str) -> str:
+    """A text in which ``***`` stands for each password that this process has read."""
+    return _any_known.sub(HIDDEN, text)
+
+
+def hiding_passwords(stream: TextIO) -> TextIO:
+    """A text stream in place of another one, which is not to be used any more: passwords do not pass it."""
+    if not isinstance(stream, io.TextIOWrapper) or isinstance(stream, _HidingStream):
+        return stream
+    stream.flush()
+    encoding, errors = stream.encoding, stream.errors
+    is_by_line, is_at_once = stream.line_buffering, stream.write_through
+    return _HidingStream(
+        stream.detach(), encoding=encoding, errors=errors, line_buffering=is_by_line, write_through=is_at_once
+    )
+
+
+class _HidingStream(io.TextIOWrapper):
+    @override
+    def write(self, text: str, /) -> int:
+        super().write(without_passwords(text))
+        return len(text)
+
+
+def _passwords_in(address: str) -> Iterator[str]:
+    """What may be a password in an address, in whatever way it is read: too many rather than too few."""
+    scheme, has_scheme, rest = address.strip().partition("://")
+    if not has_scheme:
+        scheme, rest = "", address.strip()
+    if scheme.partition("+")[0] == "sqlite":
+        return
+    login, _, _ = rest.rpartition("@")
+    user, _, password = login.partition(":")
+    if has_scheme or password:
+        yield from _IN_A_QUERY.findall(rest)
+    candidates = [password]
+    if has_scheme and not _SERVER.fullmatch(address.strip()):
+        # A parser may have quoted any part of it: of what comes after the user, or where a port is expected.
+        candidates += re.split(r"[@/?#:\s]", password or rest.partition(":")[2])
+    yield from (each for each in candidates if each and unquote(each) != unquote(user))
+
+
+def _forms(password: str) -> Iterator[str]:
+    """How a password may be written: as it is, percent-encoded in several ways, and quoted by Python and JSON."""
+    for plain in {password, unquote(password), unquote_plus(password)}:
+        encoded = (quote(plain), quote(plain, safe=""), quote_plus(plain))
+        for form in (plain, *encoded, repr(plain)[1:-1], json.dumps(plain)[1:-1]):
+            if len(form) >= _SHORTEST:
+                yield form
