@@ -115,16 +115,11 @@ def why_tls_failed(error: BaseException | None) -> str | None:
     return None
 
 
-def encryption_of(connection: ssl.SSLObject | None) -> str:
-    """How a connection is encrypted, and what was verified, in words; None: it is not."""
-    if connection is None:
+def encryption_of(version: str | None, options: TlsOptions) -> str:
+    """How a connection is encrypted with a version of TLS, and what was verified, in words; None: it is not."""
+    if version is None:
         return "not encrypted"
-    context = connection.context
-    if context.verify_mode is not ssl.CERT_REQUIRED:
-        verified = "certificate not verified"
-    else:
-        verified = "certificate verified" + ("" if context.check_hostname else ", for whatever host")
-    return f"encrypted ({connection.version()}), {verified}"
+    return f"encrypted ({version}), certificate verified" + ("" if options.mode == VERIFY else ", for whatever host")
 
 
 def _end_of_handshake(reason: str) -> str:

@@ -109,7 +109,8 @@ class Sockets(TransportFactory):
     @property
     def encryption(self) -> str:
         """How the newest socket is encrypted, and what was verified, in words."""
-        return encryption_of(None if self._writer is None else self._writer.get_extra_info("ssl_object"))
+        connection = None if self._writer is None else self._writer.get_extra_info("ssl_object")
+        return encryption_of(None if connection is None else connection.version(), self._tls)
 
     @property
     def is_blocked(self) -> bool:

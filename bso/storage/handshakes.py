@@ -47,13 +47,6 @@ def begin_connections(engine: AsyncEngine, tls: TlsOptions, *, deadline_s: float
         options["async_creator_fn"] = begin
 
 
-def tls_object(driver_connection: Any) -> ssl.SSLObject | None:
-    """What encrypts a connection of asyncmy or asyncpg; None: nothing does."""
-    found: ssl.SSLObject | None
-    found = driver_connection._transport.get_extra_info("ssl_object")  # noqa: SLF001 - neither driver has a public way
-    return found
-
-
 async def _begun(begin: _Begin, tls: TlsOptions, deadline_s: float, /, **options: Any) -> Any:
     try:
         async with asyncio.timeout(deadline_s):

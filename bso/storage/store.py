@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Executable, Select, and_, func, literal, or_, select
+from sqlalchemy import Executable, Select, and_, func, literal, or_, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -27,10 +27,9 @@ from bso.service.records import (
     StoredJob,
     UnpublishedPage,
 )
-from bso.storage.connections import READS_ONLY, ConnectionLimits, connecting, create_engine, opened, translated
+from bso.storage.connections import READS_ONLY, ConnectionLimits, connecting, create_engine, translated
 from bso.storage.dialects import dialect_named
 from bso.storage.filesystems import require_local
-from bso.storage.handshakes import tls_object
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
 from bso.storage.log_epochs import SqlLogEpochs
 from bso.storage.mysql import MySqlUnitOfWork
@@ -44,9 +43,12 @@ from bso.storage.statements import ACTIVE, published
 from bso.storage.tables import event, job, power_profile, trial
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso.storage.urls import database_url, sqlite_path
-from bso.tls import encryption_of
 
 _CLOSE_S = 2.0
+_TLS_VERSION = {
+    "mysql": "SHOW SESSION STATUS LIKE 'Ssl_version'",
+    "postgresql": "SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
+}
 _DEFAULT_LIMITS = ConnectionLimits()
 _STORED = ("job_id", "last_seq", "revision", "state")
 _SUMMARY = tuple(column for column in job.columns if column.name not in ("revision", "granted_to", "state"))
@@ -258,11 +260,12 @@ class SqlStore:
         """Return if the database answers, else raise Retryable or Misconfigured."""
         await self._read(select(literal(1).label("one")))
 
-    async def encryption(self) -> str:
-        """How a connection to the server is encrypted, and what was verified, in words. Not for SQLite."""
+    async def tls_version(self) -> str | None:
+        """The version of TLS that a connection has, as the server says; None: it is not encrypted. Not for SQLite."""
 
-        async def look(connection: AsyncConnection) -> str:
-            return encryption_of(tls_object(opened(connection).driver_connection))
+        async def look(connection: AsyncConnection) -> str | None:
+            found = (await connection.execute(text(_TLS_VERSION[self._dialect.name]))).first()
+            return None if found is None else found[-1] or None
 
         return await self._looked(look)
 

@@ -160,10 +160,11 @@ async def check_database(places: Places) -> list[Finding]:
 async def _check_encryption(store: SqlStore, address: URL) -> Finding:
     """How the connection to the database is encrypted."""
     from bso.storage.urls import server_host, tls_of
-    from bso.tls import is_loopback
+    from bso.tls import encryption_of, is_loopback
 
-    found = await store.encryption()
-    if tls_of(address).is_on:
+    tls = tls_of(address)
+    found = encryption_of(await store.tls_version(), tls)
+    if tls.is_on:
         return ok("database encryption", found)
     if is_loopback(server_host(address)):
         return ok("database encryption", f"{found}: loopback")
