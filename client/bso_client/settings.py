@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from bso.domain.foreign_text import shown
 from bso.domain.identifiers import MAX_LENGTH, identifier_problem
 from bso_client.errors import InvalidSetting, InvalidUrl
 from bso_client.once import said
@@ -55,7 +56,7 @@ class Settings:
         if logger.isEnabledFor(logging.INFO):
             logger.info("%s", words, extra={"action": "place_announced"})
         else:
-            print(words, file=sys.stderr)  # noqa: T201  # a user without logging has to know where files appear
+            print(shown(words), file=sys.stderr)  # noqa: T201  # a user without logging has to know where files appear
 
     @property
     def announced_place(self) -> str | None:

@@ -17,7 +17,7 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    pretty_exceptions_show_locals=False,
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 75 a training asks to be launched again. "
     "Environment: BSO_URL, BSO_DATABASE_URL, BSO_STATE_DIR, BSO_JOB_ID, BSO_RECURRENCE_ID, "
