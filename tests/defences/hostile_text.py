@@ -13,7 +13,7 @@ _MARKUP = "[/][bold]x[/bold][link=https://a.b]x[/link]:skull:"
 _MOST_BYTES = 255  # of a name in AMQP
 
 # What a console of ours draws beside text: colours, none of which blinks; the cursor for what counts.
-_DRAWN = re.compile(r"\x1b\[(?!(?:\d+;)*5(?:;\d+)*m)[\d;]*m|\r?\x1b\[2K|\x1b\[\d*A|\x1b\[\?25[hl]")
+_DRAWN = re.compile(r"\x1b\[(?!(?:\d+;)*5(?:;\d+)*m)[\d;]*m|\r*\x1b\[(?:2K|\d*A)|\x1b\[\?25[hl]")
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
@@ -32,4 +32,4 @@ def obeyed(printed: str, *, is_drawn: bool = False) -> list[str]:
         for at, one in enumerate(text)
         if (unicodedata.category(one) in _HIDDEN or one == "\u3164") and one not in "\n\t"
     ]
-    return found + [line for line in text.split("\n") if line.lstrip(" │").startswith(LINE)]
+    return found + [line for line in text.split("\n") if line.startswith(LINE)]

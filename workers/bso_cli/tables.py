@@ -12,6 +12,7 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from bso.domain.foreign_text import shown
 from bso_cli.terminal import HANG, in_one_line, listed, words_of, wrapped
 
 Cell = str | Text | Sequence[str]
@@ -51,7 +52,7 @@ class Table:
         notes: Iterable[str | Text] = (),
     ) -> None:
         self.title = title
-        self.columns = columns
+        self.columns = tuple(map(shown, columns))
         self.notes = list(notes)
         self.rows: list[Row] = []
         self._right = frozenset(right)

@@ -39,19 +39,24 @@ HANG = 4
 class GuardedStream(io.TextIOWrapper):
     """An output that shows hidden characters. Ends of lines and tabs stay, and colours on a terminal."""
 
+    before: TextIO
+    """The stream over the same file, which would close it if nobody held it any more."""
+
     @classmethod
     def around(cls, stream: TextIO) -> TextIO:
         """A guarded one over the same file; one without a file below it stays as it is."""
         if isinstance(stream, cls) or not isinstance(stream, io.TextIOWrapper):
             return stream
         stream.flush()
-        return cls(
+        made = cls(
             stream.buffer,
             encoding=stream.encoding,
             errors="backslashreplace",
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
+        made.before = stream
+        return made
 
     def write(self, text: str, /) -> int:
         """Write text of whatever origin."""
@@ -162,10 +167,11 @@ def in_one_line(text: Text) -> Text:
     if shown(text.plain) == text.plain:
         return text
     made = text.blank_copy()
-    for piece in text.divide(range(1, len(text))):
+    hidden = (at for at, one in enumerate(text.plain) if shown(one) != one)
+    for piece in text.divide(cut for at in hidden for cut in (at, at + 1)):
         plain = shown(piece.plain)
-        spans = [Span(0, len(plain), span.style) for span in piece.spans]
-        made.append_text(Text(plain, style=piece.style, spans=spans, end=""))
+        spans = [Span(0, len(plain), span.style) for span in piece.spans] if plain != piece.plain else piece.spans
+        made.append_text(Text(plain, style=piece.style, spans=spans))
     return made
 
 
