@@ -80,12 +80,18 @@ class _Drawing:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def write(self, drawn: str) -> int:
+    @property
+    def _stream(self) -> Any:
+        """While something is counted, rich stands before it, and prints above the count."""
         stream = getattr(sys, self._name)
+        return getattr(stream, "rich_proxied_file", stream)
+
+    def write(self, drawn: str) -> int:
+        stream = self._stream
         return int(stream.draw(drawn) if isinstance(stream, GuardedStream) else stream.write(drawn))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(getattr(sys, self._name), name)
+        return getattr(self._stream, name)
 
 
 class _Console(Console):

@@ -113,6 +113,7 @@ def test_nothing_that_is_printed_is_obeyed(way: str, kind: type[io.BytesIO]) -> 
     if way.startswith("somebody") and is_terminal:
         said = said.replace("\x1b[31;5m", "")  # a colour, at most
     assert obeyed(said, is_drawn=is_terminal) == []
+    assert r"\x1b[2K" not in said, "the console's own controls are shown, too"
     assert "PWNED" in said or (way == "progress" and not is_terminal)
 
 
