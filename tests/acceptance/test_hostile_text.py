@@ -21,7 +21,7 @@ import pytest
 import typer
 
 from bso.domain.commands import GrantJob, Request
-from bso.domain.foreign_text import text_of_cell
+from bso.domain.foreign_text import shown_lines, text_of_cell
 from bso.domain.replies import Reply
 from bso.domain.rights import Right
 from bso.service.engine import Engine
@@ -32,6 +32,7 @@ from bso_migrations import upgrade
 from tests.acceptance.plans import SCREENS, Ran, assert_nothing_is_obeyed, run
 from tests.acceptance.recorded_jobs import SERVER, Job
 from tests.defences.hostile_text import hostile, obeyed
+from tests.unit.simulator.problems import write_known_traces
 
 JOB = "digits"
 MARK = re.compile(r"PWNED\d+x")
@@ -395,3 +396,31 @@ def test_no_cell_of_a_csv_file_is_a_formula(recorded: Path, tmp_path: Path) -> N
             "-1.5",
         )
         assert text_of_cell(row["outcome_reason"]) == formula
+
+
+def test_names_in_traces_and_of_files_are_shown_in_pictures_tables_and_csv(tmp_path: Path) -> None:
+    name = f"={hostile('PWNED0x').replace('/', '')}".replace("\r", "")
+    folder = tmp_path / f"{name}-\udcff"  # a name that is not UTF-8
+    folder.mkdir()
+    write_known_traces(folder)
+    for file in folder.glob("*.csv"):
+        file.write_text(file.read_text().replace("shapes", f'"{name}"'), newline="")
+    quickly = ["--seeds", "1", "--processes", "1"]
+    written = ["--csv", "trials.csv", "--plots", str(folder / "plots")]
+    commands = [
+        ["simulate", "single", str(folder), *quickly, "-n", "2", *written],
+        ["simulate", "single", str(folder), *quickly, "-n", "2", "--json"],
+        ["simulate", "trace", str(folder), "--groups", "1", "--recurrences", "2", "--output", "cluster.csv"],
+        ["simulate", "cluster", str(folder), "cluster.csv", *quickly],
+        ["simulate", "single", str(folder / "nothing")],
+    ]
+    ran = run(tmp_path, [(words, {}) for words in commands], "on a terminal")
+    assert_nothing_is_obeyed(ran, "on a terminal")
+    assert [one.code for one in ran] == [0, 0, 0, 1, 1], ran  # as shown, the dataset's name is another one
+    assert all("PWNED0x" in one.said for one in (*ran[:2], *ran[3:]))
+    assert len([*(folder / "plots").iterdir()]) == 3
+    for file, column in (("trials.csv", "problem"), ("cluster.csv", "dataset")):
+        with (tmp_path / file).open(newline="", encoding="utf-8") as stream:
+            for row in csv.DictReader(stream):
+                assert row[column].startswith("'=PWNED0x")
+                assert text_of_cell(row[column]).startswith(shown_lines(name))

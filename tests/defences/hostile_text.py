@@ -12,8 +12,8 @@ _LINES = "".join(f"{end}{LINE}" for end in ("\n", "\r\n", "\r", "\x0b", "\u2028"
 _MARKUP = "[/][bold]x[/bold][link=https://a.b]x[/link]:skull:"
 _MOST_BYTES = 255  # of a name in AMQP
 
-# What a console of ours draws beside text: colours, none of which blinks; the cursor for what counts.
-_DRAWN = re.compile(r"\x1b\[(?!(?:\d+;)*5(?:;\d+)*m)[\d;]*m|\r*\x1b\[(?:2K|\d*A)|\x1b\[\?25[hl]")
+# What a console of ours draws beside text: colours, but not that of hostile text; the cursor for what counts.
+_DRAWN = re.compile(r"\x1b\[(?!31;5m)[\d;]*m|\r*\x1b\[(?:2K|\d*A)|\x1b\[\?25[hl]")
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
