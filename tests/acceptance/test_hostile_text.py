@@ -419,8 +419,8 @@ def test_names_in_traces_and_of_files_are_shown_in_pictures_tables_and_csv(tmp_p
     assert [one.code for one in ran] == [0, 0, 0, 1, 1], ran  # as shown, the dataset's name is another one
     assert all("PWNED0x" in one.said for one in (*ran[:2], *ran[3:]))
     assert len([*(folder / "plots").iterdir()]) == 3
-    for file, column in (("trials.csv", "problem"), ("cluster.csv", "dataset")):
-        with (tmp_path / file).open(newline="", encoding="utf-8") as stream:
+    for written_file, column in (("trials.csv", "problem"), ("cluster.csv", "dataset")):
+        with (tmp_path / written_file).open(newline="", encoding="utf-8") as stream:
             for row in csv.DictReader(stream):
                 assert row[column].startswith("'=PWNED0x")
                 assert text_of_cell(row[column]).startswith(shown_lines(name))
