@@ -5,16 +5,11 @@ The fields are those of the commands, of the envelope and of AMQP: a new one is 
 
 import asyncio
 import json
-import re
-import types
 import urllib.request
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
-from datetime import datetime
-from enum import Enum
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import pytest
 from pamqp.commands import Basic
@@ -30,6 +25,7 @@ from bso_migrations import upgrade
 from tests.acceptance.conftest import Command
 from tests.acceptance.plans import assert_nothing_is_obeyed, run
 from tests.defences.hostile_text import hostile, obeyed
+from tests.defences.samples import PLACE, Samples
 from tests.integration.workers.processes import WorkerProcess
 from tests.integration.workers.raw import RawSender
 from tests.integration.workers.recurrences import HARDWARE, SPEC
@@ -38,7 +34,6 @@ from tools.private_servers.ports import ClaimedPorts
 
 TEXT = hostile("PWNED")
 JOB = "digits"
-PLACE = re.compile(r"§\d+§")
 REFUSED_BY_THE_BROKER = {"user_id", "expiration", "delivery_mode", "priority", "timestamp", "cluster_id"}
 """Properties that the broker checks itself, or that are no text."""
 READ = [
@@ -47,35 +42,6 @@ READ = [
     *(["jobs", "show", JOB, "--json"], ["events", "history", JOB, "--json"], ["jobs", "show", TEXT]),
 ]
 SEEN_FROM = {"json": {"in a pipe": "the broker", "on a terminal": "the database and the broker"}}
-
-
-class Samples:
-    """Values of messages as JSON, each text in them a place of its own."""
-
-    def __init__(self) -> None:
-        self._places = 0
-
-    def _place(self) -> str:
-        self._places += 1
-        return f"§{self._places}§"
-
-    def of(self, kind: Any) -> Any:
-        """A value of a type: of several the first."""
-        if is_dataclass(kind):
-            return {name: self.of(hint) for name, hint in get_type_hints(kind).items()}
-        origin, inner = get_origin(kind), get_args(kind)
-        if origin in (Union, types.UnionType):
-            return self.of(inner[0])
-        if origin is Literal:
-            return inner[0]
-        if origin is tuple:
-            return [self.of(inner[0])]
-        if origin is not None and issubclass(origin, Mapping):
-            return {self._place(): self.of(inner[1])}
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            return next(iter(kind)).value
-        plain: dict[Any, Any] = {bool: False, int: 1, float: 1.0, datetime: "2026-01-01T00:00:00Z"}
-        return plain[kind] if kind in plain else self._place()
 
 
 def bodies() -> Iterator[bytes]:

@@ -24,6 +24,7 @@ from bso.domain.commands import GrantJob, Request
 from bso.domain.foreign_text import shown_lines, text_of_cell
 from bso.domain.replies import Reply
 from bso.domain.rights import Right
+from bso.schema.codec import all_events
 from bso.service.engine import Engine
 from bso.service.log_epochs import LogWatch
 from bso.storage import open_store
@@ -32,6 +33,7 @@ from bso_migrations import upgrade
 from tests.acceptance.plans import SCREENS, Ran, assert_nothing_is_obeyed, run
 from tests.acceptance.recorded_jobs import SERVER, Job
 from tests.defences.hostile_text import hostile, obeyed
+from tests.defences.samples import PLACE, Samples
 from tests.unit.simulator.problems import write_known_traces
 
 JOB = "digits"
@@ -76,7 +78,7 @@ def takes_value(param: Any) -> bool:
 
 
 def needed(param: Any) -> bool:
-    return bool(param.required) or (param.param_type_name == "argument" and param.name in ("job_id", "trial"))
+    return bool(param.required)
 
 
 def good_words(path: tuple[str, ...]) -> Iterator[list[str]]:
@@ -85,7 +87,7 @@ def good_words(path: tuple[str, ...]) -> Iterator[list[str]]:
     given = [
         [*([max(one.opts, key=len)] if takes_value(one) else []), GOOD_WORDS.get(one.name, "nothing")]
         for one in params
-        if needed(one) and one.name != "trial"
+        if needed(one)
     ]
     choices = [
         [[max(one.opts, key=len), choice] for choice in get_args(one.type_descriptor.annotation)]
@@ -95,8 +97,8 @@ def good_words(path: tuple[str, ...]) -> Iterator[list[str]]:
     forms: list[list[list[str]]] = [*choices]
     if any("--json" in one.opts for one in params):
         forms.append([[], ["--json"]])
-    if any(one.name == "trial" for one in params):
-        forms.append([[], ["1"]])
+    optional = [one for one in params if one.name in ("job_id", "trial") and not needed(one)]
+    forms += [[[], [GOOD_WORDS[one.name]]] for one in optional]
     for form in itertools.product(*forms):
         yield [*path, *itertools.chain(*given), *itertools.chain(*form), *QUICK.get(path, [])]
 
@@ -170,6 +172,13 @@ async def _record(file: Path) -> None:
             "INSERT INTO parked_job (job_id, parked_at, retry_at, reason) VALUES "
             "('digits', '2026-01-01 00:00:00.000000', '2026-01-01 00:00:00.000000', 'why it is parked')"
         )
+        for seq, (name, kind) in enumerate(all_events().items(), 1):
+            payload = PLACE.sub("x", json.dumps(Samples().of(kind), ensure_ascii=False))
+            database.execute(
+                "INSERT INTO event (job_id, seq, type, payload, command_id, part, recorded_at, log_epoch) "
+                "VALUES ('of-each', ?, ?, ?, ?, 1, '2026-01-01 00:00:00.000000', 1)",
+                (seq, name, payload, f"{seq:036d}"),
+            )
 
 
 def _id(name: str) -> str:
@@ -270,7 +279,9 @@ def replaced(value: Any, place: tuple[str, ...], text: str) -> Any:
     return {key: replaced(one, tuple(rest), text) if is_any or key == first else one for key, one in value.items()}
 
 
-LOOKING = [["jobs", "list"], ["jobs", "show", JOB], ["events", "history"]]
+LOOKING = {"event": [["events", "history"]]}
+"""What shows a table; the others are shown by the list of jobs, and by what is shown of one."""
+LISTS = [["jobs", "list"], ["jobs", "show", JOB]]
 
 
 @dataclass(frozen=True)
@@ -293,11 +304,12 @@ def tampered(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Tamper
         shutil.copy(recorded, alone[where])
         with opened(alone[where]) as database:
             cells.write(database, where, hostile(f"PWNED{number}x"))
-    untouched = run(folder, [(words, on(recorded)) for words in LOOKING])
-    seen = run(folder, [(words, on(file)) for file in alone.values() for words in LOOKING])
-    codes = [one.code for one in untouched]
-    of_field = {where: seen[at * len(LOOKING) : (at + 1) * len(LOOKING)] for at, where in enumerate(alone)}
-    free = [where for where, ran in of_field.items() if [one.code for one in ran] == codes]
+    untouched = run(folder, [(words, on(recorded)) for words in (*LISTS, *LOOKING["event"])])
+    codes = {tuple(one.words): one.code for one in untouched}
+    looks = [(where, words) for where in alone for words in LOOKING.get(where.table, LISTS)]
+    seen = run(folder, [(words, on(alone[where])) for where, words in looks])
+    spoilt = {where for (where, words), one in zip(looks, seen, strict=True) if one.code != codes[tuple(words)]}
+    free = [where for where in alone if where not in spoilt]
     together = folder / "together.sqlite"
     shutil.copy(recorded, together)
     with opened(together) as database:
