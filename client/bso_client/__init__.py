@@ -84,4 +84,4 @@ __all__ = [
     "WrongOrder",
 ]
 
-logger_of("bso")
+logger_of("bso")  # its handlers are the script's, and receive nothing that a terminal would obey

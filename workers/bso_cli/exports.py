@@ -107,7 +107,7 @@ def recorded_fields(recorded: RecordedEvent) -> dict[str, Any]:
 
 def json_writer(stream: IO[str]) -> Any:
     """A function that writes a row as one JSON object on a line."""
-    return lambda row: print(shown_in_json(json.dumps(row)), file=stream)
+    return lambda row: print(_json(row), file=stream)
 
 
 def csv_writer(stream: IO[str], first: Row) -> Any:
@@ -118,4 +118,8 @@ def csv_writer(stream: IO[str], first: Row) -> Any:
 
 
 def _cell(value: object) -> object:
-    return json.dumps(value) if isinstance(value, dict | list) else csv_cell(value)
+    return _json(value) if isinstance(value, dict | list) else csv_cell(value)
+
+
+def _json(value: object) -> str:
+    return shown_in_json(json.dumps(value))

@@ -99,7 +99,8 @@ class _Console(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=shown_lines(segment.text))
+            text = segment.text if segment.control else shown_lines(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
 
 
 @cache

@@ -56,6 +56,17 @@ def test_a_record_of_ours_is_one_line_for_every_handler(log: io.StringIO) -> Non
     assert [line.split()[0] for line in starts] == ["WARNING", "ERROR"]
 
 
+class Wordless:
+    def __str__(self) -> str:
+        raise OSError("it has no words")
+
+
+def test_a_record_that_has_no_words_raises_nothing_at_who_logs() -> None:
+    record = logging.LogRecord("bso", logging.WARNING, __file__, 1, "it said %s", (Wordless(),), None)
+    assert show_hidden(record)
+    assert record.msg == "it said %s"
+
+
 ERRORS = [
     ValueError(BAD),
     Unreachable(BAD),
