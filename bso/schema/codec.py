@@ -64,7 +64,7 @@ def json_line(value: object) -> str:
     try:
         return shown_in_json(dump(value).decode())
     except PydanticSerializationError:  # a lone surrogate, as in the name of a file that is not UTF-8
-        return shown_in_json(json.dumps(to_jsonable_python(value, inf_nan_mode="strings")))
+        return json.dumps(to_jsonable_python(value, inf_nan_mode="strings"))
 
 
 def wire_name(message_type: type) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from bso.domain.foreign_text import csv_cell, shown_in_json
+from bso.domain.foreign_text import csv_cell
 from bso.domain.hardware import HardwareKind
 from bso.domain.log import RecordedEvent
 from bso.schema.codec import dump, event_payload
@@ -106,8 +106,8 @@ def recorded_fields(recorded: RecordedEvent) -> dict[str, Any]:
 
 
 def json_writer(stream: IO[str]) -> Any:
-    """A function that writes a row as one JSON object on a line."""
-    return lambda row: print(_json(row), file=stream)
+    """A function that writes a row as one JSON object on a line, in ASCII."""
+    return lambda row: print(json.dumps(row), file=stream)
 
 
 def csv_writer(stream: IO[str], first: Row) -> Any:
@@ -118,8 +118,4 @@ def csv_writer(stream: IO[str], first: Row) -> Any:
 
 
 def _cell(value: object) -> object:
-    return _json(value) if isinstance(value, dict | list) else csv_cell(value)
-
-
-def _json(value: object) -> str:
-    return shown_in_json(json.dumps(value))
+    return json.dumps(value) if isinstance(value, dict | list) else csv_cell(value)

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from bso.schema.codec import json_line
 from bso_workers.errors import PortTaken
 from bso_workers.metrics import Metrics
 from bso_workers.readiness import WorkerReadiness
@@ -69,5 +68,4 @@ async def serve_health(pages: HealthPages, *, host: str, port: int) -> AsyncIter
 
 
 def _page(name: str, is_fine: bool, reasons: Mapping[str, str], *, status: int) -> web.Response:  # noqa: FBT001
-    page = json_line({name: is_fine, "reasons": reasons})
-    return web.json_response(text=page, status=200 if is_fine else status)
+    return web.json_response({name: is_fine, "reasons": dict(reasons)}, status=200 if is_fine else status)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TextIO
+from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from bso.domain.foreign_text import is_plain, shown, shown_in_json
+from bso.domain.foreign_text import is_plain, shown
 from bso.log_records import indented
 from bso_workers.settings import LogFormat, LogLevel
 
@@ -65,18 +65,13 @@ def _as_json() -> tuple[Processor, ...]:
         structlog.processors.ExceptionRenderer(),
         structlog.processors.EventRenamer("message"),
         _in_order,
-        structlog.processors.JSONRenderer(),
-        _shown_in_json,
+        structlog.processors.JSONRenderer(),  # in ASCII, so that nothing hidden is left
     )
 
 
 def _in_order(_logger: WrappedLogger, _name: str, facts: EventDict) -> EventDict:
     """The same keys first on each line, in the same order; a line of a library has no action."""
     return {name: facts.get(name) for name in _FIRST} | dict(facts)
-
-
-def _shown_in_json(_logger: WrappedLogger, _name: str, line: Any) -> str:
-    return shown_in_json(line)
 
 
 def _for_people(*, has_colors: bool) -> tuple[Processor, ...]:
