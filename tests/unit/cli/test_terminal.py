@@ -114,6 +114,7 @@ def test_nothing_that_is_printed_is_obeyed(way: str, kind: type[io.BytesIO]) -> 
         said = said.replace("\x1b[31;5m", "")  # a colour, at most
     assert obeyed(said, is_drawn=is_terminal) == []
     assert r"\x1b[2K" not in said, "the console's own controls are shown, too"
+    assert "\x1b[1A\x1b[2K\x1b[1A" not in said, "what counts takes more than one line"
     assert "PWNED" in said or (way == "progress" and not is_terminal)
 
 
@@ -135,6 +136,10 @@ def test_what_a_string_says_is_no_markup() -> None:
     with outputs(io.BytesIO()) as read:
         print_block(made)
         assert [words for words in written if words not in read()] == []
+
+
+def test_words_with_markup_have_no_pictures() -> None:
+    assert styled("[bold]:skull:[/]").plain == ":skull:"
 
 
 def test_a_question_is_one_line() -> None:
