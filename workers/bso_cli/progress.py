@@ -47,7 +47,7 @@ def counting(doing: str, noun: str) -> Iterator[Counter]:
     """Show a line that counts, while the block runs."""
     count = TextColumn("[bold]{task.completed:,}[/] " + noun)
     with _shown(SpinnerColumn(), TextColumn("{task.description}", markup=False), count, TimeElapsedColumn()) as bar:
-        yield Counter(bar, bar.add_task(doing, total=None))
+        yield Counter(bar, bar.add_task(shown(doing), total=None))
 
 
 @contextmanager
