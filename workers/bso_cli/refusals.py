@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -13,7 +11,6 @@ from rich.markup import escape
 from typer.core import TyperArgument, TyperGroup
 
 from bso.domain.errors import BsoError, Rejected, Retryable
-from bso.domain.foreign_text import shown
 from bso_cli.terminal import print_notice, styled
 
 FAILURE = 1
@@ -58,16 +55,10 @@ class CommandGroup(TyperGroup):
 class Commands(CommandGroup):
     """The group of all commands, which turns errors into sentences."""
 
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Read the words of the command line. Raises a usage error, in one line."""
-        with _usage_in_one_line():
-            return super().make_context(*args, **kwargs)
-
     def invoke(self, ctx: Any) -> Any:
         """Run a command; what it raises on purpose ends the process with its exit code."""
         try:
-            with _usage_in_one_line():
-                return super().invoke(ctx)
+            return super().invoke(ctx)
         except typer.BadParameter as error:
             error.message = _wrong_value(error)
             raise
@@ -78,16 +69,6 @@ class Commands(CommandGroup):
             raise typer.Exit(exit_code_of(error)) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(INTERRUPTED) from error
-
-
-@contextmanager
-def _usage_in_one_line() -> Iterator[None]:
-    """Let usage errors quote what was typed with hidden characters shown: typer prints them itself."""
-    try:
-        yield
-    except typer.TyperException as error:
-        error.message = shown(error.message)
-        raise
 
 
 def _shown_plainly(params: list[Any]) -> list[Any]:

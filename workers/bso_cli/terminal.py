@@ -4,7 +4,7 @@ On a terminal lines end between words. In a pipe or a file a sentence, and a row
 is, so that grep finds whole records; COLUMNS gives it a width.
 
 Hidden characters are shown (bso.domain.foreign_text), whoever prints them: a sentence is one line whatever is in it,
-the consoles look at each text again before they colour it, and what others write passes `GuardedStream`.
+the consoles look at each text again before they colour it, and what typer and others write passes `GuardedStream`.
 """
 
 from __future__ import annotations
