@@ -11,6 +11,8 @@ import json
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +23,7 @@ import pytest
 import typer
 
 from bso.domain.commands import GrantJob, Request
-from bso.domain.foreign_text import shown_lines, text_of_cell
+from bso.domain.foreign_text import shown, shown_lines, text_of_cell
 from bso.domain.replies import Reply
 from bso.domain.rights import Right
 from bso.schema.codec import all_events
@@ -30,6 +32,7 @@ from bso.service.log_epochs import LogWatch
 from bso.storage import open_store
 from bso_cli.main import app
 from bso_migrations import upgrade
+from tests.acceptance.conftest import Command
 from tests.acceptance.plans import SCREENS, Ran, assert_nothing_is_obeyed, run
 from tests.acceptance.recorded_jobs import SERVER, Job
 from tests.defences.hostile_text import hostile, obeyed
@@ -436,3 +439,49 @@ def test_names_in_traces_and_of_files_are_shown_in_pictures_tables_and_csv(tmp_p
             for row in csv.DictReader(stream):
                 assert row[column].startswith("'=PWNED0x")
                 assert text_of_cell(row[column]).startswith(shown_lines(name))
+
+
+TRAINING = """
+import logging, sys
+from bso_client import BatchSizeOptimizer, BsoError, JobSpec
+
+logging.basicConfig(level=logging.DEBUG, format="%(levelname)s %(message)s")
+bad = sys.argv[1]
+fields = {"job_id": "toy", "batch_sizes": [8, 16], "default_batch_size": 8, "target_metric": 0.9}
+for wrong in ("job_id", "job_id_prefix", "version", "policy"):
+    try:
+        BatchSizeOptimizer(JobSpec(**{**fields, "job_id": None, wrong: bad})).get_batch_size()
+    except BsoError as error:
+        print("refused:", error)
+for trial in BatchSizeOptimizer(JobSpec(**fields)).trials():
+    try:
+        with trial:
+            trial.on_evaluate(0.1)
+            raise RuntimeError(bad)
+    except RuntimeError:
+        print("ended:", trial.outcome_reason)
+        break
+for trial in BatchSizeOptimizer(JobSpec(**fields)).trials():
+    with trial:
+        trial.call_off(bad)
+    print("called off:", trial.outcome_reason)
+    break
+"""
+
+
+def test_a_training_prints_and_records_hostile_text_as_shown(bso: Command, tmp_path: Path) -> None:
+    script, text = tmp_path / "train.py", hostile("PWNED0x")
+    script.write_text(TRAINING)
+    done = subprocess.run(
+        [sys.executable, script, text], env=bso.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert obeyed(done.stdout) == obeyed(done.stderr) == []
+    said = ["refused"] * 4 + ["ended", "called off"]
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == said
+    trials = bso.lines("jobs", "export", "toy")
+    assert [trial["outcome_reason"] for trial in trials] == [
+        f"RuntimeError: {shown(' '.join(text.split()))}",
+        shown(text),
+    ]
+    assert obeyed(bso.ok("jobs", "why", "toy")) == []
