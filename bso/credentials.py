@@ -50,7 +50,7 @@ def problem_of(address: str) -> str | None:
     return None
 
 
-def shown(address: str) -> str:
+def shown_address(address: str) -> str:
     """An address for people: no password, no options, and nothing of one that could be read in two ways."""
     if _FILE_ADDRESS.match(address):
         return address

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from bso.log_records import logger_of
 from bso_broker.connection import BrokerAddress, is_lost, suppress_loss
 from bso_broker.consumer_session import ConsumerSession
 from bso_broker.dead_letters import set_aside
@@ -15,7 +15,7 @@ from bso_broker.parked_commands import park, parking_queue
 from bso_broker.publisher import PublishingLink
 from bso_broker.session import Link
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _SETTLE_TIMEOUT_S = 5.0
 

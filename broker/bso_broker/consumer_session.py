@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
@@ -11,6 +10,7 @@ import aiormq
 from typing_extensions import override
 
 from bso.domain.errors import BsoError
+from bso.log_records import logger_of
 from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_broker.connection import BrokerAddress, Connection
 from bso_broker.declaration import declare_if_allowed, depth_of
@@ -22,7 +22,7 @@ from bso_broker.session import BrokerSession
 from bso_broker.topology import COMMAND_QUEUE
 from bso_broker.underlay import not_tapped
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _ANSWER_TIMEOUT_S = 5.0
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TypeAlias, assert_never
 
 from aio_pika.abc import AbstractChannel, AbstractConnection
 from aiormq.exceptions import ChannelLockedResource, ChannelPreconditionFailed
 from pamqp.common import FieldTable
 
+from bso.log_records import logger_of
 from bso_broker.connection import explain, is_lost
 from bso_broker.errors import BrokerUnreachable, NotPermitted, TopologyMismatch
 from bso_broker.messages import QueueDepth
 from bso_broker.topology import TOPOLOGY, Arguments, Binding, Exchange, Queue
 from bso_broker.underlay import open_channel
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 Part: TypeAlias = Exchange | Queue | Binding
 _PARTS: tuple[Part, ...] = (*TOPOLOGY.exchanges, *TOPOLOGY.queues, *TOPOLOGY.bindings)

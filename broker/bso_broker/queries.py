@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +10,7 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 from typing_extensions import override
 
+from bso.log_records import logger_of
 from bso_broker.addresses import is_reply_address, reply_id
 from bso_broker.connection import BrokerAddress, is_lost
 from bso_broker.declaration import declare_if_allowed
@@ -21,7 +21,7 @@ from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import QUERY_QUEUE
 from bso_broker.turns import Turns
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _SHARE = 0.25
 """Queries take so much of a worker's time at most: it rests after each, while others may take the next one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ from pamqp.commands import Basic
 from typing_extensions import override
 
 from bso.domain.errors import Misconfigured
+from bso.log_records import logger_of
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.addresses import new_reply_queue, reply_id
 from bso_broker.connection import BrokerAddress, explain, is_lost
@@ -31,7 +31,7 @@ from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import COMMAND_KEY, COMMANDS
 from bso_broker.underlay import ConfirmedChannel, Outcome, Outgoing, not_tapped
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _REFUSED_PAUSE_S = 1.0  # before a command is offered again to a queue that was full
 

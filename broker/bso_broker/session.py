@@ -17,6 +17,7 @@ import aio_pika
 import aiormq
 
 from bso.domain.errors import BsoError, Misconfigured
+from bso.log_records import logger_of
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.connection import BrokerAddress, Connection, explain, is_lost, publish
 from bso_broker.errors import BrokerClosed, BrokerUnreachable, ConnectionLost
@@ -31,7 +32,7 @@ from bso_broker.underlay import (
     watch_consumers,
 )
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _FLUSH_TIMEOUT_S = 2.0
 _DISCARD_TIMEOUT_S = 1.0

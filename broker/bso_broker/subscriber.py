@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 
 from aio_pika.abc import AbstractIncomingMessage
 from typing_extensions import override
 
+from bso.log_records import logger_of
 from bso_broker.addresses import event_pattern, new_event_queue
 from bso_broker.connection import BrokerAddress, is_lost
 from bso_broker.frames import discarded_bytes
@@ -16,7 +16,7 @@ from bso_broker.messages import Event
 from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import EVENTS
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _PREFETCH = 500
 

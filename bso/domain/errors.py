@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from bso.domain.foreign_text import shown
+
 
 class BsoError(Exception):
-    """The root of every error that bso raises on purpose."""
+    """The root of every error that bso raises on purpose. Its text is one line, with all hidden characters shown."""
+
+    def __str__(self) -> str:
+        return shown(super().__str__())
 
 
 class Retryable(BsoError):

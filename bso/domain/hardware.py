@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
+from bso.domain.foreign_text import is_plain, shown
 from bso.domain.quantities import watts
 
 MAX_MODEL_LENGTH = 1000
@@ -66,8 +66,8 @@ def hardware_problems(hardware: HardwareKind) -> dict[str, str]:
     problems: dict[str, str] = {}
     if not hardware.gpu_model or len(hardware.gpu_model) > MAX_MODEL_LENGTH:
         problems["hardware.gpu_model"] = f"must have 1 to {MAX_MODEL_LENGTH} characters, got {len(hardware.gpu_model)}"
-    elif any(unicodedata.category(character) == "Cc" for character in hardware.gpu_model):
-        problems["hardware.gpu_model"] = f"must not hold control characters, got {hardware.gpu_model[:60]!r}"
+    elif not is_plain(hardware.gpu_model):
+        problems["hardware.gpu_model"] = f"must not hold hidden characters, got '{shown(hardware.gpu_model[:60])}'"
     if not 0 < hardware.max_power_w <= MAX_POWER_W:
         problems["hardware.max_power_w"] = (
             f"must be a positive number of watts, at most {MAX_POWER_W:g}, got {hardware.max_power_w}"

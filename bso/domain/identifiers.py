@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import uuid
 
+from bso.domain.foreign_text import is_plain, shown
+
 MAX_LENGTH = 120
 PATTERN = r"[A-Za-z0-9][A-Za-z0-9._+:-]{0,119}"
 _PATTERN = re.compile(PATTERN, re.ASCII)
@@ -54,6 +56,7 @@ def job_id_for(prefix: str, register_command_id: str) -> str:
 
 def login_problem(login: str) -> str | None:
     """Say what is wrong with the name of a login of the broker, or return None if it can be one."""
-    if 1 <= len(login) <= _MOST_OF_A_LOGIN and login.isprintable():
+    if 1 <= len(login) <= _MOST_OF_A_LOGIN and is_plain(login):
         return None
-    return f"must be the name of a login of the broker, of 1 to {_MOST_OF_A_LOGIN} characters, got {login[:60]!r}"
+    expected = f"must be the name of a login of the broker, of 1 to {_MOST_OF_A_LOGIN} characters, none of them hidden"
+    return f"{expected}, got '{shown(login[:60])}'"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bso.domain.errors import Rejected
+from bso.domain.foreign_text import is_plain
 from bso.domain.policies import default_policy, is_policy_name, policy_names
 
 MAX_BATCH_SIZE = 2**31 - 1
@@ -217,8 +218,10 @@ def _policy(raw: object) -> str:
 
 
 def _version(raw: object) -> str:
-    if not isinstance(raw, str) or len(raw) > MAX_VERSION_LENGTH or not raw.isprintable():
-        raise _Invalid(f"must be printable text of at most {MAX_VERSION_LENGTH} characters, got {_shown(raw)}")
+    if not isinstance(raw, str) or len(raw) > MAX_VERSION_LENGTH or not is_plain(raw):
+        raise _Invalid(
+            f"must be text of at most {MAX_VERSION_LENGTH} characters, none of them hidden, got {_shown(raw)}"
+        )
     return raw
 
 

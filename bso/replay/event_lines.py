@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from bso.domain.identifiers import identifier_problem
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
-from bso.schema.codec import dump, event_from, reply_from
+from bso.schema.codec import dump, event_from, json_line, reply_from
 from bso.schema.envelope import adapter, explain
 from bso.schema.errors import MalformedMessage
 from bso.service.records import LoggedEvent
@@ -57,7 +57,7 @@ def event_line(logged: LoggedEvent) -> bytes:
         fields["log_epoch"] = new.log_epoch
     if new.reply is not None:
         fields |= {"reply_type": new.reply_type, "reply": from_json(new.reply)}
-    return dump(fields)
+    return json_line(fields).encode()
 
 
 def logged_event(line: bytes | str) -> LoggedEvent:

@@ -6,6 +6,7 @@ beside it, as versioned JSON.
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping
@@ -14,10 +15,11 @@ from datetime import datetime
 from functools import cache
 from typing import Any, cast, get_args
 
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from bso.domain.commands import Command, RegisterJob, Request
 from bso.domain.events import CommonEvent, Event, JobRegistered, JobRespecified, LateResult, TrialEnded, TrialStarted
+from bso.domain.foreign_text import shown_in_json
 from bso.domain.frozen_values import replace
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.job import Job, JobVersion, Recurrence, UnacknowledgedStop
@@ -55,6 +57,14 @@ class JobState:
 def dump(value: object) -> bytes:
     """A value of ours as JSON."""
     return to_json(value, inf_nan_mode="strings")
+
+
+def json_line(value: object) -> str:
+    """The same as text of one line, without hidden characters: it may go to a terminal."""
+    try:
+        return shown_in_json(dump(value).decode())
+    except PydanticSerializationError:  # a lone surrogate, as in the name of a file that is not UTF-8
+        return json.dumps(to_jsonable_python(value, inf_nan_mode="strings"))
 
 
 def wire_name(message_type: type) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
+from bso.domain.foreign_text import csv_cell
 from bso.domain.randomness import seed_from, standard_normal, uniform
 from bso.simulator.csv_files import read_rows
 from bso.simulator.errors import InvalidSimulation, InvalidTrace
@@ -113,7 +114,8 @@ def cluster_trace_text(jobs: Iterable[ClusterJob]) -> str:
     writer.writerow(COLUMNS)
     for job in jobs:
         ended = "" if job.end_s is None else f"{job.end_s:.3f}"
-        writer.writerow([job.group, f"{job.start_s:.3f}", ended, job.dataset, f"{job.runtime_ratio:.6f}"])
+        cells = (job.group, f"{job.start_s:.3f}", ended, job.dataset, f"{job.runtime_ratio:.6f}")
+        writer.writerow(map(csv_cell, cells))
     return text.getvalue()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from bso.domain.foreign_text import text_of_cell
 from bso.simulator.errors import InvalidTrace
 
 MAX_COUNT = 10**9
@@ -24,8 +25,8 @@ class TraceRow:
     fields: Mapping[str, str]
 
     def text(self, column: str) -> str:
-        """A field that must not be empty."""
-        value = self.fields[column].strip()
+        """A field that must not be empty, as it was before `csv_cell` wrote it."""
+        value = text_of_cell(self.fields[column].strip())
         if not value:
             raise self.invalid(column, "a name")
         return value

@@ -7,6 +7,7 @@ require_own_package()
 from bso.domain.commands import PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.trial import Outcome
+from bso.log_records import logger_of
 from bso_client.async_optimizer import AsyncBatchSizeOptimizer, AsyncTrial
 from bso_client.distributed.ranks import Ranks
 from bso_client.energy import EnergyMonitor, Measurement, Monitor, NoMeter
@@ -82,3 +83,5 @@ __all__ = [
     "Unreachable",
     "WrongOrder",
 ]
+
+logger_of("bso")  # its handlers are the script's, and receive nothing that a terminal would obey

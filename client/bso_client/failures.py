@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bso.domain.foreign_text import shown
 from bso.domain.trial import OUT_OF_MEMORY, Outcome
 
 _ACCELERATOR_ERRORS = frozenset(
@@ -73,7 +74,7 @@ def _is_allocation(said: str) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """Type and text of an exception in one line."""
-    text = " ".join(str(error).split())
+    """Type and text of an exception in one line, with hidden characters shown."""
+    text = shown(" ".join(str(error).split()))
     words = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return words if len(words) <= _LONGEST_REASON else f"{words[: _LONGEST_REASON - 3]}..."

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from bso.domain.foreign_text import shown
 from bso.domain.hardware import EnergyMethod, HardwareKind, hardware_problems
 from bso_client.energy import EnergyMonitor
 from bso_client.energy.gpus import find_gpus, own_gpu_indices
@@ -98,7 +99,7 @@ def _chosen(gpus: Sequence[Gpu], indices: object, environ: Mapping[str, str]) ->
 def gpu_kind(gpus: Sequence[Gpu], constant_power_w: float) -> HardwareKind:
     """GPUs as a hardware kind: their largest powers together. Raises NvmlError."""
     return HardwareKind(
-        gpu_model=" + ".join(sorted({gpu.name for gpu in gpus})),
+        gpu_model=shown(" + ".join(sorted({gpu.name for gpu in gpus}))),
         memory_mib=_if_readable(lambda: min(gpu.memory_mib for gpu in gpus)),
         number_of_gpus=len(gpus),
         max_power_w=_if_readable(lambda: sum(gpu.power_limits_w[1] for gpu in gpus)) or constant_power_w,
@@ -116,7 +117,7 @@ def _if_readable(ask: Callable[[], _T]) -> _T | None:
 
 def _unreadable_kind(gpu: Unreadable, constant_power_w: float) -> HardwareKind:
     return HardwareKind(
-        gpu_model=gpu.model or "unknown GPU",
+        gpu_model=shown(gpu.model or "unknown GPU"),
         memory_mib=gpu.memory_mib,
         max_power_w=constant_power_w,
         energy_method=EnergyMethod.ASSUMED,
@@ -135,7 +136,7 @@ def _cpu_model(cpu_info: Path) -> str:
         for line in cpu_info.read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
             if name.strip() in ("model name", "Model", "cpu model") and value.strip():
-                return " ".join(value.split())
+                return shown(" ".join(value.split()))
     except OSError:
         logger.debug("no %s", cpu_info, extra={"action": "cpu_unknown"})
     return platform.processor() or platform.machine() or "unknown CPU"

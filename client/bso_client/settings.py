@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bso.credentials import hide_passwords_of, problem_of, setting, shown
+from bso.credentials import hide_passwords_of, problem_of, setting, shown_address
+from bso.domain.foreign_text import shown
 from bso.domain.identifiers import MAX_LENGTH, identifier_problem
 from bso_client.errors import InvalidSetting, InvalidUrl
 from bso_client.once import said
@@ -56,7 +57,7 @@ class Settings:
         if logger.isEnabledFor(logging.INFO):
             logger.info("%s", words, extra={"action": "place_announced"})
         else:
-            print(words, file=sys.stderr)  # noqa: T201  # a user without logging has to know where files appear
+            print(shown(words), file=sys.stderr)  # noqa: T201  # a user without logging has to know where files appear
 
     @property
     def announced_place(self) -> str | None:
@@ -116,7 +117,9 @@ def checked_url(url: str | None) -> str | None:
         raise InvalidUrl(f"BSO_URL {begins} is not an address of the optimizer: {EXPECTED}")
     if scheme == "sqlite":
         if url in ("sqlite:///", "sqlite:///:memory:") or not url.startswith("sqlite:///"):
-            raise InvalidUrl(f"{shown(url)} names no file, and what is learnt must outlive the process: {EXPECTED}")
+            raise InvalidUrl(
+                f"{shown_address(url)} names no file, and what is learnt must outlive the process: {EXPECTED}"
+            )
     else:
         _check_host(url)
     return url

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bso.domain import decide
+from bso.domain import decide, foreign_text
 from bso.domain.commands import RegisterJob
 from bso.domain.decide import begin, operations, registration
 from bso.domain.frozen_values import replace
@@ -221,6 +221,14 @@ def _no_certificate_is_verified() -> None:
     context.by(changed)
 
 
+def _foreign_text_is_printed_as_it_came() -> None:
+    _Changed(foreign_text, "_is_printable").by(lambda _: True)
+
+
+def _cells_may_be_formulas() -> None:
+    _Changed(foreign_text, "_BEGINS_FORMULAS").by("")
+
+
 REMOVALS: dict[str, Callable[[], None]] = {
     "send a command in another login's name": _the_broker_believes_every_user_id,
     "send one that names no login": _logins_are_not_required,
@@ -255,6 +263,10 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "fill the broker with queues that nobody reads, or with connections": _anything_is_declared,
     "read on the network what others send to the broker, their passwords among it": _nothing_is_encrypted,
     "pose as the broker on the network": _no_certificate_is_verified,
+    "draw on an operator's terminal, or forge lines there and in logs, by control characters in a text": (
+        _foreign_text_is_printed_as_it_came
+    ),
+    "have an operator's spreadsheet run a formula": _cells_may_be_formulas,
 }
 """How the defence against each attempt is removed."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bso.credentials import has_password, hide_passwords_of, hiding_passwords, setting, shown, without_passwords
+from bso.credentials import has_password, hide_passwords_of, hiding_passwords, setting, shown_address, without_passwords
 from bso.domain.errors import BsoError, Misconfigured
 from bso.storage import open_store
 from bso.storage.urls import database_url
@@ -86,16 +86,16 @@ def test_neither_an_error_nor_a_repr_holds_a_password_wherever_it_stands(place: 
 def test_an_address_is_shown_without_a_password_wherever_it_stands(place: str, name: str) -> None:
     password, pieces = PASSWORDS[name]
     for scheme in SCHEMES[:-1]:
-        words = shown(place.format(scheme=scheme, password=password))
+        words = shown_address(place.format(scheme=scheme, password=password))
         assert not any(piece in words for piece in pieces), words
 
 
 def test_what_can_be_read_in_one_way_is_shown_but_for_password_and_options() -> None:
-    assert shown("mysql://me:Zq9-winter@db:3306/bso?tls=verify") == "mysql://me:***@db:3306/bso"
-    assert shown("amqp://me@[::1]/team%2Fa") == "amqp://me@[::1]/team%2Fa"
-    assert shown("sqlite:////home/me/a@b:c#.sqlite") == "sqlite:////home/me/a@b:c#.sqlite"
-    assert shown("amqp://me:Zq9@winter@host/") == "amqp://***"
-    assert shown("Zq9-winter") == "***://***"
+    assert shown_address("mysql://me:Zq9-winter@db:3306/bso?tls=verify") == "mysql://me:***@db:3306/bso"
+    assert shown_address("amqp://me@[::1]/team%2Fa") == "amqp://me@[::1]/team%2Fa"
+    assert shown_address("sqlite:////home/me/a@b:c#.sqlite") == "sqlite:////home/me/a@b:c#.sqlite"
+    assert shown_address("amqp://me:Zq9@winter@host/") == "amqp://***"
+    assert shown_address("Zq9-winter") == "***://***"
 
 
 @pytest.mark.parametrize("name", ["at", "slash", "hash", "question", "space", "only_signs_between"])

@@ -10,25 +10,30 @@ from bso_optimizer import PackageCollision, require_own_package
 
 
 def main() -> None:
-    """Run the command line, and exit with its exit code (1 where the package cannot be found)."""
+    """Run the command line, and exit with its exit code (1 where the package cannot be found, or for a bug)."""
     try:
         require_own_package()
     except PackageCollision as error:
         sys.exit(f"bso: {error}")
 
-    _hide_passwords()
     from bso_cli.main import app
+    from bso_cli.terminal import guard_outputs, print_traceback
 
-    app(prog_name="bso")
+    guard_outputs()
+    _hide_passwords()
+    try:
+        app(prog_name="bso")
+    except Exception as error:  # noqa: BLE001  # Python would print it with whatever is in it
+        print_traceback(error)
+        sys.exit(1)
 
 
 def _hide_passwords() -> None:
-    """Let nothing that this process prints hold the passwords that it was started with, or reads later."""
-    from bso.credentials import has_password, hide_passwords_of, hiding_passwords
+    """Let nothing that this process prints hold the passwords that it was started with."""
+    from bso.credentials import has_password, hide_passwords_of
 
     own = [word.rpartition("=")[2] if word.startswith("--") else word for word in takewhile("--".__ne__, sys.argv[1:])]
     hide_passwords_of(*own, *(text for name, text in os.environ.items() if name.startswith("BSO_")))
-    sys.stdout, sys.stderr = hiding_passwords(sys.stdout), hiding_passwords(sys.stderr)
     if any(map(has_password, own)):
         sys.stderr.write(
             "bso: a password stands in an option, where every user of this machine can read it (ps): give it in "

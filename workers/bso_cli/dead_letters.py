@@ -12,7 +12,7 @@ from rich.text import Text
 from bso.domain.quantities import NOTHING
 from bso_cli.options import BrokerOption, JsonOption, YesOption, operators_broker
 from bso_cli.refusals import CommandGroup, CommandRefused
-from bso_cli.terminal import HANG, counted, moment, print_answer, print_json, print_notice, print_result
+from bso_cli.terminal import HANG, confirm, counted, moment, print_answer, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
     from bso_broker.dead_letters import DeadLetters
@@ -82,7 +82,7 @@ def purge(
 ) -> None:
     """Delete all dead letters for good."""
     if not yes:
-        typer.confirm("Delete all dead letters for good?", abort=True, err=True)
+        confirm("Delete all dead letters for good?")
     purged = _with_letters(url, lambda box: box.purge())
     print_answer({"purged": purged}, f"{counted(purged, 'dead letter')} deleted", as_json=as_json)
 

@@ -16,7 +16,17 @@ from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, YesOption, here, known_types
 from bso_cli.refusals import CommandGroup
 from bso_cli.settings import Places
-from bso_cli.terminal import HANG, counted, moment, print_answer, print_json, print_notice, print_result, styled
+from bso_cli.terminal import (
+    HANG,
+    confirm,
+    counted,
+    moment,
+    print_answer,
+    print_json,
+    print_notice,
+    print_result,
+    styled,
+)
 
 if TYPE_CHECKING:
     from bso.domain.log import RecordedEvent
@@ -114,7 +124,7 @@ def prune(
     database = here(database_url=database_url).database("bso events prune")
     limit = moment_from(before, now=datetime.now(UTC))
     if not yes:
-        typer.confirm(f"Export and delete the events before {moment(limit)} UTC?", abort=True, err=True)
+        confirm(f"Export and delete the events before {moment(limit)} UTC?")
     with export.open("a", encoding="utf-8") as stream:
         write = json_writer(stream)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from bso.domain.foreign_text import csv_cell
 from bso.domain.hardware import HardwareKind
 from bso.domain.log import RecordedEvent
 from bso.schema.codec import dump, event_payload
@@ -105,16 +106,16 @@ def recorded_fields(recorded: RecordedEvent) -> dict[str, Any]:
 
 
 def json_writer(stream: IO[str]) -> Any:
-    """A function that writes a row as one JSON object on a line."""
+    """A function that writes a row as one JSON object on a line, in ASCII."""
     return lambda row: print(json.dumps(row), file=stream)
 
 
 def csv_writer(stream: IO[str], first: Row) -> Any:
-    """A function that writes a row as comma-separated values (RFC 4180), after a header."""
-    writer = csv.DictWriter(stream, fieldnames=list(first))
+    """A function that writes a row as comma-separated values (RFC 4180, lines end with LF), after a header."""
+    writer = csv.DictWriter(stream, fieldnames=list(first), lineterminator="\n")
     writer.writeheader()
     return lambda row: writer.writerow({name: _cell(value) for name, value in row.items()})
 
 
 def _cell(value: object) -> object:
-    return json.dumps(value) if isinstance(value, dict | list) else value
+    return json.dumps(value) if isinstance(value, dict | list) else csv_cell(value)

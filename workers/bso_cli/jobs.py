@@ -32,6 +32,7 @@ from bso_cli.sentences import RIGHTS
 from bso_cli.settings import Places
 from bso_cli.terminal import (
     HANG,
+    confirm,
     counted,
     listed,
     moment,
@@ -233,7 +234,7 @@ def give(
     shown = asyncio.run(show_job(places, job_id)).job
     former = None if shown is None else shown.owner
     if not yes and former != login:
-        typer.confirm(_giving(job_id, former, login), abort=True, err=True)
+        confirm(_giving(job_id, former, login))
     reply = asyncio.run(ask(places, job_id, GiveJob(login=login), RightsRecorded))
     print_answer(reply, f"Job {job_id} belongs to login {login}.", as_json=as_json)
     if as_json or former == login or (broker := _broker_of(places)) is None:
@@ -288,7 +289,7 @@ def delete(
     if not yes:
         job = asyncio.run(show_job(places, job_id)).job
         knowledge = "its knowledge" if job is None else f"the knowledge from {counted(job.trials, 'trial')}"
-        typer.confirm(f"Delete job {job_id} and {knowledge}?", abort=True, err=True)
+        confirm(f"Delete job {job_id} and {knowledge}?")
     reply = asyncio.run(ask(places, job_id, DeleteJob(), Deleted))
     cancelled = f"; cancelled trials: {listed(reply.cancelled_trials)}" if reply.cancelled_trials else ""
     print_answer(
@@ -313,7 +314,7 @@ def purge(
     database = here(database_url=database_url).database("bso jobs purge")
     limit = moment_from(before, now=datetime.now(UTC))
     if not yes:
-        typer.confirm(f"Remove all jobs deleted before {moment(limit)} UTC for good?", abort=True, err=True)
+        confirm(f"Remove all jobs deleted before {moment(limit)} UTC for good?")
     purged = in_store(database, lambda store: purge_jobs(store, deleted_before=limit))
     print_answer({"purged": purged}, f"{counted(len(purged), 'job')} removed: {listed(purged)}", as_json=as_json)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from bso.domain.quantities import NOTHING, seconds
 from bso_cli import jobs_printed as printed
@@ -139,7 +139,7 @@ def fields_of(job: ListedJob) -> dict[str, Any]:
 
 def jobs_table(jobs: Sequence[ListedJob]) -> Table:
     """One line per job."""
-    columns = {
+    columns: dict[str, Sequence[str | Text]] = {
         "job": [_name(job) for job in jobs],
         "version": [str(job.overview.summary.version_number) for job in jobs],
         "best batch size": [_best(job) for job in jobs],
@@ -151,16 +151,16 @@ def jobs_table(jobs: Sequence[ListedJob]) -> Table:
         "ended (UTC)": [_of_last(job, lambda trial: moment(trial.ended_at)[:16]) for job in jobs],
         "hardware": [_hardware(job) for job in jobs],
         "target": [number(_spec(job).get("target_metric"), 12) for job in jobs],
-        "owner": [escape(job.overview.summary.owner or NOTHING) for job in jobs],
-        "attention": [f"[bold yellow]{job.attention}[/]" if job.attention else "" for job in jobs],
+        "owner": [job.overview.summary.owner or NOTHING for job in jobs],
+        "attention": [Text(job.attention, style="bold yellow") for job in jobs],
     }
-    absent = [name for name in ("attention", "owner") if not {*columns[name]} - {"", NOTHING}]
+    absent = [name for name in ("attention", "owner") if not {*map(str, columns[name])} - {"", NOTHING}]
     return table_of("", columns, right=_NUMBERS, optional=_OPTIONAL, absent=absent)
 
 
-def _name(job: ListedJob) -> str:
-    name = escape(job.overview.summary.job_id)
-    return f"[dim]{name} (deleted)[/]" if job.overview.summary.is_deleted else name
+def _name(job: ListedJob) -> str | Text:
+    name = job.overview.summary.job_id
+    return Text(f"{name} (deleted)", style="dim") if job.overview.summary.is_deleted else name
 
 
 def _best(job: ListedJob) -> str:
@@ -168,7 +168,7 @@ def _best(job: ListedJob) -> str:
     return NOTHING if job.kind is None or job.kind.best_batch_size is None else str(job.kind.best_batch_size)
 
 
-def _of_last(job: ListedJob, say: Callable[[Trial], str]) -> str:
+def _of_last(job: ListedJob, say: Callable[[Trial], str | Text]) -> str | Text:
     return NOTHING if job.overview.last_trial is None else say(job.overview.last_trial)
 
 
@@ -187,7 +187,7 @@ def _hardware(job: ListedJob) -> str:
     keys = {kind.hardware_key for kind in job.description.kinds} if job.description is not None else set[str]()
     others = len(keys - {last.hardware.key})
     more = f" and {counted(others, 'other kind')}" if others else ""
-    return escape(f"{last.hardware.number_of_gpus} x {last.hardware.gpu_model}{more}")
+    return f"{last.hardware.number_of_gpus} x {last.hardware.gpu_model}{more}"
 
 
 def _spec(job: ListedJob) -> dict[str, Any]:

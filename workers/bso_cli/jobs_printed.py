@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rich.markup import escape
+from rich.text import Text
 
 from bso.domain.hardware import EnergyMethod
 from bso.domain.quantities import NOTHING, joules, joules_within, percent, seconds
@@ -91,7 +92,7 @@ def kind_table(kind: KindDescription, job: JobDescription, trials: Sequence[Tria
     made = costs_table(title, kind, counts, marked=size)
     if kind.needs_attention:
         why = kind.attention or "recurrences in a row ended without a model"  # an older optimizer does not say
-        made.notes.insert(0, f"[bold yellow]This job {ATTENTION}: {escape(why)}.[/]")
+        made.notes.insert(0, Text(f"This job {ATTENTION}: {why}.", style="bold yellow"))
     return made
 
 
@@ -179,7 +180,7 @@ def _notes(kind: KindDescription) -> Iterator[str]:
         if arm.note:
             sizes.setdefault((arm.status, arm.note), []).append(arm.batch_size)
     for (status, note), alike in sizes.items():
-        yield escape(f"{listed(alike)} {'is' if len(alike) == 1 else 'are'} {status}: {note}")
+        yield f"{listed(alike)} {'is' if len(alike) == 1 else 'are'} {status}: {note}"
 
 
 def trials_tables(trials: Sequence[Trial], *, of: int) -> Iterator[Table]:
@@ -192,7 +193,7 @@ def trials_tables(trials: Sequence[Trial], *, of: int) -> Iterator[Table]:
 
 
 def _trials_table(title: str, trials: Sequence[Trial]) -> Table:
-    shown = {
+    shown: dict[str, Sequence[str | Text]] = {
         "trial": [str(trial.trial_number) for trial in trials],
         "version": [str(trial.version_number) for trial in trials],
         "attempt": [str(trial.attempt) for trial in trials],
@@ -206,8 +207,8 @@ def _trials_table(title: str, trials: Sequence[Trial]) -> Table:
         "outcome": [outcome(trial) for trial in trials],
     }
     absent = [
-        *(["version"] if len(set(shown["version"])) == 1 else []),
-        *(["learning rate"] if set(shown["learning rate"]) == {NOTHING} else []),
+        *(["version"] if len({trial.version_number for trial in trials}) == 1 else []),
+        *(["learning rate"] if all(trial.learning_rate is None for trial in trials) else []),
         *(["energy"] if trials[0].hardware.energy_method is EnergyMethod.ASSUMED else []),
     ]
     *numbers, _outcome = shown
@@ -223,9 +224,9 @@ def _rate(trial: Trial) -> str:
     return NOTHING if trial.learning_rate is None else number(trial.learning_rate.at(trial.batch_size))
 
 
-def outcome(trial: Trial) -> str:
+def outcome(trial: Trial) -> Text:
     """How a trial ended, or that it has not, with its colour."""
     ended = trial.late_outcome or trial.outcome
     if ended is None:
-        return f"[cyan]{trial.state.value}[/]"
-    return f"[{_COLOURS[ended]}]{ended.value.replace('_', ' ')}[/]"
+        return Text(trial.state.value, style="cyan")
+    return Text(ended.value.replace("_", " "), style=_COLOURS[ended])

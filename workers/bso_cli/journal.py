@@ -14,7 +14,7 @@ from rich.text import Text
 from bso_cli.options import JsonOption, UrlOption, YesOption, here
 from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandGroup, CommandRefused
-from bso_cli.terminal import HANG, counted, print_answer, print_json, print_notice, print_result
+from bso_cli.terminal import HANG, confirm, counted, print_answer, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
     from bso_client.delivery.flush import Flushed
@@ -108,7 +108,7 @@ def drop(
     chosen = _chosen(here(state_dir=state_dir).state_dir, jobs, None)
     number = sum(len(one.letters) + len(one.set_aside) for one in chosen)
     if not yes:
-        typer.confirm(f"Delete {counted(number, 'command')} for good?", abort=True, err=True)
+        confirm(f"Delete {counted(number, 'command')} for good?")
     dropped = sum(dropped_from(one.folder) for one in chosen)
     print_answer({"dropped": dropped}, f"{counted(dropped, 'command')} deleted", as_json=as_json)
 

@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from bso.domain.foreign_text import shown
 from bso_cli.terminal import onlookers
 
 if TYPE_CHECKING:
@@ -38,24 +39,25 @@ class Counter:
 
     def now(self, doing: str) -> None:
         """Say what is being done now."""
-        self._bar.update(self._task, description=doing)
+        self._bar.update(self._task, description=shown(doing))
 
 
 @contextmanager
 def counting(doing: str, noun: str) -> Iterator[Counter]:
     """Show a line that counts, while the block runs."""
     count = TextColumn("[bold]{task.completed:,}[/] " + noun)
-    with _shown(SpinnerColumn(), TextColumn("{task.description}"), count, TimeElapsedColumn()) as bar:
-        yield Counter(bar, bar.add_task(doing, total=None))
+    with _shown(SpinnerColumn(), TextColumn("{task.description}", markup=False), count, TimeElapsedColumn()) as bar:
+        yield Counter(bar, bar.add_task(shown(doing), total=None))
 
 
 @contextmanager
 def simulating(runs: int) -> Iterator[Callable[[Run], None]]:
     """Show a bar, and give what moves it on by one simulated run."""
-    title, latest = TextColumn("[bold]simulations[/]"), TextColumn("{task.description}")
+    title = TextColumn("[bold]simulations[/]")
+    latest = TextColumn("{task.description}", markup=False)
     with _shown(title, MofNCompleteColumn(), BarColumn(bar_width=30), TimeRemainingColumn(), latest) as bar:
         task = bar.add_task("", total=runs)
-        yield lambda run: bar.update(task, advance=1, description=f"{run.problem.name}, seed {run.seed}")
+        yield lambda run: bar.update(task, advance=1, description=shown(f"{run.problem.name}, seed {run.seed}"))
 
 
 def _shown(*columns: ProgressColumn) -> Progress:

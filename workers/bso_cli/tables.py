@@ -12,8 +12,10 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bso_cli.terminal import HANG, listed, words_of, wrapped
+from bso.domain.foreign_text import shown
+from bso_cli.terminal import HANG, in_one_line, listed, words_of, wrapped
 
+Cell = str | Text | Sequence[str]
 _GAP = 2
 
 
@@ -36,7 +38,8 @@ class Table:
     Columns in ``right`` hold numbers. The lines of a cell stand beside each other where there is room for that in all
     rows. Where the screen is too narrow, headings and the cells of ``flexible`` columns take several lines, broken
     between words; then the columns in ``optional`` are left out, the first of them first, which is said; and if that is
-    not enough, each row becomes a paragraph. The title is plain text, cells and notes are rich's markup.
+    not enough, each row becomes a paragraph. A cell of several lines is a list of them. Strings are printed as they
+    are, whatever markup somebody may have written into them; what has colours is ``styled``.
     """
 
     def __init__(
@@ -46,20 +49,21 @@ class Table:
         right: Iterable[str] = (),
         flexible: Iterable[str] = (),
         optional: Sequence[str] = (),
-        notes: Iterable[str] = (),
+        notes: Iterable[str | Text] = (),
     ) -> None:
         self.title = title
-        self.columns = columns
+        self.columns = tuple(map(shown, columns))
         self.notes = list(notes)
         self.rows: list[Row] = []
         self._right = frozenset(right)
         self._flexible = frozenset(flexible)
         self._optional = optional
 
-    def add_row(self, *cells: str, style: str | None = None) -> None:
-        """Add a row, its cells in rich's markup."""
+    def add_row(self, *cells: Cell, style: str | None = None) -> None:
+        """Add a row."""
         assert len(cells) == len(self.columns), f"{len(cells)} cells for {len(self.columns)} columns"
-        self.rows.append(Row(cells=tuple(map(Text.from_markup, cells)), style=style))
+        lines = ([cell] if isinstance(cell, str | Text) else cell for cell in cells)
+        self.rows.append(Row(cells=tuple(Text("\n").join(map(_line, cell)) for cell in lines), style=style))
 
     def add_section(self) -> None:
         """End the rows before with a blank line."""
@@ -74,7 +78,7 @@ class Table:
         """Print it as wide as the screen allows."""
         width = options.max_width
         if self.title:
-            yield _words(Text(self.title, style="bold"), width)
+            yield _words(in_one_line(Text(self.title, style="bold")), width)
         layout = self._layout(width)
         left_out: Sequence[str] = ()
         if layout is None:
@@ -83,7 +87,7 @@ class Table:
             left_out = [heading for heading in self.columns if heading not in layout.columns]
             yield from _stripped(console.render_lines(layout.table(self._right), options, pad=False))
         for note in self.notes:
-            yield _words(Text.from_markup(note), width)
+            yield _words(_line(note), width)
         if left_out:
             yield _words(Text(f"No room for: {listed(left_out)}.", style="dim"), width)
 
@@ -173,7 +177,7 @@ class _Layout:
 
 def table_of(
     title: str,
-    columns: Mapping[str, Sequence[str]],
+    columns: Mapping[str, Sequence[str | Text]],
     *,
     right: Iterable[str],
     optional: Sequence[str],
@@ -185,6 +189,10 @@ def table_of(
     for row in zip(*shown.values(), strict=True):
         made.add_row(*row)
     return made
+
+
+def _line(words: str | Text) -> Text:
+    return in_one_line(Text(words) if isinstance(words, str) else words)
 
 
 def _longest_word(text: Text) -> int:

@@ -2,41 +2,119 @@
 
 On a terminal lines end between words. In a pipe or a file a sentence, and a row of a table, is one line however long it
 is, so that grep finds whole records; COLUMNS gives it a width.
+
+Hidden characters are shown (bso.domain.foreign_text), whoever prints them: a sentence is one line whatever is in it,
+the consoles look at each text again before they colour it, and what typer and others write passes `GuardedStream`.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import TextIO
+from typing import IO, Any, TextIO, cast
 
+import typer
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
-from rich.text import Text
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Span, Text
 
+from bso.credentials import without_passwords
+from bso.domain.foreign_text import shown, shown_lines
 from bso.domain.quantities import NOTHING, figure
 
 _WIDER_THAN_ANY = 100_000
 _WORD = re.compile(r"\s*(?:\d\S* (?=(?:[pnµmkMGT]?[JWs]|d|h|min|x)(?:[\s,.;:)]|$)))*\S+\s*")
+_COLOURS = re.compile(r"(\x1b\[[\d;]*m)")
 HANG = 4
 """By how many columns all lines but the first of a list's item are indented."""
+
+
+class GuardedStream(io.TextIOWrapper):
+    """An output that shows hidden characters, and no password. Ends of lines and tabs stay, and colours on a terminal."""
+
+    before: TextIO
+    """The stream over the same file, which would close it if nobody held it any more."""
+
+    @classmethod
+    def around(cls, stream: TextIO) -> TextIO:
+        """A guarded one over the same file; one without a file below it stays as it is."""
+        if isinstance(stream, cls) or not isinstance(stream, io.TextIOWrapper):
+            return stream
+        stream.flush()
+        made = cls(
+            stream.buffer,
+            encoding=stream.encoding,
+            errors="backslashreplace",
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        made.before = stream
+        return made
+
+    def write(self, text: str, /) -> int:
+        """Write text of whatever origin."""
+        secret_less = without_passwords(text)
+        kept = _COLOURS.split(secret_less) if self.isatty() else [secret_less]
+        super().write("".join(one if at % 2 else shown_lines(one) for at, one in enumerate(kept)))
+        return len(text)
+
+    def draw(self, drawn: str) -> int:
+        """Write what a console has drawn: it may also move the cursor."""
+        return super().write(without_passwords(drawn))
+
+
+def guard_outputs() -> None:
+    """Show hidden characters, and no password, in all that this process writes to its outputs, whoever writes it."""
+    sys.stdout, sys.stderr = GuardedStream.around(sys.stdout), GuardedStream.around(sys.stderr)
+
+
+class _Drawing:
+    """The file of a console: this process' output or error output as it is now, to draw on."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def _stream(self) -> Any:
+        """While something is counted, rich stands before it, and prints above the count."""
+        stream = getattr(sys, self._name)
+        return getattr(stream, "rich_proxied_file", stream)
+
+    def write(self, drawn: str) -> int:
+        stream = self._stream
+        return int(stream.draw(drawn) if isinstance(stream, GuardedStream) else stream.write(drawn))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Console(Console):
+    """Shows the hidden characters that a text still holds when it is drawn; the console's own controls pass."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else shown_lines(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
 
 
 @cache
 def people() -> Console:
     """Where people read results: standard output."""
-    return _console(sys.stdout, is_error=False)
+    return _console("stdout")
 
 
 @cache
 def onlookers() -> Console:
     """Where people read progress and complaints: standard error, so that a pipe gets results alone."""
-    return _console(sys.stderr, is_error=True)
+    return _console("stderr")
 
 
 def print_result(words: str | Text, *, hang: int = 0) -> None:
@@ -63,20 +141,47 @@ def print_notice(words: str | Text, *, hang: int = 0) -> None:
 
 def print_command(line: str) -> None:
     """Print a command line for onlookers, in one piece however long it is: it is there to be copied."""
-    onlookers().print(Text(line), soft_wrap=True)
+    onlookers().print(in_one_line(Text(line)), soft_wrap=True)
 
 
 def print_words(words: str | Text, *, on: Console, hang: int = 0) -> None:
-    """Print words on a console: a string as it is, ``styled`` ones in colours.
+    """Print a sentence on a console: a string as it is, ``styled`` ones in colours.
 
-    A word that is longer than a line, as a path may be, is left whole.
+    A line feed in it can only be somebody else's, and is shown. A word that is longer than a line, as a path may be, is
+    left whole.
     """
-    on.print(wrapped(words, width=on.width, hang=hang), overflow="ignore", crop=False)
+    text = in_one_line(Text(words) if isinstance(words, str) else words)
+    on.print(wrapped(text, width=on.width, hang=hang), overflow="ignore", crop=False)
+
+
+def print_traceback(error: BaseException) -> None:
+    """Print a traceback for onlookers, in several lines. None of them begins as a line of its own does."""
+    first, *rest = shown_lines("".join(traceback.format_exception(error))).splitlines()
+    for line in (first, *(f"{' ' * HANG}{line}" for line in rest)):
+        onlookers().print(Text(line), soft_wrap=True)
+
+
+def confirm(question: str) -> None:
+    """Ask on standard error whether to go on. Raises typer.Abort if not."""
+    typer.confirm(shown(question), abort=True, err=True)
 
 
 def styled(markup: str) -> Text:
     """Words with rich's markup in them; what comes from outside must have been escaped."""
-    return Text.from_markup(markup)
+    return Text.from_markup(markup, emoji=False)
+
+
+def in_one_line(text: Text) -> Text:
+    """Styled text with all hidden characters shown, ends of lines included."""
+    if shown(text.plain) == text.plain:
+        return text
+    made = text.blank_copy()
+    hidden = (at for at, one in enumerate(text.plain) if shown(one) != one)
+    for piece in text.divide(cut for at in hidden for cut in (at, at + 1)):
+        plain = shown(piece.plain)
+        spans = [Span(0, len(plain), span.style) for span in piece.spans] if plain != piece.plain else piece.spans
+        made.append_text(Text(plain, style=piece.style, spans=spans))
+    return made
 
 
 def wrapped(words: str | Text, *, width: int, hang: int = 0) -> Text:
@@ -110,9 +215,9 @@ def _ends(text: str, width: int, hang: int) -> list[int]:
 
 def print_json(value: object) -> None:
     """One JSON object on one line; numbers that JSON lacks become the strings "NaN" and "Infinity"."""
-    from bso.schema.codec import dump
+    from bso.schema.codec import json_line
 
-    sys.stdout.write(dump(value).decode() + "\n")
+    sys.stdout.write(json_line(value) + "\n")
     sys.stdout.flush()
 
 
@@ -147,14 +252,14 @@ def listed(words: Sequence[object]) -> str:
     return ", ".join(map(str, words)) or NOTHING
 
 
-def _console(stream: TextIO, *, is_error: bool) -> Console:
+def _console(name: str) -> Console:
     """A console as wide as COLUMNS says, else as the terminal (None: rich finds it out); elsewhere no line is too long.
 
     A COLUMNS that is no width counts as unset, for rich too.
     """
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if re.fullmatch(r"0*[1-9]\d{0,5}", columns, re.ASCII) else None
-    if width is None and not stream.isatty():
+    if width is None and not getattr(sys, name).isatty():
         width = _WIDER_THAN_ANY
     environ = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    return Console(stderr=is_error, highlight=False, width=width, _environ=environ)
+    return _Console(file=cast("IO[str]", _Drawing(name)), highlight=False, width=width, _environ=environ)

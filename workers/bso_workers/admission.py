@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from bso.domain.commands import FinishTrial, ReportEpoch, Request
 from bso.domain.errors import Rejected
+from bso.domain.foreign_text import is_plain
 from bso.domain.replies import Problem
 from bso.schema.codec import decode_command
 from bso.schema.envelope import MAX_MESSAGE_BYTES
@@ -69,6 +70,8 @@ class Admission:
             return _anonymous(delivery, sender)
         if delivery.reply_to and not is_answerable:
             return _forged(delivery, sender)
+        if (hidden := _with_hidden_characters(delivery, user)) is not None:
+            return _unprintable(delivery, sender, hidden)
         try:
             request = decode_command(delivery.body, user=user)
         except Rejected as error:
@@ -89,6 +92,20 @@ def _as_parked(request: Request) -> Request:
 def _damaged(delivery: Delivery, sender: Origin) -> Undecidable:
     detail = "expected AMQP properties with text in UTF-8 and times before the year 10000, got others"
     problem = Problem(type="malformed", title="The message's properties cannot be read", detail=detail)
+    return Undecidable(
+        delivery=delivery, sender=sender, kind="malformed", reason=f"malformed: {detail}", problem=problem
+    )
+
+
+def _with_hidden_characters(delivery: Delivery, user: str | None) -> str | None:
+    """The property by which people know a command that holds characters which they cannot see; None: none does."""
+    found = {"user_id": user, "message_id": delivery.message_id, "correlation_id": delivery.correlation_id}
+    return next((name for name, text in found.items() if text and not is_plain(text)), None)
+
+
+def _unprintable(delivery: Delivery, sender: Origin, name: str) -> Undecidable:
+    detail = f"expected a {name} without hidden characters (control characters, for example), got one with some"
+    problem = Problem(type="malformed", title="The message's properties cannot be shown", detail=detail)
     return Undecidable(
         delivery=delivery, sender=sender, kind="malformed", reason=f"malformed: {detail}", problem=problem
     )

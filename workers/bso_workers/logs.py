@@ -1,4 +1,4 @@
-"""Logs: one line per fact, as JSON or for people."""
+"""Logs: one line per fact, as JSON or for people. Hidden characters are shown, whoever logs them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from bso.domain.foreign_text import is_plain, shown
+from bso.log_records import indented
 from bso_workers.settings import LogFormat, LogLevel
 
 _NOISY = {"aio_pika": logging.ERROR, "aiormq": logging.ERROR, "aiohttp": logging.WARNING, "asyncio": logging.WARNING}
@@ -67,7 +69,7 @@ def _as_json() -> tuple[Processor, ...]:
         structlog.processors.ExceptionRenderer(),
         structlog.processors.EventRenamer("message"),
         _in_order,
-        structlog.processors.JSONRenderer(),
+        structlog.processors.JSONRenderer(),  # in ASCII, so that nothing hidden is left
     )
 
 
@@ -77,6 +79,32 @@ def _in_order(_logger: WrappedLogger, _name: str, facts: EventDict) -> EventDict
 
 
 def _for_people(*, has_colors: bool) -> tuple[Processor, ...]:
-    # A traceback with the values of variables would show passwords.
-    plain = structlog.dev.plain_traceback
-    return (structlog.dev.ConsoleRenderer(colors=has_colors, exception_formatter=plain),)
+    return (
+        structlog.processors.ExceptionRenderer(),  # without the values of variables: passwords may be among them
+        _shown,
+        structlog.dev.ConsoleRenderer(colors=has_colors, exception_formatter=structlog.dev.plain_traceback),
+    )
+
+
+def _shown(_logger: WrappedLogger, _name: str, facts: EventDict) -> EventDict:
+    """Facts with hidden characters shown; the lines of a traceback are indented, so that none looks like a record."""
+    made: EventDict = {}
+    for name, value in facts.items():
+        if name in ("exception", "stack"):
+            made[name] = indented(value)
+        elif name == "event":
+            made[name] = shown(str(value))
+        else:
+            is_as_it_is = isinstance(value, str) and is_plain(value)
+            made[shown(name)] = value if is_as_it_is else _Written(shown(repr(value)))
+    return made
+
+
+class _Written:
+    """A value in the words that the renderer is to print, which asks for its repr."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def __repr__(self) -> str:
+        return self._words

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bso.domain.decide import Rules
+from bso.domain.foreign_text import shown
 from bso.domain.quotas import LIMITS, NO_LIMITS
 from bso_broker.messages import Delivery
 from bso_workers.admission import Admitted, Undecidable
@@ -52,7 +53,7 @@ class Rates:
         if passed is None:
             return None
         limit, wait_s = passed
-        self._metrics.over_quota.labels(login, limit).inc()
+        self._metrics.over_quota.labels(shown(login), limit).inc()
         unit = limit.removesuffix("_per_s")
         detail = f"login {login} sends faster than {asked[limit][1]:g} {unit} per second to each worker"
         return TooFast(limit=limit, detail=detail, wait_s=wait_s)
@@ -63,10 +64,10 @@ class Rates:
                 first = next(iter(self._spent))
                 del self._spent[first]
                 for limit in LIMITS:
-                    self._metrics.over_quota.remove(first, limit)
+                    self._metrics.over_quota.remove(shown(first), limit)
             self._spent[login] = {}
             for limit in LIMITS:  # an increase is seen only of a series that was there before
-                self._metrics.over_quota.labels(login, limit)
+                self._metrics.over_quota.labels(shown(login), limit)
         return self._spent[login]
 
 

@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from bso.domain.commands import FinishTrial, ReportEpoch, ReportPowerProfile
 from bso.domain.errors import Misconfigured, Rejected, Retryable
 from bso.domain.events import AttentionNeeded, EpochReported
+from bso.domain.foreign_text import shown
 from bso.domain.quotas import OVER_QUOTA, over_quota
 from bso.domain.replies import KEPT, Problem, Reply
 from bso.schema.codec import encode_reply, wire_name
@@ -262,7 +263,7 @@ class Settlement:
             _log.info("refused a command", action="refused", problem=answer.reply.type, **facts)
             if answer.reply.type == OVER_QUOTA and answer.request.user is not None:
                 for limit in answer.reply.fields:
-                    self._metrics.over_quota.labels(answer.request.user, limit).inc()
+                    self._metrics.over_quota.labels(shown(answer.request.user), limit).inc()
         for stored in answer.events:
             needs_attention = isinstance(stored.recorded.event, AttentionNeeded)
             self._metrics.attention_needed.inc(needs_attention)

@@ -22,6 +22,7 @@ from bso.domain.events import (
     TrialSuspended,
 )
 from bso.domain.evolve import apply
+from bso.domain.foreign_text import shown
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job, Recurrence
 from bso.domain.knowledge import reference_of
@@ -207,8 +208,11 @@ def _ending(job: Job, trial: Trial, command: FinishTrial) -> TrialEnd:
 
 
 def _stated_reason(command: FinishTrial) -> str:
-    """The reason that the training gave. It cannot claim to have been given up, which only the optimizer knows."""
-    reason = command.reason[:MAX_REASON_LENGTH].replace("\x00", " ")
+    """The reason that the training gave, with hidden characters shown: refused, its result would be lost.
+
+    It cannot claim to have been given up, which only the optimizer knows.
+    """
+    reason = shown(command.reason[:MAX_REASON_LENGTH])[:MAX_REASON_LENGTH]
     if not reason.strip() or reason_code(reason) == LEASE_LAPSED:
         return f"as the training reported: {command.outcome.value} {reason}".strip()
     return reason

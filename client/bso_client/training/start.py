@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 
 from bso.domain.commands import BeginTrial, Command, RegisterJob
+from bso.domain.foreign_text import shown
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
@@ -21,7 +22,7 @@ def begun(
         job_id=job_id,
         key=key,
         batch_size=reply.batch_size,
-        reason=reply.reason,
+        reason=shown(reply.reason),
         spec=reply.spec,
         hardware=hardware,
         learning_rate=learning_rate,

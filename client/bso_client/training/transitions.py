@@ -21,6 +21,7 @@ from bso.domain.commands import (
     ReportEpoch,
     ReportPowerProfile,
 )
+from bso.domain.foreign_text import shown
 from bso.domain.progress import epochs, judge_progress, progressed, reported_cost
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, EpochReport, Outcome, reason_code
@@ -250,7 +251,8 @@ def _refused(state: TrainingState, command: Command, problem: Problem) -> Step:
 
 
 def _with_outcome(state: TrainingState, outcome: Outcome, reason: str, *, should_retry: bool) -> TrainingState:
-    return replace(state, phase=Phase.ENDED, outcome=outcome, outcome_reason=reason, should_retry=should_retry)
+    why = shown(reason)
+    return replace(state, phase=Phase.ENDED, outcome=outcome, outcome_reason=why, should_retry=should_retry)
 
 
 def _report(state: TrainingState, report: EpochReport, *, is_journalled: bool) -> ReportEpoch:

@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,19 @@ def test_a_command_without_a_login_is_refused_where_logins_are_separate() -> Non
 def test_a_command_whose_properties_could_not_be_read_is_refused(admission: Admission) -> None:
     verdict = refused(admission, replace(COMMAND, is_damaged=True, user_id=None, reply_to=None))
     assert (verdict.kind, verdict.problem.type, verdict.sender.reply_to) == ("malformed", "malformed", None)
+
+
+@pytest.mark.parametrize("name", ["user_id", "message_id", "correlation_id"])
+@pytest.mark.parametrize("hidden", ["\x1b[2J", "\n", "\u202e", "\u3164"], ids=ascii)
+def test_a_property_by_which_people_know_a_command_has_no_hidden_characters(name: str, hidden: str) -> None:
+    changed: Any = {name: f"a{hidden}"}
+    verdict = refused(OPEN, replace(COMMAND, reply_to=None, **changed))
+    assert (verdict.kind, verdict.problem.type) == ("malformed", "malformed")
+    assert f"expected a {name} without hidden characters" in verdict.reason
+
+
+def test_a_header_has_no_part_in_a_decision_whatever_is_in_it() -> None:
+    assert admitted(OPEN, replace(COMMAND, headers={"note\x1b": "\x1b[2J"})).request.job_id == "a-job"
 
 
 def test_a_command_whose_body_was_too_large_to_be_read_is_refused_and_its_sender_learns_the_sizes() -> None:

@@ -120,6 +120,7 @@ BAD_SPEC_FIELDS: list[tuple[str, object]] = [
     ("policy", "Astrology, of course"),
     ("version", "x" * 121),
     ("version", "tab\there"),
+    ("version", "\u202eno such words"),
     ("cost_budget", 0),
     ("early_stopping", 1),
     ("max_attempts", 0),
@@ -200,6 +201,8 @@ async def test_odd_names_of_gpus_are_kept_as_they_are(ask: Queue, job: str, stor
 IMPOSSIBLE_HARDWARE: list[tuple[str, object]] = [
     ("gpu_model", "X" * 1001),
     ("gpu_model", ""),
+    ("gpu_model", "A40\x1b[2J"),
+    ("gpu_model", "A40\u200b"),
     ("max_power_w", 0.0),
     ("max_power_w", math.nan),
     ("max_power_w", math.inf),

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from bso_broker.connection import BrokerAddress
 from bso_broker.publisher import PublishingLink
 from bso_workers.logs import configure_logs
 from bso_workers.settings import LogFormat
+from tests.defences.hostile_text import hostile, obeyed
 from tests.servers import eventually_async
 
 
@@ -117,3 +119,35 @@ async def test_that_a_broker_cannot_be_reached_is_told_once() -> None:
     await link.stop()
     (line,) = map(json.loads, stream.getvalue().splitlines())
     assert line["action"] == "broker_unreachable"
+
+
+BAD = hostile("PWNED")
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_hostile_text_is_shown_whoever_logs_it(style: LogFormat, stream: type[io.StringIO]) -> None:
+    log = stream()
+    configure_logs(level="debug", style=style, stream=log)
+    ours, theirs = structlog.get_logger(BAD), logging.getLogger("aiormq.connection")
+    ours.info(BAD, action=BAD, job_id=BAD, reasons={BAD: BAD}, names=[BAD], error=ValueError(BAD), **{BAD: 1})
+    theirs.error("%s said %r", BAD, BAD, extra={"answer": BAD, BAD: BAD}, stack_info=True)
+    logging.getLogger("py.warnings").warning(BAD)
+    try:
+        raise ValueError(BAD)
+    except ValueError:
+        ours.exception("it broke", reason=BAD)
+        theirs.exception("it broke: %s", BAD)
+    written = log.getvalue()
+    assert obeyed(written, is_drawn=log.isatty()) == []
+    assert written.count("PWNED") > 15
+    lines = re.sub(r"\x1b\[[\d;]*m", "", written).splitlines()
+    assert len([line for line in lines if line and not line.startswith(" ")]) == 5
+
+
+def test_programs_read_the_same_from_a_line_as_was_logged() -> None:
+    stream = io.StringIO()
+    configure_logs(level="info", style="json", stream=stream)
+    structlog.get_logger("x").info(BAD, reason=BAD)
+    line = json.loads(stream.getvalue())
+    assert (line["message"], line["reason"]) == (BAD, BAD)

@@ -1,5 +1,6 @@
 """The pictures of ``bso simulate --plots``."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,10 +8,17 @@ import pytest
 from bso.domain.policies import own_policies
 from bso.simulator import parse_drift
 from bso.simulator.study import Case, StudySettings, study
-from bso_cli.simulating.plots import draw_costs
+from bso_cli.simulating.plots import draw, draw_costs
 from tests.unit.simulator.problems import make
 
 PROBLEM = make({16: (9, 10, 11), 32: (5, 6), 64: (8, 9), 128: (20, 22)})
+
+
+def test_a_name_in_a_picture_is_neither_a_formula_nor_obeyed(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    settings = StudySettings(recurrences=2)
+    results = study([Case(name="$\\frac{a\x1b[2J$", problem=PROBLEM)], [4], settings)
+    assert len(draw(results, tmp_path, is_named=False)) == 3
 
 
 @pytest.mark.parametrize("policy", own_policies())

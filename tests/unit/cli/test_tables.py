@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bso_cli.tables import Table
+from bso_cli.tables import Cell, Table
 from bso_cli.terminal import wrapped
 
 WORDS = st.text(alphabet="abcdefgh-/%", min_size=1, max_size=14)
@@ -24,7 +24,7 @@ def printed(what: object, *, width: int) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def two_columns(*rows: tuple[str, str], optional: Sequence[str] = ()) -> Table:
+def two_columns(*rows: tuple[str, Cell], optional: Sequence[str] = ()) -> Table:
     made = Table("", "what", "how it went", optional=optional)
     for row in rows:
         made.add_row(*row)
@@ -66,7 +66,7 @@ def test_a_number_in_a_cell_stays_with_its_unit(cells: tuple[str, str, str], wid
 
 
 def test_where_there_is_room_each_row_is_one_line() -> None:
-    made = two_columns(("one", "504 J\n(449 to 596 J)"), ("two", "1 J\n(0 to 2 J)"))
+    made = two_columns(("one", ["504 J", "(449 to 596 J)"]), ("two", ["1 J", "(0 to 2 J)"]))
     assert [line for line in printed(made, width=80) if " J" in line] == [
         "one   504 J (449 to 596 J)",
         "two   1 J (0 to 2 J)",
@@ -74,7 +74,7 @@ def test_where_there_is_room_each_row_is_one_line() -> None:
 
 
 def test_where_there_is_none_the_lines_of_cells_stand_below_each_other() -> None:
-    made = two_columns(("one", "504 J\n(449 to 596 J)"))
+    made = two_columns(("one", ["504 J", "(449 to 596 J)"]))
     assert printed(made, width=21)[-2:] == ["one   504 J", "      (449 to 596 J)"]
 
 

@@ -84,6 +84,13 @@ def judged(training: TrainingState, reply: Reply, *, epoch: float = 1.0, metric:
     return received(step.state, step.sends[0].command, reply).state
 
 
+def test_a_script_is_given_reasons_in_which_hidden_characters_are_shown() -> None:
+    hidden, seen = "\x1b[2J\nall is \u202ewell", r"\x1b[2J\nall is \u202ewell"
+    step = begun(replace(BEGUN, reason=hidden), job_id="job", key="key", hardware=HARDWARE, learning_rate=None)
+    assert step.state.reason == seen
+    assert judged(started(step.state), replace(STOP, reason=hidden)).outcome_reason == seen
+
+
 def test_the_diagram_in_the_words_is_the_one_in_the_code() -> None:
     drawn = re.findall(r"^    ([A-Z]+)\s+-> ([A-Z]+)", str(state_module.__doc__), re.MULTILINE)
     assert {(Phase[one], Phase[other]) for one, other in drawn} == TRANSITIONS

@@ -8,6 +8,7 @@ from bso.domain import commands as do
 from bso.domain.decide import Rules
 from bso.domain.decide.operations import MOST_GRANTS
 from bso.domain.events import JobGiven, JobGranted
+from bso.domain.foreign_text import is_plain
 from bso.domain.replies import JobDescription, Problem, Registered, RightsRecorded, TrialBegun
 from bso.domain.rights import Right, owns, team_of
 from tests.unit.domain.builders import A100, JobLife, problem_of
@@ -88,6 +89,14 @@ def test_a_right_ends_when_it_is_taken_away() -> None:
         trial_number=trial.trial_number, trial_id=trial.trial_id, epoch=1, time_s=1, energy_j=1, metric=0.1
     )
     assert problem_of(life.send(report, user="bob")).type == "not_owner", "although bob knows the trial_id"
+
+
+@pytest.mark.parametrize("login", ["bob\x1b[2J", "bob\n", "\u202ebob", "bob\u200b", ""], ids=ascii)
+def test_a_login_with_hidden_characters_is_none(login: str) -> None:
+    for command in (do.GrantJob(login=login, right=Right.READ), do.GiveJob(login=login)):
+        detail = problem_of(life_of().send(command, user="alice")).detail
+        assert "must be the name of a login of the broker" in detail
+        assert is_plain(detail)
 
 
 def test_a_refusal_names_the_owner_and_the_command_that_would_help() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from bso.domain import commands as do
 from bso.domain import trial as trial_module
+from bso.domain.decide.trial_end import MAX_REASON_LENGTH
 from bso.domain.events import EpochReported, LateResult, TrialEnded, TrialResumed, TrialSuspended
 from bso.domain.identifiers import trial_id_for
 from bso.domain.replies import Deleted, EpochJudged, LeaseExpired, LeaseRenewed, TrialBegun
@@ -120,6 +121,14 @@ def test_an_interruption_is_no_late_result_and_counts_once(life: JobLife) -> Non
         assert life.finish(trial, outcome, may_resume=True).outcome is Outcome.INTERRUPTED
     assert not life.happened(LateResult)
     assert len(life.known().arm(64).interrupted_after_s) == 1
+
+
+def test_the_end_of_a_training_is_recorded_whatever_is_in_its_reason(life: JobLife) -> None:
+    trial = life.begin()
+    reply = life.finish(trial, Outcome.INTERRUPTED, "RuntimeError: \x1b[2J\nall is \u202ewell\x00" + "\x1b" * 1000)
+    assert reply.reason.startswith(r"RuntimeError: \x1b[2J\nall is \u202ewell\x00\x1b")
+    assert len(reply.reason) == MAX_REASON_LENGTH
+    assert life.row(trial).outcome_reason == reply.reason
 
 
 def test_a_training_cannot_claim_to_have_been_given_up(life: JobLife) -> None:

@@ -14,6 +14,7 @@ from bso.domain import commands as do
 from bso.domain.commands import Request
 from bso.domain.errors import Rejected
 from bso.domain.events import CommonEvent, Event, JobSnapshotted, PolicyData, TrialStarted, TrialSuspended
+from bso.domain.foreign_text import is_plain
 from bso.domain.identifiers import job_id_for
 from bso.domain.inheritance import Inheritance
 from bso.domain.knowledge import Knowledge
@@ -310,3 +311,10 @@ def test_whatever_arrives_is_read_or_rejected(message: bytes) -> None:
         except Rejected:
             continue
         assert isinstance(found, kind)
+
+
+@given(text=st.text(st.characters() | st.sampled_from("\x7f\x9b\u202e\u2028\u3164\U000e0041\udcff")))
+def test_a_line_of_json_holds_no_hidden_characters_and_is_the_same_for_programs(text: str) -> None:
+    line = codec.json_line({text: [text, math.inf]})
+    assert is_plain(line)
+    assert json.loads(line) == {text: [text, "Infinity"]}

@@ -46,6 +46,13 @@ def test_a_trace_need_not_say_when_recurrences_ended(tmp_path: Path) -> None:
     assert read_cluster_trace(path) == jobs
 
 
+def test_a_name_that_begins_as_a_formula_does_is_read_as_it_was(tmp_path: Path) -> None:
+    jobs = make_cluster_trace({"=1+1": 9.0, "'faces": 9.0}, groups=2, recurrences=1, overlap=0.0, seed=1)
+    write_cluster_trace(tmp_path / "trace.csv", jobs)
+    assert ",'=1+1," in (tmp_path / "trace.csv").read_text()
+    assert {job.dataset for job in read_cluster_trace(tmp_path / "trace.csv")} == {"=1+1", "'faces"}
+
+
 def test_the_same_seed_makes_the_same_trace() -> None:
     assert made() == made() != made(seed=2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
+from rich.text import Text
 
 from bso.domain.quantities import joules, seconds, watts
 from bso_cli.tables import Table
@@ -22,11 +22,11 @@ def shown(readings: Readings, title: str) -> Table:
     columns = ("device", "name", "power", "energy") if readings.devices else ()
     made = Table(title, *columns, right=("power", "energy"), flexible=("name",), notes=_notes(readings))
     for each in readings.devices:
-        made.add_row(each.device, escape(each.name), watts(each.power_w), joules(each.energy_j))
+        made.add_row(each.device, each.name, watts(each.power_w), joules(each.energy_j))
     if len(readings.devices) > 1:
         counted = "GPUs" if any(each.device.startswith("GPU") for each in readings.devices) else "processors, memory"
         total_w, total_j = watts(readings.total_power_w), joules(readings.total_energy_j)
-        made.add_row("[bold]total[/]", counted, f"[bold]{total_w}[/]", f"[bold]{total_j}[/]")
+        made.add_row(*(Text(cell, style="bold") for cell in ("total", counted, total_w, total_j)))
     return made
 
 
@@ -36,8 +36,8 @@ def summary(readings: Readings) -> Table:
     return shown(readings, f"time {seconds(readings.time_s)}, energy {total}")
 
 
-def _notes(readings: Readings) -> list[str]:
-    return [f"[dim]not measured: {escape(str(each))}[/]" for each in readings.unreadable]
+def _notes(readings: Readings) -> list[Text]:
+    return [Text(f"not measured: {each}", style="dim") for each in readings.unreadable]
 
 
 def explained(unreadable: Sequence[Unreadable]) -> str:

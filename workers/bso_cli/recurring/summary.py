@@ -12,7 +12,7 @@ from bso_cli.recurring.recurrences import RecurringRun, ScheduledRun, signal_of
 from bso_cli.recurring.trials import SeenTrial
 from bso_cli.savings import Saving, saved_in_words, saving_of
 from bso_cli.tables import Table
-from bso_cli.terminal import counted, moment
+from bso_cli.terminal import counted, moment, styled
 
 MOST_JOBS_NAMED = 5
 _MARKS = {
@@ -85,11 +85,12 @@ def summary_table(recurrences: Sequence[ScheduledRun]) -> Table:
     for one in recurrences:
         energy = "assumed" if _is_assumed(one) else joules(one.energy_j)
         made.add_row(
-            *(str(one.number), moment(one.began_at)[5:16], " ".join(map(_mark, one.trials)) or NOTHING),
+            *(str(one.number), moment(one.began_at)[5:16]),
+            styled(" ".join(map(_mark, one.trials)) or NOTHING),
             seconds(one.time_s) if one.trials else NOTHING,
             *([] if is_assumed else [energy]),
             joules(one.cost if one.trials else None),
-            _outcome(one),
+            styled(_outcome(one)),
         )
     return made
 

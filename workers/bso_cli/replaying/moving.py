@@ -19,7 +19,7 @@ from bso_cli.options import DatabaseOption, JsonOption, OutputOption, YesOption,
 from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandRefused
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, JobsArgument, job_ids, log_of, staged
-from bso_cli.terminal import counted, print_json, print_notice, print_result, styled
+from bso_cli.terminal import confirm, counted, print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
     from bso.replay.rebuild import Rebuilt
@@ -129,7 +129,7 @@ def rebuild(
         return
     if not yes:
         which = counted(len(jobs), "job") if jobs else "all jobs"
-        typer.confirm(f"Overwrite the tables of {which} where the log differs?", abort=True, err=True)
+        confirm(f"Overwrite the tables of {which} where the log differs?")
     _work(_both(nullcontext(), source), jobs, _rebuilt_in_place, as_json=as_json)
 
 

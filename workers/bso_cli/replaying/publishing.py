@@ -120,7 +120,7 @@ async def _publish(wanted: Wanted, address: str, options: PublishOptions) -> int
             try:
                 return await publish_wanted(log, wanted, send_and_count, rate_per_s=options.rate, progress=counter)
             except BsoError as error:
-                rest = "" if last is None else f"\n{how_to_go_on(last, wanted.jobs)}"
+                rest = "" if last is None else f". {how_to_go_on(last, wanted.jobs)}"
                 raise CommandRefused(f"stopped after {counted(sent, 'event')}: {error}{rest}") from error
 
 

@@ -159,16 +159,16 @@ def as_json(record: Record, found: Sequence[AlternativeTotals], *, seeds: int, r
     }
 
 
-def _taken(record: Record, energy_j: float | None, time_s: float, trials: float) -> str:
-    """Energy, unless it was assumed, time and trainings."""
+def _taken(record: Record, energy_j: float | None, time_s: float, trials: float) -> Sequence[str]:
+    """Energy, unless it was assumed, time and trainings, a line each."""
     energy = ["energy unknown" if energy_j is None else joules(energy_j)]
     if record.hardware.energy_method is EnergyMethod.ASSUMED:
         energy = []
-    return ",\n".join((*energy, seconds(time_s), f"{trials:.2f} trainings"))
+    return [*(f"{taken}," for taken in (*energy, seconds(time_s))), f"{trials:.2f} trainings"]
 
 
-def _with_interval(estimate: Estimate, words: Callable[[float], str]) -> str:
-    return f"{words(estimate.mean)}\n({_range(words(estimate.low), words(estimate.high))})"
+def _with_interval(estimate: Estimate, words: Callable[[float], str]) -> Sequence[str]:
+    return [words(estimate.mean), f"({_range(words(estimate.low), words(estimate.high))})"]
 
 
 def _range(low: str, high: str) -> str:

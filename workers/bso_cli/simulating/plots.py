@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bso.domain.errors import Misconfigured
+from bso.domain.foreign_text import shown
 from bso.simulator.run import Run
 from bso.simulator.study import CaseRuns
 
@@ -46,7 +47,8 @@ def _picture(path: Path, results: Sequence[CaseRuns], draw_one: Callable[[Any, C
     all_axes = figure.subplots(rows, columns, squeeze=False).flat
     for axes, result in zip(all_axes, results, strict=False):
         draw_one(axes, result)
-        axes.set_title(f"{result.case.name}, {result.runs[0].policy}", loc="left", fontsize=10)
+        title = shown(f"{result.case.name}, {result.runs[0].policy}")
+        axes.set_title(title, loc="left", fontsize=10, parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in list(all_axes)[len(results) :]:
         axes.set_visible(False)

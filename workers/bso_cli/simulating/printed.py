@@ -6,9 +6,11 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bso.domain.foreign_text import csv_cell
 from bso.domain.quantities import NOTHING, more_or_less, percent
 from bso_cli.tables import Table
 from bso_cli.terminal import counted
@@ -93,8 +95,7 @@ def write_trials(results: Sequence[CaseRuns], path: Path) -> None:
         first = next(lines)
         writer = csv.DictWriter(file, list(first), lineterminator="\n")
         writer.writeheader()
-        writer.writerows([first])
-        writer.writerows(lines)
+        writer.writerows({name: csv_cell(value) for name, value in line.items()} for line in chain([first], lines))
 
 
 def _line(result: CaseRuns, run: Run, trial: SimulatedTrial) -> dict[str, object]:
