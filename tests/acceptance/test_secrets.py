@@ -50,7 +50,7 @@ def test_no_command_prints_a_password_of_its_environment(bso: Command, name: str
         ["doctor", "URL"],
         ["URL"],
         ["jobs", "list", "--limit", "URL"],
-        ["--debug", "jobs", "list", "--url", "URL"],
+        ["--debug", "dead-letters", "counts", "--url", "URL"],
     ],
 )
 @pytest.mark.parametrize("name", ["plain", "unescaped"])
