@@ -38,7 +38,7 @@ HANG = 4
 
 
 class GuardedStream(io.TextIOWrapper):
-    """An output that shows hidden characters, and no password. Ends of lines and tabs stay, and colours on a terminal."""
+    """An output that shows hidden characters, and no password. Ends of lines, tabs, and a terminal's colours stay."""
 
     before: TextIO
     """The stream over the same file, which would close it if nobody held it any more."""
