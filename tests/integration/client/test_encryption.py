@@ -19,7 +19,9 @@ from tests.servers.certificates import Authority
 from tests.servers.tls_broker import TlsBroker
 
 JOB = "merger-forecast"
-SPEC = JobSpec(job_id=JOB, batch_sizes=[32, 64, 128], default_batch_size=64, target_metric=0.9)
+SPEC = JobSpec(  # no training is stopped because this machine is slow
+    job_id=JOB, batch_sizes=[32, 64, 128], default_batch_size=64, target_metric=0.9, beta_knob=None
+)
 HARDWARE = HardwareKind(gpu_model="test", max_power_w=1.0, energy_method=EnergyMethod.ASSUMED)
 PASSWORD = "correct-horse-battery"
 MakeOptimizer = Callable[..., BatchSizeOptimizer]
