@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
 import typer
@@ -72,8 +73,16 @@ class GuardedStream(io.TextIOWrapper):
 
 
 def guard_outputs() -> None:
-    """Show hidden characters, and no password, in all that this process writes to its outputs, whoever writes it."""
+    """Show hidden characters, and no password, in all that this process writes to its outputs, whoever writes it.
+
+    An output that is closed gets a place where nothing is kept: programs started here must not get another file as it.
+    """
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     sys.stdout, sys.stderr = GuardedStream.around(sys.stdout), GuardedStream.around(sys.stderr)
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 class _Drawing:
@@ -172,7 +181,13 @@ def styled(markup: str) -> Text:
 
 
 def in_one_line(text: Text) -> Text:
-    """Styled text with all hidden characters shown, ends of lines included."""
+    """Styled text with all hidden characters shown, ends of lines included.
+
+    It loses its passwords before a line may end within one, and then its colours, too.
+    """
+    secret_less = without_passwords(text.plain)
+    if secret_less != text.plain:
+        text = Text(secret_less, style=text.style)
     if shown(text.plain) == text.plain:
         return text
     made = text.blank_copy()

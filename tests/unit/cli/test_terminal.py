@@ -3,7 +3,7 @@
 import io
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 import typer
@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 from typer.testing import CliRunner
 
+from bso.credentials import hide_passwords_of
 from bso_cli.main import app
 from bso_cli.progress import counting
 from bso_cli.tables import Table
@@ -126,6 +127,31 @@ def test_colours_of_ours_stay() -> None:
     with outputs(io.BytesIO()) as read:
         print_result(words)
         assert read() == "so: a\\x1b[2Jb\n"
+
+
+def test_no_line_ends_within_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    hide_passwords_of("mysql://me:Zq9%20win%20ter%20Kp%20of%20many%20words@host/")
+    words = "refused, with the password Zq9 win ter Kp of many words"
+    with outputs(io.BytesIO()) as read:
+        print_result(words)
+        table = Table(words, "one", "two", flexible=["two"], notes=[words])
+        table.add_row("1", words)
+        print_block(table)
+        assert " ".join(read().split()).count("password ***") == 4
+        assert "Zq9" not in read()
+
+
+def test_outputs_that_are_closed_take_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    guard_outputs()
+    _forget_consoles()
+    with closing(sys.stdout), closing(sys.stderr):
+        print_result("a")
+        print_json({})
+        broken()
+    _forget_consoles()
 
 
 def test_what_a_string_says_is_no_markup() -> None:
