@@ -18,6 +18,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 from typing_extensions import override
 
 from bso.domain.errors import Misconfigured
+from bso.domain.foreign_text import shown
 
 FILE_SUFFIX = "_FILE"
 HIDDEN = "***"
@@ -31,6 +32,12 @@ _SERVER = re.compile(
 )
 _FILE_ADDRESS = re.compile(r"sqlite(\+\w+)?:///")
 _IN_A_QUERY = re.compile(r"[?&;][^=&;]*(?:pass|pwd|secret|token)[^=&;]*=([^&;#]*)", re.IGNORECASE)
+
+_SUB_DELIMS = "!$&'()*+,;="
+_IN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')
+_NAME = re.compile(r'"[a-z][a-z_]*"')
+_ID = re.compile(r"[0-9a-fTZ:.+-]{16,}")
+"""What a program has made up: a UUID, a key, a point in time."""
 
 _known: set[str] = set()
 _any_known = re.compile(r"(?!)")  # matches nothing
@@ -97,8 +104,25 @@ def hide_passwords_of(*addresses: str) -> None:
 
 
 def without_passwords(text: str) -> str:
-    """A text in which ``***`` stands for each password that this process has read."""
-    return _any_known.sub(HIDDEN, text)
+    """A text in which ``***`` stands for each password that this process has read.
+
+    JSON stays JSON with its numbers, ids and names of fields, whatever a password looks like. ``Data`` stays as it is.
+    """
+    if isinstance(text, Data) or not _any_known.search(text):
+        return text
+    return _IN_JSON.sub(_hidden_in_json, text) if _is_json(text) else _any_known.sub(HIDDEN, text)
+
+
+def value_without_passwords(value: str) -> str:
+    """The same for one value of JSON or CSV; an id or a point in time stays, unless it is a password as a whole."""
+    is_an_id = _ID.fullmatch(value) and not _any_known.fullmatch(value)
+    return value if is_an_id else _any_known.sub(HIDDEN, value)
+
+
+class Data(str):
+    """What a program reads, none of which is a password, whatever it looks like."""
+
+    __slots__ = ()
 
 
 def hiding_passwords(stream: TextIO) -> TextIO:
@@ -120,6 +144,27 @@ class _HidingStream(io.TextIOWrapper):
         return len(text)
 
 
+def _is_json(text: str) -> bool:
+    """Whether a text is a whole object or list."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _hidden_in_json(found: re.Match[str]) -> str:
+    """A string of JSON, or a key and its colon."""
+    written, colon = found[1], found[2] or ""
+    if colon and _NAME.fullmatch(written):
+        return found[0]
+    text = json.loads(written)
+    hidden = value_without_passwords(text)
+    return found[0] if hidden == text else json.dumps(hidden) + colon
+
+
 def _passwords_in(address: str) -> Iterator[str]:
     """What may be a password in an address, in whatever way it is read: too many rather than too few."""
     scheme, has_scheme, rest = address.strip().partition("://")
@@ -139,9 +184,12 @@ def _passwords_in(address: str) -> Iterator[str]:
 
 
 def _forms(password: str) -> Iterator[str]:
-    """How a password may be written: as it is, percent-encoded in several ways, and quoted by Python and JSON."""
+    """How a password may be written: as it is, percent-encoded in several ways, quoted by Python, and all that by JSON.
+
+    Libraries differ in which signs they encode: RFC 3986 leaves some, and yarl leaves those.
+    """
     for plain in {password, unquote(password), unquote_plus(password)}:
-        encoded = (quote(plain), quote(plain, safe=""), quote_plus(plain))
-        for form in (plain, *encoded, repr(plain)[1:-1], json.dumps(plain)[1:-1]):
-            if len(form) >= _SHORTEST:
-                yield form
+        encoded = (quote(plain), quote(plain, safe=""), quote_plus(plain), quote(plain, safe=_SUB_DELIMS))
+        quoted = (repr(plain)[1:-1], ascii(plain)[1:-1], repr(plain.encode(errors="replace"))[2:-1], shown(plain))
+        for form in (plain, *encoded, *quoted):
+            yield from (each for each in (form, json.dumps(form)[1:-1]) if len(form) >= _SHORTEST)

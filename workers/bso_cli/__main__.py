@@ -32,7 +32,7 @@ def _hide_passwords() -> None:
     """Let nothing that this process prints hold the passwords that it was started with."""
     from bso.credentials import has_password, hide_passwords_of
 
-    own = [word.rpartition("=")[2] if word.startswith("--") else word for word in takewhile("--".__ne__, sys.argv[1:])]
+    own = [word.partition("=")[2] if word.startswith("--") else word for word in takewhile("--".__ne__, sys.argv[1:])]
     hide_passwords_of(*own, *(text for name, text in os.environ.items() if name.startswith("BSO_")))
     if any(map(has_password, own)):
         sys.stderr.write(

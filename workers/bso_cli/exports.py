@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from bso.credentials import Data, value_without_passwords, without_passwords
 from bso.domain.foreign_text import csv_cell
 from bso.domain.hardware import HardwareKind
 from bso.domain.log import RecordedEvent
@@ -112,10 +113,22 @@ def json_writer(stream: IO[str]) -> Any:
 
 def csv_writer(stream: IO[str], first: Row) -> Any:
     """A function that writes a row as comma-separated values (RFC 4180, lines end with LF), after a header."""
-    writer = csv.DictWriter(stream, fieldnames=list(first), lineterminator="\n")
+    writer = csv.DictWriter(_Lines(stream), fieldnames=list(first), lineterminator="\n")
     writer.writeheader()
     return lambda row: writer.writerow({name: _cell(value) for name, value in row.items()})
 
 
+class _Lines:
+    """A stream for lines whose cells hold no passwords; their numbers and headings stay."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, line: str) -> int:
+        return self._stream.write(Data(line))
+
+
 def _cell(value: object) -> object:
-    return json.dumps(value) if isinstance(value, dict | list) else csv_cell(value)
+    if isinstance(value, dict | list):
+        return without_passwords(json.dumps(value))
+    return csv_cell(value_without_passwords(value) if isinstance(value, str) else value)
