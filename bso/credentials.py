@@ -2,20 +2,16 @@
 
 An address that could be read in two ways is refused, and none of it is shown: a part that was taken for the host may
 belong to the password. ``without_passwords`` is the net below that, for the words of drivers and libraries: whatever a
-process of bso prints goes through it, and loses every password that the process has read.
+process of bso prints goes through it (bso.guarded_stream), and loses every password that the process has read.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
-
-from typing_extensions import override
 
 from bso.domain.errors import Misconfigured
 from bso.domain.foreign_text import shown
@@ -123,25 +119,6 @@ class Data(str):
     """What a program reads, none of which is a password, whatever it looks like."""
 
     __slots__ = ()
-
-
-def hiding_passwords(stream: TextIO) -> TextIO:
-    """A text stream in place of another one, which is not to be used any more: passwords do not pass it."""
-    if not isinstance(stream, io.TextIOWrapper) or isinstance(stream, _HidingStream):
-        return stream
-    stream.flush()
-    encoding, errors = stream.encoding, stream.errors
-    is_by_line, is_at_once = stream.line_buffering, stream.write_through
-    return _HidingStream(
-        stream.detach(), encoding=encoding, errors=errors, line_buffering=is_by_line, write_through=is_at_once
-    )
-
-
-class _HidingStream(io.TextIOWrapper):
-    @override
-    def write(self, text: str, /) -> int:
-        super().write(without_passwords(text))
-        return len(text)
 
 
 def _is_json(text: str) -> bool:

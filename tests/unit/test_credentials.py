@@ -1,6 +1,5 @@
 """Passwords: wherever they stand in an address, they are in no error and in no output."""
 
-import io
 import json
 import traceback
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from bso.credentials import (
     Data,
     has_password,
     hide_passwords_of,
-    hiding_passwords,
     setting,
     shown_address,
     without_passwords,
@@ -172,17 +170,6 @@ def test_a_password_is_hidden_in_whatever_way_libraries_write_it(password: str) 
     written.append(SqlUrl.create("mysql", "me", password, "host").render_as_string(hide_password=False))
     for text in written:
         assert "Zq9" not in without_passwords(f"with {text}"), text
-
-
-def test_a_stream_that_hides_passwords_is_the_same_otherwise() -> None:
-    raw = io.BytesIO()
-    stream = hiding_passwords(io.TextIOWrapper(raw, encoding="utf-8", line_buffering=True))
-    hide_passwords_of("amqp://me:Zq9-winter@host/")
-    assert stream.write("é Zq9-winter\n") == len("é Zq9-winter\n")
-    stream.writelines(["a Zq9-winter", "\n"])
-    print("Zq9-winter", "%5Aq9-winter", file=stream)
-    assert raw.getvalue().decode() == "é ***\na ***\n*** %5Aq9-winter\n"
-    assert hiding_passwords(stream) is stream
 
 
 def test_a_setting_comes_from_a_variable_or_from_the_file_that_another_one_names(tmp_path: Path) -> None:

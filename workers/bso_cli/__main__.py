@@ -16,8 +16,9 @@ def main() -> None:
     except PackageCollision as error:
         sys.exit(f"bso: {error}")
 
+    from bso.guarded_stream import guard_outputs
     from bso_cli.main import app
-    from bso_cli.terminal import guard_outputs, print_traceback
+    from bso_cli.terminal import print_traceback
 
     guard_outputs()
     _hide_passwords()

@@ -13,13 +13,12 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from bso.credentials import hide_passwords_of
+from bso.guarded_stream import GuardedStream, guard_outputs
 from bso_cli.main import app
 from bso_cli.progress import counting
 from bso_cli.tables import Table
 from bso_cli.terminal import (
-    GuardedStream,
     confirm,
-    guard_outputs,
     in_one_line,
     onlookers,
     people,
@@ -185,3 +184,14 @@ def test_what_cannot_be_encoded_is_shown_too() -> None:
     stream.write("a – b\udcff\n")
     stream.flush()
     assert file.getvalue() == b"a \\u2013 b\\udcff\n"
+
+
+def test_a_guarded_stream_is_the_same_otherwise() -> None:
+    file = io.BytesIO()
+    stream = GuardedStream.around(io.TextIOWrapper(file, encoding="utf-8", line_buffering=True))
+    hide_passwords_of("amqp://me:Zq9-winter@host/")
+    assert stream.write("é Zq9-winter\n") == len("é Zq9-winter\n")
+    stream.writelines(["a Zq9-winter", "\n"])
+    print("Zq9-winter", "%5Aq9-winter", file=stream)
+    assert file.getvalue().decode() == "é ***\na ***\n*** %5Aq9-winter\n"
+    assert GuardedStream.around(stream) is stream
