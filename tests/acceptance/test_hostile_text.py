@@ -422,7 +422,10 @@ def test_no_cell_of_a_csv_file_is_a_formula(recorded: Path, tmp_path: Path) -> N
     file = tmp_path / "bso.sqlite"
     shutil.copy(recorded, file)
     with opened(file) as database:
-        database.execute("UPDATE trial SET outcome_reason = ?, gpu_model = ?, metric = -1.5", (formula, "@SUM(A1)"))
+        database.execute(
+            "UPDATE trial SET outcome_reason = ?, gpu_model = ?, metric = -1.5, nonfinite_metric = NULL",
+            (formula, "@SUM(A1)"),
+        )
     (ran,) = run(tmp_path, [(["jobs", "export", JOB, "--format", "csv", "--output", "-x.csv"], on(file))])
     assert ran.code == 0, ran.said
     rows = list(csv.DictReader(io.StringIO((tmp_path / "-x.csv").read_text(encoding="utf-8"))))

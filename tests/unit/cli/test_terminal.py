@@ -1,6 +1,7 @@
 """Outputs of commands that obey nobody: consoles, tables, and what others write."""
 
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -150,6 +151,7 @@ def test_outputs_that_are_closed_take_everything(monkeypatch: pytest.MonkeyPatch
         print_result("a")
         print_json({})
         broken()
+        assert [sys.stdout.name, sys.stderr.name] == [os.devnull] * 2
     _forget_consoles()
 
 
