@@ -145,8 +145,8 @@ def _hidden_in_json(found: re.Match[str]) -> str:
 def _passwords_in(address: str) -> Iterator[str]:
     """What may be a password in an address, in whatever way it is read: too many rather than too few."""
     scheme, has_scheme, rest = address.strip().partition("://")
-    if not has_scheme:
-        scheme, rest = "", address.strip()
+    if not has_scheme or ":" in scheme:
+        scheme, has_scheme, rest = "", "", address.strip()
     if scheme.partition("+")[0] == "sqlite":
         return
     login, _, _ = rest.rpartition("@")
@@ -154,7 +154,9 @@ def _passwords_in(address: str) -> Iterator[str]:
     if has_scheme or password:
         yield from _IN_A_QUERY.findall(rest)
     candidates = [password]
-    if has_scheme and not _SERVER.fullmatch(address.strip()):
+    if not has_scheme:  # one slash for two is a scheme, too: the user may begin after any colon
+        candidates += [password.split(":", colons)[-1] for colons in range(1, password.count(":") + 1)]
+    elif not _SERVER.fullmatch(address.strip()):
         # A parser may have quoted any part of it: of what comes after the user, or where a port is expected.
         candidates += re.split(r"[@/?#:\s]", password or rest.partition(":")[2])
     yield from (each for each in candidates if each and unquote(each) != unquote(user))
