@@ -92,8 +92,12 @@ def test_what_programs_read_is_whole_though_a_password_is_a_number_or_a_word_of_
     written += [["jobs", "export", job, "--format", "csv"], ["migrate", "--sql"]]
     exact = [bso.ok(*words) for words in written]
     digits = str(bso.lines("jobs", "export", job)[0]["time_s"])[2:7]
-    for password in (digits, "trial_id", "batch_size", "table"):
-        assert [bso.ok(*words, BSO_AMQP_URL=f"amqp://me:{password}@host/") for words in written] == exact
+    assert "converged" in exact[3]
+    shown = bso.ok(*written[3], BSO_AMQP_URL="amqp://me:converged@host/")
+    assert (shown.count("\n"), "converged" in shown) == (exact[3].count("\n"), False)
+    passwords = enumerate((digits, "trial_id", "batch_size", "table"))
+    known = {f"BSO_{number}_URL": f"amqp://me:{password}@host/" for number, password in passwords}
+    assert [bso.ok(*words, **known) for words in written] == exact
 
 
 @pytest.mark.parametrize("program", [[str(BSO), "worker"], ["-m", "bso_workers"]])

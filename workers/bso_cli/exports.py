@@ -112,14 +112,18 @@ def json_writer(stream: IO[str]) -> Any:
 
 
 def csv_writer(stream: IO[str], first: Row) -> Any:
-    """A function that writes a row as comma-separated values (RFC 4180, lines end with LF), after a header."""
+    """A function that writes a row as comma-separated values (RFC 4180, lines end with LF), after a header.
+
+    What is printed shows no password in a text; a file has every text as it is kept.
+    """
+    cell = _printed if stream is sys.stdout else _cell
     writer = csv.DictWriter(_Lines(stream), fieldnames=list(first), lineterminator="\n")
     writer.writeheader()
-    return lambda row: writer.writerow({name: _cell(value) for name, value in row.items()})
+    return lambda row: writer.writerow({name: cell(value) for name, value in row.items()})
 
 
 class _Lines:
-    """A stream for lines whose cells hold no passwords; their numbers and headings stay."""
+    """A stream for lines whose numbers and headings are no passwords, and whose texts hold none."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -128,7 +132,12 @@ class _Lines:
         return self._stream.write(Data(line))
 
 
-def _cell(value: object) -> object:
+def _printed(value: object) -> object:
+    cell = _cell(value)
     if isinstance(value, dict | list):
-        return without_passwords(json.dumps(value))
-    return csv_cell(value_without_passwords(value) if isinstance(value, str) else value)
+        return without_passwords(str(cell))
+    return value_without_passwords(cell) if isinstance(cell, str) else cell
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value) if isinstance(value, dict | list) else csv_cell(value)
