@@ -30,7 +30,7 @@ _FILE_ADDRESS = re.compile(r"sqlite(\+\w+)?:///")
 _IN_A_QUERY = re.compile(r"[?&;][^=&;]*(?:pass|pwd|secret|token)[^=&;]*=([^&;#]*)", re.IGNORECASE)
 
 _SUB_DELIMS = "!$&'()*+,;="
-_IN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')
+_IN_JSON = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?')
 _NAME = re.compile(r'"[a-z][a-z_]*"')
 _ID = re.compile(r"[0-9a-fTZ:.+-]{16,}")
 """What a program has made up: a UUID, a key, a point in time."""
