@@ -2,22 +2,19 @@
 
 An address that could be read in two ways is refused, and none of it is shown: a part that was taken for the host may
 belong to the password. ``without_passwords`` is the net below that, for the words of drivers and libraries: whatever a
-process of bso prints goes through it, and loses every password that the process has read.
+process of bso prints goes through it (bso.guarded_stream), and loses every password that the process has read.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
-from typing_extensions import override
-
 from bso.domain.errors import Misconfigured
+from bso.domain.foreign_text import shown
 
 FILE_SUFFIX = "_FILE"
 HIDDEN = "***"
@@ -31,6 +28,12 @@ _SERVER = re.compile(
 )
 _FILE_ADDRESS = re.compile(r"sqlite(\+\w+)?:///")
 _IN_A_QUERY = re.compile(r"[?&;][^=&;]*(?:pass|pwd|secret|token)[^=&;]*=([^&;#]*)", re.IGNORECASE)
+
+_SUB_DELIMS = "!$&'()*+,;="
+_IN_JSON = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?')
+_NAME = re.compile(r'"[a-z][a-z_]*"')
+_ID = re.compile(r"[0-9a-fTZ:.+-]{16,}")
+"""What a program has made up: a UUID, a key, a point in time."""
 
 _known: set[str] = set()
 _any_known = re.compile(r"(?!)")  # matches nothing
@@ -97,34 +100,53 @@ def hide_passwords_of(*addresses: str) -> None:
 
 
 def without_passwords(text: str) -> str:
-    """A text in which ``***`` stands for each password that this process has read."""
-    return _any_known.sub(HIDDEN, text)
+    """A text in which ``***`` stands for each password that this process has read.
+
+    JSON stays JSON with its numbers, ids and names of fields, whatever a password looks like. ``Data`` stays as it is.
+    """
+    if isinstance(text, Data) or not _any_known.search(text):
+        return text
+    return _IN_JSON.sub(_hidden_in_json, text) if _is_json(text) else _any_known.sub(HIDDEN, text)
 
 
-def hiding_passwords(stream: TextIO) -> TextIO:
-    """A text stream in place of another one, which is not to be used any more: passwords do not pass it."""
-    if not isinstance(stream, io.TextIOWrapper) or isinstance(stream, _HidingStream):
-        return stream
-    stream.flush()
-    encoding, errors = stream.encoding, stream.errors
-    is_by_line, is_at_once = stream.line_buffering, stream.write_through
-    return _HidingStream(
-        stream.detach(), encoding=encoding, errors=errors, line_buffering=is_by_line, write_through=is_at_once
-    )
+def value_without_passwords(value: str) -> str:
+    """The same for one value of JSON or CSV; an id or a point in time stays, unless it is a password as a whole."""
+    is_an_id = _ID.fullmatch(value) and not _any_known.fullmatch(value)
+    return value if is_an_id else _any_known.sub(HIDDEN, value)
 
 
-class _HidingStream(io.TextIOWrapper):
-    @override
-    def write(self, text: str, /) -> int:
-        super().write(without_passwords(text))
-        return len(text)
+class Data(str):
+    """What a program reads, none of which is a password, whatever it looks like."""
+
+    __slots__ = ()
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is a whole object or list."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _hidden_in_json(found: re.Match[str]) -> str:
+    """A string of JSON, or a key and its colon."""
+    written, colon = found[1], found[2] or ""
+    if colon and _NAME.fullmatch(written):
+        return found[0]
+    text = json.loads(written)
+    hidden = value_without_passwords(text)
+    return found[0] if hidden == text else json.dumps(hidden) + colon
 
 
 def _passwords_in(address: str) -> Iterator[str]:
     """What may be a password in an address, in whatever way it is read: too many rather than too few."""
     scheme, has_scheme, rest = address.strip().partition("://")
-    if not has_scheme:
-        scheme, rest = "", address.strip()
+    if not has_scheme or ":" in scheme:
+        scheme, has_scheme, rest = "", "", address.strip()
     if scheme.partition("+")[0] == "sqlite":
         return
     login, _, _ = rest.rpartition("@")
@@ -132,16 +154,21 @@ def _passwords_in(address: str) -> Iterator[str]:
     if has_scheme or password:
         yield from _IN_A_QUERY.findall(rest)
     candidates = [password]
-    if has_scheme and not _SERVER.fullmatch(address.strip()):
+    if not has_scheme:  # one slash for two is a scheme, too: the user may begin after any colon
+        candidates += [password.split(":", colons)[-1] for colons in range(1, password.count(":") + 1)]
+    elif not _SERVER.fullmatch(address.strip()):
         # A parser may have quoted any part of it: of what comes after the user, or where a port is expected.
         candidates += re.split(r"[@/?#:\s]", password or rest.partition(":")[2])
     yield from (each for each in candidates if each and unquote(each) != unquote(user))
 
 
 def _forms(password: str) -> Iterator[str]:
-    """How a password may be written: as it is, percent-encoded in several ways, and quoted by Python and JSON."""
+    """How a password may be written: as it is, percent-encoded in several ways, quoted by Python, and all that by JSON.
+
+    Libraries differ in which signs they encode: RFC 3986 leaves some, and yarl leaves those.
+    """
     for plain in {password, unquote(password), unquote_plus(password)}:
-        encoded = (quote(plain), quote(plain, safe=""), quote_plus(plain))
-        for form in (plain, *encoded, repr(plain)[1:-1], json.dumps(plain)[1:-1]):
-            if len(form) >= _SHORTEST:
-                yield form
+        encoded = (quote(plain), quote(plain, safe=""), quote_plus(plain), quote(plain, safe=_SUB_DELIMS))
+        quoted = (repr(plain)[1:-1], ascii(plain)[1:-1], repr(plain.encode(errors="replace"))[2:-1], shown(plain))
+        for form in (plain, *encoded, *quoted):
+            yield from (each for each in (form, json.dumps(form)[1:-1]) if len(form) >= _SHORTEST)

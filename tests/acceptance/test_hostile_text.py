@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
+import sqlalchemy
 import typer
 
 from bso.domain.commands import GrantJob, Request
@@ -30,9 +31,10 @@ from bso.schema.codec import all_events
 from bso.service.engine import Engine
 from bso.service.log_epochs import LogWatch
 from bso.storage import open_store
+from bso.storage.tables import metadata
 from bso_cli.main import app
 from bso_migrations import upgrade
-from tests.acceptance.conftest import Command
+from tests.acceptance.conftest import BSO, Command
 from tests.acceptance.plans import SCREENS, Ran, assert_nothing_is_obeyed, run
 from tests.acceptance.recorded_jobs import SERVER, Job
 from tests.defences.hostile_text import hostile, obeyed
@@ -175,6 +177,11 @@ async def _record(file: Path) -> None:
             "INSERT INTO parked_job (job_id, parked_at, retry_at, reason) VALUES "
             "('digits', '2026-01-01 00:00:00.000000', '2026-01-01 00:00:00.000000', 'why it is parked')"
         )
+        database.execute(
+            "UPDATE trial SET nonfinite_metric = 'NaN', metric = NULL, late_outcome = 'converged', learning_rate = ? "
+            "WHERE trial_number = 1",
+            ('{"value": 0.1, "reference_batch_size": 16, "rule": "linear"}',),
+        )
         for seq, (name, kind) in enumerate(all_events().items(), 1):
             payload = PLACE.sub("x", json.dumps(Samples().of(kind), ensure_ascii=False))
             database.execute(
@@ -285,6 +292,21 @@ def replaced(value: Any, place: tuple[str, ...], text: str) -> Any:
 LOOKING = {"event": [["events", "history"]]}
 """What shows a table; the others are shown by the list of jobs, and by what is shown of one."""
 LISTS = [["jobs", "list"], ["jobs", "show", JOB]]
+
+
+# What is text of nobody: numbers, as JSON.
+NO_TEXT = {"power_profile.measurements"}
+
+
+def test_every_column_of_text_is_tried(recorded: Path) -> None:
+    tried = {f"{one.table}.{one.column}" for one in Cells(recorded).fields}
+    kept = {
+        f"{table.name}.{column.name}"
+        for table in metadata.sorted_tables
+        for column in table.columns
+        if isinstance(column.type, sqlalchemy.String) and table.name in {one.table for one in Cells(recorded).fields}
+    }
+    assert kept - tried == NO_TEXT
 
 
 @dataclass(frozen=True)
@@ -400,7 +422,10 @@ def test_no_cell_of_a_csv_file_is_a_formula(recorded: Path, tmp_path: Path) -> N
     file = tmp_path / "bso.sqlite"
     shutil.copy(recorded, file)
     with opened(file) as database:
-        database.execute("UPDATE trial SET outcome_reason = ?, gpu_model = ?, metric = -1.5", (formula, "@SUM(A1)"))
+        database.execute(
+            "UPDATE trial SET outcome_reason = ?, gpu_model = ?, metric = -1.5, nonfinite_metric = NULL",
+            (formula, "@SUM(A1)"),
+        )
     (ran,) = run(tmp_path, [(["jobs", "export", JOB, "--format", "csv", "--output", "-x.csv"], on(file))])
     assert ran.code == 0, ran.said
     rows = list(csv.DictReader(io.StringIO((tmp_path / "-x.csv").read_text(encoding="utf-8"))))
@@ -439,6 +464,16 @@ def test_names_in_traces_and_of_files_are_shown_in_pictures_tables_and_csv(tmp_p
             for row in csv.DictReader(stream):
                 assert row[column].startswith("'=PWNED0x")
                 assert text_of_cell(row[column]).startswith(shown_lines(name))
+
+
+@pytest.mark.parametrize("program", [[str(BSO), "worker"], [sys.executable, "-m", "bso_workers"]])
+def test_a_worker_that_cannot_start_obeys_no_setting(bso: Command, program: Sequence[str]) -> None:
+    servers = {"BSO_AMQP_URL": "amqp://127.0.0.1:1/", "BSO_DATABASE_URL": "mysql://127.0.0.1:1/bso"}
+    quotas = json.dumps(["\u202ePWNED\x9b"], ensure_ascii=False)
+    environ = bso.environment | servers | {"BSO_QUOTAS": quotas}
+    done = subprocess.run(program, env=environ, capture_output=True, text=True, check=False)
+    assert r"\u202ePWNED\x9b" in done.stderr
+    assert done.returncode != 0
 
 
 TRAINING = """

@@ -51,6 +51,7 @@ def test_no_command_prints_a_password_of_its_environment(bso: Command, name: str
         ["URL"],
         ["jobs", "list", "--limit", "URL"],
         ["--debug", "dead-letters", "counts", "--url", "URL"],
+        ["doctor", "--url=URL?tls_ca=/nothing"],
     ],
 )
 @pytest.mark.parametrize("name", ["plain", "unescaped"])
@@ -80,6 +81,23 @@ def test_a_password_passes_no_output_whatever_says_it(bso: Command, state_dir: P
     shown = bso("doctor", "--json", **place)
     assert f"{state_dir}/***" in shown.stdout
     assert WORD not in shown.stdout + shown.stderr
+
+
+def test_what_programs_read_is_whole_though_a_password_is_a_number_or_a_word_of_it(
+    bso: Command, training: list[str]
+) -> None:
+    bso.ok("recur", 1, "--", *training, "goes")
+    job = bso.lines("jobs", "list", "--json")[0][0]["job_id"]
+    written = [["jobs", "list", "--json"], ["jobs", "show", job, "--json"], ["jobs", "export", job]]
+    written += [["jobs", "export", job, "--format", "csv"], ["migrate", "--sql"]]
+    exact = [bso.ok(*words) for words in written]
+    digits = str(bso.lines("jobs", "export", job)[0]["time_s"])[2:7]
+    assert "converged" in exact[3]
+    shown = bso.ok(*written[3], BSO_AMQP_URL="amqp://me:converged@host/")
+    assert (shown.count("\n"), "converged" in shown) == (exact[3].count("\n"), False)
+    passwords = enumerate((digits, "trial_id", "batch_size", "table"))
+    known = {f"BSO_{number}_URL": f"amqp://me:{password}@host/" for number, password in passwords}
+    assert [bso.ok(*words, **known) for words in written] == exact
 
 
 @pytest.mark.parametrize("program", [[str(BSO), "worker"], ["-m", "bso_workers"]])

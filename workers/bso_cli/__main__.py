@@ -16,8 +16,9 @@ def main() -> None:
     except PackageCollision as error:
         sys.exit(f"bso: {error}")
 
+    from bso.guarded_stream import guard_outputs
     from bso_cli.main import app
-    from bso_cli.terminal import guard_outputs, print_traceback
+    from bso_cli.terminal import print_traceback
 
     guard_outputs()
     _hide_passwords()
@@ -32,7 +33,7 @@ def _hide_passwords() -> None:
     """Let nothing that this process prints hold the passwords that it was started with."""
     from bso.credentials import has_password, hide_passwords_of
 
-    own = [word.rpartition("=")[2] if word.startswith("--") else word for word in takewhile("--".__ne__, sys.argv[1:])]
+    own = [word.partition("=")[2] if word.startswith("--") else word for word in takewhile("--".__ne__, sys.argv[1:])]
     hide_passwords_of(*own, *(text for name, text in os.environ.items() if name.startswith("BSO_")))
     if any(map(has_password, own)):
         sys.stderr.write(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from bso.credentials import Data, value_without_passwords, without_passwords
 from bso.domain.foreign_text import csv_cell
 from bso.domain.hardware import HardwareKind
 from bso.domain.log import RecordedEvent
@@ -111,10 +112,31 @@ def json_writer(stream: IO[str]) -> Any:
 
 
 def csv_writer(stream: IO[str], first: Row) -> Any:
-    """A function that writes a row as comma-separated values (RFC 4180, lines end with LF), after a header."""
-    writer = csv.DictWriter(stream, fieldnames=list(first), lineterminator="\n")
+    """A function that writes a row as comma-separated values (RFC 4180, lines end with LF), after a header.
+
+    What is printed shows no password in a text; a file has every text as it is kept.
+    """
+    cell = _printed if stream is sys.stdout else _cell
+    writer = csv.DictWriter(_Lines(stream), fieldnames=list(first), lineterminator="\n")
     writer.writeheader()
-    return lambda row: writer.writerow({name: _cell(value) for name, value in row.items()})
+    return lambda row: writer.writerow({name: cell(value) for name, value in row.items()})
+
+
+class _Lines:
+    """A stream for lines whose numbers and headings are no passwords, and whose texts hold none."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, line: str) -> int:
+        return self._stream.write(Data(line))
+
+
+def _printed(value: object) -> object:
+    cell = _cell(value)
+    if isinstance(value, dict | list):
+        return without_passwords(str(cell))
+    return value_without_passwords(cell) if isinstance(cell, str) else cell
 
 
 def _cell(value: object) -> object:

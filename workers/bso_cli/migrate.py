@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
 
-from bso.credentials import setting
+from bso.credentials import Data, setting
 from bso_cli.options import JsonOption, here
 from bso_cli.refusals import FAILURE
 from bso_cli.terminal import HANG, print_json, print_notice, print_result
@@ -49,7 +50,8 @@ def migrate(
     if sql:
         from bso_migrations import sql as statements
 
-        typer.echo(statements(dialect), nl=False)
+        sys.stdout.write(Data(statements(dialect)))
+        sys.stdout.flush()
         return
     own = database_url or setting(os.environ, "BSO_MIGRATE_DATABASE_URL")
     database = here(database_url=own).database("bso migrate")

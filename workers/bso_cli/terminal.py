@@ -9,7 +9,6 @@ the consoles look at each text again before they colour it, and what typer and o
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
@@ -18,7 +17,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import IO, Any, TextIO, cast
+from typing import IO, Any, cast
 
 import typer
 from rich.cells import cell_len
@@ -29,51 +28,12 @@ from rich.text import Span, Text
 from bso.credentials import without_passwords
 from bso.domain.foreign_text import shown, shown_lines
 from bso.domain.quantities import NOTHING, figure
+from bso.guarded_stream import GuardedStream
 
 _WIDER_THAN_ANY = 100_000
 _WORD = re.compile(r"\s*(?:\d\S* (?=(?:[pnµmkMGT]?[JWs]|d|h|min|x)(?:[\s,.;:)]|$)))*\S+\s*")
-_COLOURS = re.compile(r"(\x1b\[[\d;]*m)")
 HANG = 4
 """By how many columns all lines but the first of a list's item are indented."""
-
-
-class GuardedStream(io.TextIOWrapper):
-    """An output that shows hidden characters, and no password. Ends of lines, tabs, and a terminal's colours stay."""
-
-    before: TextIO
-    """The stream over the same file, which would close it if nobody held it any more."""
-
-    @classmethod
-    def around(cls, stream: TextIO) -> TextIO:
-        """A guarded one over the same file; one without a file below it stays as it is."""
-        if isinstance(stream, cls) or not isinstance(stream, io.TextIOWrapper):
-            return stream
-        stream.flush()
-        made = cls(
-            stream.buffer,
-            encoding=stream.encoding,
-            errors="backslashreplace",
-            line_buffering=stream.line_buffering,
-            write_through=stream.write_through,
-        )
-        made.before = stream
-        return made
-
-    def write(self, text: str, /) -> int:
-        """Write text of whatever origin."""
-        secret_less = without_passwords(text)
-        kept = _COLOURS.split(secret_less) if self.isatty() else [secret_less]
-        super().write("".join(one if at % 2 else shown_lines(one) for at, one in enumerate(kept)))
-        return len(text)
-
-    def draw(self, drawn: str) -> int:
-        """Write what a console has drawn: it may also move the cursor."""
-        return super().write(without_passwords(drawn))
-
-
-def guard_outputs() -> None:
-    """Show hidden characters, and no password, in all that this process writes to its outputs, whoever writes it."""
-    sys.stdout, sys.stderr = GuardedStream.around(sys.stdout), GuardedStream.around(sys.stderr)
 
 
 class _Drawing:
@@ -172,7 +132,13 @@ def styled(markup: str) -> Text:
 
 
 def in_one_line(text: Text) -> Text:
-    """Styled text with all hidden characters shown, ends of lines included."""
+    """Styled text with all hidden characters shown, ends of lines included.
+
+    It loses its passwords before a line may end within one, and then its colours, too.
+    """
+    secret_less = without_passwords(text.plain)
+    if secret_less != text.plain:
+        text = Text(secret_less, style=text.style)
     if shown(text.plain) == text.plain:
         return text
     made = text.blank_copy()

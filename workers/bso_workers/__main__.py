@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bso.credentials import hiding_passwords
+from bso.guarded_stream import guard_outputs
 from bso_workers.bootstrap import run_worker
 from bso_workers.errors import InvalidSettings
 from bso_workers.settings import read_settings
@@ -13,7 +13,7 @@ from bso_workers.settings import read_settings
 
 def main() -> int:
     """Run a worker and return its exit code."""
-    sys.stdout, sys.stderr = hiding_passwords(sys.stdout), hiding_passwords(sys.stderr)
+    guard_outputs()
     try:
         settings = read_settings(os.environ)
     except InvalidSettings as error:

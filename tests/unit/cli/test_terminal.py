@@ -1,9 +1,10 @@
 """Outputs of commands that obey nobody: consoles, tables, and what others write."""
 
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 import typer
@@ -12,13 +13,13 @@ from rich.panel import Panel
 from rich.text import Text
 from typer.testing import CliRunner
 
+from bso.credentials import hide_passwords_of
+from bso.guarded_stream import GuardedStream, guard_outputs
 from bso_cli.main import app
 from bso_cli.progress import counting
 from bso_cli.tables import Table
 from bso_cli.terminal import (
-    GuardedStream,
     confirm,
-    guard_outputs,
     in_one_line,
     onlookers,
     people,
@@ -128,6 +129,32 @@ def test_colours_of_ours_stay() -> None:
         assert read() == "so: a\\x1b[2Jb\n"
 
 
+def test_no_line_ends_within_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    hide_passwords_of("mysql://me:Zq9%20win%20ter%20Kp%20of%20many%20words@host/")
+    words = "refused, with the password Zq9 win ter Kp of many words"
+    with outputs(io.BytesIO()) as read:
+        print_result(words)
+        table = Table(words, "one", "two", flexible=["two"], notes=[words])
+        table.add_row("1", words)
+        print_block(table)
+        assert " ".join(read().split()).count("password ***") == 4
+        assert "Zq9" not in read()
+
+
+def test_outputs_that_are_closed_take_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    guard_outputs()
+    _forget_consoles()
+    with closing(sys.stdout), closing(sys.stderr):
+        print_result("a")
+        print_json({})
+        broken()
+        assert [sys.stdout.name, sys.stderr.name] == [os.devnull] * 2
+    _forget_consoles()
+
+
 def test_what_a_string_says_is_no_markup() -> None:
     written = ("[bold]title[/]", "[red]heading[/]", "[/] :skull: [bold]cell[/bold]", "[link=https://a.b]note[/]")
     title, heading, cell, note = written
@@ -159,3 +186,14 @@ def test_what_cannot_be_encoded_is_shown_too() -> None:
     stream.write("a – b\udcff\n")
     stream.flush()
     assert file.getvalue() == b"a \\u2013 b\\udcff\n"
+
+
+def test_a_guarded_stream_is_the_same_otherwise() -> None:
+    file = io.BytesIO()
+    stream = GuardedStream.around(io.TextIOWrapper(file, encoding="utf-8", line_buffering=True))
+    hide_passwords_of("amqp://me:Zq9-winter@host/")
+    assert stream.write("é Zq9-winter\n") == len("é Zq9-winter\n")
+    stream.writelines(["a Zq9-winter", "\n"])
+    print("Zq9-winter", "%5Aq9-winter", file=stream)
+    assert file.getvalue().decode() == "é ***\na ***\n*** %5Aq9-winter\n"
+    assert GuardedStream.around(stream) is stream

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bso.credentials import Data
 from bso_cli.options import with_options
 from bso_cli.progress import simulating
 from bso_cli.refusals import CommandGroup
@@ -134,7 +135,7 @@ def make_trace(
         seed=seed,
     )
     if output is None:
-        sys.stdout.write(cluster_trace_text(jobs))
+        sys.stdout.write(Data(cluster_trace_text(jobs)))
     else:
         write_cluster_trace(output, jobs)
 
