@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from bso.domain.foreign_text import shown
 from bso.domain.replies import TrialBegun
 from bso.domain.trial import Outcome
 from bso.service.engine import Engine
@@ -114,7 +115,10 @@ HOSTILE = (
 
 @pytest.mark.parametrize("text", HOSTILE)
 async def test_text_comes_back_as_it_went(text: str, migrated_url: str, open_at: OpenAt) -> None:
-    """Through the log, the reply of a command that is sent again, a trial's row, and a job's snapshot."""
+    """Through the log, the reply of a command that is sent again, a trial's row, and a job's snapshot.
+
+    Hidden characters of a reason are stored as they are shown.
+    """
     store = open_at(migrated_url)
     engine = Engine(store)
     version = text if text.isprintable() else "1"
@@ -126,7 +130,7 @@ async def test_text_comes_back_as_it_went(text: str, migrated_url: str, open_at:
     assert str(again[0].reply) == str(first[0].reply)
     assert again[0].is_repeat
     [stored] = await store.trials(JOB)
-    assert text in stored.outcome_reason
+    assert shown(text) in stored.outcome_reason
     assert [one.version for one in await store.jobs()] == [version]
     await assert_log_equals_tables(store)
 
