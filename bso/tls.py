@@ -57,8 +57,7 @@ def tls_options(query: Mapping[str, str], *, host: str | None, mode: str | None 
         raise TlsFailed(f"{', '.join(files)} in the address needs TLS; take out tls=off, or these files")
     if "tls_key" in files and "tls_cert" not in files:
         raise TlsFailed("tls_key in the address is the key of a certificate: add tls_cert=FILE")
-    found = {name.removeprefix("tls_"): Path(path).expanduser() for name, path in files.items()}
-    return TlsOptions(mode=chosen, **found)
+    return TlsOptions(mode=chosen, **{name.removeprefix("tls_"): _path(name, text) for name, text in files.items()})
 
 
 def tls_context(options: TlsOptions) -> ssl.SSLContext:
@@ -147,10 +146,21 @@ def _remedy(error: ssl.SSLCertVerificationError) -> str:
             return "see the certificate of the server (openssl s_client -connect HOST:PORT)"
 
 
+def _path(name: str, text: str) -> Path:
+    if "\0" in text:
+        raise TlsFailed(f"{name} in the address names no file: it holds a zero byte")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise TlsFailed(f"{name}={text} in the address names no file: nobody knows the home folder: {error}") from error
+
+
 def _require_readable(name: str, path: Path | None) -> None:
     if path is None:
         return
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever, and a second time find nothing
+            raise TlsFailed(f"{name}={path} in the address is no file; expected one (PEM)")
         path.open("rb").close()
     except OSError as error:
         raise TlsFailed(f"the file of {name}={path} in the address cannot be read: {error.strerror}") from error

@@ -43,7 +43,9 @@ def test_a_wrong_option_says_what_was_expected(url: str, words: str) -> None:
         BrokerAddress(url=url)
 
 
-@pytest.mark.parametrize("query", ["tls=yes", "tls=required", "tls_key=/key.pem"])
+@pytest.mark.parametrize(
+    "query", ["tls=yes", "tls=required", "tls_key=/key.pem", "tls_ca=~nobody-of-this-name/ca.pem", "tls_ca=%00"]
+)
 def test_wrong_options_of_tls_are_refused_with_the_address(query: str) -> None:
     with pytest.raises(TlsFailed):
         BrokerAddress(url=f"amqps://host/?{query}")
