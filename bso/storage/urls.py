@@ -85,9 +85,10 @@ def shown(url: URL) -> str:
 
 def _file(url: URL) -> URL:
     if url.host or url.query:
+        options = " and options, of which it has none" if url.query else ""
         raise BadDatabaseUrl(
             "an SQLite address is sqlite:////absolute/path (four slashes) or sqlite:///relative/path (three), "
-            f"got {shown(url)}"
+            f"got {shown(url)}{options}"
         )
     if not url.database or url.database == ":memory:":
         raise BadDatabaseUrl("an SQLite address must name a file: sqlite:////path/to/file.sqlite")
@@ -98,6 +99,13 @@ def _server(url: URL) -> URL:
     _require_known_options(url)
     if not url.host and not _socket(url):
         raise BadDatabaseUrl(f"{shown(url)} names no host; it should look like {_EXAMPLES}")
+    try:
+        (url.host or "").encode("idna")
+    except UnicodeError:
+        raise BadDatabaseUrl(
+            f"{shown(url)} names a host that cannot be one: expected an address, or labels of 1 to 63 characters with "
+            f"dots between; it should look like {_EXAMPLES}"
+        ) from None
     if not url.database:
         raise BadDatabaseUrl(f"{shown(url)} names no database; it should look like {_EXAMPLES}")
     tls_of(url)
