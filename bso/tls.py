@@ -142,6 +142,11 @@ def _remedy(error: ssl.SSLCertVerificationError) -> str:
             return "this machine does not know the authority that issued it: name its certificate with tls_ca=FILE"
         case 62 | 64:
             return "the address must name the server as its certificate does (tls=verify-ca accepts another name)"
+        case code if 80 <= code <= 94:
+            return (
+                "Python 3.13 and newer take no certificate, and no authority's, that is not made by RFC 5280: have it "
+                "issued again (docs/encryption.md shows how)"
+            )
         case _:
             return "see the certificate of the server (openssl s_client -connect HOST:PORT)"
 
