@@ -49,7 +49,9 @@ def tls_options(query: Mapping[str, str], *, host: str | None, mode: str | None 
 
     Options that are not for TLS are left alone.
     """
-    files = {name: query[name] for name in OPTIONS[1:] if query.get(name)}
+    if empty := [name for name in OPTIONS if query.get(name) == ""]:
+        raise TlsFailed(f"{', '.join(empty)} in the address has no value: a variable that is not set?")
+    files = {name: query[name] for name in OPTIONS[1:] if name in query}
     chosen = query.get("tls") or mode or (OFF if is_loopback(host) and not files else VERIFY)
     if chosen not in MODES:
         raise TlsFailed(f"tls={chosen} is not a way to encrypt a connection; expected one of {', '.join(MODES)}")
@@ -125,10 +127,13 @@ def _end_of_handshake(reason: str) -> str:
     """What OpenSSL says where the two sides do not agree; an ALERT is what the server has said."""
     if "ALERT" not in reason:
         return f"{reason}; does the server speak TLS on this port?"
+    if "PROTOCOL_VERSION" in reason:
+        return f"the server speaks no TLS of version 1.2 or newer ({reason}): its operator has to allow that"
     if any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")):
         return (
             f"the server asks for a certificate, and does not accept the one that it got, or none ({reason}): name one "
             "with tls_cert=FILE that an authority which the server knows has issued, and that has not expired"
+            f"{'; or the two have no cipher in common' if 'HANDSHAKE' in reason else ''}"
         )
     return f"the server ends the handshake ({reason}): its log says why"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -45,7 +46,10 @@ def database_url(text: str) -> URL:
     if importlib.util.find_spec(module) is None:
         raise BadDatabaseUrl(f"{backend}:// needs a driver that is not installed: pip install '{extra}'")
     url = url.set(drivername=drivername)
-    return _file(url) if backend == "sqlite" else _server(url)
+    if backend == "sqlite":
+        return _file(url)
+    _require_values(text)
+    return _server(url)
 
 
 def sqlite_url(path: Path) -> URL:
@@ -121,6 +125,15 @@ def _require_known_options(url: URL) -> None:
     twice = sorted(name for name, value in url.query.items() if not isinstance(value, str))
     if twice:
         raise BadDatabaseUrl(f"the address has the option {', '.join(twice)} more than once; leave one of them")
+
+
+def _require_values(text: str) -> None:
+    """Refuse an option without a value: SQLAlchemy would leave it out, and with it what it was to protect."""
+    empty = [name for name, value in parse_qsl(text.partition("?")[2], keep_blank_values=True) if not value]
+    if empty:
+        raise BadDatabaseUrl(
+            f"the address has an option without a value: {', '.join(empty)}; a variable that is not set?"
+        )
 
 
 def _socket(url: URL) -> str | None:

@@ -44,7 +44,16 @@ def test_a_wrong_option_says_what_was_expected(url: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["tls=yes", "tls=required", "tls_key=/key.pem", "tls_ca=~nobody-of-this-name/ca.pem", "tls_ca=%00"]
+    "query",
+    [
+        "tls=yes",
+        "tls=required",
+        "tls_key=/key.pem",
+        "tls_ca=~nobody-of-this-name/ca.pem",
+        "tls_ca=%00",
+        "tls_ca=",
+        "tls=",
+    ],
 )
 def test_wrong_options_of_tls_are_refused_with_the_address(query: str) -> None:
     with pytest.raises(TlsFailed):

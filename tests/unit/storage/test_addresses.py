@@ -54,6 +54,8 @@ def test_short_addresses_get_their_driver(given: str, meant: str) -> None:
         ("sqlite:////var/lib/bso.sqlite?tls=verify", "options, of which it has none"),
         ("mysql://me@db/bso?tls_ca=~nobody-of-this-name/ca.pem", "tls_ca=~nobody-of-this-name/ca.pem .* names no file"),
         ("mysql://me@db/bso?tls_ca=%00", "tls_ca in the address names no file"),
+        ("mysql://me@127.0.0.1/bso?tls_ca=", "option without a value: tls_ca"),
+        ("postgresql://me@db/bso?tls=&ssl_mode=", "option without a value: tls, ssl_mode"),
         ("mysql://me@db/bso?ssl_ca=secret", "option ssl_ca; known are tls, tls_ca, tls_cert, tls_key, unix_socket"),
         ("postgresql://me@db/bso?zzz=secret", "option zzz; known are tls, tls_ca, tls_cert, tls_key, host"),
         ("mysql://me@db/bso?tls=off&tls=verify", "option tls more than once"),
