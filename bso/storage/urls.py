@@ -140,7 +140,7 @@ def _socket(url: URL) -> str | None:
     """The socket of this machine that an address names."""
     name = _SOCKETS[url.get_backend_name()]
     socket = _option(url, name)
-    if socket and not socket.startswith("/"):
+    if socket and (not socket.startswith("/") or "," in socket):  # SQLAlchemy takes a list for several hosts
         raise BadDatabaseUrl(
             f"{name}={socket} is no socket of this machine (expected an absolute path); a host stands before the name "
             f"of the database: {_EXAMPLES}"

@@ -154,7 +154,13 @@ def test_a_further_host_stands_in_new_certificates_and_in_renewed_ones(secrets: 
 
 
 @pytest.mark.parametrize(
-    ("host", "named"), [("broker.example", "broker.example"), ("2001:db8::7", "[2001:db8::7]"), (None, "127.0.0.1")]
+    ("host", "named"),
+    [
+        ("broker.example", "broker.example"),
+        ("2001:db8::7", "[2001:db8::7]"),
+        ("*.example", "127.0.0.1"),
+        (None, "127.0.0.1"),
+    ],
 )
 def test_trainings_get_an_address_with_that_host_and_the_authority(
     tmp_path: Path, host: str | None, named: str

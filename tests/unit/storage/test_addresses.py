@@ -65,6 +65,7 @@ def test_short_addresses_get_their_driver(given: str, meant: str) -> None:
         ("mysql://me@/bso?unix_socket=/s&tls=verify", "never encrypted: take tls out"),
         ("postgresql://me@/bso?host=/run&tls_ca=ca.pem", "never encrypted: take tls_ca out"),
         ("postgresql://me@/bso?host=db.example", "host=db.example is no socket"),
+        ("postgresql://me@/bso?host=/run:5432,db.example:5432", "host=/run:5432,db.example:5432 is no socket"),
         ("postgresql://me@/bso?host=/run&host=/tmp", "option host more than once"),
         ("sqlite://", "must name a file"),
         ("sqlite:///:memory:", "must name a file"),
