@@ -86,10 +86,10 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext:
 
 def is_loopback(host: str | None) -> bool:
     """Whether a server is on this machine: it has no host but a socket, is called localhost, or has such an address."""
-    if not host or host == "localhost" or host.startswith("/"):
+    if not host or host.lower() == "localhost" or host.startswith("/"):
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
 
