@@ -49,7 +49,9 @@ def tls_options(query: Mapping[str, str], *, host: str | None, mode: str | None 
 
     Options that are not for TLS are left alone.
     """
-    files = {name: query[name] for name in OPTIONS[1:] if query.get(name)}
+    if empty := [name for name in OPTIONS if query.get(name) == ""]:
+        raise TlsFailed(f"{', '.join(empty)} in the address has no value: a variable that is not set?")
+    files = {name: query[name] for name in OPTIONS[1:] if name in query}
     chosen = query.get("tls") or mode or (OFF if is_loopback(host) and not files else VERIFY)
     if chosen not in MODES:
         raise TlsFailed(f"tls={chosen} is not a way to encrypt a connection; expected one of {', '.join(MODES)}")
@@ -57,8 +59,7 @@ def tls_options(query: Mapping[str, str], *, host: str | None, mode: str | None 
         raise TlsFailed(f"{', '.join(files)} in the address needs TLS; take out tls=off, or these files")
     if "tls_key" in files and "tls_cert" not in files:
         raise TlsFailed("tls_key in the address is the key of a certificate: add tls_cert=FILE")
-    found = {name.removeprefix("tls_"): Path(path).expanduser() for name, path in files.items()}
-    return TlsOptions(mode=chosen, **found)
+    return TlsOptions(mode=chosen, **{name.removeprefix("tls_"): _path(name, text) for name, text in files.items()})
 
 
 def tls_context(options: TlsOptions) -> ssl.SSLContext:
@@ -85,10 +86,10 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext:
 
 def is_loopback(host: str | None) -> bool:
     """Whether a server is on this machine: it has no host but a socket, is called localhost, or has such an address."""
-    if not host or host == "localhost" or host.startswith("/"):
+    if not host or host.lower() == "localhost" or host.startswith("/"):
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
 
@@ -126,10 +127,13 @@ def _end_of_handshake(reason: str) -> str:
     """What OpenSSL says where the two sides do not agree; an ALERT is what the server has said."""
     if "ALERT" not in reason:
         return f"{reason}; does the server speak TLS on this port?"
+    if "PROTOCOL_VERSION" in reason:
+        return f"the server speaks no TLS of version 1.2 or newer ({reason}): its operator has to allow that"
     if any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")):
         return (
             f"the server asks for a certificate, and does not accept the one that it got, or none ({reason}): name one "
             "with tls_cert=FILE that an authority which the server knows has issued, and that has not expired"
+            f"{'; or the two have no cipher in common' if 'HANDSHAKE' in reason else ''}"
         )
     return f"the server ends the handshake ({reason}): its log says why"
 
@@ -143,14 +147,30 @@ def _remedy(error: ssl.SSLCertVerificationError) -> str:
             return "this machine does not know the authority that issued it: name its certificate with tls_ca=FILE"
         case 62 | 64:
             return "the address must name the server as its certificate does (tls=verify-ca accepts another name)"
+        case code if 80 <= code <= 94:
+            return (
+                "Python 3.13 and newer take no certificate, and no authority's, that is not made by RFC 5280: have it "
+                "issued again (docs/encryption.md shows how)"
+            )
         case _:
             return "see the certificate of the server (openssl s_client -connect HOST:PORT)"
+
+
+def _path(name: str, text: str) -> Path:
+    if "\0" in text:
+        raise TlsFailed(f"{name} in the address names no file: it holds a zero byte")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise TlsFailed(f"{name}={text} in the address names no file: nobody knows the home folder: {error}") from error
 
 
 def _require_readable(name: str, path: Path | None) -> None:
     if path is None:
         return
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever, and a second time find nothing
+            raise TlsFailed(f"{name}={path} in the address is no file; expected one (PEM)")
         path.open("rb").close()
     except OSError as error:
         raise TlsFailed(f"the file of {name}={path} in the address cannot be read: {error.strerror}") from error

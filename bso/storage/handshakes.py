@@ -43,14 +43,15 @@ def begin_connections(engine: AsyncEngine, tls: TlsOptions, *, deadline_s: float
 
     @event.listens_for(engine.sync_engine, "do_connect")
     def _prepare(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> None:
-        options["ssl"] = tls_context(tls) if tls.is_on else False
         options["async_creator_fn"] = begin
 
 
 async def _begun(begin: _Begin, tls: TlsOptions, deadline_s: float, /, **options: Any) -> Any:
     try:
         async with asyncio.timeout(deadline_s):
-            return await begin(tls, deadline_s, **options)
+            # In a thread: a store of authorities is large, and the folder may be that of a network.
+            context = await asyncio.to_thread(tls_context, tls) if tls.is_on else False
+            return await begin(tls, deadline_s, ssl=context, **options)
     except TimeoutError as error:
         raise StoreUnavailable(f"the server did not finish the handshake within {deadline_s:g} s") from error
     except BsoError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -45,7 +46,10 @@ def database_url(text: str) -> URL:
     if importlib.util.find_spec(module) is None:
         raise BadDatabaseUrl(f"{backend}:// needs a driver that is not installed: pip install '{extra}'")
     url = url.set(drivername=drivername)
-    return _file(url) if backend == "sqlite" else _server(url)
+    if backend == "sqlite":
+        return _file(url)
+    _require_values(text)
+    return _server(url)
 
 
 def sqlite_url(path: Path) -> URL:
@@ -85,9 +89,10 @@ def shown(url: URL) -> str:
 
 def _file(url: URL) -> URL:
     if url.host or url.query:
+        options = " and options, of which it has none" if url.query else ""
         raise BadDatabaseUrl(
             "an SQLite address is sqlite:////absolute/path (four slashes) or sqlite:///relative/path (three), "
-            f"got {shown(url)}"
+            f"got {shown(url)}{options}"
         )
     if not url.database or url.database == ":memory:":
         raise BadDatabaseUrl("an SQLite address must name a file: sqlite:////path/to/file.sqlite")
@@ -98,6 +103,13 @@ def _server(url: URL) -> URL:
     _require_known_options(url)
     if not url.host and not _socket(url):
         raise BadDatabaseUrl(f"{shown(url)} names no host; it should look like {_EXAMPLES}")
+    try:
+        (url.host or "").encode("idna")
+    except UnicodeError:
+        raise BadDatabaseUrl(
+            f"{shown(url)} names a host that cannot be one: expected an address, or labels of 1 to 63 characters with "
+            f"dots between; it should look like {_EXAMPLES}"
+        ) from None
     if not url.database:
         raise BadDatabaseUrl(f"{shown(url)} names no database; it should look like {_EXAMPLES}")
     tls_of(url)
@@ -115,11 +127,20 @@ def _require_known_options(url: URL) -> None:
         raise BadDatabaseUrl(f"the address has the option {', '.join(twice)} more than once; leave one of them")
 
 
+def _require_values(text: str) -> None:
+    """Refuse an option without a value: SQLAlchemy would leave it out, and with it what it was to protect."""
+    empty = [name for name, value in parse_qsl(text.partition("?")[2], keep_blank_values=True) if not value]
+    if empty:
+        raise BadDatabaseUrl(
+            f"the address has an option without a value: {', '.join(empty)}; a variable that is not set?"
+        )
+
+
 def _socket(url: URL) -> str | None:
     """The socket of this machine that an address names."""
     name = _SOCKETS[url.get_backend_name()]
     socket = _option(url, name)
-    if socket and not socket.startswith("/"):
+    if socket and (not socket.startswith("/") or "," in socket):  # SQLAlchemy takes a list for several hosts
         raise BadDatabaseUrl(
             f"{name}={socket} is no socket of this machine (expected an absolute path); a host stands before the name "
             f"of the database: {_EXAMPLES}"

@@ -24,8 +24,9 @@ from bso.domain.frozen_values import replace
 from bso.domain.rights import Right
 from bso.service import batch
 from bso.service.records import LapsedLease
+from bso.storage import connections, handshakes
 from bso.storage.unit_of_work import SqlUnitOfWork
-from bso.tls import TlsOptions
+from bso.tls import OFF, TlsOptions
 from bso_broker import consumer_session, dead_letters, queries, underlay
 from bso_broker.dead_letters import SENDER_HEADER
 from bso_broker.turns import Turns
@@ -209,8 +210,20 @@ def _nothing_is_encrypted() -> None:
     _Changed(RabbitMQ, "secured").by(lambda _self, url, **_options: url)
 
 
+def _the_database_is_reached_in_the_clear() -> None:
+    _Changed(connections, "tls_of").by(lambda _: TlsOptions(mode=OFF))
+
+
 def _no_certificate_is_verified() -> None:
-    context = _Changed(underlay, "tls_context")
+    _without_verification(underlay)
+
+
+def _any_server_is_the_database() -> None:
+    _without_verification(handshakes)
+
+
+def _without_verification(owner: Any) -> None:
+    context = _Changed(owner, "tls_context")
 
     def changed(options: TlsOptions) -> ssl.SSLContext:
         made: ssl.SSLContext = context.before(options)
@@ -263,6 +276,8 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "fill the broker with queues that nobody reads, or with connections": _anything_is_declared,
     "read on the network what others send to the broker, their passwords among it": _nothing_is_encrypted,
     "pose as the broker on the network": _no_certificate_is_verified,
+    "read on the network what workers and their database send each other": _the_database_is_reached_in_the_clear,
+    "pose as the database on the network": _any_server_is_the_database,
     "draw on an operator's terminal, or forge lines there and in logs, by control characters in a text": (
         _foreign_text_is_printed_as_it_came
     ),

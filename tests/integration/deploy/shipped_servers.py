@@ -36,8 +36,8 @@ class ShippedRabbitMQ(RabbitMQ):
     def __init__(self, secrets: Path) -> None:
         super().__init__()
         self.secrets = secrets
-        self._encrypted = ClaimedPorts(2)
-        self.amqps_port, self.https_port = self._encrypted.numbers
+        self._encrypted = ClaimedPorts(3)
+        self.amqps_port, self.https_port, self.metrics_port = self._encrypted.numbers
         operator = urlsplit((secrets / "operator_amqp_url").read_text().strip())
         management_url = f"http://{operator.username}:{operator.password}@127.0.0.1:{self.management_port}"
         self.management = Management(management_url, self.login_url("operator"))
@@ -64,6 +64,7 @@ class ShippedRabbitMQ(RabbitMQ):
         shutil.copy(self.secrets / "rabbitmq_logins.json", definitions / "20-logins.json")
         with (self.folder / "rabbitmq.conf").open("a") as file:
             file.write(self.shipped_settings())
+        (self.folder / "enabled_plugins").write_text("[rabbitmq_management, rabbitmq_prometheus].\n")  # as in the image
 
     def shipped_settings(self) -> str:
         """Those of deploy, with paths and ports of this node, and without what a test's machine need not have."""
@@ -74,6 +75,7 @@ class ShippedRabbitMQ(RabbitMQ):
             "/run/tls": str(self.secrets / "rabbitmq_tls"),
             "listeners.ssl.default = 5671": f"listeners.ssl.default = 127.0.0.1:{self.amqps_port}",
             "management.ssl.port = 15671": f"management.ssl.port = {self.https_port}\nmanagement.ssl.ip = 127.0.0.1",
+            "prometheus.ssl.port = 15691": f"prometheus.ssl.port = {self.metrics_port}\nprometheus.ssl.ip = 127.0.0.1",
             "disk_free_limit.absolute = 2GB": "",
             "log.console = true": "",
         }.items():

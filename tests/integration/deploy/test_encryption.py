@@ -1,6 +1,7 @@
 """RabbitMQ and MariaDB, started with what deploy ships, identify themselves, and take encrypted connections only."""
 
 import json
+import re
 import socket
 import ssl
 import struct
@@ -18,6 +19,7 @@ from asyncmy.errors import OperationalError
 
 from bso.tls import VERIFY, TlsOptions, tls_context
 from tests.integration.deploy.shipped_servers import ShippedMariaDB, ShippedRabbitMQ, address, make_secrets
+from tests.servers import eventually
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,7 @@ def test_the_broker_listens_nowhere_without_tls(rabbitmq: ShippedRabbitMQ) -> No
     listeners = rabbitmq.management.request("GET", "overview")["listeners"]
     protocols = {one["protocol"] for one in listeners}
     # "http" is this test's own way in.
-    assert protocols - {"http", "clustering"} == {"amqp/ssl", "https"}
+    assert protocols - {"http", "clustering"} == {"amqp/ssl", "https", "https/prometheus"}
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", rabbitmq.port))
 
@@ -102,6 +104,17 @@ def test_the_management_page_is_encrypted_with_the_same_certificate(rabbitmq: Sh
         assert json.load(answer)["name"] == "bso-operator"
 
 
+def test_metrics_of_the_broker_are_encrypted_with_the_same_certificate(rabbitmq: ShippedRabbitMQ) -> None:
+    url = f"https://127.0.0.1:{rabbitmq.metrics_port}/metrics/per-object"
+
+    def has_what_the_alerts_ask_for() -> bool:
+        with urllib.request.urlopen(url, context=trusting(rabbitmq.secrets)) as answer:
+            found = answer.read()
+        return re.search(rb'rabbitmq_queue_messages_ready\{.*queue="bso.inbox"', found) is not None
+
+    eventually(has_what_the_alerts_ask_for, what="the length of bso.inbox")
+
+
 @pytest.mark.parametrize(
     ("version", "is_spoken"),
     [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)],
@@ -113,7 +126,7 @@ def test_the_broker_speaks_no_tls_that_is_out_of_date(
     context = trusting(rabbitmq.secrets)
     context.minimum_version = context.maximum_version = version
     context.set_ciphers("DEFAULT@SECLEVEL=0")  # our side would not offer the old versions
-    for port in (rabbitmq.amqps_port, rabbitmq.https_port):
+    for port in (rabbitmq.amqps_port, rabbitmq.https_port, rabbitmq.metrics_port):
         if is_spoken:
             assert serial_number(port, context)
         else:

@@ -22,6 +22,7 @@ from tests.integration.storage.conftest import LIMITS, OpenAt
 from tests.servers import PATIENCE_S, TcpProxy, eventually_async
 from tests.servers.certificates import Authority, Certificate
 from tests.servers.encrypted import PASSWORD, EncryptedDatabase, copied
+from tools.private_servers.ports import ClaimedPorts
 
 TLS = "TLSv1.3"
 ELSEWHERE = "0.0.0.0"
@@ -376,11 +377,27 @@ def test_files_that_cannot_be_used_are_an_error_at_the_start(tmp_path: Path, str
     for query in (
         f"tls_ca={tmp_path / 'missing.pem'}",
         f"tls_ca={own.key}",
+        f"tls_ca={tmp_path}",
         f"tls_cert={own.cert}&tls_key={other.key}",
         f"tls_cert={own.cert}",
     ):
         with pytest.raises(TlsFailed, match="tls_c"):
             open_store(f"mysql://me@db/bso?{query}")
+
+
+@pytest.mark.parametrize("backend", ["mysql", "postgresql"])
+async def test_other_work_goes_on_while_the_files_are_read(tmp_path: Path, stranger: Authority, backend: str) -> None:
+    known = tmp_path / "known.pem"
+    known.write_text(stranger.ca.read_text(encoding="ascii") * 3000, encoding="ascii")
+    with ClaimedPorts(1) as claimed:  # nobody is there
+        store = open_store(f"{backend}://me@127.0.0.1:{claimed.numbers[0]}/bso?tls_ca={known}")
+        connecting = asyncio.create_task(refusal(store, StoreUnavailable))
+        turns = 0
+        while not connecting.done():
+            await asyncio.sleep(0)  # noqa: TID251  # lets the other task go on
+            turns += 1
+    await connecting
+    assert turns > 500, "the event loop has stood still"
 
 
 @pytest.mark.parametrize("option", ["ssl", "ssl_mode", "sslmode", "zzz", "charset"])

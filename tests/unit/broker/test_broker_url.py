@@ -1,8 +1,11 @@
 """What stands in the address of a broker behind the question mark."""
 
+from pathlib import Path
+
 import pytest
 
 from bso.domain.errors import Misconfigured
+from bso.storage.urls import database_url, tls_of
 from bso.tls import TlsFailed
 from bso_broker.connection import BrokerAddress
 from bso_broker.errors import InvalidBrokerUrl
@@ -43,7 +46,18 @@ def test_a_wrong_option_says_what_was_expected(url: str, words: str) -> None:
         BrokerAddress(url=url)
 
 
-@pytest.mark.parametrize("query", ["tls=yes", "tls=required", "tls_key=/key.pem"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "tls=yes",
+        "tls=required",
+        "tls_key=/key.pem",
+        "tls_ca=~nobody-of-this-name/ca.pem",
+        "tls_ca=%00",
+        "tls_ca=",
+        "tls=",
+    ],
+)
 def test_wrong_options_of_tls_are_refused_with_the_address(query: str) -> None:
     with pytest.raises(TlsFailed):
         BrokerAddress(url=f"amqps://host/?{query}")
@@ -82,3 +96,10 @@ def test_aiormq_gets_heartbeat_and_name_of_the_address_or_ours_and_nothing_of_tl
 def test_whatever_is_wrong_with_an_address_waiting_does_not_help() -> None:
     assert issubclass(InvalidBrokerUrl, Misconfigured)
     assert issubclass(TlsFailed, Misconfigured)
+
+
+def test_the_name_of_a_file_is_read_alike_in_both_addresses() -> None:
+    query = "tls_ca=/tmp/a%20b%2B%26%23%25/ca.pem"
+    meant = Path("/tmp/a b+&#%/ca.pem")
+    assert BrokerAddress(url=f"amqps://host/?{query}").tls.ca == meant
+    assert tls_of(database_url(f"mysql://me@host/bso?{query}")).ca == meant

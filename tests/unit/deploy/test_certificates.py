@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from bso.tls import VERIFY, TlsOptions, tls_context
+from bso.tls import VERIFY, TlsOptions, tls_context, why_tls_failed
 
-SCRIPT = Path(__file__).parents[3] / "deploy/make-secrets"
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "deploy/make-secrets"
 CERTIFICATES = ("rabbitmq_tls/server.pem", "mysql_tls/server.pem")
 
 
@@ -66,6 +67,34 @@ def test_a_server_is_believed_under_the_names_of_the_stack_and_of_this_machine(s
 def test_it_is_believed_under_no_other_name(secrets: Path, certificate: str, host: str) -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
         handshake(secrets / certificate, trusted=secrets / "trusted/ca.pem", host=host)
+
+
+def commands_of_the_page() -> str:
+    """How docs/encryption.md makes an authority, and what it issues."""
+    page = (ROOT / "docs/encryption.md").read_text(encoding="utf-8")
+    return page.partition("## An authority of your own")[2].partition("```bash\n")[2].partition("```")[0]
+
+
+def run(commands: str, folder: Path) -> None:
+    subprocess.run(["bash", "-e", "-c", commands], cwd=folder, capture_output=True, check=True)
+
+
+def test_an_authority_made_as_the_page_says_is_believed_by_every_python(tmp_path: Path) -> None:
+    run(commands_of_the_page() + "cat server.pem server.key >both.pem", tmp_path)
+    for host in ("database.example", "10.0.0.7"):
+        handshake(tmp_path / "both.pem", trusted=tmp_path / "ca.pem", host=host)
+
+
+def test_an_authority_that_new_pythons_refuse_is_known_by_its_words(tmp_path: Path) -> None:
+    key_usage = "-addext keyUsage=critical,keyCertSign,cRLSign "
+    commands = commands_of_the_page()
+    assert key_usage in commands
+    run(commands.replace(key_usage, "") + "cat server.pem server.key >both.pem", tmp_path)
+    with pytest.raises(ssl.SSLCertVerificationError) as raised:
+        handshake(tmp_path / "both.pem", trusted=tmp_path / "ca.pem", host="database.example")
+    words = why_tls_failed(raised.value)
+    assert words is not None
+    assert "key usage extension; Python 3.13 and newer" in words
 
 
 def test_another_installations_authority_is_not_trusted(secrets: Path, tmp_path: Path) -> None:
@@ -125,7 +154,13 @@ def test_a_further_host_stands_in_new_certificates_and_in_renewed_ones(secrets: 
 
 
 @pytest.mark.parametrize(
-    ("host", "named"), [("broker.example", "broker.example"), ("2001:db8::7", "[2001:db8::7]"), (None, "127.0.0.1")]
+    ("host", "named"),
+    [
+        ("broker.example", "broker.example"),
+        ("2001:db8::7", "[2001:db8::7]"),
+        ("*.example", "127.0.0.1"),
+        (None, "127.0.0.1"),
+    ],
 )
 def test_trainings_get_an_address_with_that_host_and_the_authority(
     tmp_path: Path, host: str | None, named: str

@@ -1,5 +1,7 @@
 """deploy/kubernetes runs the same commands with the same settings as the compose file."""
 
+import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,17 @@ def test_workers_are_scaled_on_the_queue_of_commands() -> None:
 def test_everything_that_is_applied_exists() -> None:
     kustomization = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text(encoding="utf-8"))
     assert all((DEPLOY / "kubernetes" / name).is_file() for name in kustomization["resources"])
+
+
+def test_the_addresses_that_the_page_makes_are_their_owners_and_end_without_a_line(tmp_path: Path) -> None:
+    page = (DEPLOY.parent / "docs/platform-engineer.md").read_text(encoding="utf-8")
+    commands = textwrap.dedent(page.partition("logins and addresses.")[2].partition("```bash\n")[2].partition("```")[0])
+    (tmp_path / "deploy").symlink_to(DEPLOY)
+    subprocess.run(
+        ["bash", "-e", "-c", "kubectl() { :; }; umask 022\n" + commands], cwd=tmp_path, capture_output=True, check=True
+    )
+    for name, host in (("amqp_url", "rabbitmq"), ("database_url", "mysql"), ("migrate_database_url", "mysql")):
+        assert (tmp_path / name).stat().st_mode & 0o077 == 0
+        address = (tmp_path / name).read_text(encoding="utf-8")
+        assert f"@{host}.bso.svc:" in address
+        assert address.endswith("?tls_ca=/run/trusted/ca.pem")
