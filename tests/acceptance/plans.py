@@ -39,6 +39,7 @@ def run(folder: Path, steps: Sequence[tuple[Sequence[str], Mapping[str, str]]], 
     environment = command_in(folder / "state").environment | SCREENS[screen] | {"PYTHONPATH": os.pathsep.join(sys.path)}
     environment |= {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
     printed = (_in_pipe if screen == "in a pipe" else _in_terminal)(command, environment, folder)
+    plan.unlink()  # addresses are in it
     found = [(int(number), said, int(code)) for number, said, code in _STEP.findall(printed)]
     assert [number for number, _, _ in found] == list(range(len(steps))), printed[-2000:]
     return [Ran(words=steps[number][0], code=code, said=said) for number, said, code in found]
