@@ -152,10 +152,10 @@ def test_json_stays_json_and_keeps_its_numbers_names_ids_and_times() -> None:
         "at": "2026-11-26T19:01:53.653689Z",
         "sizes": [8089, 0.8089],
     }
-    texts = {"said": 'the "8089" is\n wrong: batch', "only": "8089", "ä/8089": 1}
+    texts = {"said": 'the "8089" is\n amiss: batch', "only": "8089", "ä/8089": 1}
     for written in (json.dumps(stays | texts), json.dumps(stays | texts, ensure_ascii=False) + "\n"):
         read = json.loads(without_passwords(written))
-        assert read == stays | {"said": 'the "***" is\n wrong: ***', "only": "***", "ä/***": 1}
+        assert read == stays | {"said": 'the "***" is\n amiss: ***', "only": "***", "ä/***": 1}
     assert without_passwords("{8089}") == "{***}"
     assert without_passwords(json.dumps(["8089"]) + "[") == '["***"]['
     assert without_passwords(Data("size,8089")) == "size,8089"
