@@ -27,6 +27,7 @@ def platform(bso: Command, tls_broker: TlsBroker, mysql_url: str, tmp_path: Path
     worker.kill()
 
 
+@pytest.mark.slow
 def test_each_command_speaks_tls_and_says_so_where_it_cannot_verify_the_broker(
     platform: Command, training: list[str], tls_broker: TlsBroker
 ) -> None:

@@ -99,6 +99,7 @@ async def send_everything(amqp_url: str) -> None:
                 await sender.receive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["json", "console"])
 def test_hostile_messages_are_shown_and_not_obeyed(
     style: str, bso: Command, amqp_url: str, mysql_url: str, tmp_path: Path

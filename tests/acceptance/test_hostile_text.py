@@ -298,6 +298,7 @@ LISTS = [["jobs", "list"], ["jobs", "show", JOB]]
 NO_TEXT = {"power_profile.measurements"}
 
 
+@pytest.mark.slow
 def test_every_column_of_text_is_tried(recorded: Path) -> None:
     tried = {f"{one.table}.{one.column}" for one in Cells(recorded).fields}
     kept = {
@@ -349,6 +350,7 @@ def tampered(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Tamper
     )
 
 
+@pytest.mark.slow
 def test_the_fields_that_people_see_are_among_those_that_are_tried(tampered: Tampered) -> None:
     assert {
         "job.job_id",
@@ -370,12 +372,14 @@ def test_the_fields_that_people_see_are_among_those_that_are_tried(tampered: Tam
     assert {"event.payload.trial_ended.reason", "trial.gpu_model", "job.owner"} <= {*tampered.free}
 
 
+@pytest.mark.slow
 def test_hostile_text_in_any_field_is_shown_and_not_obeyed(tampered: Tampered) -> None:
     assert_nothing_is_obeyed(tampered.seen)
     shown = {mark for one in tampered.seen for mark in MARK.findall(one.said)}
     assert len(shown) > len(tampered.alone) / 3, "too little of it was ever printed for this to say much"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("screen", SCREENS)
 def test_every_command_that_reads_shows_hostile_text_in_every_form(
     tampered: Tampered, screen: str, tmp_path: Path
@@ -387,6 +391,7 @@ def test_every_command_that_reads_shows_hostile_text_in_every_form(
         assert MARK.search(one.said) or not has_text, one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("screen", ["in a pipe", "on a terminal"])
 def test_no_word_of_a_command_line_is_obeyed(recorded: Path, screen: str, tmp_path: Path) -> None:
     file = tmp_path / "bso.sqlite"
@@ -403,6 +408,7 @@ def test_help_draws_nothing_but_colours(recorded: Path, tmp_path: Path) -> None:
     assert {one.code for one in ran} == {0}
 
 
+@pytest.mark.slow
 def test_programs_read_from_json_and_csv_what_was_written(tampered: Tampered, tmp_path: Path) -> None:
     file = tampered.alone["trial.outcome_reason"]
     forms = [["jobs", "export", JOB, "--format", form, "--output", f"out.{form}"] for form in ("jsonl", "csv")]
@@ -417,6 +423,7 @@ def test_programs_read_from_json_and_csv_what_was_written(tampered: Tampered, tm
     assert obeyed(cells[0].replace("\n", "")) == []
 
 
+@pytest.mark.slow
 def test_no_cell_of_a_csv_file_is_a_formula(recorded: Path, tmp_path: Path) -> None:
     formula = "=cmd|' /C calc'!A0"
     file = tmp_path / "bso.sqlite"
@@ -438,6 +445,7 @@ def test_no_cell_of_a_csv_file_is_a_formula(recorded: Path, tmp_path: Path) -> N
         assert text_of_cell(row["outcome_reason"]) == formula
 
 
+@pytest.mark.slow
 def test_names_in_traces_and_of_files_are_shown_in_pictures_tables_and_csv(tmp_path: Path) -> None:
     name = f"={hostile('PWNED0x').replace('/', '')}".replace("\r", "")
     folder = tmp_path / f"{name}-\udcff"  # a name that is not UTF-8

@@ -83,6 +83,7 @@ def test_a_password_passes_no_output_whatever_says_it(bso: Command, state_dir: P
     assert WORD not in shown.stdout + shown.stderr
 
 
+@pytest.mark.slow
 def test_what_programs_read_is_whole_though_a_password_is_a_number_or_a_word_of_it(
     bso: Command, training: list[str]
 ) -> None:

@@ -50,7 +50,7 @@ async def test_without_its_defence_the_test_of_a_row_fails(
     for test in ROWS[attempt]:
         plugins = ("-p", "tests.defences.removals", "-p", "no:rerunfailures")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pytest", *plugins, "-q", "-x", test),
+            *(sys.executable, "-m", "pytest", *plugins, "-m", "slow or not slow", "-q", "-x", test),
             cwd=ROOT,
             env={**os.environ, **servers, VARIABLE: attempt, "PYTEST_ADDOPTS": ""},
             stdout=asyncio.subprocess.PIPE,

@@ -43,6 +43,7 @@ async def test_a_workers_login_cannot_change_tables(database: Database) -> None:
         await upgrade(database.url("bso_worker"))
 
 
+@pytest.mark.slow
 async def test_every_command_of_an_operator_works_with_the_rights_of_a_worker(
     database: Database, open_at: OpenAt, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ class Fleet:
                 assert worker.wait() == 0
 
 
+@pytest.mark.slow
 async def test_the_logins_of_the_workers_are_replaced_while_commands_flow(
     rotating: Rotating, database: Database, start_worker: StartWorker, tmp_path: Path
 ) -> None:
