@@ -10,7 +10,7 @@ from tests.acceptance.conftest import BSO, Command
 from tests.integration.workers.processes import WorkerProcess
 from tests.servers import eventually
 from tests.servers.leaks import leaks_in_arguments
-from tools.private_servers import UNMISTAKABLE, MariaDB
+from tools.private_servers import UNMISTAKABLE, MariaDB, RabbitMQ
 
 PIECES = ("Zq9win", "ter7Kp")
 ADDRESSES = {
@@ -118,8 +118,9 @@ def test_neither_the_log_nor_the_health_page_of_a_worker_holds_its_password(
 
 
 def test_neither_recur_nor_its_children_have_a_password_in_their_arguments(
-    bso: Command, training: list[str], amqp_url: str, tmp_path: Path
+    bso: Command, training: list[str], rabbitmq_server: RabbitMQ, tmp_path: Path
 ) -> None:
+    amqp_url = rabbitmq_server.start().create_vhost()
     assert UNMISTAKABLE.rstrip("/") in str(urlsplit(amqp_url).password)
     begun = tmp_path / "begun"
     script = tmp_path / "train.py"
