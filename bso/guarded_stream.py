@@ -1,4 +1,4 @@
-"""The outputs of a process of bso, behind which no password and no hidden character gets, whoever prints it."""
+"""The outputs of a process of bso: every write to them hides passwords and shows hidden characters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class GuardedStream(io.TextIOWrapper):
 
 
 def guard_outputs() -> None:
-    """Show hidden characters, and no password, in all that this process writes to its outputs, whoever writes it.
+    """Show hidden characters, and no password, in everything that this process writes to its outputs.
 
     An output that is closed gets a place where nothing is kept: programs started here must not get another file as it.
     """

@@ -1,4 +1,4 @@
-"""Loggers whose records hold no hidden characters, whoever handles them: handlers belong to the user's program."""
+"""Loggers whose records hold no hidden characters. A filter does it, since handlers belong to the user's program."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def ask(releases: Sequence[str], options: Sequence[str]) -> Answer:
         listed, result = Path(folder, "requirements.txt"), Path(folder, "result.json")
         listed.write_text("".join(f"{one}\n" for one in releases), encoding="utf-8")
         command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
-        # Whoever asks again wants today's answer: pip-audit's cache keeps yesterday's.
+        # Each audit asks again: pip-audit's cache keeps yesterday's answers.
         command += ["--cache-dir", folder, "--format", "json", "--output", str(result), "--requirement", str(listed)]
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if result.exists():

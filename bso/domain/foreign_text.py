@@ -15,7 +15,7 @@ _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uf
 """What Python calls printable, and fonts draw as nothing (Default_Ignorable_Code_Point of Unicode); a variation of an
 emoji (U+FE0F) may stay."""
 _BEGINS_FORMULAS = "=+-@\t\r\n＝＋－＠"  # the last four have full width: spreadsheets take them, too
-_MARK = "'"  # spreadsheets take what follows as text
+_MARK = "'"  # a spreadsheet reads a cell that begins with it as text
 
 
 def shown(text: str) -> str:

@@ -3,7 +3,7 @@
 On a terminal lines end between words. In a pipe or a file a sentence, and a row of a table, is one line however long it
 is, so that grep finds whole records; COLUMNS gives it a width.
 
-Hidden characters are shown (bso.domain.foreign_text), whoever prints them: a sentence is one line whatever is in it,
+Hidden characters are shown (bso.domain.foreign_text) in all output: a sentence is one line whatever is in it,
 the consoles look at each text again before they colour it, and what typer and others write passes `GuardedStream`.
 """
 

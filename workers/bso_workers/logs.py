@@ -1,4 +1,4 @@
-"""Logs: one line per fact, as JSON or for people. Hidden characters are shown, whoever logs them."""
+"""Logs: one line per fact, as JSON or for people. Hidden characters are shown, in records of libraries, too."""
 
 from __future__ import annotations
 

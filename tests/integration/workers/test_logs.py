@@ -126,7 +126,7 @@ BAD = hostile("PWNED")
 
 @pytest.mark.parametrize("style", ["json", "console"])
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])
-def test_hostile_text_is_shown_whoever_logs_it(style: LogFormat, stream: type[io.StringIO]) -> None:
+def test_hostile_text_is_shown_in_records_of_any_logger(style: LogFormat, stream: type[io.StringIO]) -> None:
     log = stream()
     configure_logs(level="debug", style=style, stream=log)
     ours, theirs = structlog.get_logger(BAD), logging.getLogger("aiormq.connection")
