@@ -167,7 +167,7 @@ def refusal_of(url: str, loop: Loop) -> TlsFailed:
         except TlsFailed as refused:
             return refused
         except BrokerUnreachable as ended:
-            assert "does it ask for a certificate (tls_cert=FILE)" in str(ended)  # noqa: PT017
+            assert "does it ask for a certificate (tls_cert=FILE)" in str(ended)  # noqa: PT017  the loop goes on
 
 
 class Trainer:

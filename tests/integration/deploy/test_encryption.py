@@ -7,7 +7,7 @@ import ssl
 import struct
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,24 +20,6 @@ from asyncmy.errors import OperationalError
 from bso.tls import VERIFY, TlsOptions, tls_context
 from tests.integration.deploy.shipped_servers import ShippedMariaDB, ShippedRabbitMQ, address, make_secrets
 from tests.servers import eventually
-
-
-@pytest.fixture(scope="module")
-def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_secrets(tmp_path_factory.mktemp("encryption") / "secrets")
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(secrets: Path) -> Iterator[ShippedRabbitMQ]:
-    with ShippedRabbitMQ(secrets) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def mariadb(secrets: Path) -> Iterator[ShippedMariaDB]:
-    with ShippedMariaDB(secrets) as server:
-        server.execute(f"SOURCE {secrets / 'mysql_logins.sql'}")
-        yield server
 
 
 def trusting(secrets: Path) -> ssl.SSLContext:

@@ -24,24 +24,6 @@ print(trial.converged)
 """
 
 
-@pytest.fixture(scope="module")
-def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_secrets(tmp_path_factory.mktemp("stack") / "secrets")
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(secrets: Path) -> Iterator[ShippedRabbitMQ]:
-    with ShippedRabbitMQ(secrets) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def mariadb(secrets: Path) -> Iterator[ShippedMariaDB]:
-    with ShippedMariaDB(secrets) as server:
-        server.execute(f"SOURCE {secrets / 'mysql_logins.sql'}")
-        yield server
-
-
 @pytest.fixture
 def addresses(secrets: Path, rabbitmq: ShippedRabbitMQ, mariadb: ShippedMariaDB, tmp_path: Path) -> Path:
     """The files of secrets with addresses, for servers of this machine: nothing but host, port and folder differ."""
