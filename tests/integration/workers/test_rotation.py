@@ -6,25 +6,29 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from bso.domain.events import EpochReported
 from bso.domain.trial import Outcome
+from bso.service.errors import StoreLoginRefused
 from bso.storage import open_store
 from bso_broker.rabbit import RabbitBroker
 from bso_client.delivery.left_behind import contents
 from bso_migrations import upgrade
 from tests.integration.client.scripts import Script
-from tests.integration.logins import Database
+from tests.integration.logins import Database, url_of
 from tests.integration.shipped import commands_for_a_login, statements_of
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
 from tests.integration.workers.recurrences import Load, Queue, audit, history, new_job, register
-from tests.servers import PATIENCE_S, eventually
+from tests.servers import PATIENCE_S, eventually, eventually_async
+from tests.servers.sql import execute
 from tools.private_servers import RabbitMQ, new_password
 
 OF_WORKERS = "The workers' login of the broker"
@@ -148,6 +152,63 @@ async def test_the_logins_of_the_workers_are_replaced_while_commands_flow(
     store = open_store(database.url("bso_worker_2"))
     assert await audit(store, job_id) == load.trials
     await store.close()
+
+
+async def test_mysqls_second_password_of_the_workers_login(
+    amqp_url: str, mysql_url: str, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    administrator, login = open_store(mysql_url), f"worker_{uuid.uuid4().hex[:6]}"
+    if "MariaDB" in await execute(administrator, "SELECT VERSION()"):
+        await administrator.close()
+        pytest.skip("MariaDB knows no second password: make test-newest")
+    connections = f"FROM performance_schema.processlist WHERE user = '{login}'"
+    former, new = (url_of(mysql_url, login, new_password()) for _ in range(2))
+
+    async def carry_out(sql: str, url: str) -> None:
+        words = {"'bso_worker'": f"'{login}'", "bso.*": f"{sa.make_url(url).database}.*"}
+        words["PASSWORD-OF-WORKER"] = str(sa.make_url(url).password)
+        for word, own in words.items():
+            sql = sql.replace(word, own)
+        await execute(administrator, *(statement for statement in sql.split(";") if statement.strip()))
+
+    async def disconnect() -> None:
+        numbers = await execute(administrator, f"SELECT GROUP_CONCAT(id) {connections}")
+        for number in numbers.split(","):
+            with suppress(OperationalError):  # a worker that has lost one gives up the others itself
+                await execute(administrator, f"KILL {number}")
+
+        async def are_gone() -> bool:
+            left = await execute(administrator, f"SELECT COUNT(*) {connections} AND id IN ({numbers})")
+            return bool(left == 0)
+
+        await eventually_async(are_gone, what="the end of the connections")
+
+    await upgrade(mysql_url)
+    making = statements_of("Logins of MySQL or MariaDB").splitlines()
+    await carry_out("\n".join(line for line in making if "'bso_worker'" in line), former)
+    retaining, discarding = _two(statements_of("MySQL's second password"), "-- put the new password")
+    fleet = Fleet(tmp_path, start_worker)
+    fleet.write(amqp_url=amqp_url, database_url=former)
+    await asyncio.to_thread(fleet.replace, operators="bso-operator")
+    job_id = new_job()
+    async with RabbitBroker(amqp_url) as broker, Queue(broker=broker) as ask:
+        await register(ask, job_id)
+        async with Load(ask=ask, job_id=job_id, at_once=3) as load:
+            await load.progress(3)
+            await carry_out(retaining, new)
+            await disconnect()
+            await load.progress(3)
+            fleet.write(amqp_url=amqp_url, database_url=new)
+            await carry_out(discarding, new)
+            await disconnect()
+            await load.progress(3)
+    assert await audit(administrator, job_id) == load.trials
+    refused = open_store(former)
+    with pytest.raises(StoreLoginRefused):
+        await refused.ping()
+    await refused.close()
+    await execute(administrator, f"DROP USER '{login}'@'%'")
+    await administrator.close()
 
 
 async def test_the_login_of_the_migration_is_replaced(database: Database) -> None:
