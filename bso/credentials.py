@@ -104,6 +104,14 @@ def renewed(address: str) -> str:
     return text if is_the_same and problem_of(text) is None else address
 
 
+def handed_on(environ: Mapping[str, str], name: str, text: str) -> dict[str, str]:
+    """The environment for another process, in which ``setting`` finds this text, in its file if it came from one."""
+    path = environ.get(f"{name}{FILE_SUFFIX}")
+    if path and _files.get(text) == Path(path).absolute():
+        return dict(environ)
+    return {variable: value for variable, value in environ.items() if variable != f"{name}{FILE_SUFFIX}"} | {name: text}
+
+
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
