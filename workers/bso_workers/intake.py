@@ -23,6 +23,8 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _CHECK_TIMEOUT_S = 10.0
 _REMIND_EVERY_S = 30.0
+_FAR_S = 0.5  # a database that takes longer for a few reads is far: a new connection takes as long as some decisions
+_KEPT_OPEN = 8  # connections to a far database: one for each batch under way
 _DATABASE = "database"
 _STEADY_S = 10.0  # an intake that was open for so long was not opened in vain
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 30.0
@@ -112,10 +114,18 @@ class Intake:
         return await self._found(self._write())
 
     async def _look(self) -> None:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
         await require_schema(self._store)
         if await self._log_watch.look():
             _log.info("another epoch of the log has begun, after `bso restored`: going on in it", action="log_epoch")
         await self._parking.refresh()
+        await self._keep_connections_open(clock() - began_s)
+
+    async def _keep_connections_open(self, look_s: float) -> None:
+        """Have connections to a far database at hand: a command that had to open one would wait for seconds."""
+        if look_s > _FAR_S:
+            await asyncio.gather(*(self._store.ping() for _ in range(_KEPT_OPEN)), return_exceptions=True)
 
     async def _write(self) -> None:
         await self._look()
