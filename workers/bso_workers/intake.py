@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterator
 
 import structlog
@@ -53,6 +54,7 @@ class Intake:
         self._metrics = metrics
         self._unforeseen = unforeseen
         self._check_interval_s = check_interval_s
+        self._look_s = 0.0  # what a look at the database took last
         self._is_shut = asyncio.Event()
         self.on_shut: Callable[[], None] = lambda: None
 
@@ -64,6 +66,7 @@ class Intake:
         rest_s = 0.0
         while True:
             await self._database_is_back()
+            await self._keep_connections_open()
             await self._open()
             began_s = clock()
             await self._something_is_wrong()
@@ -98,6 +101,8 @@ class Intake:
                 obstacle = await self._found(self._look())
                 if obstacle is not None:
                     await self.shut(obstacle)
+                    return
+                await self._keep_connections_open()
 
     async def _database_is_back(self) -> None:
         reminder = _Reminder()
@@ -120,12 +125,14 @@ class Intake:
         if await self._log_watch.look():
             _log.info("another epoch of the log has begun, after `bso restored`: going on in it", action="log_epoch")
         await self._parking.refresh()
-        await self._keep_connections_open(clock() - began_s)
+        self._look_s = clock() - began_s
 
-    async def _keep_connections_open(self, look_s: float) -> None:
+    async def _keep_connections_open(self) -> None:
         """Have connections to a far database at hand: a command that had to open one would wait for seconds."""
-        if look_s > _FAR_S:
-            await asyncio.gather(*(self._store.ping() for _ in range(_KEPT_OPEN)), return_exceptions=True)
+        if self._look_s > _FAR_S:
+            with contextlib.suppress(TimeoutError):  # then all are in use
+                async with asyncio.timeout(_CHECK_TIMEOUT_S):
+                    await asyncio.gather(*(self._store.ping() for _ in range(_KEPT_OPEN)), return_exceptions=True)
 
     async def _write(self) -> None:
         await self._look()
