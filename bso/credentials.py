@@ -35,6 +35,10 @@ _NAME = re.compile(r'"[a-z][a-z_]*"')
 _ID = re.compile(r"[0-9a-fTZ:.+-]{16,}")
 """What a program has made up: a UUID, a key, a point in time."""
 
+_LOGIN = re.compile(r"(?<=://)([^:@/?#\s]*):[^@/?#\s]*@")
+
+_files: dict[str, Path] = {}
+"""The files of the settings that a process has read from one, by what stood there."""
 _known: set[str] = set()
 _any_known = re.compile(r"(?!)")  # matches nothing
 
@@ -75,12 +79,41 @@ def setting(environ: Mapping[str, str], name: str) -> str | None:
         raise Misconfigured(f"set {name} or {name}{FILE_SUFFIX}, not both")
     if path:
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = _read(Path(path))
         except (OSError, UnicodeDecodeError) as error:
             raise Misconfigured(f"{name}{FILE_SUFFIX} names {path}, which cannot be read: {error}") from error
+        _files[text] = Path(path).absolute()
     text = (text or "").strip()
     hide_passwords_of(text)
     return text or None
+
+
+def renewed(address: str) -> str:
+    """An address with the password that now stands in the file from which ``setting`` has read it.
+
+    It stays as it is without such a file, while that cannot be read, or if anything but the password has changed there.
+    """
+    if (path := _files.get(address)) is None:
+        return address
+    try:
+        text = _read(path)
+    except (OSError, UnicodeDecodeError):  # it is being replaced, perhaps: the next connection looks again
+        return address
+    hide_passwords_of(text)
+    is_the_same = _LOGIN.sub(r"\1@", text) == _LOGIN.sub(r"\1@", address)
+    return text if is_the_same and problem_of(text) is None else address
+
+
+def handed_on(environ: Mapping[str, str], name: str, text: str) -> dict[str, str]:
+    """The environment for another process, in which ``setting`` finds this text, in its file if it came from one."""
+    path = environ.get(f"{name}{FILE_SUFFIX}")
+    if path and _files.get(text) == Path(path).absolute():
+        return dict(environ)
+    return {variable: value for variable, value in environ.items() if variable != f"{name}{FILE_SUFFIX}"} | {name: text}
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip()
 
 
 def has_password(text: str) -> bool:

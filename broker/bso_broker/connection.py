@@ -25,7 +25,7 @@ from aiormq.exceptions import (
 from typing_extensions import override
 from yarl import URL
 
-from bso.credentials import hide_passwords_of, problem_of
+from bso.credentials import hide_passwords_of, problem_of, renewed
 from bso.domain.errors import BsoError
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso.tls import TlsFailed, TlsOptions, is_loopback, why_tls_failed
@@ -109,8 +109,11 @@ class BrokerAddress:
         return not self.tls.is_on and not is_loopback(URL(self.url).host)
 
     def named(self, name: str) -> URL:
-        """The URL for aiormq, with heartbeat and a name for the management page, unless it already sets them."""
-        url = URL(self.url)
+        """The URL for aiormq, with heartbeat and a name for the management page, unless it already sets them.
+
+        Its password is the one that the file of the address holds now.
+        """
+        url = URL(renewed(self.url))
         given = {option: value for option, value in url.query.items() if option in PASSED_ON}
         return url.with_query({"heartbeat": str(self.heartbeat_s), "name": name} | given)
 
@@ -133,7 +136,7 @@ class Connection(RobustConnection):
 
     def __init__(self, address: BrokerAddress, *, name: str, largest_body: int = MAX_ANSWER_BYTES) -> None:
         super().__init__(address.named(name), tls=address.tls, largest_body=largest_body)
-        self._address = address
+        self._address, self._name = address, name
         self._pauses = Pauses(spread_s=address.spread_s, longest_s=address.longest_pause_s)
         self.set_pause(FIRST_PAUSE_S)
         self.close_callbacks.add(self._broken)
@@ -166,6 +169,7 @@ class Connection(RobustConnection):
         was_open = not self._is_over.is_set()
         pause_s = self._pauses.after(self.loop.time() - self._born_s if was_open else 0.0)
         self.set_pause(pause_s)
+        self.set_url(self._address.named(self._name))
         self._is_over.set()
         if was_open:
             return asyncio.wait([self._closed], timeout=pause_s)

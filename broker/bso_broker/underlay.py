@@ -45,6 +45,10 @@ class RobustConnection(aio_pika.RobustConnection):
         """Let aio-pika wait so long between two attempts to connect, from now on."""
         self.reconnect_interval = pause_s
 
+    def set_url(self, url: URL) -> None:
+        """Let aio-pika connect to this address, from the next attempt on."""
+        self.url = url
+
 
 def underlay_of(connection: AbstractConnection) -> aiormq.Connection:
     """The aiormq connection of the moment."""

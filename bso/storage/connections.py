@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import URL, Connection, PoolProxiedConnection, event
+from sqlalchemy import URL, Connection, PoolProxiedConnection, event, make_url
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from bso.credentials import renewed
 from bso.domain.errors import BsoError
 from bso.service.errors import StoreLost, StoreUnavailable
 from bso.storage.faults import fault_of
@@ -105,6 +106,15 @@ def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
     if url.get_backend_name() == "mysql":
         check_sessions(engine)
     return engine
+
+
+def read_password_again(engine: AsyncEngine, address: str) -> None:
+    """Have each new connection log in with the password that the file of the address holds at that moment."""
+
+    @event.listens_for(engine.sync_engine, "do_connect")
+    def _read(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> None:
+        if "password" in options:
+            options["password"] = make_url(renewed(address)).password
 
 
 def _connect_args(backend: str, limits: ConnectionLimits) -> dict[str, Any]:

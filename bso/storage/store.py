@@ -27,7 +27,14 @@ from bso.service.records import (
     StoredJob,
     UnpublishedPage,
 )
-from bso.storage.connections import READS_ONLY, ConnectionLimits, connecting, create_engine, translated
+from bso.storage.connections import (
+    READS_ONLY,
+    ConnectionLimits,
+    connecting,
+    create_engine,
+    read_password_again,
+    translated,
+)
 from bso.storage.dialects import dialect_named
 from bso.storage.filesystems import require_local
 from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, known_job_ids, log_page
@@ -64,7 +71,9 @@ def open_store(url: str, *, limits: ConnectionLimits = _DEFAULT_LIMITS, has_outb
     file = sqlite_path(address) if address.get_backend_name() == "sqlite" else None
     if file is not None:
         require_local(file)
-    return SqlStore(create_engine(address, limits), has_outbox=has_outbox, file=file)
+    engine = create_engine(address, limits)
+    read_password_again(engine, url)
+    return SqlStore(engine, has_outbox=has_outbox, file=file)
 
 
 class SqlStore:

@@ -23,6 +23,18 @@ def test_each_recurrence_is_launched_with_an_id_of_its_own(bso: Command, trainin
     assert shown["cost"] == pytest.approx(sum(trial["cost"] for trial in trials))
 
 
+def test_trainings_find_the_address_in_the_file_that_has_it_unless_an_option_names_another(
+    bso: Command, training: list[str], tmp_path: Path
+) -> None:
+    named, given = (f"sqlite:///{tmp_path}/{name}.sqlite" for name in ("named", "given"))
+    file = tmp_path / "url"
+    file.write_text(f"{named}\n")
+    bso.ok("recur", 1, "--", *training, "goes", BSO_URL_FILE=str(file))
+    bso.ok("recur", 2, "--url", given, "--", *training, "goes", BSO_URL_FILE=str(file))
+    shown = [bso.json("jobs", "show", "toy", BSO_URL=url)["trials"] for url in (named, given)]
+    assert [len({trial["recurrence_id"] for trial in trials}) for trials in shown] == [1, 2]
+
+
 def test_exit_code_75_launches_again_in_the_same_recurrence(bso: Command, training: list[str]) -> None:
     shown = bso.json("recur", 1, "--", *training, "fails")
     [recurrence] = shown["recurrences"]

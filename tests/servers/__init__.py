@@ -30,7 +30,8 @@ PATIENCE_S: the deadline of whatever else would hang for ever.
 
 Environment: BSO_TEST_AMQP_URL (with BSO_TEST_AMQP_MANAGEMENT_URL, http://user:password@host:port, for a virtual host
 per test; without it amqp_url is the given URL as it is, leftovers included), BSO_TEST_DATABASE_URL (MySQL or MariaDB;
-the login must be allowed to create databases) and BSO_TEST_POSTGRES_URL name servers to use instead of private ones.
+the login must be allowed to create databases, and logins with rights on them) and BSO_TEST_POSTGRES_URL name servers to
+use instead of private ones.
 The *_server and breakable_* fixtures are private servers always, and a test that asks for one of them gets its URLs on
 that server too. A server that is not installed skips the test, and
 fails it where CI is set.

@@ -15,6 +15,7 @@ from bso.credentials import (
     Data,
     has_password,
     hide_passwords_of,
+    renewed,
     setting,
     shown_address,
     without_passwords,
@@ -192,6 +193,41 @@ def test_a_setting_comes_from_a_variable_or_from_the_file_that_another_one_names
         setting({"BSO_URL": "amqp://host/", "BSO_URL_FILE": str(file)}, "BSO_URL")
     with pytest.raises(Misconfigured, match=r"BSO_URL_FILE names .*nowhere"):
         setting({"BSO_URL_FILE": str(tmp_path / "nowhere")}, "BSO_URL")
+
+
+def test_an_address_from_a_file_is_renewed_with_the_password_that_stands_there_now(tmp_path: Path) -> None:
+    file = tmp_path / "amqp_url"
+    former, new = "amqp://me:Zq9-former@host/bso?heartbeat=9", "amqp://me:Zq9-renewed@host/bso?heartbeat=9"
+    file.write_text(f"{former}\n")
+    setting({"BSO_URL_FILE": str(file)}, "BSO_URL")
+    assert renewed(former) == former
+    file.write_text(f"{new}\n")
+    assert renewed(former) == new
+    assert without_passwords("Zq9-renewed") == "***"
+    file.unlink()
+    assert renewed(former) == former
+    assert renewed("amqp://me:Zq9-elsewhere@host/bso") == "amqp://me:Zq9-elsewhere@host/bso"
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        "",
+        "nonsense",
+        "amqp://somebody:Zq9-renewed@host/bso",
+        "amqp://me:Zq9-renewed@another/bso",
+        "amqp://me:Zq9-renewed@host/another",
+        "amqps://me:Zq9-renewed@host/bso",
+        "amqp://me:Zq9-ren@ewed@host/bso",
+    ],
+)
+def test_an_address_stays_where_more_than_its_password_has_changed_in_the_file(tmp_path: Path, now: str) -> None:
+    file = tmp_path / "amqp_url"
+    former = "amqp://me:Zq9-former@host/bso"
+    file.write_text(former)
+    setting({"BSO_URL_FILE": str(file)}, "BSO_URL")
+    file.write_text(now)
+    assert renewed(former) == former
 
 
 @pytest.mark.parametrize("scheme", ["mysql", "postgresql"])

@@ -37,14 +37,14 @@ NOWHERE = URL("amqp://guest:guest@nowhere.invalid/")
 
 
 class Refusing(TransportFactory):
-    """Counts how often a socket is wanted, and gives none."""
+    """Notes the password with which a connection is wanted, and gives none."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.asked: list[str | None] = []
 
     @override
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        self.asked += 1
+        self.asked.append(url.password)
         raise ConnectionRefusedError("ours")
 
 
@@ -61,7 +61,7 @@ async def channel(connection: RobustConnection) -> aiormq.Channel:
     return await open_fast_channel(connection, confirms=True)
 
 
-async def test_a_connection_asks_our_transport_announces_failures_and_reads_the_pause_each_time() -> None:
+async def test_a_connection_asks_our_transport_announces_failures_and_reads_pause_and_address_each_time() -> None:
     connection = RobustConnection(NOWHERE, tls=PLAIN)
     connection.kwargs["transport_factory"] = factory = Refusing()
     failures: list[BaseException | None] = []
@@ -70,6 +70,7 @@ async def test_a_connection_asks_our_transport_announces_failures_and_reads_the_
     def note(_: object, error: BaseException | None) -> None:
         failures.append(error)
         connection.set_pause(0.001)
+        connection.set_url(NOWHERE.with_password(f"guest-{len(failures)}"))
         if len(failures) == 3:
             enough.set()
 
@@ -82,10 +83,13 @@ async def test_a_connection_asks_our_transport_announces_failures_and_reads_the_
     assert all(isinstance(failure, ConnectionRefusedError) for failure in failures), (
         "aio-pika hands the error of a failed attempt to close_callbacks no more: a wrong password is not reported"
     )
-    assert factory.asked >= 1, (
+    assert len(factory.asked) >= 1, (
         "aio-pika hands its kwargs to aiormq no more: writes are not coalesced, bad and large messages not repaired"
     )
-    assert factory.asked >= 3, "aio-pika reads reconnect_interval once only: pauses do not grow"
+    assert len(factory.asked) >= 3, "aio-pika reads reconnect_interval once only: pauses do not grow"
+    assert factory.asked[:3] == ["guest", "guest-1", "guest-2"], (
+        "aio-pika reads the address once only: a connection does not learn of a new password"
+    )
 
 
 async def test_the_connection_below_is_aiormqs(connection: RobustConnection) -> None:

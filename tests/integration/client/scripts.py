@@ -36,15 +36,17 @@ if __name__ == "__main__":
 
 
 class Script:
-    """A training script over the SQLite file of a state directory, or over a given address."""
+    """A training script over the SQLite file of a state directory, or over an address that is given, or in a file."""
 
-    def __init__(self, folder: Path, body: str, *, url: str | None = None) -> None:
+    def __init__(self, folder: Path, body: str, *, url: str | None = None, url_file: Path | None = None) -> None:
         self.path = folder / "training_script.py"
         self.path.write_text(PREAMBLE + textwrap.dedent(body))
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith("BSO_")}
         self._environ |= {"BSO_STATE_DIR": str(folder / "state"), "BSO_ENERGY": "assumed"}
         if url is not None:
             self._environ["BSO_URL"] = url
+        if url_file is not None:
+            self._environ["BSO_URL_FILE"] = str(url_file)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
@@ -63,7 +65,7 @@ class Script:
         """
         command = [*inside, sys.executable, str(self.path), *arguments]
         pipe = subprocess.PIPE
-        with subprocess.Popen(command, env=self._environ, stdout=pipe, stderr=pipe, text=True) as process:
+        with subprocess.Popen(command, env=self._environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
             try:
                 assert process.stdout is not None
                 if not any(line.strip() == "ready" for line in process.stdout):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bso.credentials import handed_on
 from bso.domain.errors import Misconfigured
 from bso.domain.quantities import watts
 from bso_cli.access import NothingThere, reading, show_job
@@ -106,8 +107,8 @@ def _control(places: Places, count: int) -> Iterator[None]:
 
 def _environment(places: Places) -> dict[str, str]:
     """That of the trainings, each of which computes on one core, so that costs can be compared."""
-    own = {"BSO_URL": places.optimizer_url, "BSO_STATE_DIR": str(places.state_dir)}
-    return {**os.environ, **own, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")}
+    own = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return handed_on(os.environ, "BSO_URL", places.optimizer_url) | own | {"BSO_STATE_DIR": str(places.state_dir)}
 
 
 def _recur(places: Places, count: int) -> None:

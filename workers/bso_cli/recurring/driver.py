@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from rich.markup import escape
 from rich.rule import Rule
 
+from bso.credentials import handed_on
 from bso.domain.commands import FinishTrial, Request
 from bso.domain.errors import BsoError
 from bso.domain.quantities import joules
@@ -140,7 +141,6 @@ class RunDriver:
     def _environment(self, recurrence: ScheduledRun) -> Mapping[str, str]:
         folder, known = self._folder, self.run.recurrences
         own: dict[str, object] = {
-            "BSO_URL": self._url,
             "BSO_RECURRENCE_ID": recurrence.recurrence_id,
             "BSO_RECURRENCE_NUMBER": recurrence.number,
             "BSO_LAUNCH_NUMBER": recurrence.launches,
@@ -153,7 +153,7 @@ class RunDriver:
             own["PYTHONUNBUFFERED"] = os.environ.get("PYTHONUNBUFFERED", "1")  # a file is no terminal
         if any(trial.is_energy_assumed for one in known for trial in one.trials):
             own[NOTICE_GIVEN] = ENERGY_ASSUMED
-        return {**os.environ, **{name: str(value) for name, value in own.items()}}
+        return handed_on(os.environ, "BSO_URL", self._url) | {name: str(value) for name, value in own.items()}
 
     def _settled(self, recurrence: ScheduledRun, log: TrialLog) -> ScheduledRun:
         """With its trials. What its launch left open is finished as interrupted; the next one may resume it."""
