@@ -144,8 +144,8 @@ def test_short_passwords_and_those_that_are_the_login_do_not_garble_what_is_prin
     assert without_passwords("guest abc jobs 5") == "guest abc jobs 5"
 
 
-    # Rare words: what a process has read as a password stays hidden in all that its other tests print.
 def test_json_stays_json_and_keeps_its_numbers_names_ids_and_times() -> None:
+    # Rare words: what a process has read as a password stays hidden in all that its other tests print.
     hide_passwords_of("amqp://me:8089@host/", "mysql://me:gorse@host/bso", "mysql://me:7193@host/bso")
     stays = {
         "gorse_size": 8089,
