@@ -73,7 +73,7 @@ test-newest: $(DEV) ## the suites marked newest on a real MySQL 9 and RabbitMQ 4
 
 test-slow: servers $(DEV) ## the tests marked slow
 	@tools/install-servers alerts
-	$(PYTEST) -m slow -n 2 $(SPREAD) $(ARGS)
+	$(PYTEST) -m slow -n 2 $(SPREAD) -o faulthandler_timeout=1900 $(ARGS)
 
 test-training: $(TRAINING) ## the tests with PyTorch, transformers, Lightning and Zeus, which are installed (large)
 	$(BIN)/coverage erase --data-file=$(TRAINED)
@@ -100,7 +100,7 @@ audit: $(DEV) ## ask whether a vulnerability is known of what the image ships an
 	@$(BIN)/python -m tools.audit $(ARGS) || [ $$? = 75 ]
 
 test-packaging: $(DEV) ## build the distribution, upload it to a private index, install it from there and try it
-	$(PYTEST) tests/packaging -m packaging --timeout 900 $(ARGS)
+	$(PYTEST) tests/packaging -m packaging --timeout 900 -o faulthandler_timeout=1000 $(ARGS)
 
 dist: $(DEV) ## build the sdist and the wheel of a release in dist, check what an index would check, list what they need
 	@rm -rf dist

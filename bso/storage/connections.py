@@ -138,12 +138,15 @@ def _connect_args(backend: str, limits: ConnectionLimits) -> dict[str, Any]:
 
 
 def _mysql_session(limits: ConnectionLimits) -> str:
-    """What every session is set to, in one round trip; /*M! is read by MariaDB alone, /*!80000 by MySQL alone."""
+    """What every session is set to, in one round trip; /*M! is read by MariaDB alone, /*!80000 by MySQL alone.
+
+    It begins no transaction, so nothing has to be committed afterwards.
+    """
     silence_s = max(1, int(limits.silence_s))
     return (
         "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE', "
         f"time_zone = '+00:00', innodb_lock_wait_timeout = {max(1, int(limits.lock_wait_s))}, "
-        f"net_read_timeout = {silence_s}, net_write_timeout = {silence_s} "
+        f"autocommit = 0, net_read_timeout = {silence_s}, net_write_timeout = {silence_s} "
         f"/*M!100300 , tx_isolation = 'READ-COMMITTED', idle_transaction_timeout = {silence_s} */ "
         f"/*!80000 , transaction_isolation = 'READ-COMMITTED', wait_timeout = {silence_s} */"
     )

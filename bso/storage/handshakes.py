@@ -63,10 +63,11 @@ async def _begun(begin: _Begin, tls: TlsOptions, deadline_s: float, /, **options
         raise TlsFailed(f"TLS with the database failed: {why}") from error
 
 
-async def _begin_mysql(tls: TlsOptions, deadline_s: float, /, **options: Any) -> Any:
+async def _begin_mysql(tls: TlsOptions, deadline_s: float, /, *, init_command: str, **options: Any) -> Any:
     from asyncmy.connection import Connection
 
-    connection: Any = Connection(**options, connect_timeout=math.ceil(deadline_s))  # type: ignore[no-untyped-call]
+    # Left to asyncmy, the session's settings would take three round trips: they, a COMMIT, and autocommit.
+    connection: Any = Connection(**options, autocommit=None, connect_timeout=math.ceil(deadline_s))  # type: ignore[no-untyped-call]
     try:
         await connection.connect()
     except Exception as error:
@@ -80,6 +81,7 @@ async def _begin_mysql(tls: TlsOptions, deadline_s: float, /, **options: Any) ->
     if tls.is_on and not connection.server_capabilities & _OFFERS_TLS:
         connection.close()  # it is encrypted all the same: somebody in between has changed the greeting
         raise _no_tls()
+    await connection.query(init_command)
     return connection
 
 

@@ -18,6 +18,7 @@ def run(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_the_rules_are_measured_and_printed() -> None:
     assert "report_epoch; 100 ended" in run("--quick", "--only", "decide")
 

@@ -143,6 +143,7 @@ def test_no_worker_was_ever_started(bso: Command, amqp_url: str) -> None:
     assert "bso worker" in found["workers"]
 
 
+@pytest.mark.slow
 def test_workers_come_and_go(bso: Command, amqp_url: str, mysql_url: str, tmp_path: Path) -> None:
     settings = {"BSO_URL": amqp_url, "BSO_DATABASE_URL": mysql_url}
     bso.ok("migrate", **settings)
@@ -157,6 +158,7 @@ def test_workers_come_and_go(bso: Command, amqp_url: str, mysql_url: str, tmp_pa
     assert "no worker consumes" in broken(examined(bso, **settings))["workers"]
 
 
+@pytest.mark.slow
 async def test_a_queue_of_an_earlier_release_is_named_with_the_command_that_removes_it(
     bso: Command, amqp_url: str, mysql_url: str, tmp_path: Path
 ) -> None:

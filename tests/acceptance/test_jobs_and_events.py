@@ -53,6 +53,7 @@ def test_a_job_is_listed_shown_and_explained(trained: Command) -> None:
         assert part in words
 
 
+@pytest.mark.slow
 def test_a_job_in_trouble_is_shown_with_its_reason_and_the_remedy(trained: Command, state_dir: Path) -> None:
     connection = sqlite3.connect(state_dir / "bso.sqlite")
     connection.execute(
@@ -94,6 +95,7 @@ def test_why_shows_the_recorded_reasons_in_order(trained: Command) -> None:
     assert {one["trial_number"] for one in second["decisions"]} == {2}
 
 
+@pytest.mark.slow
 def test_why_shows_what_was_known_when_a_trial_began(trained: Command) -> None:
     seen = [trained.json("jobs", "why", "toy", number)["known"] for number in (2, 4)]
     converged = [sum(arm["convergences"] for arm in each["known"]["arms"]) for each in seen]
@@ -132,6 +134,7 @@ def test_events_are_exported_as_json_lines_and_as_csv(trained: Command) -> None:
     assert [json.loads(row["payload"]) for row in table] == [row["payload"] for row in rows]
 
 
+@pytest.mark.slow
 def test_history_can_be_narrowed_and_continued(trained: Command) -> None:
     everything = trained.lines("events", "history", "--json")
     ends = trained.lines("events", "history", "toy", "--type", "trial_ended", "--json")
@@ -155,6 +158,7 @@ def test_a_live_tail_shows_what_happens_from_now_on(trained: Command, training: 
     assert tail.wait(PATIENCE_S) == 130
 
 
+@pytest.mark.slow
 def test_a_training_whose_process_has_ended_is_shown_as_such(bso: Command, training: list[str]) -> None:
     """Also before the next one begins, which suspends its trial."""
     dead = "The process of trial 1 of job toy has ended"
@@ -171,12 +175,14 @@ def test_a_training_whose_process_has_ended_is_shown_as_such(bso: Command, train
     assert bso.json("jobs", "show", "toy")["trials"][0]["state"] == "suspended"
 
 
+@pytest.mark.slow
 def test_a_batch_size_may_be_allowed_again(trained: Command) -> None:
     assert trained.json("jobs", "allow", "toy", 16)["hardware_keys"]
     assert "batch sizes of job toy are 8, 16, 32" in trained.refused("jobs", "allow", "toy", 64)
     assert trained.lines("events", "history", "toy", "--json")[-1]["type"] == "batch_size_allowed"
 
 
+@pytest.mark.slow
 def test_a_reader_of_a_deleted_job_is_led_to_its_history(trained: Command) -> None:
     trained.ok("jobs", "delete", "toy", "--yes")
     said = trained.refused("jobs", "show", "toy")
@@ -188,6 +194,7 @@ def test_a_reader_of_a_deleted_job_is_led_to_its_history(trained: Command) -> No
     assert "toy" in trained.ok("jobs", "list", "--deleted")
 
 
+@pytest.mark.slow
 def test_a_deleted_job_is_gone_after_its_purge(trained: Command) -> None:
     assert trained("jobs", "delete", "toy").returncode == 1  # nobody there to say yes
     assert trained.json("jobs", "delete", "toy", "--yes")["job_id"] == "toy"
@@ -198,6 +205,7 @@ def test_a_deleted_job_is_gone_after_its_purge(trained: Command) -> None:
     assert trained.json("jobs", "list", "--deleted") == []
 
 
+@pytest.mark.slow
 def test_pruned_events_are_in_the_export_and_the_job_goes_on(
     trained: Command, training: list[str], tmp_path: Path
 ) -> None:
@@ -241,6 +249,7 @@ with BatchSizeOptimizer(spec, learning_rate=rate, constant_power=100.0) as bso:
 """
 
 
+@pytest.mark.slow
 def test_power_profiles_and_learning_rates_are_shown_and_exported(bso: Command) -> None:
     subprocess.run([sys.executable, "-c", _PROFILING], env=bso.environment, check=True, timeout=PATIENCE_S)
     shown = bso.json("jobs", "show", "profiled")
@@ -288,6 +297,7 @@ def test_a_wrong_address_is_refused_with_what_was_expected(bso: Command, url: st
     assert "sqlite:////path/to/file.db, or amqp(s)://user:password@host" in bso.refused("jobs", "list", BSO_URL=url)
 
 
+@pytest.mark.slow
 def test_a_job_id_stays_on_one_line_in_80_columns(bso: Command, training: list[str]) -> None:
     name = "vision-resnet50-nightly-production"
     bso.ok("recur", 1, "--", *training, "goes", BSO_JOB_ID=name)

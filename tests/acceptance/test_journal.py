@@ -104,6 +104,7 @@ def test_the_next_training_delivers_it_before_it_begins(environ: dict[str, str],
     assert answered(environ, "journal", "list") == []
 
 
+@pytest.mark.slow
 def test_what_is_kept_for_another_address_is_not_sent(environ: dict[str, str], url: str, tmp_path: Path) -> None:
     train(environ, url, answers=0)
     other = f"sqlite:///{tmp_path / 'other.sqlite'}"
@@ -111,6 +112,7 @@ def test_what_is_kept_for_another_address_is_not_sent(environ: dict[str, str], u
     assert len(answered(environ, "journal", "list")) == 1
 
 
+@pytest.mark.slow
 def test_what_a_deleted_job_refuses_is_shown_with_the_reason(environ: dict[str, str], url: str) -> None:
     train(environ, url, answers=3)  # registered, begun, one report
     deleted = bso(environ, "jobs", "delete", "nightly", "--url", url, "--yes")
@@ -121,6 +123,7 @@ def test_what_a_deleted_job_refuses_is_shown_with_the_reason(environ: dict[str, 
     assert "nightly" in shown
 
 
+@pytest.mark.slow
 def test_dropping_asks_first(environ: dict[str, str], url: str) -> None:
     train(environ, url, answers=0)
     refused = bso(environ, "journal", "drop", "nightly")

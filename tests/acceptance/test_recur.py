@@ -13,6 +13,7 @@ from tests.acceptance.conftest import Command
 from tests.servers import PATIENCE_S, eventually
 
 
+@pytest.mark.slow
 def test_each_recurrence_is_launched_with_an_id_of_its_own(bso: Command, training: list[str]) -> None:
     shown = bso.json("recur", 2, "--", *training, "goes")
     assert [one["exit_code"] for one in shown["recurrences"]] == [0, 0]
@@ -44,6 +45,7 @@ def test_exit_code_75_launches_again_in_the_same_recurrence(bso: Command, traini
     assert [trial["attempt"] for trial in trials] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_recurrence_without_a_model_is_counted_and_no_success(bso: Command, tmp_path: Path) -> None:
     script = tmp_path / "gives_up.py"
     script.write_text(GIVES_UP)
@@ -67,6 +69,7 @@ for trial in bso.trials():
 """
 
 
+@pytest.mark.slow
 def test_a_target_out_of_reach_takes_one_training_a_night_and_all_commands_say_so(bso: Command, tmp_path: Path) -> None:
     script = tmp_path / "out_of_reach.py"
     script.write_text(OUT_OF_REACH)
@@ -113,6 +116,7 @@ def test_launches_of_one_recurrence_are_limited(bso: Command, training: list[str
     assert done.returncode == 75
 
 
+@pytest.mark.slow
 def test_the_trial_of_a_killed_training_is_finished_as_interrupted(bso: Command, training: list[str]) -> None:
     done = bso("recur", 3, "--", *training, "killed")
     assert done.returncode == 128 + signal.SIGKILL
@@ -130,6 +134,7 @@ def test_a_failure_stops_with_the_trainings_exit_code(bso: Command, training: li
     assert "the data are gone" in trial["outcome_reason"]
 
 
+@pytest.mark.slow
 def test_if_asked_to_it_goes_on_after_a_failure(bso: Command, training: list[str]) -> None:
     done = bso("recur", 2, "--keep-going", "--", *training, "crashes")
     assert done.returncode == 1
@@ -216,6 +221,7 @@ def test_what_the_command_prints_does_not_disturb_the_json(bso: Command) -> None
     assert shown["failed"] == 0
 
 
+@pytest.mark.slow
 def test_recurrences_of_different_jobs_are_warned_of(bso: Command, training: list[str]) -> None:
     script = f"BSO_JOB_ID=night-$BSO_RECURRENCE_NUMBER exec {' '.join(training)} goes"
     done = bso("recur", 2, "--", "sh", "-c", script)

@@ -36,6 +36,7 @@ def trained(bso: Command, state_dir: Path, trained_state: Path) -> Command:
     return bso
 
 
+@pytest.mark.slow
 async def test_published_events_reach_replay_listeners_and_no_live_one(
     trained: Command, amqp_url: str, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def test_neither_recur_nor_its_children_have_a_password_in_their_arguments(
     assert list(leaks_in_arguments()) == []
 
 
+@pytest.mark.slow
 def test_doctor_names_state_that_others_may_read(bso: Command, training: list[str], state_dir: Path) -> None:
     bso.ok("recur", 1, "--", *training, "goes")
     assert "rights of files" not in bso("doctor").stdout

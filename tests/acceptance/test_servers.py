@@ -56,6 +56,7 @@ def test_the_trial_of_a_killed_training_is_finished_through_the_broker(trainee: 
     assert trainee.json("jobs", "show", "toy")["job"]["active_trials"] == []
 
 
+@pytest.mark.slow
 def test_with_the_broker_alone_a_job_can_be_shown_allowed_and_deleted(trainee: Command, training: list[str]) -> None:
     trainee.ok("recur", 1, "--", *training, "goes")
     assert trainee.json("jobs", "show", "toy")["job"]["trials"] == 1
@@ -74,6 +75,7 @@ SEEN = (
 )
 
 
+@pytest.mark.slow
 def test_with_the_broker_alone_one_sees_what_the_database_holds(platform: Command, training: list[str]) -> None:
     platform.ok("recur", 3, "--", *training, "goes")
     with_database = {command: platform.ok(*command.split()) for command in SEEN}
@@ -87,6 +89,7 @@ def test_with_the_broker_alone_one_sees_what_the_database_holds(platform: Comman
     assert "not registered" in platform.refused("jobs", "export", "nobody")
 
 
+@pytest.mark.slow
 def test_a_job_is_granted_and_given_away(trainee: Command, training: list[str]) -> None:
     trainee.ok("recur", 1, "--", *training, "goes")
     assert "login vision-ann may read it, and train" in trainee.ok(
@@ -104,6 +107,7 @@ def test_a_job_is_granted_and_given_away(trainee: Command, training: list[str]) 
     assert "bso jobs grant toy guest --may read" in refused
 
 
+@pytest.mark.slow
 def test_the_lines_that_are_printed_change_who_receives_a_jobs_live_events_and_nothing_else(
     platform: Command, training: list[str], amqp_url: str, rabbitmq_server: RabbitMQ
 ) -> None:

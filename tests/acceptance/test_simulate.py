@@ -51,6 +51,7 @@ def test_two_policies_are_compared(bso: Command, traces: Path, tmp_path: Path) -
     assert len(list((tmp_path / "plots").glob("*-curve.png"))) == 3
 
 
+@pytest.mark.slow
 def test_problems_are_drawn_where_there_are_no_traces(bso: Command) -> None:
     made = ("simulate", "single", "--truths", 1, "--seeds", 2, "-n", 20, "--dataset")
     quiet, noisy = bso.json(*made, "cliff-middle"), bso.json(*made, "cliff-middle", "--noise", "run:0.5,spikes:0.1x3")
@@ -60,6 +61,7 @@ def test_problems_are_drawn_where_there_are_no_traces(bso: Command) -> None:
     assert "name a folder of traces" in bso("simulate", "single").stderr
 
 
+@pytest.mark.slow
 def test_a_job_moves_to_another_gpu_and_gets_a_new_version(bso: Command, traces: Path, tmp_path: Path) -> None:
     (traces / "summary_power_g2.csv").write_text(POWER.replace(",10,", ",2,"))
     found = bso.json(
@@ -84,6 +86,7 @@ def test_a_job_moves_to_another_gpu_and_gets_a_new_version(bso: Command, traces:
     assert "shapes/g2 cannot move from g2, its own GPU: expected another one" in said
 
 
+@pytest.mark.slow
 def test_a_made_job_moves_to_another_gpu_and_gets_a_new_version(bso: Command) -> None:
     made = ("simulate", "single", "--truths", 1, "--dataset", "valley-middle", "--seeds", 2, "-n", 20)
     usual, moved, renewed = (

@@ -194,6 +194,7 @@ def test_excluded_and_infeasible_batch_sizes_say_why(recorded: Reader) -> None:
 RECURRING = ["recur", "3", "--seed", "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [80, 200, PIPE])
 def test_a_recurring_training_reads_well_and_says_once_that_energy_is_assumed(
     bso: Command, training: list[str], where: int | str, tmp_path: Path

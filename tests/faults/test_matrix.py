@@ -16,7 +16,12 @@ from tests.faults.matrix.result import FAR_ABOVE, Result
 from tests.faults.matrix.scenario import RECOVERED_S, Scenario, all_scenarios, judge, played, promised
 
 BROKEN = str(Path(__file__).with_name("broken_worker.py"))
-SMOKE = [one for one in all_scenarios().values() if one.is_smoke]
+LONG = {"calm", "one_command_at_once"}
+SMOKE = [
+    pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.name in LONG else [])
+    for one in all_scenarios().values()
+    if one.is_smoke
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,7 @@ def pair() -> Iterator[Pair]:
         yield pair
 
 
-@pytest.mark.parametrize("scenario", SMOKE, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", SMOKE)
 def test_a_scenario_loses_doubles_and_contradicts_nothing(pair: Pair, scenario: Scenario) -> None:
     result = asyncio.run(played(scenario, pair, seed=11))
     assert result.not_run is None
@@ -92,6 +97,7 @@ def test_scenarios_that_are_not_chosen_are_named_in_the_file(pair: Pair) -> None
     assert left_out(everything, pair, seed=1) == []
 
 
+@pytest.mark.slow
 def test_a_build_that_acknowledges_before_it_commits_fails_the_program(tmp_path: Path) -> None:
     out = tmp_path / "faults.json"
     program = ["--worker-program", BROKEN, "acknowledges_early"]
@@ -107,6 +113,7 @@ def test_a_build_that_ignores_command_ids_is_noticed(pair: Pair) -> None:
     assert any("one command got" in words for words in result.unexpected), result.unexpected
 
 
+@pytest.mark.slow
 def test_a_build_that_publishes_before_it_commits_is_noticed(pair: Pair) -> None:
     program = (BROKEN, "publishes_early")
     result = asyncio.run(played(all_scenarios()["workers_killed"], pair, seed=11, worker_program=program))

@@ -82,6 +82,7 @@ async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, oth
     assert scene.dead_letters() == 0
 
 
+@pytest.mark.slow
 async def test_a_job_of_whose_trials_somebody_holds_rows(
     scene: Scene, store: SqlStore, others: SqlStore, ask: Queue
 ) -> None:
@@ -108,6 +109,7 @@ async def test_a_job_of_whose_trials_somebody_holds_rows(
     assert scene.dead_letters() == 0
 
 
+@pytest.mark.slow
 async def test_a_job_recovers_although_no_command_comes_for_it(
     scene: Scene, store: SqlStore, others: SqlStore, ask: Queue
 ) -> None:
@@ -186,6 +188,7 @@ async def test_a_job_whose_row_is_damaged(scene: Scene, store: SqlStore, ask: Qu
     assert scene.dead_letters() == 0
 
 
+@pytest.mark.slow
 async def test_a_report_parked_for_longer_than_the_limit_is_a_dead_letter_and_is_recorded_when_requeued(
     amqp_url: str, store: SqlStore, ask: Queue, start_worker: StartWorker
 ) -> None:
@@ -212,6 +215,7 @@ async def test_a_report_parked_for_longer_than_the_limit_is_a_dead_letter_and_is
     assert await audit(store, job) == 2
 
 
+@pytest.mark.slow
 async def test_events_that_cannot_be_read_keep_no_others_from_being_relayed(
     scene: Scene, store: SqlStore, ask: Queue
 ) -> None:

@@ -11,7 +11,7 @@ from tests.integration.workers.recurrences import Load, Queue, new_job, register
 from tools.private_servers import MariaDB, PrivateServer, RabbitMQ
 
 
-@pytest.mark.parametrize("kind", ["rabbitmq", "mariadb"])
+@pytest.mark.parametrize("kind", [pytest.param("rabbitmq", marks=pytest.mark.slow), "mariadb"])
 async def test_it_logs_no_error_and_when_it_was_ready(
     breakable_rabbitmq: RabbitMQ, breakable_mariadb: MariaDB, start_worker: StartWorker, kind: str
 ) -> None:

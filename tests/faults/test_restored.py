@@ -238,6 +238,7 @@ async def test_workers_stop_when_a_backup_is_restored_and_go_on_after_the_comman
     assert sum(worker.metric("bso_dead_letters_total") for worker in workers) == 0
 
 
+@pytest.mark.slow
 async def test_a_job_whose_tables_do_not_fit_its_log_is_named_and_keeps_workers_stopped_until_it_is_mended(
     operator: Operator, store: SqlStore, ask: Queue, start_worker: StartWorker, mariadb_server: MariaDB
 ) -> None:

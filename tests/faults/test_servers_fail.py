@@ -261,6 +261,7 @@ async def test_the_broker_has_no_memory_left(stack: Stack) -> None:
     await under_load(stack, break_and_mend)
 
 
+@pytest.mark.slow
 async def test_a_load_balancer_loses_its_backend(
     stack: Stack, start_worker: StartWorker, tcp_proxy: Callable[[str], TcpProxy]
 ) -> None:

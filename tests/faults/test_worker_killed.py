@@ -74,6 +74,7 @@ async def test_a_worker_that_freezes_with_locks_holds_up_their_jobs_for_a_short_
     assert heir.metric("bso_dead_letters_total") == 0
 
 
+@pytest.mark.slow
 async def test_events_of_a_dead_worker_are_relayed(
     store: SqlStore, ask: Queue, amqp_url: str, start_worker: StartWorker
 ) -> None:

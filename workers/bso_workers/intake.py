@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterator
 
 import structlog
@@ -23,6 +24,8 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _CHECK_TIMEOUT_S = 10.0
 _REMIND_EVERY_S = 30.0
+_FAR_S = 0.5  # a database that takes longer for a few reads is far: a new connection takes as long as some decisions
+_KEPT_OPEN = 8  # connections to a far database: one for each batch under way
 _DATABASE = "database"
 _STEADY_S = 10.0  # an intake that was open for so long was not opened in vain
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 30.0
@@ -51,6 +54,7 @@ class Intake:
         self._metrics = metrics
         self._unforeseen = unforeseen
         self._check_interval_s = check_interval_s
+        self._look_s = 0.0  # what a look at the database took last
         self._is_shut = asyncio.Event()
         self.on_shut: Callable[[], None] = lambda: None
 
@@ -62,6 +66,7 @@ class Intake:
         rest_s = 0.0
         while True:
             await self._database_is_back()
+            await self._keep_connections_open()
             await self._open()
             began_s = clock()
             await self._something_is_wrong()
@@ -96,6 +101,8 @@ class Intake:
                 obstacle = await self._found(self._look())
                 if obstacle is not None:
                     await self.shut(obstacle)
+                    return
+                await self._keep_connections_open()
 
     async def _database_is_back(self) -> None:
         reminder = _Reminder()
@@ -112,10 +119,20 @@ class Intake:
         return await self._found(self._write())
 
     async def _look(self) -> None:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
         await require_schema(self._store)
         if await self._log_watch.look():
             _log.info("another epoch of the log has begun, after `bso restored`: going on in it", action="log_epoch")
         await self._parking.refresh()
+        self._look_s = clock() - began_s
+
+    async def _keep_connections_open(self) -> None:
+        """Have connections to a far database at hand: a command that had to open one would wait for seconds."""
+        if self._look_s > _FAR_S:
+            with contextlib.suppress(TimeoutError):  # then all are in use
+                async with asyncio.timeout(_CHECK_TIMEOUT_S):
+                    await asyncio.gather(*(self._store.ping() for _ in range(_KEPT_OPEN)), return_exceptions=True)
 
     async def _write(self) -> None:
         await self._look()

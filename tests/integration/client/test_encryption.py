@@ -137,6 +137,7 @@ def test_a_known_job_trains_alone_and_says_why_where_the_broker_cannot_be_verifi
     assert [(trial.outcome, trial.reports) for trial in worker.trials(JOB)] == [(Outcome.CONVERGED, 2)] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [(Trust.name_another_authority, "does not know the authority"), (Trust.damage, "holds no certificate")],

@@ -74,6 +74,7 @@ def worker(addresses: Path, tmp_path: Path) -> Iterator[WorkerProcess]:
         process.process.wait()
 
 
+@pytest.mark.slow
 def test_a_migration_workers_and_a_training_find_each_other_encrypted(
     worker: WorkerProcess, addresses: Path, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_migration_workers_and_a_training_find_each_other_encrypted(
     assert seen.stdout.count("encrypted (TLS") == 2, seen.stdout + seen.stderr
 
 
+@pytest.mark.slow
 def test_another_authority_takes_over_under_a_running_worker(
     worker: WorkerProcess, addresses: Path, rabbitmq: ShippedRabbitMQ, mariadb: ShippedMariaDB, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ async def test_certificate_and_authority_are_renewed_under_a_worker_and_a_traini
     assert renewal.reason in warnings(caplog, "optimizer_refuses")
 
 
+@pytest.mark.slow
 async def test_a_broker_that_hangs_in_the_handshake_is_waited_for_by_a_worker_and_a_training_and_nothing_is_lost(
     tls_broker: TlsBroker, store: SqlStore, start_worker: StartWorker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

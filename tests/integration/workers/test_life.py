@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from bso_workers.settings import WorkerSettings
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
 from tests.integration.workers.recurrences import SPEC, Queue, audit, new_job, recur_at_once, register
-from tests.servers import PATIENCE_S, eventually_async
+from tests.servers import PATIENCE_S, TcpProxy, eventually_async
 from tools.private_servers import MariaDB, RabbitMQ
 
 NOBODY = "mysql+asyncmy://root@127.0.0.1:1/bso"
@@ -46,6 +47,16 @@ async def test_a_worker_whose_login_the_broker_refuses_does_not_say_that_it_is_r
     worker.until(lambda: "refuses user" in worker.reasons().get("broker", ""))
     worker.logged("intake_open")
     assert "ready" not in {line["action"] for line in worker.lines()}
+
+
+async def test_connections_to_a_database_far_away_are_open_before_commands_need_them(
+    migrated_url: str, tcp_proxy: Callable[[str], TcpProxy], start_worker: StartWorker
+) -> None:
+    proxy = tcp_proxy(migrated_url)
+    start_worker(database_url=proxy.url, check_interval_s=0.2).ready()
+    assert proxy.connections < 8
+    proxy.delay(0.15)
+    await eventually_async(lambda: proxy.connections >= 8, what="a connection for each batch under way")
 
 
 @pytest.mark.slow

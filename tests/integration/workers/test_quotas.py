@@ -174,6 +174,7 @@ async def test_reports_that_come_too_fast_for_too_long_are_dead_letters_however_
         assert [letter.reason.partition(":")[0] for letter in await box.peek()] == ["over_quota"] * 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_awaited", [True, False])
 async def test_no_report_is_lost_that_was_sent_too_fast(scene: Scene, store: SqlStore, is_awaited: bool) -> None:
     """Whose answer is awaited is sent again by its sender; the others are kept by the broker until there is room."""
