@@ -116,6 +116,7 @@ def test_a_password_that_is_wrong(bso: Command, amqp_url: str) -> None:
     assert "secret" not in str(found)
 
 
+@pytest.mark.slow
 def test_how_the_connection_to_the_broker_is_encrypted(bso: Command, tls_broker: TlsBroker) -> None:
     findings = examined(bso, BSO_URL=tls_broker.url)
     assert findings["broker encryption"]["found"] == "encrypted (TLSv1.3), certificate verified"

@@ -23,6 +23,7 @@ def test_each_recurrence_is_launched_with_an_id_of_its_own(bso: Command, trainin
     assert shown["cost"] == pytest.approx(sum(trial["cost"] for trial in trials))
 
 
+@pytest.mark.slow
 def test_trainings_find_the_address_in_the_file_that_has_it_unless_an_option_names_another(
     bso: Command, training: list[str], tmp_path: Path
 ) -> None:

@@ -31,7 +31,9 @@ def _silent(bso: Command, *words: str, **environment: str) -> str:
     return said
 
 
-@pytest.mark.parametrize("name", ADDRESSES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "plain" else [pytest.mark.slow]) for name in ADDRESSES]
+)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_prints_a_password_of_its_environment(bso: Command, name: str, command: str) -> None:
     broker, database = (

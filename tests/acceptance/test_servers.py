@@ -134,6 +134,7 @@ def test_the_lines_that_are_printed_change_who_receives_a_jobs_live_events_and_n
     assert live(ann, amqp_url) == {"vision-own", "toy"}
 
 
+@pytest.mark.slow
 def test_a_login_that_receives_all_live_events_goes_on_receiving_them(
     platform: Command, training: list[str], amqp_url: str, rabbitmq_server: RabbitMQ
 ) -> None:

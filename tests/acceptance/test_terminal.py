@@ -97,7 +97,7 @@ def assert_reads_well(screen: Screen) -> None:
     assert not re.search(r"\d(\.\d+)?e[+-]?\d\d", screen.text), "a power of ten"
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [80, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", READ, ids=" ".join)
 def test_on_a_terminal_no_line_is_too_long_and_no_word_is_broken(
     recorded: Reader, command: list[str], width: int

@@ -61,6 +61,7 @@ async def others(migrated_url: str) -> AsyncIterator[SqlStore]:
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_job_whose_row_somebody_holds(scene: Scene, store: SqlStore, others: SqlStore, ask: Queue) -> None:
     command_id = str(uuid.uuid4())
     async with others.unit_of_work() as foreign, Load(ask=ask, job_id=scene.healthy) as load:
@@ -157,8 +158,11 @@ _ZERO_DATE = (
         "UPDATE job SET revision = revision + 1, last_seq = last_seq - 1 WHERE job_id = '{job}'",
         "DELETE FROM job WHERE job_id = '{job}'",
         "UPDATE job SET revision = revision + 1, state = '[' WHERE job_id = '{job}'",
-        "UPDATE trial SET energy_method = 'nonsense', lease_expires_at = '2000-01-01' WHERE job_id = '{job}'",
-        _ZERO_DATE,
+        pytest.param(
+            "UPDATE trial SET energy_method = 'nonsense', lease_expires_at = '2000-01-01' WHERE job_id = '{job}'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(_ZERO_DATE, marks=pytest.mark.slow),
     ],
     ids=["behind its log", "missing", "unreadable", "a lapsed trial unreadable", "a lease without a moment"],
 )

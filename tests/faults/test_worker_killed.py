@@ -28,7 +28,14 @@ from tests.servers import PATIENCE_S, eventually_async
 CRASHING = str(Path(__file__).with_name("crashing_worker.py"))
 
 
-@pytest.mark.parametrize("point", ["before_commit", "after_commit", "after_reply"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("before_commit", marks=pytest.mark.slow),
+        "after_commit",
+        pytest.param("after_reply", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_worker_that_dies_leaves_the_client_with_the_right_answer_once(
     store: SqlStore, ask: Queue, start_worker: StartWorker, point: str
 ) -> None:

@@ -162,6 +162,12 @@ async def event_exchange_deleted(stage: Stage) -> None:
         await stage.progress(50)
         await delete(stage, "queues", EVENT_LOG)
         await stage.progress(50)
+        await eventually_async(partial(_is_bound, stage, EVENTS, EVENT_LOG), what="the event log, declared again")
+
+
+async def _is_bound(stage: Stage, exchange: str, queue: str) -> bool:
+    bindings = await management_request(stage, "GET", f"exchanges/{vhost_of(stage)}/{exchange}/bindings/source")
+    return any(binding["destination"] == queue for binding in bindings)
 
 
 @scenario("the command exchange is deleted, then its binding", strikes_for_s=1.0)

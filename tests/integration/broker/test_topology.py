@@ -101,6 +101,7 @@ async def test_events_are_kept_in_the_stream(broker: RabbitBroker, amqp_url: str
         assert (message.body, message.routing_key) == (b"body", "trial_started.job")
 
 
+@pytest.mark.slow
 async def test_dead_letters_do_not_fill_the_disk_and_of_too_many_the_oldest_go(
     broker: RabbitBroker, amqp_url: str, rabbitmq_management: Management
 ) -> None:

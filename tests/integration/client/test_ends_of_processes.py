@@ -24,6 +24,7 @@ WAIT = """
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_any_server_finds_a_model_again_and_again(tmp_path: Path) -> None:
     script = Script(
         tmp_path,

@@ -100,6 +100,7 @@ async def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing
     assert sorted(ids[-12:]) == sorted(told.command_id for told in reports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rest_s", [0.0, 60.0])
 async def test_connections_lost_since_they_were_used_are_noticed_by_nobody(
     breakable: Breakable, breakable_url: str, open_at: OpenAt, rest_s: float

@@ -33,7 +33,9 @@ WRONG: dict[str, tuple[Callable[[TlsBroker], str], str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize(
+    "fault", ["unknown authority", *(pytest.param(each, marks=pytest.mark.slow) for each in [*WRONG][1:])]
+)
 def test_a_worker_that_cannot_have_tls_with_its_broker_waits_and_says_why(
     tls_broker: TlsBroker, migrated_url: str, start_worker: StartWorker, fault: str
 ) -> None:
@@ -112,6 +114,7 @@ def warnings(caplog: pytest.LogCaptureFixture, action: str) -> str:
     return " ".join(record.getMessage() for record in caplog.records if getattr(record, "action", "") == action)
 
 
+@pytest.mark.slow
 async def test_certificate_and_authority_are_renewed_under_a_worker_and_a_training_and_nothing_is_lost(
     tls_broker: TlsBroker, store: SqlStore, start_worker: StartWorker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

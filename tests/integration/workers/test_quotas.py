@@ -215,6 +215,7 @@ async def _has_all(store: SqlStore, job: str, reports: list[ReportEpoch]) -> boo
     return {one.epoch for one in reports} <= {getattr(event, "epoch", None) for event in events}
 
 
+@pytest.mark.slow
 async def test_a_training_that_reports_too_fast_goes_on_and_all_is_recorded(
     scene: Scene, store: SqlStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

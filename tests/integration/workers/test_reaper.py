@@ -160,6 +160,7 @@ async def test_an_unforeseen_error_over_one_job_keeps_no_others_from_being_expir
     assert record.exc_info, "the traceback, once"
 
 
+@pytest.mark.slow
 async def test_a_damaged_trial_id_is_the_trouble_of_its_job(
     store: SqlStore, ask: Queue, start_worker: StartWorker
 ) -> None:

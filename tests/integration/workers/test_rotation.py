@@ -220,6 +220,7 @@ async def test_the_login_of_the_migration_is_replaced(database: Database) -> Non
         await upgrade(database.url("bso_migrate"), timeout_s=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("heading", "login"), [("A training's login", "vision"), ("An operator's login", "bso-operator")]
 )

@@ -89,6 +89,7 @@ async def test_three_workers_answer_two_thousand_trials(store: SqlStore, ask: Qu
     await check(ask, store, workers, trials=2000)
 
 
+@pytest.mark.slow
 async def test_workers_come_and_go_under_load(store: SqlStore, ask: Queue, start_worker: StartWorker) -> None:
     """One worker, then three, then another one alone."""
     first = start_worker().ready()
