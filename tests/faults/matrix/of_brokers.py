@@ -9,7 +9,7 @@ from functools import partial
 from urllib.parse import quote
 
 import aio_pika
-from aio_pika.exceptions import DeliveryError
+from aio_pika.exceptions import ChannelNotFoundEntity, DeliveryError
 
 from bso.domain.commands import BeginTrial, DescribeJob, Request
 from bso.domain.decide import Rules
@@ -140,10 +140,13 @@ async def command_queue_emptied(stage: Stage) -> None:
 
 
 async def purge(stage: Stage) -> int:
-    """Purge the command queue; how many commands that has destroyed."""
+    """Purge the command queue; how many commands that has destroyed. Another fault may just have deleted it."""
     async with await aio_pika.connect(stage.amqp_url) as connection:
         channel = await connection.channel()
-        purged = await (await channel.get_queue(COMMAND_QUEUE, ensure=False)).purge()
+        try:
+            purged = await (await channel.get_queue(COMMAND_QUEUE, ensure=False)).purge()
+        except ChannelNotFoundEntity:
+            return 0
     return purged.message_count or 0
 
 

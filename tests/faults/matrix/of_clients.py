@@ -65,7 +65,7 @@ async def answers_lost(stage: Stage) -> None:
     proxy = await stage.proxied(stage.amqp_url, watch=stops.watch)
     await stage.begin(trainings=4, trainings_url=proxy.url)
     async with stage.fault():
-        for number in range(8):
+        for number in range(20):
             if number >= 2 and stops.lost:
                 break
             stops.are_held = True
