@@ -81,7 +81,11 @@ async def _begin_mysql(tls: TlsOptions, deadline_s: float, /, *, init_command: s
     if tls.is_on and not connection.server_capabilities & _OFFERS_TLS:
         connection.close()  # it is encrypted all the same: somebody in between has changed the greeting
         raise _no_tls()
-    await connection.query(init_command)
+    try:
+        await connection.query(init_command)
+    except BaseException:  # the deadline, too: nobody else has this connection
+        connection.close()
+        raise
     return connection
 
 

@@ -1,4 +1,4 @@
-"""How many commands one transaction may decide."""
+"""How many commands one transaction may decide, and how many transactions there may be at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 
 from bso.service.errors import DecidingTimedOut, StoreTimedOut
 
+MOST_BATCHES = 8
+"""Under way at once, each with a connection to the database: with 300 ms to it, 256 commands."""
 _TIMEOUT_COUNTS_S = 30.0
 
 

@@ -15,6 +15,7 @@ from bso.service.log_epochs import LogWatch
 from bso.service.ports import Store
 from bso.service.readiness import require_schema
 from bso_broker.ports import CommandSource
+from bso_workers.batch_limit import MOST_BATCHES
 from bso_workers.metrics import Metrics
 from bso_workers.readiness import WorkerReadiness
 from bso_workers.troubled_jobs import TroubledJobs
@@ -25,7 +26,6 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 _CHECK_TIMEOUT_S = 10.0
 _REMIND_EVERY_S = 30.0
 _FAR_S = 0.5  # a database that takes longer for a few reads is far: a new connection takes as long as some decisions
-_KEPT_OPEN = 8  # connections to a far database: one for each batch under way
 _DATABASE = "database"
 _STEADY_S = 10.0  # an intake that was open for so long was not opened in vain
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 30.0
@@ -128,11 +128,11 @@ class Intake:
         self._look_s = clock() - began_s
 
     async def _keep_connections_open(self) -> None:
-        """Have connections to a far database at hand: a command that had to open one would wait for seconds."""
+        """Have a connection to a far database open for each batch: one that had to open its own would take seconds."""
         if self._look_s > _FAR_S:
             with contextlib.suppress(TimeoutError):  # then all are in use
                 async with asyncio.timeout(_CHECK_TIMEOUT_S):
-                    await asyncio.gather(*(self._store.ping() for _ in range(_KEPT_OPEN)), return_exceptions=True)
+                    await asyncio.gather(*(self._store.ping() for _ in range(MOST_BATCHES)), return_exceptions=True)
 
     async def _write(self) -> None:
         await self._look()

@@ -18,7 +18,7 @@ from bso.service.errors import Conflict, JobDamaged, JobHeld
 from bso_broker.messages import Delivery
 from bso_broker.ports import CommandSource
 from bso_workers.admission import Admission, Admitted, Undecidable
-from bso_workers.batch_limit import BatchLimit
+from bso_workers.batch_limit import MOST_BATCHES, BatchLimit
 from bso_workers.decider import Decider
 from bso_workers.intake import Intake
 from bso_workers.lanes import Lanes
@@ -33,8 +33,6 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 _COSTLY_S = 0.003  # for one decision, on average: then none of the others waits for the job
 _WEIGHT = 0.1  # of the last decision in that average: one that was interrupted does not make a job costly
 _QUICK_S = 0.02  # a batch that takes longer waits for the database
-_MOST_BATCHES = 8
-"""Under way at once, each with a connection to the database: with 300 ms to it, 256 commands."""
 _MOST_COSTS = 10_000
 _HELD_S = 0.3  # so long jobs that other workers hold are tried together, again and again
 _TRY_AGAIN_S = 0.003
@@ -140,9 +138,9 @@ class CommandWorker:
 
         Batches begin at even intervals then: else all would begin at once, and what comes next would wait for them.
         """
-        is_full = len(self._batches) >= _MOST_BATCHES
+        is_full = len(self._batches) >= MOST_BATCHES
         if self._batches:
-            timeout_s = None if is_full else max(_QUICK_S, self._took_s / _MOST_BATCHES)
+            timeout_s = None if is_full else max(_QUICK_S, self._took_s / MOST_BATCHES)
             await asyncio.wait([*self._batches], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     def _abandon(self) -> None:

@@ -118,18 +118,29 @@ class Fleet:
                 assert worker.wait() == 0
 
 
+def _logins_of_workers() -> tuple[str, str]:
+    """The page's commands that make a login of workers at the broker, and that delete one."""
+    return _two(statements_of(OF_WORKERS, language="bash"), "rabbitmqctl delete_user")
+
+
+async def _at_work(rotating: Rotating, database: Database, fleet: Fleet) -> Fleet:
+    """Workers with their first login of the broker, which is made here, and of the database."""
+    making, _ = _logins_of_workers()
+    for line in making.splitlines():
+        await asyncio.to_thread(rotating.run, line, former="bso-worker-2", login="bso-worker")
+    fleet.write(amqp_url=rotating.url("bso-worker"), database_url=database.url("bso_worker"))
+    await asyncio.to_thread(fleet.replace, operators="bso-operator")
+    return fleet
+
+
 @pytest.mark.slow
 async def test_the_logins_of_the_workers_are_replaced_while_commands_flow(
     rotating: Rotating, database: Database, start_worker: StartWorker, tmp_path: Path
 ) -> None:
     await upgrade(database.url("bso_migrate"))
-    making, deleting = _two(statements_of(OF_WORKERS, language="bash"), "rabbitmqctl delete_user")
+    making, deleting = _logins_of_workers()
     creating, dropping = _two(_for(database, "The workers' login of the database"), "-- replace the workers, then")
-    for line in making.splitlines():
-        await asyncio.to_thread(rotating.run, line, former="bso-worker-2", login="bso-worker")
-    fleet = Fleet(tmp_path, start_worker)
-    fleet.write(amqp_url=rotating.url("bso-worker"), database_url=database.url("bso_worker"))
-    await asyncio.to_thread(fleet.replace, operators="bso-operator")
+    fleet = await _at_work(rotating, database, Fleet(tmp_path, start_worker))
     job_id = new_job()
     async with RabbitBroker(rotating.amqp_url) as broker, Queue(broker=broker) as ask:
         await register(ask, job_id)
@@ -397,12 +408,7 @@ async def test_workers_read_the_new_passwords_of_their_logins_from_their_files(
     rotating: Rotating, database: Database, start_worker: StartWorker, tmp_path: Path
 ) -> None:
     await upgrade(database.url("bso_migrate"))
-    making, _ = _two(statements_of(OF_WORKERS, language="bash"), "rabbitmqctl delete_user")
-    for line in making.splitlines():
-        await asyncio.to_thread(rotating.run, line, former="bso-worker-2", login="bso-worker")
-    fleet = Fleet(tmp_path, start_worker)
-    fleet.write(amqp_url=rotating.url("bso-worker"), database_url=database.url("bso_worker"))
-    await asyncio.to_thread(fleet.replace, operators="bso-operator")
+    fleet = await _at_work(rotating, database, Fleet(tmp_path, start_worker))
     job_id = new_job()
     async with RabbitBroker(rotating.amqp_url) as broker, Queue(broker=broker) as ask:
         await register(ask, job_id)
