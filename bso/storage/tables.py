@@ -101,6 +101,7 @@ trial = Table(
     Column("profiled_energy_j", number(), nullable=False),
     Column("learning_rate", long_text()),
     Column("cost_squares", number(), nullable=False),
+    Column("silence_s", number()),
     Index("ix_trial_active", "job_id", "state"),
     Index("ix_trial_lease", "lease_expires_at"),
     **_MYSQL_TABLE,

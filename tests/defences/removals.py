@@ -50,6 +50,20 @@ def _nobody_is_refused() -> None:
     _Changed(decide, "refusal").by(lambda *_, **__: None)
 
 
+class _Everybody(frozenset[str]):
+    def __contains__(self, _login: object) -> bool:
+        return True
+
+
+def _everybody_is_a_gateway() -> None:
+    made = _Changed(bootstrap, "Admission")
+    made.by(lambda **options: made.before(**{**options, "gateways": _Everybody()}))
+
+
+def _trials_need_no_trial_id() -> None:
+    _Changed(decide, "_meant_for_another").by(lambda *_: None)
+
+
 def _recorded_answers_are_everybodys() -> None:
     _Changed(batch, "withheld").by(lambda *_, **__: None)
 
@@ -246,6 +260,10 @@ REMOVALS: dict[str, Callable[[], None]] = {
     "send a command in another login's name": _the_broker_believes_every_user_id,
     "send one that names no login": _logins_are_not_required,
     "name another login in a header, as workers and operators do": _everybody_is_believed,
+    "name somebody else in the envelope, as gateways do (`on_behalf_of`)": _everybody_is_a_gateway,
+    "report to a trial by its number alone, after a restored backup to another one than is meant": (
+        _trials_need_no_trial_id
+    ),
     "have an operator requeue a command that names no login, with the operator's rights": _dead_letters_forget_nobody,
     "see, train, change or delete another team's job": _nobody_is_refused,
     "learn a `trial_id` by sending again a `command_id` from an event": _recorded_answers_are_everybodys,

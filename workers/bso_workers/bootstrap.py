@@ -270,7 +270,7 @@ def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:
 def _admission(settings: WorkerSettings) -> Admission:
     """Operators are believed, and so is the workers' own login: an operator may requeue what it had parked."""
     believed = settings.operators | {login_of(settings.amqp_url)}
-    return Admission(operators=believed, requires_user_id=settings.require_user_id)
+    return Admission(operators=believed, gateways=settings.gateways, requires_user_id=settings.require_user_id)
 
 
 def _command_worker(

@@ -31,6 +31,11 @@ class BrokerTransport:
         self._address = BrokerAddress(url=url, spread_s=_SPREAD_S, longest_pause_s=_LONGEST_PAUSE_S)
         self._caller = RpcClient(self._address)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is reachable now."""
+        return self._caller.connected.is_set()
+
     async def start(self) -> None:
         """Begin to connect; calls wait for the connection."""
         if self._address.is_exposed:

@@ -1,0 +1,130 @@
+"""Gateways as processes of their own, over a SQLite file and over a broker with a worker."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from bso_broker.connection import login_of
+from tests.integration.workers.fixtures import *  # noqa: F403  # fixtures are found by name; the list stands there
+from tests.integration.workers.fixtures import StartWorker
+from tests.integration.workers.processes import WorkerProcess
+from tests.servers import PATIENCE_S
+
+SPEC: dict[str, Any] = {
+    "job_id": "mnist-1",
+    "job_id_prefix": "mnist",
+    "batch_sizes": [64, 32, 128],
+    "default_batch_size": 64,
+    "target_metric": 0.9,
+    "max_epochs": 10,
+    "max_power": 300.0,
+    "number_of_gpus": 1,
+    "gpu_model": "A40",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The answer to a request."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def value(self) -> Any:
+        """Its body."""
+        return json.loads(self.text)
+
+
+class Gateway:
+    """A gateway process, and requests to it as Zeus' client sends them: JSON without a Content-Type."""
+
+    def __init__(self, process: WorkerProcess) -> None:
+        self.process = process
+        self.port: int = process.logged("started")[0]["port"]
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answered:
+        """The answer to one request on a connection of its own."""
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        try:
+            named = {name.replace("_", "-"): text for name, text in headers.items()}
+            connection.request(method, path, body=data, headers=named)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            given = {name.lower(): value for name, value in answer.getheaders()}
+            return Answered(status=answer.status, headers=given, text=text)
+        finally:
+            connection.close()
+
+    def register(self, **spec: Any) -> Answered:
+        """Register a job."""
+        return self.ask("POST", "/jobs", SPEC | spec)
+
+    def begin(self, job_id: str = "mnist-1") -> dict[str, Any]:
+        """Begin a trial."""
+        answer = self.ask("GET", f"/jobs/batch_size?job_id={job_id}")
+        assert answer.status == 200, answer
+        begun: dict[str, Any] = answer.value
+        return begun
+
+    def report(self, trial: Mapping[str, Any], epoch: int, metric: float = 0.1, **more: Any) -> Answered:
+        """Report an epoch of a minute and a kilojoule."""
+        numbers = {"current_epoch": epoch, "time": 60.0 * epoch, "energy": 1000.0 * epoch, "metric": metric}
+        return self.ask("POST", "/report", {**trial, **numbers, **more})
+
+    def end(self, trial: Mapping[str, Any]) -> Answered:
+        """Say that a training has ended."""
+        return self.ask("PATCH", "/trials", trial)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stop()
+
+
+StartGateway = Callable[..., Gateway]
+
+
+@pytest.fixture
+def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
+    """Starts gateways over ``url``, a SQLite file unless given; other arguments are settings."""
+    started: list[WorkerProcess] = []
+
+    def start(*, url: str | None = None, **settings: object) -> Gateway:
+        environ = {"BSO_URL": url or f"sqlite:///{tmp_path / 'bso.sqlite'}", "BSO_GATEWAY_PORT": "0"}
+        environ |= {"BSO_GATEWAY_LOG_FORMAT": "json"}
+        environ |= {f"BSO_GATEWAY_{name.upper()}": str(value) for name, value in settings.items()}
+        log = tmp_path / f"gateway-{len(started) + 1}.log"
+        started.append(WorkerProcess(log, environ, program=("-m", "bso_cli", "serve"), interpreter=sys.executable))
+        return Gateway(started[-1])
+
+    yield start
+    for process in started:
+        process.stop()
+
+
+@pytest.fixture(params=["sqlite", "broker"])
+def start(request: pytest.FixtureRequest, start_gateway: StartGateway) -> StartGateway:
+    """Starts a gateway that decides by itself, or over a broker with a worker."""
+    if request.param == "sqlite":
+        return start_gateway
+    request.getfixturevalue("migrated_url")
+    url: str = request.getfixturevalue("amqp_url")
+    start_worker: StartWorker = request.getfixturevalue("start_worker")
+    start_worker(gateways=login_of(url)).ready()
+    return lambda **settings: start_gateway(url=url, **settings)
+
+
+@pytest.fixture
+def gateway(start: StartGateway) -> Gateway:
+    """A gateway with the default settings, over a file and over a broker."""
+    return start()

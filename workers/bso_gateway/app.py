@@ -1,0 +1,73 @@
+"""The application: routes, error pages, health and metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from bso.credentials import without_passwords
+from bso_gateway.front import Front, GatewayMetrics
+from bso_gateway.http import Gate, HttpError, Limits, answer
+from bso_gateway.optimizer import Optimizer
+from bso_gateway.settings import GatewaySettings
+from bso_gateway.zeus_wire import ZeusWire, error_response
+
+_DESCRIPTION = (
+    "The batch size optimizer over HTTP. Whoever uses Zeus' batch size server reaches it under the same routes, with the "
+    "same bodies and statuses."
+)
+
+
+def gateway_app(settings: GatewaySettings, optimizer: Optimizer) -> ASGIApp:
+    """The application over an optimizer that somebody else starts and closes."""
+    metrics = GatewayMetrics()
+    app = FastAPI(title="bso", description=_DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False)
+    limits = Limits(
+        max_body_bytes=settings.max_body_bytes,
+        body_timeout_s=settings.body_timeout_s,
+        answer_timeout_s=settings.answer_timeout_s,
+    )
+    wire = ZeusWire(Gate(optimizer, limits), policy=settings.policy_of_new_jobs, is_strict=settings.zeus_strict)
+    app.include_router(wire.router())
+    _add_health(app, optimizer, metrics)
+    app.add_exception_handler(HttpError, _shown)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    return Front(app, names=settings.names, metrics=metrics, has_access_log=settings.access_log)
+
+
+def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> None:
+    async def livez() -> Response:
+        """200 as long as requests are answered at all."""
+        return answer({"alive": True})
+
+    async def readyz() -> Response:
+        """200, or 503 with the reason why commands cannot be decided."""
+        trouble = optimizer.trouble
+        reasons = {} if trouble is None else {"optimizer": without_passwords(trouble)}
+        return answer({"ready": trouble is None, "reasons": reasons}, status=200 if trouble is None else 503)
+
+    async def counted() -> Response:
+        """Everything counted, in Prometheus' text format."""
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    for path, page in (("/livez", livez), ("/readyz", readyz), ("/metrics", counted)):
+        app.get(path, tags=["Health"], response_class=Response)(page)
+
+
+async def _shown(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpError)
+    return error_response(error)
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    """What is wrong with a query, in FastAPI's own form, as Zeus' server has it."""
+    assert isinstance(error, RequestValidationError)
+    details: list[Any] = [
+        {"loc": list(fault["loc"]), "msg": fault["msg"], "type": fault["type"]} for fault in error.errors()
+    ]
+    return answer({"detail": details}, status=422)
