@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -14,8 +17,10 @@ from bso.credentials import without_passwords
 from bso_gateway.front import Front, GatewayMetrics
 from bso_gateway.http import Gate, HttpError, Limits, answer
 from bso_gateway.optimizer import Optimizer
+from bso_gateway.rest import RestApi, problem_response, schemas
 from bso_gateway.settings import GatewaySettings
-from bso_gateway.zeus_wire import ZeusWire, error_response
+from bso_gateway.zeus_wire import ZeusWire, error_response, is_zeus_path
+from bso_optimizer import DISTRIBUTION
 
 _DESCRIPTION = (
     "The batch size optimizer over HTTP. Whoever uses Zeus' batch size server reaches it under the same routes, with the "
@@ -32,9 +37,12 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer) -> ASGIApp:
         body_timeout_s=settings.body_timeout_s,
         answer_timeout_s=settings.answer_timeout_s,
     )
-    wire = ZeusWire(Gate(optimizer, limits), policy=settings.policy_of_new_jobs, is_strict=settings.zeus_strict)
+    gate = Gate(optimizer, limits)
+    app.include_router(RestApi(gate).router())
+    wire = ZeusWire(gate, policy=settings.policy_of_new_jobs, is_strict=settings.zeus_strict)
     app.include_router(wire.router())
     _add_health(app, optimizer, metrics)
+    app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # as FastAPI's documentation shows it
     app.add_exception_handler(HttpError, _shown)
     app.add_exception_handler(RequestValidationError, _invalid)
     return Front(app, names=settings.names, metrics=metrics, has_access_log=settings.access_log)
@@ -59,14 +67,27 @@ def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> 
         app.get(path, tags=["Health"], response_class=Response)(page)
 
 
-async def _shown(_request: Request, error: Exception) -> Response:
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The description of all routes, with the schemas of bodies that the routes read by themselves."""
+    if app.openapi_schema is None:
+        app.openapi_schema = get_openapi(
+            title=app.title, version=version(DISTRIBUTION), description=app.description, routes=app.routes
+        )
+        app.openapi_schema.setdefault("components", {}).setdefault("schemas", {}).update(schemas())
+    return app.openapi_schema
+
+
+async def _shown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpError)
-    return error_response(error)
+    return error_response(error) if is_zeus_path(request.url.path) else problem_response(error)
 
 
-async def _invalid(_request: Request, error: Exception) -> Response:
-    """What is wrong with a query, in FastAPI's own form, as Zeus' server has it."""
+async def _invalid(request: Request, error: Exception) -> Response:
+    """What is wrong with a query, in FastAPI's own form on Zeus' routes, as Zeus' server has it."""
     assert isinstance(error, RequestValidationError)
+    if not is_zeus_path(request.url.path):
+        faults = {".".join(map(str, fault["loc"])): fault["msg"] for fault in error.errors()}
+        return problem_response(HttpError(422, "the query is not as expected", kind="invalid_query", fields=faults))
     details: list[Any] = [
         {"loc": list(fault["loc"]), "msg": fault["msg"], "type": fault["type"]} for fault in error.errors()
     ]

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from bso_gateway.http import HttpError
+from bso_gateway.rest import problem_response
 from bso_gateway.settings import LOOPBACK_NAMES
 from bso_gateway.zeus_wire import error_response, is_zeus_path
 
@@ -81,7 +82,8 @@ class Front:
             if refusal is None:
                 await self._app(scope, receive, sent)
             else:
-                await error_response(refusal)(scope, receive, sent)
+                shown = error_response if is_zeus_path(scope["path"]) else problem_response
+                await shown(refusal)(scope, receive, sent)
         finally:
             self._note(scope, status, time.perf_counter() - began_s, request_id)
 

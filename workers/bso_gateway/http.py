@@ -16,7 +16,8 @@ from starlette.responses import Response
 
 from bso.domain.commands import Command
 from bso.domain.commands import Request as CommandRequest
-from bso.domain.replies import Reply
+from bso.domain.replies import Problem, Reply
+from bso.service.queries import Asked, Page
 from bso_client.errors import Unreachable
 from bso_gateway.optimizer import Optimizer
 
@@ -33,15 +34,19 @@ class HttpError(Exception):
         status: int,
         message: str,
         *,
-        kind: str = "about:blank",
+        kind: str = "bad_request",
+        title: str = "The request cannot be answered",
         fields: Mapping[str, str] | None = None,
         retry_after_s: float | None = None,
+        context: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.kind = kind
+        self.title = title
         self.fields = dict(fields or {})
+        self.context = dict(context or {})
         self.retry_after_s = retry_after_s
 
     @property
@@ -99,6 +104,13 @@ class Gate:
         asked = CommandRequest(command_id=command_id_of(request), job_id=job_id, command=command)
         try:
             return await self.optimizer.call(asked, timeout_s=self._limits.answer_timeout_s)
+        except Unreachable as error:
+            raise HttpError(503, str(error), kind="unreachable", retry_after_s=_RETRY_AFTER_S) from error
+
+    async def ask(self, asked: Asked) -> Page | Problem:
+        """The answer to a query. Raises HttpError 503 when none came in time."""
+        try:
+            return await self.optimizer.query(asked, timeout_s=self._limits.answer_timeout_s)
         except Unreachable as error:
             raise HttpError(503, str(error), kind="unreachable", retry_after_s=_RETRY_AFTER_S) from error
 

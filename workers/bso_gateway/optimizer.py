@@ -12,9 +12,11 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from bso.domain.commands import Request
+from bso.domain.decide import Rules
 from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.policies import PolicyMissing
 from bso.domain.replies import Problem, Reply
+from bso.service.queries import Asked, Page, answered, decode_page, encode_query
 from bso_broker.connection import BrokerAddress
 from bso_client.errors import Unreachable
 from bso_client.transports.broker import BrokerTransport
@@ -22,6 +24,7 @@ from bso_client.transports.embedded import Embedded, open_embedded
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
+_RULES = Rules()
 _MOST_AT_ONCE = 64
 """Commands that one transaction decides: fewer, and a disk that is slow to write bounds all; more, and the first waits."""
 
@@ -35,6 +38,10 @@ class Optimizer(Protocol):
 
     async def call(self, request: Request, *, timeout_s: float) -> Reply:
         """The reply to a command. Raises Unreachable when none came in time, Misconfigured where waiting cannot help."""
+        ...
+
+    async def query(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
+        """The answer to a query. Raises as ``call``."""
         ...
 
     @property
@@ -66,6 +73,11 @@ class BrokerOptimizer:
     async def call(self, request: Request, *, timeout_s: float) -> Reply:
         """The reply of a worker."""
         return await self._transport.call(request, timeout_s=timeout_s)
+
+    async def query(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
+        """The answer of a worker."""
+        message = await self._transport.query(encode_query(asked), query_id=asked.query_id, timeout_s=timeout_s)
+        return decode_page(message)
 
     @property
     def trouble(self) -> str | None:
@@ -104,6 +116,15 @@ class SqliteOptimizer:
         except TimeoutError as error:
             why = "" if self._trouble is None else f": {self._trouble}"
             raise Unreachable(f"the optimizer's file did not answer within {timeout_s:g} s{why}") from error
+
+    async def query(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
+        """What the file holds."""
+        assert self._embedded is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                return decode_page(await answered(self._embedded.store, asked, rules=_RULES))
+        except (TimeoutError, Retryable) as error:
+            raise Unreachable(f"the optimizer's file did not answer: {error or 'it took too long'}") from error
 
     @property
     def trouble(self) -> str | None:
