@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -28,7 +29,7 @@ _DESCRIPTION = (
 )
 
 
-def gateway_app(settings: GatewaySettings, optimizer: Optimizer) -> ASGIApp:
+def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining: asyncio.Event) -> ASGIApp:
     """The application over an optimizer that somebody else starts and closes."""
     metrics = GatewayMetrics()
     app = FastAPI(title="bso", description=_DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -37,7 +38,7 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer) -> ASGIApp:
         body_timeout_s=settings.body_timeout_s,
         answer_timeout_s=settings.answer_timeout_s,
     )
-    gate = Gate(optimizer, limits)
+    gate = Gate(optimizer, limits, is_draining=is_draining)
     app.include_router(RestApi(gate).router())
     wire = ZeusWire(gate, policy=settings.policy_of_new_jobs, is_strict=settings.zeus_strict)
     app.include_router(wire.router())

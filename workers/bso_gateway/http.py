@@ -65,10 +65,11 @@ class Limits:
 
 
 class Gate:
-    """The way from a request to the optimizer."""
+    """The way from a request to the optimizer. Answers without an end, live events, end when it ``is_draining``."""
 
-    def __init__(self, optimizer: Optimizer, limits: Limits) -> None:
+    def __init__(self, optimizer: Optimizer, limits: Limits, *, is_draining: asyncio.Event) -> None:
         self.optimizer = optimizer
+        self.is_draining = is_draining
         self._limits = limits
 
     async def body(self, request: Request) -> bytes:

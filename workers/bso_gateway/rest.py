@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from bso.domain import commands as do
 from bso.domain import replies
@@ -26,6 +26,7 @@ from bso.service import queries
 from bso.service.queries import Asked, Page, Query
 from bso.service.records import JobOverview
 from bso_gateway.http import Gate, HttpError, answer, command_id_of
+from bso_gateway.live import followed, position_of
 
 PREFIX = "/v1"
 _SCHEMAS = "#/components/schemas/{model}"
@@ -216,11 +217,31 @@ class RestApi:
         return answer(page)
 
     async def events(self, request: Request, job_id: str, after: int = 0) -> Response:
-        """A page of the log; ``after`` is the event_id of the last one that is known."""
+        """A page of the log; ``after`` is the event_id of the last one that is known.
+
+        With ``Accept: text/event-stream`` all of it, and then each event as it comes.
+        """
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return await self._live(request, job_id, after)
         page = await self._ask(request, queries.ListEvents(after=after), job_id)
         assert isinstance(page, queries.EventsPage)
         listed = [{"event_id": each.event_id, **from_json(each.message)} for each in page.events]
         return answer({"events": listed, "next_after": page.next_after})
+
+    async def _live(self, request: Request, job_id: str, after: int) -> Response:
+        seen = position_of(request.headers.get("last-event-id"), otherwise=after)
+        first = await self._ask(request, queries.ListEvents(after=seen), job_id)
+        assert isinstance(first, queries.EventsPage)
+        return StreamingResponse(
+            followed(
+                lambda cursor: self._ask(request, queries.ListEvents(after=cursor), job_id),
+                first,
+                seen,
+                until=self._gate.is_draining,
+            ),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
 
     async def power_profiles(self, request: Request, job_id: str) -> Response:
         """All power profiles of a job."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import structlog
 import uvicorn
+from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 from typing_extensions import override
 
@@ -63,13 +64,15 @@ async def _until_signalled(settings: GatewaySettings) -> ExitCode:
 async def _serve(
     settings: GatewaySettings, optimizer: Optimizer, listener: socket.socket, stop: StopSignal
 ) -> ExitCode:
-    server = _Server(_config(settings, optimizer))
+    is_draining = asyncio.Event()
+    server = _Server(_config(settings, gateway_app(settings, optimizer, is_draining=is_draining)))
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="gateway")
     stopping = asyncio.create_task(stop.wait(), name="signal")
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if stopping.done():
             _log.info("draining", action="draining", signal=stopping.result())
+        is_draining.set()
         server.should_exit = True
         await serving
     finally:
@@ -95,9 +98,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _config(settings: GatewaySettings, optimizer: Optimizer) -> uvicorn.Config:
+def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
-        gateway_app(settings, optimizer),
+        app,
         http="h11",  # httptools bounds neither the number nor the size of headers
         h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         ws="none",

@@ -3,8 +3,9 @@
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,6 +44,43 @@ class Answered:
         return json.loads(self.text)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One server-sent event."""
+
+    id: str
+    name: str
+    value: Any
+
+
+class Stream:
+    """Server-sent events, as they arrive."""
+
+    def __init__(self, answer: HTTPResponse) -> None:
+        self._answer = answer
+
+    def events(self, count: int) -> list[Event]:
+        """The next events; comments are left out."""
+        found: list[Event] = []
+        fields: dict[str, str] = {}
+        while len(found) < count:
+            line = self._answer.readline().decode().rstrip("\n")
+            name, _, text = line.partition(": ")
+            if name:
+                fields[name] = text
+            elif "data" in fields:
+                found.append(Event(id=fields["id"], name=fields["event"], value=json.loads(fields["data"])))
+                fields = {}
+            else:
+                fields = {}
+        return found
+
+    def ends(self) -> bool:
+        """Whether the gateway ends it, after whatever is left."""
+        self._answer.read()
+        return True
+
+
 class Gateway:
     """A gateway process, and requests to it as Zeus' client sends them: JSON without a Content-Type."""
 
@@ -61,6 +99,19 @@ class Gateway:
             text = answer.read().decode()
             given = {name.lower(): value for name, value in answer.getheaders()}
             return Answered(status=answer.status, headers=given, text=text)
+        finally:
+            connection.close()
+
+    @contextmanager
+    def stream(self, path: str, **headers: str) -> Iterator["Stream"]:
+        """Server-sent events."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        named = {name.replace("_", "-"): text for name, text in headers.items()}
+        connection.request("GET", path, headers={"Accept": "text/event-stream", **named})
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        try:
+            yield Stream(answer)
         finally:
             connection.close()
 

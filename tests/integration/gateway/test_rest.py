@@ -75,6 +75,31 @@ def test_the_log(gateway: Gateway) -> None:
     assert [each["seq"] for each in later] == [2, 3]
 
 
+def test_events_come_as_they_happen_and_go_on_where_a_client_was(gateway: Gateway) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    with gateway.stream("/v1/jobs/job/events") as stream:
+        [first] = stream.events(1)
+        assert (first.name, first.value["seq"]) == ("job_registered", 1)
+        begun(gateway)
+        opened, started = stream.events(2)
+    assert [opened.name, started.name] == ["recurrence_opened", "trial_started"]
+    assert started.id.startswith("1.3.")
+    with gateway.stream("/v1/jobs/job/events", Last_Event_ID=opened.id) as stream:
+        [again] = stream.events(1)
+        assert again.id == started.id
+        gateway.process.terminate()
+        assert stream.ends()
+    assert gateway.process.wait() == 0
+
+
+def test_events_of_an_unknown_job(gateway: Gateway) -> None:
+    answer = gateway.ask("GET", "/v1/jobs/nobody/events", Accept="text/event-stream")
+    assert (answer.status, answer.value["code"]) == (404, "unknown_job")
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    answer = gateway.ask("GET", "/v1/jobs/job/events", Accept="text/event-stream", Last_Event_ID="mine")
+    assert (answer.status, answer.value["code"]) == (400, "invalid_event_id")
+
+
 def test_the_rest_of_the_commands(gateway: Gateway) -> None:
     ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
     trial = begun(gateway)
