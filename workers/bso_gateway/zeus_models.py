@@ -13,7 +13,7 @@ def _sorted(sizes: list[int]) -> list[int]:
     return sorted(sizes)
 
 
-class JobSpec(BaseModel):
+class ZeusJobSpec(BaseModel):
     """A job as a client registers it. Without a job_id it gets one that begins with the prefix. Powers in watts.
 
     ``max_power`` is that of all GPUs together.

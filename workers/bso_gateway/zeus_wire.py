@@ -18,7 +18,7 @@ from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.replies import Deleted, EpochJudged, JobDescription, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import FAILURES, Outcome
 from bso_gateway.http import Gate, HttpError, answer, command_id_of
-from bso_gateway.zeus_models import JobSpec, Message, ReportResponse, TrainingResult, TrialId
+from bso_gateway.zeus_models import ZeusJobSpec, Message, ReportResponse, TrainingResult, TrialId
 
 GO_ON = "Stop condition not met, keep training"
 SUCCEEDED = "Train succeeded"
@@ -46,7 +46,7 @@ class ZeusWire:
     def router(self) -> APIRouter:
         """All routes, with what they take and return."""
         router = APIRouter(tags=["Zeus"])
-        router.post("/jobs", **_described(JobSpec, JobSpec, 201, 409, "Register a job"))(self.register)
+        router.post("/jobs", **_described(ZeusJobSpec, ZeusJobSpec, 201, 409, "Register a job"))(self.register)
         router.delete("/jobs", **_described(None, None, 200, 404, "Delete a job"))(self.delete)
         router.get("/jobs/batch_size", **_described(None, TrialId, 200, 400, "Begin a trial"))(self.begin)
         router.post("/report", **_described(TrainingResult, ReportResponse, 200, 400, "Report an epoch"))(self.report)
@@ -55,7 +55,7 @@ class ZeusWire:
 
     async def register(self, request: Request) -> Response:
         """201: the job is new; 200: it is known with exactly this specification; 409: with another one."""
-        spec = await self._gate.read(request, JobSpec)
+        spec = await self._gate.read(request, ZeusJobSpec)
         if spec.job_id is None:
             _check_identifier("job_id_prefix", spec.job_id_prefix)
             spec = spec.model_copy(update={"job_id": job_id_for(spec.job_id_prefix, command_id_of(request))})
@@ -201,8 +201,8 @@ def _described(
     responses: dict[int | str, Any] = {refusal: {"model": Message}, 503: {"model": Message}}
     if made is not None:
         responses[status] = {"model": made}
-    if body is JobSpec:
-        responses[200] = {"model": JobSpec}
+    if body is ZeusJobSpec:
+        responses[200] = {"model": ZeusJobSpec}
     extra: dict[str, Any] = {}
     if body is not None:
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
