@@ -70,6 +70,17 @@ def test_nights_of_trainings(interpreter: Path, alone: Gateway, gpus: FakeGpus, 
     assert {trial.hardware.max_power_w for trial in trials(tmp_path)} == {700.0}
 
 
+def test_the_example(interpreter: Path, alone: Gateway, gpus: FakeGpus, tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("BSO_", "PYTHON"))}
+    environ |= gpus.environment | {"ZEUS_SERVER_URL": f"http://127.0.0.1:{alone.port}"}
+    example = Path(__file__).parents[3] / "examples" / "zeus_client" / "train.py"
+    done = subprocess.run(
+        [interpreter, example], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "batch size 64 reached 0.9" in done.stdout
+
+
 def test_a_batch_size_that_fails_is_followed_by_another(
     interpreter: Path, alone: Gateway, gpus: FakeGpus, tmp_path: Path
 ) -> None:
