@@ -65,8 +65,8 @@ class ReportEpoch:
 
     A journalled report was kept while the optimizer was out of reach: it is recorded, never judged. With
     ``is_profiling`` power limits were profiled since the report before: the cost leaves out what that added.
-    A gateway whose clients know no trial_id leaves it empty, and may name the trial's ``batch_size``. Such clients report
-    an epoch once for each rank: the first report of an epoch counts.
+    A gateway whose clients know no trial_id leaves it empty, and may name the trial's ``batch_size``. Such clients
+    report an epoch once for each rank: the first report of an epoch counts.
     """
 
     trial_number: int

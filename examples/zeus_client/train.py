@@ -20,7 +20,9 @@ try:
     from zeus.optimizer.batch_size import BatchSizeOptimizer, JobSpec
     from zeus.optimizer.batch_size.exceptions import ZeusBSOTrainFailError
 except ImportError as missing:
-    sys.exit(f"this example needs Zeus' client and scikit-learn ({missing}): pip install 'zeus[bso]==0.16.0' scikit-learn")
+    sys.exit(
+        f"this example needs Zeus' client and scikit-learn ({missing}): pip install 'zeus[bso]==0.16.0' scikit-learn"
+    )
 
 MAX_EPOCHS = 100
 

@@ -66,9 +66,7 @@ async def _gateway(laboratory: Laboratory, stack: AsyncExitStack) -> Drive:
 
 async def _gateway_over_a_file(laboratory: Laboratory, stack: AsyncExitStack) -> Drive:
     gateway = await asyncio.to_thread(laboratory.start_gateway, f"sqlite:///{laboratory.folder / 'gateway.sqlite'}")
-    return await _opened(
-        ZeusJourneys(gateway.lines("started")[0]["port"], {"worker": [gateway.process.pid]}), stack
-    )
+    return await _opened(ZeusJourneys(gateway.lines("started")[0]["port"], {"worker": [gateway.process.pid]}), stack)
 
 
 async def _opened(journeys: ZeusJourneys, stack: AsyncExitStack) -> Drive:

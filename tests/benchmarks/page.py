@@ -97,9 +97,7 @@ def _cpu_cells(cpu_us: Mapping[str, float]) -> list[str]:
 
 def _sections(rows: Sequence[Row]) -> list[tuple[str, Columns, list[Row]]]:
     """Title, columns and rows of each table."""
-    zeus = {
-        (row["case"], row["in_flight"]): median(row["per_second"]) for row in rows if row["path"] == "zeus"
-    }
+    zeus = {(row["case"], row["in_flight"]): median(row["per_second"]) for row in rows if row["path"] == "zeus"}
     past = {row["path"]: row for row in reversed(rows) if row["case"] == "history"}
 
     def over_zeus(row: Row) -> str:

@@ -44,4 +44,6 @@ def worker(**options: Any) -> None:
     raise typer.Exit(run_worker(settings))
 
 
-with_settings(worker, WorkerSettings, prefix="BSO_", written=_WRITTEN, panels={"health_": "Watching", "log_": "Watching"})
+with_settings(
+    worker, WorkerSettings, prefix="BSO_", written=_WRITTEN, panels={"health_": "Watching", "log_": "Watching"}
+)

@@ -24,8 +24,8 @@ from bso_gateway.zeus_wire import ZeusWire, error_response, is_zeus_path
 from bso_optimizer import DISTRIBUTION
 
 _DESCRIPTION = (
-    "The batch size optimizer over HTTP. Whoever uses Zeus' batch size server reaches it under the same routes, with the "
-    "same bodies and statuses."
+    "The batch size optimizer over HTTP. Clients of Zeus' batch size server find the same routes, bodies and statuses; "
+    "all else is under /v1."
 )
 
 

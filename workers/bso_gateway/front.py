@@ -1,4 +1,4 @@
-"""In front of all routes: who may reach them from where, what each request is called in the log, and what is counted."""
+"""In front of all routes: who may reach them from where, the ids of requests, the access log, and what is counted."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ class GatewayMetrics:
 class Front:
     """An ASGI application around the routes. ``names`` are those by which clients reach it, beside localhost.
 
-    No page of another origin may use a browser to reach it: the Host header must be a known name, and the Origin header,
-    where there is one, the same. Bodies are JSON and say so; those of Zeus' client need not, as a browser always does.
+    No page of another origin may use a browser to reach it: the Host header must be a known name, and the Origin
+    header, where there is one, the same. Bodies are JSON and say so; those of Zeus' client, which is no browser, need
+    not.
     """
 
     def __init__(self, app: ASGIApp, *, names: Container[str], metrics: GatewayMetrics, has_access_log: bool) -> None:
@@ -140,5 +141,3 @@ def _wrong_content(content_type: str | None, *, may_lack: bool) -> HttpError | N
         return None
     words = f"expected a body of Content-Type {_JSON}, got {content_type[:80] if content_type else 'none'}"
     return HttpError(415, words, kind="unsupported_media_type")
-
-

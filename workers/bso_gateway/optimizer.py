@@ -26,7 +26,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _RULES = Rules()
 _MOST_AT_ONCE = 64
-"""Commands that one transaction decides: fewer, and a disk that is slow to write bounds all; more, and the first waits."""
+"""Commands that one transaction decides: with fewer, a slow disk bounds all; with more, the first one waits longer."""
 
 
 class Optimizer(Protocol):
@@ -37,7 +37,7 @@ class Optimizer(Protocol):
         ...
 
     async def call(self, request: Request, *, timeout_s: float) -> Reply:
-        """The reply to a command. Raises Unreachable when none came in time, Misconfigured where waiting cannot help."""
+        """The reply to a command. Raises Unreachable if none came in time, Misconfigured where waiting cannot help."""
         ...
 
     async def query(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
@@ -165,7 +165,7 @@ class SqliteOptimizer:
             self._trouble = None if isinstance(error, PolicyMissing) else str(error)
             _refuse(batch[0][1], error)
             return
-        except Exception as error:  # the next transaction may succeed
+        except Exception as error:  # noqa: BLE001  # the next transaction may succeed
             _log.exception("an unforeseen error of a transaction", action="unforeseen_error")
             self._trouble = f"{type(error).__name__}: {error}"
             for _, future in batch:

@@ -71,7 +71,9 @@ _JOB = "/jobs/{job_id}"
 _TRIAL = "/jobs/{job_id}/trials/{trial_number}"
 _ROUTES = (
     _Route(method="POST", path="/jobs", command=do.RegisterJob, reply=replies.Registered, summary="Register a new job"),
-    _Route(method="PUT", path=_JOB, command=do.RegisterJob, reply=replies.Registered, summary="Register or change a job"),
+    _Route(
+        method="PUT", path=_JOB, command=do.RegisterJob, reply=replies.Registered, summary="Register or change a job"
+    ),
     _Route(method="DELETE", path=_JOB, command=do.DeleteJob, reply=replies.Deleted, summary="Delete a job"),
     _Route(
         method="POST",
@@ -352,5 +354,3 @@ def _described(route: _Route) -> dict[str, Any]:
 
 def _reference(kind: type) -> dict[str, str]:
     return {"$ref": _SCHEMAS.format(model=kind.__name__)}
-
-

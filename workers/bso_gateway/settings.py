@@ -122,7 +122,9 @@ def read_settings(environ: Mapping[str, str], **options: Any) -> GatewaySettings
     """Options that are not None, then the environment, then defaults. Raises InvalidSettings naming every fault."""
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        found = {name: setting(environ, PREFIX + name.upper()) for name in GatewaySettings.model_fields if name != "url"}
+        found = {
+            name: setting(environ, PREFIX + name.upper()) for name in GatewaySettings.model_fields if name != "url"
+        }
         found["url"] = read_client_settings(environ, url=given.pop("url", None)).resolved_url
     except Misconfigured as error:
         raise InvalidSettings(str(error)) from error

@@ -15,10 +15,19 @@ from starlette.responses import Response
 
 from bso.domain.commands import BeginTrial, DeleteJob, DescribeJob, FinishTrial, OnConflict, RegisterJob, ReportEpoch
 from bso.domain.identifiers import identifier_problem, job_id_for
-from bso.domain.replies import Deleted, EpochJudged, JobDescription, Problem, Registered, Reply, TrialBegun, TrialFinished
+from bso.domain.replies import (
+    Deleted,
+    EpochJudged,
+    JobDescription,
+    Problem,
+    Registered,
+    Reply,
+    TrialBegun,
+    TrialFinished,
+)
 from bso.domain.trial import FAILURES, Outcome
 from bso_gateway.http import Gate, HttpError, answer, command_id_of
-from bso_gateway.zeus_models import ZeusJobSpec, Message, ReportResponse, TrainingResult, TrialId
+from bso_gateway.zeus_models import Message, ReportResponse, TrainingResult, TrialId, ZeusJobSpec
 
 GO_ON = "Stop condition not met, keep training"
 SUCCEEDED = "Train succeeded"
@@ -208,5 +217,3 @@ def _described(
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
         extra = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
     return {"responses": responses, "openapi_extra": extra, "summary": summary, "response_class": Response}
-
-

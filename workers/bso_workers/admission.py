@@ -76,15 +76,21 @@ class Admission:
             return _forged(delivery, sender)
         if (hidden := _with_hidden_characters(delivery, user)) is not None:
             return _unprintable(delivery, sender, hidden)
+        request = self._read(delivery, sender)
+        if isinstance(request, Undecidable):
+            return request
+        return Admitted(delivery=delivery, sender=sender, request=_as_parked(request) if delivery.parked_s else request)
+
+    def _read(self, delivery: Delivery, sender: Origin) -> Request | Undecidable:
+        """The command, in the name of its sender, or of the user for whom a gateway sends it."""
+        user = sender.user
         try:
             request = decode_command(delivery.body, user=user)
         except Rejected as error:
             return _unreadable(delivery, sender, error)
         if user is not None and user in self.gateways:
-            request = replace(request, user=request.on_behalf_of or user, is_from_gateway=True)
-        elif request.on_behalf_of is not None:
-            return _forged_user(delivery, sender, request.on_behalf_of)
-        return Admitted(delivery=delivery, sender=sender, request=_as_parked(request) if delivery.parked_s else request)
+            return replace(request, user=request.on_behalf_of or user, is_from_gateway=True)
+        return request if request.on_behalf_of is None else _forged_user(delivery, sender, request.on_behalf_of)
 
 
 def _as_parked(request: Request) -> Request:

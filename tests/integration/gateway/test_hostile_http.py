@@ -1,6 +1,7 @@
 """Requests that no client of ours sends."""
 
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -11,10 +12,8 @@ from tests.servers import PATIENCE_S
 def sent(gateway: Gateway, data: bytes) -> bytes:
     """All that comes back for these bytes, until the gateway closes the connection."""
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) as connection:
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has answered, and reads no more
             connection.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):  # it has answered, and reads no more
-            pass
         received = b""
         try:
             while part := connection.recv(65_536):
@@ -93,5 +92,3 @@ def test_the_application_describes_itself(start_gateway: StartGateway) -> None:
     assert set(described["paths"]) >= {"/jobs", "/jobs/batch_size", "/report", "/trials"}
     body = described["paths"]["/report"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(body["required"]) >= {"job_id", "trial_number", "current_epoch", "metric"}
-
-

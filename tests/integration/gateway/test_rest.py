@@ -117,30 +117,28 @@ def test_the_rest_of_the_commands(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "code"),
+    ("asked", "status", "code"),
     [
-        ("GET", "/jobs/nobody", None, 404, "unknown_job"),
-        ("GET", "/jobs/nobody/trials", None, 404, "unknown_job"),
-        ("GET", "/jobs/job/trials?after=x", None, 422, "invalid_query"),
-        ("POST", "/jobs/nobody/trials", {"hardware": HARDWARE}, 404, "unknown_job"),
-        ("POST", "/jobs/job/trials", {}, 422, "invalid_body"),
-        ("POST", "/jobs/job/trials", [], 422, "invalid_body"),
-        ("POST", "/jobs/job/trials", b"{", 422, "invalid_body"),
-        ("PUT", "/jobs/job", {"spec": {"batch_sizes": [1], "default_batch_size": 2}}, 422, "invalid_spec"),
-        ("PUT", "/jobs/no%20name", {"spec": SPEC}, 422, "invalid_identifier"),
-        ("PUT", "/jobs/job/trials/9/lease", {"trial_id": "x"}, 404, "unknown_trial"),
-        ("PUT", "/jobs/job/trials/1/lease", {"trial_id": "x"}, 409, "wrong_trial_id"),
-        ("PUT", "/jobs/job/trials/one/lease", {"trial_id": "x"}, 422, "invalid_body"),
-        ("PUT", "/jobs/job/allowed/7", {}, 404, "unknown_batch_size"),
-        ("PUT", "/jobs/job", {"spec": SPEC | {"target_metric": 0.8}, "on_conflict": "raise"}, 409, "job_conflict"),
+        (("GET", "/jobs/nobody", None), 404, "unknown_job"),
+        (("GET", "/jobs/nobody/trials", None), 404, "unknown_job"),
+        (("GET", "/jobs/job/trials?after=x", None), 422, "invalid_query"),
+        (("POST", "/jobs/nobody/trials", {"hardware": HARDWARE}), 404, "unknown_job"),
+        (("POST", "/jobs/job/trials", {}), 422, "invalid_body"),
+        (("POST", "/jobs/job/trials", []), 422, "invalid_body"),
+        (("POST", "/jobs/job/trials", b"{"), 422, "invalid_body"),
+        (("PUT", "/jobs/job", {"spec": {"batch_sizes": [1], "default_batch_size": 2}}), 422, "invalid_spec"),
+        (("PUT", "/jobs/no%20name", {"spec": SPEC}), 422, "invalid_identifier"),
+        (("PUT", "/jobs/job/trials/9/lease", {"trial_id": "x"}), 404, "unknown_trial"),
+        (("PUT", "/jobs/job/trials/1/lease", {"trial_id": "x"}), 409, "wrong_trial_id"),
+        (("PUT", "/jobs/job/trials/one/lease", {"trial_id": "x"}), 422, "invalid_body"),
+        (("PUT", "/jobs/job/allowed/7", {}), 404, "unknown_batch_size"),
+        (("PUT", "/jobs/job", {"spec": SPEC | {"target_metric": 0.8}, "on_conflict": "raise"}), 409, "job_conflict"),
     ],
 )
-def test_a_problem_says_what_is_wrong(
-    gateway: Gateway, method: str, path: str, body: object, status: int, code: str
-) -> None:
+def test_a_problem_says_what_is_wrong(gateway: Gateway, asked: tuple[str, str, object], status: int, code: str) -> None:
     ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
     begun(gateway)
-    problem = ask(gateway, method, path, body)
+    problem = ask(gateway, *asked)
     assert (problem.status, problem.value["code"]) == (status, code)
     assert problem.headers["content-type"] == "application/problem+json"
     assert problem.value["type"] == f"urn:bso:problem:{code}"

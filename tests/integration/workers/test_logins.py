@@ -102,9 +102,7 @@ async def test_nobody_can_send_a_command_in_anothers_name(logins: Logins, store:
 
 async def test_nobody_but_a_gateway_can_send_a_command_for_somebody_else(logins: Logins, store: SqlStore) -> None:
     job = new_job()
-    request = Request(
-        command_id=str(uuid.uuid4()), job_id=job, command=RegisterJob(spec=SPEC), on_behalf_of="alice"
-    )
+    request = Request(command_id=str(uuid.uuid4()), job_id=job, command=RegisterJob(spec=SPEC), on_behalf_of="alice")
     async with RawSender(logins.bob, user="bob") as sender:
         problem = await sender.problem(encode_command(request), user_id="bob")
     assert problem.type == "forged_user"
