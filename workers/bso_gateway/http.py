@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from bso.domain.commands import Command
+from bso.domain.commands import Command, DescribeJob
 from bso.domain.commands import Request as CommandRequest
 from bso.domain.replies import Problem, Reply
 from bso.service.queries import Asked, Page
@@ -102,7 +102,9 @@ class Gate:
 
     async def call(self, request: Request, job_id: str, command: Command) -> Reply:
         """The reply to a command. Raises HttpError 503 when none came in time."""
-        asked = CommandRequest(command_id=command_id_of(request), job_id=job_id, command=command)
+        is_question = isinstance(command, DescribeJob)  # its reply is not kept under the client's key
+        command_id = str(uuid.uuid4()) if is_question else command_id_of(request)
+        asked = CommandRequest(command_id=command_id, job_id=job_id, command=command)
         try:
             return await self.optimizer.call(asked, timeout_s=self._limits.answer_timeout_s)
         except Unreachable as error:

@@ -124,7 +124,8 @@ class SqliteOptimizer:
             async with asyncio.timeout(timeout_s):
                 return decode_page(await answered(self._embedded.store, asked, rules=_RULES))
         except (TimeoutError, Retryable) as error:
-            raise Unreachable(f"the optimizer's file did not answer: {error or 'it took too long'}") from error
+            words = str(error) or f"nothing came within {timeout_s:g} s"
+            raise Unreachable(f"the optimizer's file did not answer: {words}") from error
 
     @property
     def trouble(self) -> str | None:

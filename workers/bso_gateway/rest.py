@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -148,7 +147,7 @@ class RestApi:
         for route in _ROUTES:
             router.add_api_route(
                 route.path,
-                partial(self._decide, route=route),
+                self._decision(route),
                 methods=[route.method],
                 name=f"{wire_name(route.command)} {route.path}",
                 summary=route.summary,
@@ -166,7 +165,13 @@ class RestApi:
             router.add_api_route(path, page, methods=["GET"], summary=summary, response_class=Response)
         return router
 
-    async def _decide(self, request: Request, *, route: _Route) -> Response:
+    def _decision(self, route: _Route) -> Callable[[Request], Awaitable[Response]]:
+        async def decision(request: Request) -> Response:
+            return await self._decide(request, route)
+
+        return decision
+
+    async def _decide(self, request: Request, route: _Route) -> Response:
         given = await self._given(request, route)
         try:
             command: Command = validated(route.command, given, wire_name(route.command))
@@ -299,8 +304,8 @@ def problem_response(error: HttpError) -> Response:
 
 def schemas() -> dict[str, Any]:
     """The JSON schemas of all bodies and answers, by name."""
-    adapters = [(kind.__name__, "validation", TypeAdapter(kind)) for kind in _SHOWN]
-    _, defined = TypeAdapter.json_schemas(adapters, ref_template=_SCHEMAS)  # type: ignore[arg-type]  # a list of literals
+    adapters: list[Any] = [(kind.__name__, "validation", TypeAdapter(kind)) for kind in _SHOWN]
+    _, defined = TypeAdapter.json_schemas(adapters, ref_template=_SCHEMAS)
     found: dict[str, Any] = defined["$defs"]
     return found
 

@@ -20,7 +20,7 @@ from bso_gateway.app import gateway_app
 from bso_gateway.errors import CannotListen
 from bso_gateway.optimizer import Optimizer, optimizer_of
 from bso_gateway.settings import GatewaySettings
-from bso_workers.lifecycle import ExitCode, StopSignal
+from bso_workers.lifecycle import ExitCode, StopSignal, fastest_loop
 from bso_workers.logs import configure_logs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
@@ -33,13 +33,7 @@ def run_gateway(settings: GatewaySettings) -> ExitCode:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends the process at once."""
     configure_logs(level=settings.log_level, style=settings.log_format, stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    try:
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    except ImportError:
-        factory = asyncio.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         return runner.run(_until_signalled(settings))
 
 

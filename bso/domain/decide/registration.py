@@ -169,7 +169,8 @@ def _unchanged_or_refused(job: Job, command: RegisterJob) -> Decision:
     if command.hardware != job.hardware:
         fields["hardware"] = f"is {_in_words(job.hardware)}, got {_in_words(command.hardware)}"
     if fields:
-        return refused(job, "job_conflict", "The job is registered otherwise", _listed(job, fields), fields)
+        detail = f"{_listed(job, fields)}go back to those, or take another job_id"
+        return refused(job, "job_conflict", "The job is registered otherwise", detail, fields)
     reply = Registered(job_id=job.job_id, version_number=job.current_version, is_new=False, spec=job.spec)
     return unchanged(job, reply)
 
@@ -185,14 +186,14 @@ def _in_words(hardware: HardwareKind | None) -> str:
 
 def _listed(job: Job, fields: dict[str, str]) -> str:
     others = "; ".join(f"{name} {difference}" for name, difference in fields.items())
-    return f"job {job.job_id} is registered with other values: {others}; go back to those, or take another job_id"
+    return f"job {job.job_id} is registered with other values: {others}; "
 
 
 def _conflict(job: Job, spec: JobSpec) -> Decision:
     changes = _differences(job.spec, spec)
     fields = {name: changes[name] for name in _differing(job.spec, spec)}
     detail = (
-        f"{_listed(job, fields)}; or pass "
+        f"{_listed(job, fields)}go back to those, take another job_id, or pass "
         'on_conflict="new_version": the job then gets a new version (`version` may name it) and keeps the old one'
     )
     return refused(job, "job_conflict", "The job is registered with another identity", detail, fields)

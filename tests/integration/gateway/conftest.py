@@ -1,7 +1,8 @@
 """Gateways as processes of their own, over a SQLite file and over a broker with a worker."""
 
+import asyncio
 import json
-import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from typing import Any, Self
 import pytest
 
 from bso_broker.connection import login_of
+from bso_migrations import upgrade
 from tests.integration.workers.fixtures import *  # noqa: F403  # fixtures are found by name; the list stands there
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
 from tests.servers import PATIENCE_S
+from tools.private_servers import MariaDB, RabbitMQ
 
 SPEC: dict[str, Any] = {
-    "job_id": "mnist-1",
     "job_id_prefix": "mnist",
     "batch_sizes": [64, 32, 128],
     "default_batch_size": 64,
@@ -82,10 +84,14 @@ class Stream:
 
 
 class Gateway:
-    """A gateway process, and requests to it as Zeus' client sends them: JSON without a Content-Type."""
+    """A gateway process, and requests to it as Zeus' client sends them: JSON without a Content-Type.
+
+    Requests are about a job of its own, unless they name another one.
+    """
 
     def __init__(self, process: WorkerProcess) -> None:
         self.process = process
+        self.job_id = f"mnist-{uuid.uuid4().hex[:12]}"
         self.port: int = process.logged("started")[0]["port"]
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answered:
@@ -117,11 +123,11 @@ class Gateway:
 
     def register(self, **spec: Any) -> Answered:
         """Register a job."""
-        return self.ask("POST", "/jobs", SPEC | spec)
+        return self.ask("POST", "/jobs", SPEC | {"job_id": self.job_id} | spec)
 
-    def begin(self, job_id: str = "mnist-1") -> dict[str, Any]:
+    def begin(self, job_id: str | None = None) -> dict[str, Any]:
         """Begin a trial."""
-        answer = self.ask("GET", f"/jobs/batch_size?job_id={job_id}")
+        answer = self.ask("GET", f"/jobs/batch_size?job_id={job_id or self.job_id}")
         assert answer.status == 200, answer
         begun: dict[str, Any] = answer.value
         return begun
@@ -145,17 +151,21 @@ class Gateway:
 StartGateway = Callable[..., Gateway]
 
 
+def gateway_process(log: Path, url: str, **settings: object) -> WorkerProcess:
+    """A new gateway."""
+    environ = {"BSO_URL": url, "BSO_GATEWAY_PORT": "0", "BSO_GATEWAY_LOG_FORMAT": "json"}
+    environ |= {f"BSO_GATEWAY_{name.upper()}": str(value) for name, value in settings.items()}
+    return WorkerProcess(log, environ, program=("-m", "bso_cli", "serve"))
+
+
 @pytest.fixture
 def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
     """Starts gateways over ``url``, a SQLite file unless given; other arguments are settings."""
     started: list[WorkerProcess] = []
 
     def start(*, url: str | None = None, **settings: object) -> Gateway:
-        environ = {"BSO_URL": url or f"sqlite:///{tmp_path / 'bso.sqlite'}", "BSO_GATEWAY_PORT": "0"}
-        environ |= {"BSO_GATEWAY_LOG_FORMAT": "json"}
-        environ |= {f"BSO_GATEWAY_{name.upper()}": str(value) for name, value in settings.items()}
         log = tmp_path / f"gateway-{len(started) + 1}.log"
-        started.append(WorkerProcess(log, environ, program=("-m", "bso_cli", "serve"), interpreter=sys.executable))
+        started.append(gateway_process(log, url or f"sqlite:///{tmp_path / 'bso.sqlite'}", **settings))
         return Gateway(started[-1])
 
     yield start
@@ -175,7 +185,39 @@ def start(request: pytest.FixtureRequest, start_gateway: StartGateway) -> StartG
     return lambda **settings: start_gateway(url=url, **settings)
 
 
+@pytest.fixture(scope="session")
+def over_a_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    """A gateway over a SQLite file, for all tests that stop none."""
+    folder = tmp_path_factory.mktemp("gateway")
+    process = gateway_process(folder / "gateway.log", f"sqlite:///{folder / 'bso.sqlite'}")
+    yield process
+    process.stop()
+
+
+@pytest.fixture(scope="session")
+def over_a_broker(
+    rabbitmq_server: RabbitMQ, mariadb_server: MariaDB, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
+    """A gateway in front of a worker, for all tests that stop none."""
+    folder = tmp_path_factory.mktemp("gateway")
+    amqp_url, database_url = rabbitmq_server.start().create_vhost(), mariadb_server.start().create_database()
+    asyncio.run(upgrade(database_url))
+    environ = {"BSO_AMQP_URL": amqp_url, "BSO_DATABASE_URL": database_url, "BSO_HEALTH_PORT": "0"}
+    environ |= {"BSO_LOG_FORMAT": "json", "BSO_GATEWAYS": login_of(amqp_url)}
+    worker = WorkerProcess(folder / "worker.log", environ).ready()
+    process = gateway_process(folder / "gateway.log", amqp_url)
+    yield process
+    process.stop()
+    worker.stop()
+
+
 @pytest.fixture
-def gateway(start: StartGateway) -> Gateway:
-    """A gateway with the default settings, over a file and over a broker."""
-    return start()
+def alone(over_a_file: WorkerProcess) -> Gateway:
+    """A gateway with the default settings over a file, and a new job_id."""
+    return Gateway(over_a_file)
+
+
+@pytest.fixture(params=["over_a_file", "over_a_broker"])
+def gateway(request: pytest.FixtureRequest) -> Gateway:
+    """A gateway with the default settings, over a file and over a broker, and a new job_id."""
+    return Gateway(request.getfixturevalue(request.param))

@@ -1,5 +1,6 @@
 """The life of a gateway's process, and what its clients see while the optimizer is away."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.servers import PATIENCE_S, eventually
 def ended(*options: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "bso_cli", "serve", *options],
-        env={"PATH": "/usr/bin:/bin", **environ},
+        env={name: text for name, text in os.environ.items() if not name.startswith("BSO_")} | environ,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -72,7 +73,11 @@ def test_without_a_worker_nobody_goes_on_by_mistake(
     gateway.register()
     trial = gateway.begin()
     worker.stop()
-    for answer in (gateway.report(trial, 1), gateway.ask("GET", "/jobs/batch_size?job_id=mnist-1"), gateway.end(trial)):
+    for answer in (
+        gateway.report(trial, 1),
+        gateway.ask("GET", f"/jobs/batch_size?job_id={gateway.job_id}"),
+        gateway.end(trial),
+    ):
         assert answer.status == 503
         assert list(answer.value) == ["message"]
         assert int(answer.headers["retry-after"]) >= 1
@@ -105,10 +110,10 @@ def test_any_gateway_answers_for_the_other(
 
 def test_many_trainings_at_once(gateway: Gateway) -> None:
     def train(number: int) -> list[bool]:
-        job_id = f"mnist-{number}"
+        job_id = f"{gateway.job_id}-{number}"
         gateway.register(job_id=job_id)
         trial = gateway.begin(job_id)
-        return [gateway.report(trial, epoch, 0.3 * epoch).value["converged"] for epoch in (1, 2, 3)]
+        return [gateway.report(trial, epoch, 0.31 * epoch).value["converged"] for epoch in (1, 2, 3)]
 
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(train, range(48))) == [[False, False, True]] * 48

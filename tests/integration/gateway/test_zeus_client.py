@@ -35,14 +35,14 @@ def gpus(tmp_path: Path) -> FakeGpus:
 
 
 @pytest.fixture
-def alone(start_gateway: StartGateway) -> Gateway:
-    """A gateway over a file."""
+def server(start_gateway: StartGateway) -> Gateway:
+    """A gateway over a file of its own."""
     return start_gateway()
 
 
 def trained(interpreter: Path, gateway: Gateway, gpus: FakeGpus, end: str) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("BSO_", "PYTHON"))}
-    command = [interpreter, SCRIPT, f"http://127.0.0.1:{gateway.port}", end]
+    command: list[str | Path] = [interpreter, SCRIPT, f"http://127.0.0.1:{gateway.port}", end]
     return subprocess.run(
         command, env=environ | gpus.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
@@ -59,9 +59,9 @@ def trials(folder: Path) -> list[Trial]:
     return asyncio.run(read())
 
 
-def test_nights_of_trainings(interpreter: Path, alone: Gateway, gpus: FakeGpus, tmp_path: Path) -> None:
+def test_nights_of_trainings(interpreter: Path, server: Gateway, gpus: FakeGpus, tmp_path: Path) -> None:
     for number in range(1, 4):
-        done = trained(interpreter, alone, gpus, "converges")
+        done = trained(interpreter, server, gpus, "converges")
         assert done.returncode == 0, done.stderr
         assert f"trial {number}" in done.stdout
         assert "finished: True" in done.stdout
@@ -70,9 +70,9 @@ def test_nights_of_trainings(interpreter: Path, alone: Gateway, gpus: FakeGpus, 
     assert {trial.hardware.max_power_w for trial in trials(tmp_path)} == {700.0}
 
 
-def test_the_example(interpreter: Path, alone: Gateway, gpus: FakeGpus, tmp_path: Path) -> None:
+def test_the_example(interpreter: Path, server: Gateway, gpus: FakeGpus, tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("BSO_", "PYTHON"))}
-    environ |= gpus.environment | {"ZEUS_SERVER_URL": f"http://127.0.0.1:{alone.port}"}
+    environ |= gpus.environment | {"ZEUS_SERVER_URL": f"http://127.0.0.1:{server.port}"}
     example = Path(__file__).parents[3] / "examples" / "zeus_client" / "train.py"
     done = subprocess.run(
         [interpreter, example], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -82,13 +82,13 @@ def test_the_example(interpreter: Path, alone: Gateway, gpus: FakeGpus, tmp_path
 
 
 def test_a_batch_size_that_fails_is_followed_by_another(
-    interpreter: Path, alone: Gateway, gpus: FakeGpus, tmp_path: Path
+    interpreter: Path, server: Gateway, gpus: FakeGpus, tmp_path: Path
 ) -> None:
-    failed = trained(interpreter, alone, gpus, "fails")
+    failed = trained(interpreter, server, gpus, "fails")
     assert failed.returncode == 1
     assert "ZeusBSOTrainFailError" in failed.stderr
     assert "Please re-launch the training" in failed.stderr
-    assert trained(interpreter, alone, gpus, "converges").returncode == 0
+    assert trained(interpreter, server, gpus, "converges").returncode == 0
     first, second = trials(tmp_path)
     assert (first.outcome, second.outcome) == (Outcome.NOT_CONVERGED, Outcome.CONVERGED)
     assert first.recurrence_id == second.recurrence_id
@@ -104,12 +104,12 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_training_that_ends_otherwise(
-    interpreter: Path, alone: Gateway, gpus: FakeGpus, tmp_path: Path, end: str
+    interpreter: Path, server: Gateway, gpus: FakeGpus, tmp_path: Path, end: str
 ) -> None:
-    done = trained(interpreter, alone, gpus, end)
+    done = trained(interpreter, server, gpus, end)
     [trial] = trials(tmp_path)
     assert (done.returncode, trial.outcome) == ENDS[end], done.stderr
     if end == "killed":  # no handler runs: the lease decides
         assert trial.state is TrialState.RUNNING
         assert trial.lease_expires_at is not None
-    assert trained(interpreter, alone, gpus, "converges").returncode == 0
+    assert trained(interpreter, server, gpus, "converges").returncode == 0

@@ -1,5 +1,6 @@
 """What Zeus' server promises its clients (zeus 0.16), over both ways to decide."""
 
+import uuid
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ GO_ON = {"stop_train": False, "converged": False, "message": "Stop condition not
 def test_a_job_is_registered_once_and_known_afterwards(gateway: Gateway) -> None:
     first, second = gateway.register(), gateway.register()
     assert (first.status, second.status) == (201, 200)
-    assert first.value == second.value == {**SPEC, **FILLED_IN, "batch_sizes": [32, 64, 128]}
+    assert first.value == second.value == {**SPEC, **FILLED_IN, "batch_sizes": [32, 64, 128], "job_id": gateway.job_id}
     assert gateway.register(batch_sizes=[128, 64, 32]).status == 200, "the order of the batch sizes says nothing"
 
 
@@ -54,17 +55,15 @@ def test_unknown_fields_are_ignored(gateway: Gateway) -> None:
         {"gpu_model": "A100"},
     ],
 )
-def test_another_specification_is_a_conflict_until_the_job_is_deleted(
-    start_gateway: StartGateway, changes: dict[str, Any]
-) -> None:
-    gateway = start_gateway()
+def test_another_specification_is_a_conflict_until_the_job_is_deleted(alone: Gateway, changes: dict[str, Any]) -> None:
+    gateway = alone
     gateway.register()
     refused = gateway.register(**changes)
     assert refused.status == 409
     assert list(refused.value) == ["message"]
     assert "registered with other values" in refused.value["message"]
     assert gateway.register().status == 200, "nothing has changed"
-    deleted = gateway.ask("DELETE", "/jobs?job_id=mnist-1")
+    deleted = gateway.ask("DELETE", f"/jobs?job_id={gateway.job_id}")
     assert (deleted.status, deleted.value) == (200, None)
     assert gateway.register(**changes).status == 201
 
@@ -97,8 +96,8 @@ def test_a_job_without_an_id_gets_one_that_begins_with_the_prefix(gateway: Gatew
         ({"job_id_prefix": None}, "job_id_prefix"),
     ],
 )
-def test_a_wrong_field_is_named(start_gateway: StartGateway, changes: dict[str, Any], field: str) -> None:
-    answer = start_gateway().register(**changes)
+def test_a_wrong_field_is_named(alone: Gateway, changes: dict[str, Any], field: str) -> None:
+    answer = alone.register(**changes)
     assert answer.status == 422
     details = answer.value["detail"]
     assert all(set(detail) == {"loc", "msg", "type"} for detail in details)
@@ -106,8 +105,8 @@ def test_a_wrong_field_is_named(start_gateway: StartGateway, changes: dict[str, 
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"', b"\xff\xfe", b"{}"])
-def test_a_body_that_is_none_is_refused(start_gateway: StartGateway, body: bytes) -> None:
-    gateway = start_gateway()
+def test_a_body_that_is_none_is_refused(alone: Gateway, body: bytes) -> None:
+    gateway = alone
     for method, path in (("POST", "/jobs"), ("POST", "/report"), ("PATCH", "/trials")):
         answer = gateway.ask(method, path, body)
         assert answer.status == 422, (method, path)
@@ -117,7 +116,7 @@ def test_a_body_that_is_none_is_refused(start_gateway: StartGateway, body: bytes
 def test_a_training_that_reaches_its_target(gateway: Gateway) -> None:
     gateway.register()
     trial = gateway.begin()
-    assert trial == {"job_id": "mnist-1", "batch_size": 64, "trial_number": 1}
+    assert trial == {"job_id": gateway.job_id, "batch_size": 64, "trial_number": 1}
     assert gateway.report(trial, 1).value == GO_ON
     reached = gateway.report(trial, 2, metric=0.95)
     assert (reached.status, reached.value) == (
@@ -151,9 +150,9 @@ def test_every_request_for_a_batch_size_begins_a_trial(gateway: Gateway) -> None
     gateway.register()
     trials = [gateway.begin()["trial_number"] for _ in range(3)]
     assert trials == [1, 2, 3]
-    answer = gateway.ask("GET", "/jobs/batch_size?job_id=mnist-1")
+    answer = gateway.ask("GET", f"/jobs/batch_size?job_id={gateway.job_id}")
     assert answer.headers["cache-control"] == "no-store"
-    assert gateway.ask("HEAD", "/jobs/batch_size?job_id=mnist-1").status == 405
+    assert gateway.ask("HEAD", f"/jobs/batch_size?job_id={gateway.job_id}").status == 405
     assert gateway.begin()["trial_number"] == 5, "asking with HEAD begins none"
 
 
@@ -175,9 +174,9 @@ def test_unknown_jobs_and_trials(gateway: Gateway) -> None:
         (gateway.ask("GET", "/jobs/batch_size?job_id=nobody"), 400),
         (gateway.ask("GET", "/jobs/batch_size?job_id=%00"), 400),
         (gateway.report(nobody, 1), 400),
-        (gateway.report({**nobody, "job_id": "mnist-1"}, 1), 400),
+        (gateway.report({**nobody, "job_id": gateway.job_id}, 1), 400),
         (gateway.end(nobody), 404),
-        (gateway.end({**nobody, "job_id": "mnist-1"}), 404),
+        (gateway.end({**nobody, "job_id": gateway.job_id}), 404),
         (gateway.end({**nobody, "job_id": "no name"}), 404),
         (gateway.ask("DELETE", "/jobs?job_id=nobody"), 404),
     ):
@@ -215,8 +214,8 @@ def test_an_end_before_the_first_report_counts_against_the_batch_size(gateway: G
 def test_a_deleted_job(gateway: Gateway) -> None:
     gateway.register()
     trial = gateway.begin()
-    assert gateway.ask("DELETE", "/jobs?job_id=mnist-1").status == 200
-    assert gateway.ask("DELETE", "/jobs?job_id=mnist-1").status == 404
+    assert gateway.ask("DELETE", f"/jobs?job_id={gateway.job_id}").status == 200
+    assert gateway.ask("DELETE", f"/jobs?job_id={gateway.job_id}").status == 404
     assert gateway.report(trial, 1).status == 400
     assert gateway.register().status == 201
     assert gateway.begin()["batch_size"] == 64
@@ -237,16 +236,16 @@ def test_a_target_above_the_bound_is_kept_unless_it_is_strict(start: StartGatewa
 
 def test_the_policy_of_new_jobs_may_change_without_a_conflict(start_gateway: StartGateway) -> None:
     with start_gateway() as gateway:
-        assert gateway.register().status == 201
+        assert gateway.register(job_id="mnist-1").status == 201
     with start_gateway(zeus_strict=True) as gateway:
-        assert gateway.register().status == 200
-        assert gateway.begin()["trial_number"] == 1
+        assert gateway.register(job_id="mnist-1").status == 200
+        assert gateway.begin("mnist-1")["trial_number"] == 1
 
 
 def test_an_idempotency_key_begins_one_trial(gateway: Gateway) -> None:
     gateway.register()
-    key = "6f1c2a5e-0d3c-4f6e-9a49-0f6f5d2b7c11"
-    path = "/jobs/batch_size?job_id=mnist-1"
+    key = str(uuid.uuid4())
+    path = f"/jobs/batch_size?job_id={gateway.job_id}"
     first, second = (gateway.ask("GET", path, Idempotency_Key=key) for _ in range(2))
     assert first.value == second.value
     assert gateway.ask("GET", path, Idempotency_Key="mine").status == 400

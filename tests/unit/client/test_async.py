@@ -96,8 +96,8 @@ async def test_a_trial_ends_by_hand(
                 await getattr(trial, how)("the disk is full")
                 assert trial.finished
 
-    [trial] = await optimizer.store.trials("job")
-    assert (trial.outcome, trial.outcome_reason) == (outcome, "the disk is full")
+    [ended] = await optimizer.store.trials("job")
+    assert (ended.outcome, ended.outcome_reason) == (outcome, "the disk is full")
 
 
 async def test_a_saved_state_is_resumed(optimizer: ReachableOptimizer, monitor: ScriptedMonitor) -> None:
