@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from bso.credentials import without_passwords
+from bso_gateway.access import Access
 from bso_gateway.front import Front, GatewayMetrics
 from bso_gateway.http import Gate, HttpError, Limits, answer
 from bso_gateway.optimizer import Optimizer
@@ -46,7 +47,8 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining:
     app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # as FastAPI's documentation shows it
     app.add_exception_handler(HttpError, _shown)
     app.add_exception_handler(RequestValidationError, _invalid)
-    return Front(app, names=settings.names, metrics=metrics, has_access_log=settings.access_log)
+    access = Access(gate.check) if settings.tokens else None
+    return Front(app, names=settings.names, metrics=metrics, has_access_log=settings.access_log, access=access)
 
 
 def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> None:

@@ -13,7 +13,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
-from bso_gateway.http import HttpError
+from bso_gateway.access import Access
+from bso_gateway.http import BEARER, HttpError
 from bso_gateway.rest import problem_response
 from bso_gateway.settings import LOOPBACK_NAMES
 from bso_gateway.zeus_wire import error_response, is_zeus_path
@@ -52,14 +53,23 @@ class Front:
 
     No page of another origin may use a browser to reach it: the Host header must be a known name, and the Origin
     header, where there is one, the same. Bodies are JSON and say so; those of Zeus' client, which is no browser, need
-    not.
+    not. With ``access`` a request needs a token, but for health and metrics.
     """
 
-    def __init__(self, app: ASGIApp, *, names: Container[str], metrics: GatewayMetrics, has_access_log: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        names: Container[str],
+        metrics: GatewayMetrics,
+        has_access_log: bool,
+        access: Access | None = None,
+    ) -> None:
         self._app = app
         self._names = names
         self._metrics = metrics
         self._has_access_log = has_access_log
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, log it, count it."""
@@ -79,7 +89,7 @@ class Front:
             await send(message)
 
         try:
-            refusal = self._refusal(scope, headers)
+            refusal = self._refusal(scope, headers) or await self._identify(scope, headers)
             if refusal is None:
                 await self._app(scope, receive, sent)
             else:
@@ -98,6 +108,18 @@ class Front:
             return HttpError(403, f"a page of {origin[:80]!r} may not use this gateway", kind="foreign_origin")
         if scope["method"] in _WITH_BODY:
             return _wrong_content(headers.get("content-type"), may_lack=is_zeus_path(scope["path"]) and origin is None)
+        return None
+
+    async def _identify(self, scope: Scope, headers: Headers) -> HttpError | None:
+        """Find out who sends a request, where that matters."""
+        if self._access is None or scope["path"] in _QUIET:
+            return None
+        client = scope.get("client")
+        try:
+            token = await self._access.bearer(headers.get("authorization"), client=client[0] if client else "")
+        except HttpError as error:
+            return error
+        scope[BEARER] = token
         return None
 
     def _is_known(self, host: str) -> bool:
@@ -122,6 +144,7 @@ class Front:
             status=status,
             took_ms=round(1e3 * took_s, 2),
             client=client[0] if client else None,
+            user=None if (token := scope.get(BEARER)) is None else token.user,
             request_id=request_id,
         )
 

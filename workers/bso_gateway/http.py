@@ -16,13 +16,18 @@ from starlette.responses import Response
 
 from bso.domain.commands import Command, DescribeJob
 from bso.domain.commands import Request as CommandRequest
+from bso.domain.decide.permissions import NEEDED
 from bso.domain.replies import Problem, Reply
-from bso.service.queries import Asked, Page
+from bso.domain.rights import Right
+from bso.domain.tokens import Token
+from bso.service.queries import Asked, CheckedToken, CheckToken, Page, Query
 from bso_client.errors import Unreachable
 from bso_gateway.optimizer import Optimizer
 
 Model = TypeVar("Model", bound=BaseModel)
 
+BEARER = "bso.token"
+"""Where the ASGI scope of a request holds its token."""
 _RETRY_AFTER_S = 5
 
 
@@ -52,7 +57,10 @@ class HttpError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """The headers of the answer."""
-        return {} if self.retry_after_s is None else {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
+        named = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        return named | (
+            {} if self.retry_after_s is None else {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,18 +112,53 @@ class Gate:
         """The reply to a command. Raises HttpError 503 when none came in time."""
         is_question = isinstance(command, DescribeJob)  # its reply is not kept under the client's key
         command_id = str(uuid.uuid4()) if is_question else command_id_of(request)
-        asked = CommandRequest(command_id=command_id, job_id=job_id, command=command)
+        token = token_of(request)
+        check_right(token, NEEDED[type(command)], job_id)
+        user = None if token is None else token.user
+        asked = CommandRequest(command_id=command_id, job_id=job_id, command=command, on_behalf_of=user)
         try:
             return await self.optimizer.call(asked, timeout_s=self._limits.answer_timeout_s)
         except Unreachable as error:
             raise HttpError(503, str(error), kind="unreachable", retry_after_s=_RETRY_AFTER_S) from error
 
-    async def ask(self, asked: Asked) -> Page | Problem:
-        """The answer to a query. Raises HttpError 503 when none came in time."""
+    async def ask(self, request: Request, query: Query, job_id: str | None = None) -> Page | Problem:
+        """The answer to a query. Raises HttpError 503 when none came in time, 403 where the token is not for it."""
+        token = token_of(request)
+        check_right(token, Right.READ, job_id)
+        user = None if token is None else token.user
+        return await self._asked(Asked(query=query, query_id=str(uuid.uuid4()), job_id=job_id, on_behalf_of=user))
+
+    async def check(self, query: CheckToken) -> Token | None:
+        """The token that a secret belongs to. Raises HttpError 503 when no answer came in time."""
+        page = await self._asked(Asked(query=query, query_id=str(uuid.uuid4())))
+        if isinstance(page, CheckedToken):
+            return page.token
+        words = page.detail if isinstance(page, Problem) else "tokens cannot be checked"
+        raise HttpError(503, words, kind="tokens_not_checked", retry_after_s=_RETRY_AFTER_S)
+
+    async def _asked(self, asked: Asked) -> Page | Problem:
         try:
             return await self.optimizer.query(asked, timeout_s=self._limits.answer_timeout_s)
         except Unreachable as error:
             raise HttpError(503, str(error), kind="unreachable", retry_after_s=_RETRY_AFTER_S) from error
+
+
+def token_of(request: Request) -> Token | None:
+    """The token that a request came with; None: this gateway asks for none."""
+    token: Token | None = request.scope.get(BEARER)
+    return token
+
+
+def check_right(token: Token | None, right: Right | None, job_id: str | None) -> None:
+    """Raise HttpError 403 where a token is not for what takes this right (None: an owner's) with a job (None: any)."""
+    if token is None or token.covers(right, job_id):
+        return
+    wanted = (right or Right.OPERATE).value
+    words = (
+        f"token {token.token_id} is for what takes the right to {token.right.value}, with jobs like {token.jobs}; "
+        f"this takes the right to {wanted}{'' if job_id is None else f', with job {job_id}'}"
+    )
+    raise HttpError(403, words, kind="token_not_for_this", title="The token is not for this")
 
 
 def command_id_of(request: Request) -> str:

@@ -108,7 +108,7 @@ class SqliteOptimizer:
     async def call(self, request: Request, *, timeout_s: float) -> Reply:
         """The reply, once it is on the disk."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting.append((replace(request, is_from_gateway=True), future))
+        self._waiting.append((replace(request, user=request.on_behalf_of, is_from_gateway=True), future))
         self._arrived.set()
         try:
             async with asyncio.timeout(timeout_s):
@@ -122,6 +122,7 @@ class SqliteOptimizer:
         assert self._embedded is not None
         try:
             async with asyncio.timeout(timeout_s):
+                asked = replace(asked, user=asked.on_behalf_of)
                 return decode_page(await answered(self._embedded.store, asked, rules=_RULES))
         except (TimeoutError, Retryable) as error:
             words = str(error) or f"nothing came within {timeout_s:g} s"

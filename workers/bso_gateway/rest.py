@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -18,13 +17,14 @@ from bso.domain import replies
 from bso.domain.commands import Command
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.replies import KEPT, Problem
+from bso.domain.rights import Right
 from bso.schema.codec import wire_name
 from bso.schema.envelope import validated
 from bso.schema.errors import MalformedMessage
 from bso.service import queries
-from bso.service.queries import Asked, Page, Query
+from bso.service.queries import Page, Query
 from bso.service.records import JobOverview
-from bso_gateway.http import Gate, HttpError, answer, command_id_of
+from bso_gateway.http import Gate, HttpError, answer, command_id_of, token_of
 from bso_gateway.live import followed, position_of
 
 PREFIX = "/v1"
@@ -206,7 +206,9 @@ class RestApi:
         page = await self._ask(request, queries.ListJobs(after=after))
         assert isinstance(page, queries.JobsPage)
         parked = {each.job_id: each.reason for each in page.parked}
-        listed = [_listed(each) | {"trouble": parked.get(each.summary.job_id)} for each in page.jobs]
+        token = token_of(request)
+        jobs = [each for each in page.jobs if token is None or token.covers(Right.READ, each.summary.job_id)]
+        listed = [_listed(each) | {"trouble": parked.get(each.summary.job_id)} for each in jobs]
         return answer({"jobs": listed, "next_after": page.next_after})
 
     async def job(self, request: Request, job_id: str) -> Response:
@@ -254,10 +256,10 @@ class RestApi:
         """All power profiles of a job."""
         return answer(await self._ask(request, queries.ListPowerProfiles(), job_id))
 
-    async def _ask(self, _request: Request, query: Query, job_id: str | None = None) -> Page:
+    async def _ask(self, request: Request, query: Query, job_id: str | None = None) -> Page:
         if job_id is not None:
             _check("job_id", job_id)
-        page = await self._gate.ask(Asked(query=query, query_id=str(uuid.uuid4()), job_id=job_id))
+        page = await self._gate.ask(request, query, job_id)
         if isinstance(page, Problem):
             raise refused(page)
         return page

@@ -37,6 +37,10 @@ class GatewaySettings(BaseModel):
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="Where to listen: an address of this machine.")
     port: int = Field(default=8000, ge=0, le=65535, description="The port; 0 takes a free one and logs it.")
+    tokens: bool = Field(
+        default=False,
+        description="Ask each request for a token (`bso tokens create`). Without, whoever reaches it may do anything.",
+    )
     names: frozenset[str] = Field(
         default=frozenset(),
         description="Names, separated by commas, by which clients reach it (the Host header), beside localhost.",
@@ -91,10 +95,10 @@ class GatewaySettings(BaseModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> GatewaySettings:
-        if not is_loopback(self.host):
+        if not self.tokens and not is_loopback(self.host):
             raise ValueError(
-                f"host is {self.host}, and whoever reaches it could train and delete every job: listen on 127.0.0.1, "
-                "behind a proxy on this machine that checks who sends"
+                f"host is {self.host}, and without tokens whoever reaches it could train and delete every job: ask for "
+                "tokens (--tokens, `bso tokens create`), or listen on 127.0.0.1"
             )
         if (self.tls_certificate is None) is not (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key belong together: set both or none")

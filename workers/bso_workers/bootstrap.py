@@ -245,7 +245,12 @@ class _Shared:
 
 
 def _queries(settings: WorkerSettings, broker: Broker, reads: Reads) -> QuerySource:
-    answers = QueryAnswers(reads=reads, rules=settings.rules, requires_user_id=settings.require_user_id)
+    answers = QueryAnswers(
+        reads=reads,
+        rules=settings.rules,
+        requires_user_id=settings.require_user_id,
+        gateways=settings.gateways,
+    )
     return broker.query_consumer(answers.answer, refusal=TOO_MANY)
 
 
