@@ -66,7 +66,17 @@ def json_line(value: object) -> str:
     try:
         return shown_in_json(dump(value).decode())
     except PydanticSerializationError:  # a lone surrogate, as in the name of a file that is not UTF-8
-        return json.dumps(to_jsonable_python(value, inf_nan_mode="strings"))
+        return json.dumps(_jsonable(value))
+
+
+def _jsonable(value: Any) -> Any:
+    """A value as json.dumps takes it; pydantic takes no lone surrogate as a key."""
+    match value:
+        case Mapping():
+            return {str(key): _jsonable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_jsonable(each) for each in value]
+    return to_jsonable_python(value, inf_nan_mode="strings")
 
 
 def wire_name(message_type: type) -> str:

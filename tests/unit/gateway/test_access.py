@@ -13,7 +13,7 @@ from bso.service.tokens import digest_of, new_secret
 from bso_gateway.access import KNOWN_FOR_S, MOST_FAILURES, WITHIN_S, Access
 from bso_gateway.http import HttpError
 
-TOKEN_ID, SECRET = new_secret(os.urandom)
+TOKEN_ID, SECRET = new_secret(lambda count: bytes(range(count)))  # the same in every process of the tests
 TOKEN = Token(
     token_id=TOKEN_ID, user="vision", right=Right.TRAIN, jobs="*", created_at=datetime(2026, 1, 1, tzinfo=UTC)
 )
