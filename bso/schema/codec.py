@@ -76,6 +76,8 @@ def _jsonable(value: Any) -> Any:
             return {str(key): _jsonable(each) for key, each in value.items()}
         case list() | tuple():
             return [_jsonable(each) for each in value]
+        case float():
+            return json.loads(dump(value))
     return to_jsonable_python(value, inf_nan_mode="strings")
 
 
