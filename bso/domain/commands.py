@@ -19,6 +19,7 @@ class OnConflict(Enum):
 
     NEW_VERSION = "new_version"  # start, or resume, the version with this identity, and warn
     RAISE = "raise"  # refuse, naming the fields that differ
+    REFUSE_CHANGES = "refuse_changes"  # refuse any other value of the spec, and other hardware
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,8 @@ class RegisterJob:
 
     Without a job_id in the request, one is made from ``job_id_prefix`` and the command_id. A new version of a job
     inherits what its predecessor knew, unless ``inherit`` is False; ``like`` names another job from which it, or a new
-    job, inherits instead.
+    job, inherits instead. ``hardware`` is recorded with a new job whose clients say only here what they train on.
+    ``defaults`` are further fields of the specification, for a new job only.
     """
 
     spec: Mapping[str, Any]
@@ -35,6 +37,8 @@ class RegisterJob:
     on_conflict: OnConflict = OnConflict.NEW_VERSION
     inherit: bool = True
     like: str | None = None
+    hardware: HardwareKind | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,7 @@ class BeginTrial:
     Without ``recurrence_id`` the trial joins the oldest open recurrence that has no running trial, else it opens
     one. ``batch_size`` records a choice that a client out of reach has made itself; ``replaces`` is then the
     command_id of the request that it gave up. ``learning_rate`` is what the training scales its rate by, if it says so.
+    A client that cannot renew leases says ``renews_lease`` False: its trial may stay silent for longer.
     """
 
     hardware: HardwareKind
@@ -51,6 +56,7 @@ class BeginTrial:
     batch_size: int | None = None
     replaces: str | None = None
     learning_rate: LearningRate | None = None
+    renews_lease: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,8 @@ class ReportEpoch:
 
     A journalled report was kept while the optimizer was out of reach: it is recorded, never judged. With
     ``is_profiling`` power limits were profiled since the report before: the cost leaves out what that added.
+    A gateway whose clients know no trial_id leaves it empty, and may name the trial's ``batch_size``. Such clients
+    report an epoch once for each rank: the first report of an epoch counts.
     """
 
     trial_number: int
@@ -69,6 +77,7 @@ class ReportEpoch:
     metric: float
     is_journalled: bool = False
     is_profiling: bool = False
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +87,7 @@ class FinishTrial:
     A live training cannot declare itself converged or too costly: it reports the epoch, and is judged. Only a
     journalled finish carries such an outcome, with the ``bound`` that the client used. An interrupted training that
     has a checkpoint says ``may_resume``: its trial is suspended, not ended.
+    A gateway may leave the trial_id empty, as in ReportEpoch.
     """
 
     trial_number: int
@@ -89,6 +99,7 @@ class FinishTrial:
     bound: float | None = None
     is_journalled: bool = False
     may_resume: bool = False
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,12 +192,17 @@ Command = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A command with its address: which job, under which command_id (UUID), and the login that sent it, if known."""
+    """A command with its address: which job, under which command_id (UUID), and the login that sent it, if known.
+
+    A gateway sends commands ``on_behalf_of`` its own users; where it is believed, ``user`` is that one.
+    """
 
     command_id: str
     job_id: str
     command: Command
     user: str | None = None
+    on_behalf_of: str | None = None
+    is_from_gateway: bool = False
     trace: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -38,6 +38,7 @@ class JobRegistered:
     seed: int
     owner: str | None
     inherited: Inheritance | None = None
+    hardware: HardwareKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,10 @@ class RecurrenceOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A training run began, with this batch size and for this reason. ``mark`` is the policy's; see Choice."""
+    """A training run began, with this batch size and for this reason. ``mark`` is the policy's; see Choice.
+
+    ``silence_s`` is that of the trial.
+    """
 
     trial_number: int
     trial_id: str
@@ -78,6 +82,7 @@ class TrialStarted:
     started_at: datetime
     learning_rate: LearningRate | None = None
     mark: str = ""
+    silence_s: float | None = None
 
     @property
     def trial(self) -> Trial:
@@ -95,6 +100,7 @@ class TrialStarted:
             bound=self.bound,
             started_at=self.started_at,
             learning_rate=self.learning_rate,
+            silence_s=self.silence_s,
         )
 
 

@@ -15,7 +15,15 @@ from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
 from bso.domain.progress import progressed, squares_after
 from bso.domain.stops import with_other_result, with_stop, withdrawn, without_stop
-from bso.domain.trial import FAILURES, OUT_OF_MEMORY, Outcome, Trial, TrialState, reason_code
+from bso.domain.trial import (
+    EPOCHS_OF_SILENCE,
+    FAILURES,
+    OUT_OF_MEMORY,
+    Outcome,
+    Trial,
+    TrialState,
+    reason_code,
+)
 
 
 def evolve(job: Job, event: Event) -> Job:
@@ -48,6 +56,7 @@ def _registered(job: Job, event: happened.JobRegistered) -> Job:
     return replace(
         job,
         owner=event.owner,
+        hardware=event.hardware,
         grants={},
         is_deleted=False,
         current_version=event.version_number,
@@ -95,8 +104,15 @@ def _epoch_reported(job: Job, event: happened.EpochReported) -> Job:
             progressed(trial, event.report, cost=event.cost),
             cost_squares=squares_after(trial, epoch=event.epoch, cost=event.cost, is_profiling=event.is_profiling),
             bound=event.bound,
+            silence_s=_silence_after(trial, event),
         )
     )
+
+
+def _silence_after(trial: Trial, event: happened.EpochReported) -> float | None:
+    if trial.silence_s is None:
+        return None
+    return max(trial.silence_s, EPOCHS_OF_SILENCE * (event.time_s - trial.time_s))
 
 
 def _suspended(job: Job, event: happened.TrialSuspended) -> Job:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from bso.domain.commands import PowerMeasurement
+from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
 from bso.domain.rights import Right
@@ -52,6 +53,7 @@ class EpochJudged:
     """Whether to stop; if so the trial has ended with ``outcome``. ``cost`` and ``bound`` in J.
 
     ``should_retry``: the recurrence still wants a model, so begin another trial. ``warnings`` are for the user.
+    ``is_over_bound``: the target was reached at a higher cost than ``beta_knob`` times the cheapest converged one.
     """
 
     should_stop: bool
@@ -61,6 +63,7 @@ class EpochJudged:
     outcome: Outcome | None = None
     should_retry: bool = False
     warnings: tuple[str, ...] = ()
+    is_over_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +204,7 @@ class ActiveTrialDescription:
 class JobDescription:
     """A job as people want to see it. ``learning_rate`` is that of the last trial which named one.
 
-    ``grants`` are what other logins than its owner's may do.
+    ``grants`` are what other logins than its owner's may do. ``hardware`` is what it was registered with.
     """
 
     job_id: str
@@ -215,6 +218,7 @@ class JobDescription:
     active_trials: tuple[ActiveTrialDescription, ...]
     learning_rate: LearningRate | None = None
     grants: Mapping[str, Right] = field(default_factory=dict)
+    hardware: HardwareKind | None = None
 
 
 KEPT = "kept"

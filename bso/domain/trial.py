@@ -57,6 +57,10 @@ FAILURES = frozenset({Outcome.NOT_CONVERGED, Outcome.COST_EXCEEDED, Outcome.INFE
 
 OUT_OF_MEMORY = "out_of_memory"  # infeasible, and so is every larger batch size
 DIVERGED = "diverged"  # the metric was not a finite number twice in a row
+SHORTEST_SILENCE_S = 3600.0
+"""For so long, or for so many times its longest epoch, a trial may stay silent whose client renews no lease."""
+EPOCHS_OF_SILENCE = 3.0
+
 LEASE_LAPSED = "lease_lapsed"  # nothing was received from it for the whole resume window; its result may come late
 
 
@@ -115,6 +119,7 @@ class Trial:
     trial began, so it is no secret, and it gives no right.
     ``time_s`` and ``energy_j`` are what it took; ``cost`` leaves out what profiling power limits added to them.
     ``cost_squares`` says by how much epoch costs of its reports differ; see bso.domain.progress.
+    ``silence_s``: its client renews no lease, so it may stay silent for so long; None: it does.
     """
 
     trial_number: int
@@ -146,6 +151,7 @@ class Trial:
     is_over_bound: bool = False
     late_outcome: Outcome | None = None
     ended_at: datetime | None = None
+    silence_s: float | None = None
 
     @property
     def is_active(self) -> bool:

@@ -161,4 +161,4 @@ def _lease(row: Row, found: Row | None, now: datetime, rules: Rules) -> Any:
     if isinstance(known, datetime):
         return known
     is_running = row["state"] == TrialState.RUNNING.value
-    return now + timedelta(seconds=rules.lease_s if is_running else rules.resume_window_s)
+    return now + timedelta(seconds=max(rules.lease_s, row["silence_s"] or 0.0) if is_running else rules.resume_window_s)

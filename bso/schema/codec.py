@@ -21,6 +21,7 @@ from bso.domain.commands import Command, RegisterJob, Request
 from bso.domain.events import CommonEvent, Event, JobRegistered, JobRespecified, LateResult, TrialEnded, TrialStarted
 from bso.domain.foreign_text import shown_in_json
 from bso.domain.frozen_values import replace
+from bso.domain.hardware import HardwareKind
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.job import Job, JobVersion, Recurrence, UnacknowledgedStop
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
@@ -52,6 +53,7 @@ class JobState:
     unacknowledged_stops: Mapping[int, UnacknowledgedStop]
     has_power_profiles: bool
     grants: Mapping[str, Right] = field(default_factory=dict)
+    hardware: HardwareKind | None = None
 
 
 def dump(value: object) -> bytes:
@@ -64,7 +66,19 @@ def json_line(value: object) -> str:
     try:
         return shown_in_json(dump(value).decode())
     except PydanticSerializationError:  # a lone surrogate, as in the name of a file that is not UTF-8
-        return json.dumps(to_jsonable_python(value, inf_nan_mode="strings"))
+        return json.dumps(_jsonable(value))
+
+
+def _jsonable(value: Any) -> Any:
+    """A value as json.dumps takes it; pydantic takes no lone surrogate as a key."""
+    match value:
+        case Mapping():
+            return {str(key): _jsonable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_jsonable(each) for each in value]
+        case float():
+            return json.loads(dump(value))
+    return to_jsonable_python(value, inf_nan_mode="strings")
 
 
 def wire_name(message_type: type) -> str:
@@ -116,6 +130,7 @@ def encode_command(request: Request, *, sent_at: datetime | None = None) -> byte
             job_id=request.job_id or None,
             sent_at=sent_at,
             trace=request.trace,
+            on_behalf_of=request.on_behalf_of,
             body=request.command,
         )
     )
@@ -131,7 +146,14 @@ def decode_command(message: bytes, *, user: str | None = None) -> Request:
         _check_identifier("job_id_prefix", command.job_id_prefix)
         job_id = job_id_for(command.job_id_prefix, command_id)
     _check_identifier("job_id", job_id)
-    return Request(command_id=command_id, job_id=cast(str, job_id), command=command, user=user, trace=envelope.trace)
+    return Request(
+        command_id=command_id,
+        job_id=cast(str, job_id),
+        command=command,
+        user=user,
+        on_behalf_of=envelope.on_behalf_of,
+        trace=envelope.trace,
+    )
 
 
 def encode_reply(reply: Reply, *, command_id: str, job_id: str | None) -> bytes:
@@ -228,6 +250,7 @@ def state_of(job: Job) -> str:
             unacknowledged_stops=job.unacknowledged_stops,
             has_power_profiles=job.has_power_profiles,
             grants=job.grants,
+            hardware=job.hardware,
         )
     )
     return dump(state).decode()
@@ -251,6 +274,7 @@ def job_from_state(job_id: str, last_seq: int, state: Mapping[str, Any]) -> Job:
         last_recurrence_number=stored.last_recurrence_number,
         owner=stored.owner,
         grants=stored.grants,
+        hardware=stored.hardware,
         is_deleted=stored.is_deleted,
         current_version=stored.current_version,
         versions={number: read_version(version) for number, version in stored.versions.items()},

@@ -28,7 +28,10 @@ MAX_ANSWER_BYTES = 4 * 1_048_576
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """One message before its body is looked at. Events also carry ``seq``, ``part`` and ``log_epoch``."""
+    """One message before its body is looked at. Events also carry ``seq``, ``part`` and ``log_epoch``.
+
+    ``on_behalf_of``: the user for whom a gateway sends a command; only from a gateway's login it is believed.
+    """
 
     type: str
     command_id: str
@@ -39,6 +42,7 @@ class Envelope:
     seq: int | None = None
     part: int | None = None
     log_epoch: int | None = None
+    on_behalf_of: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
 
 

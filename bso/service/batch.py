@@ -138,7 +138,13 @@ class Batches:
                 known = replace(known, jobs_owned=_owned(read, written))
             since = written.events[request.job_id]
             facts = facts_for(job, request.command, known, since=since, user=request.user)
-            context = Context(command_id=request.command_id, user=request.user, now=read.memory.now, rules=self.rules)
+            context = Context(
+                command_id=request.command_id,
+                user=request.user,
+                now=read.memory.now,
+                rules=self.rules,
+                is_from_gateway=request.is_from_gateway,
+            )
             has_many = job.is_registered and len(job.spec.batch_sizes) > _MANY_SIZES
             is_long = has_many or job.job_id in self._long
             asked = (job, request.command, facts, context)

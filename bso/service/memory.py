@@ -35,6 +35,7 @@ from bso.service.records import (
     UnpublishedPage,
 )
 from bso.service.serialization import epoch_report_of, is_among, recorded_from
+from bso.service.tokens import InMemoryTokens
 
 IN_MEMORY_SCHEMA = "memory"
 
@@ -76,6 +77,7 @@ class InMemoryStore:
         self._turn = asyncio.Lock()
         self.tables = InMemoryTables()
         self.parked_jobs = InMemoryParkedJobs(clock)
+        self.tokens = InMemoryTokens(clock)
         self.log_epochs = InMemoryLogEpochs(clock, raise_event_ids=self._raise_event_ids)
 
     @asynccontextmanager

@@ -11,6 +11,7 @@ from bso.domain.commands import Command
 from bso.domain.decide import Context, Decision, Facts
 from bso.domain.job import Job
 from bso.domain.rights import Reader
+from bso.domain.tokens import Token
 from bso.domain.trial import EpochReport, Trial
 from bso.service.records import (
     ChangeSet,
@@ -146,6 +147,34 @@ class ParkedJobs(Protocol):
         ...
 
 
+class Tokens(Protocol):
+    """The tokens with which clients of gateways show who they are. Of their secrets only digests are kept."""
+
+    async def create(self, token: Token, digest: str) -> None:
+        """Keep a new token."""
+        ...
+
+    async def all(self) -> Sequence[Token]:
+        """All tokens, the oldest first."""
+        ...
+
+    async def find(self, token_id: str) -> tuple[Token, str] | None:
+        """A token and its digest."""
+        ...
+
+    async def change(self, token: Token) -> None:
+        """Keep when a token expires, or was revoked."""
+        ...
+
+    async def used(self, token_id: str) -> None:
+        """Record that a token was used just now, to the minute."""
+        ...
+
+    async def now(self) -> datetime:
+        """The store's clock."""
+        ...
+
+
 class LogEpochs(Protocol):
     """The epoch of the log that the store is in."""
 
@@ -198,6 +227,11 @@ class Reads(JobReads, Protocol):
     @property
     def parked_jobs(self) -> ParkedJobs:
         """The jobs whose commands cannot be decided for now."""
+        ...
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of gateways' clients."""
         ...
 
     async def jobs(

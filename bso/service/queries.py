@@ -5,7 +5,7 @@ They travel as commands do, in the same envelope, through a queue of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -17,13 +17,15 @@ from bso.domain.job import Job
 from bso.domain.policies import PolicyMissing
 from bso.domain.replies import JobDescription, Problem
 from bso.domain.rights import Reader, Right
+from bso.domain.tokens import Token
 from bso.domain.trial import Trial
 from bso.schema.codec import decode_event, dump, encode_event, wire_name
 from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, unseal, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
-from bso.service.ports import Reads
+from bso.service.ports import Reads, Tokens
 from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent, StoredJob
 from bso.service.serialization import read_snapshot
+from bso.service.tokens import is_same
 
 MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 10, 200, 100
 """Rows of one page, few enough to hold up no decision; fewer still where they would not fit into a message."""
@@ -60,7 +62,15 @@ class ListPowerProfiles:
     """What was measured of a job's batch sizes under several power limits."""
 
 
-Query = ListJobs | ShowJob | ListTrials | ListEvents | ListPowerProfiles
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckToken:
+    """What a token lets its bearer do. Only gateways may ask; ``digest`` is that of the secret which was shown."""
+
+    token_id: str
+    digest: str
+
+
+Query = ListJobs | ShowJob | ListTrials | ListEvents | ListPowerProfiles | CheckToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,35 +130,61 @@ class PowerProfilesPage:
     profiles: tuple[PowerProfile, ...]
 
 
-Page = JobsPage | ShownJob | TrialsPage | EventsPage | PowerProfilesPage
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedToken:
+    """A token; None: there is none of this id and digest, or it opens nothing any more."""
+
+    token: Token | None
+
+
+Page = JobsPage | ShownJob | TrialsPage | EventsPage | PowerProfilesPage | CheckedToken
 
 _TYPES: dict[str, type] = {wire_name(member): member for member in (*get_args(Query), *get_args(Page), Problem)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A query with its address. ``job_id`` is None where it is about all jobs; ``user``: the login that asks."""
+    """A query with its address. ``job_id`` is None where it is about all jobs; ``user``: the login that asks.
+
+    A gateway asks ``on_behalf_of`` one of its users; where it is believed, ``user`` is that one.
+    """
 
     query: Query
     query_id: str
     job_id: str | None = None
     user: str | None = None
+    on_behalf_of: str | None = None
 
 
 def encode_query(asked: Asked) -> bytes:
     """A query as a message."""
     name = wire_name(type(asked.query))
-    return dump(Envelope(type=name, command_id=asked.query_id, job_id=asked.job_id, body=asked.query))
+    return dump(
+        Envelope(
+            type=name,
+            command_id=asked.query_id,
+            job_id=asked.job_id,
+            on_behalf_of=asked.on_behalf_of,
+            body=asked.query,
+        )
+    )
 
 
-def decode_query(message: bytes, *, user: str | None) -> Asked:
-    """Read a query. Raises MalformedMessage, UnsupportedSchema."""
+def decode_query(message: bytes, *, user: str | None, gateways: Container[str] = frozenset()) -> Asked:
+    """Read a query of a login; ``gateways`` are believed when they ask for others, and alone may check tokens.
+
+    Raises MalformedMessage, UnsupportedSchema.
+    """
     envelope = unseal(message)
     query = _read(envelope, get_args(Query))
-    problem = None if isinstance(query, ListJobs) else identifier_problem(envelope.job_id)
+    problem = None if isinstance(query, ListJobs | CheckToken) else identifier_problem(envelope.job_id)
     if problem is not None:
         raise MalformedMessage(f"job_id {problem}")
-    return Asked(query=query, job_id=envelope.job_id, query_id=envelope.command_id, user=user)
+    is_gateway = user is not None and user in gateways
+    if not is_gateway and (isinstance(query, CheckToken) or envelope.on_behalf_of is not None):
+        raise MalformedMessage(f"only a gateway may ask this; login {user} is none of the workers' BSO_GATEWAYS")
+    asker = envelope.on_behalf_of or user
+    return Asked(query=query, job_id=envelope.job_id, query_id=envelope.command_id, user=asker)
 
 
 def decode_page(message: bytes) -> Page | Problem:
@@ -225,8 +261,19 @@ async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page
             events = await reads.history(job_id, after=query.after, limit=limit)
             listed = [ListedEvent(event_id=one.event_id, message=encode_event(one.recorded).decode()) for one in events]
             return EventsPage(events=tuple(listed), next_after=events[-1].event_id if len(events) == limit else None)
+        case CheckToken():
+            return CheckedToken(token=await checked(reads.tokens, query))
         case ListPowerProfiles():
             return PowerProfilesPage(profiles=tuple(await reads.power_profiles(cast(str, job_id))))
+
+
+async def checked(tokens: Tokens, query: CheckToken) -> Token | None:
+    """The token of an id and a digest, if it is valid; it counts as used then."""
+    found = await tokens.find(query.token_id)
+    if found is None or not is_same(found[1], query.digest) or found[0].why_invalid(await tokens.now()) is not None:
+        return None
+    await tokens.used(query.token_id)
+    return found[0]
 
 
 async def _jobs(reads: Reads, query: ListJobs, *, user: str | None, rules: Rules, limit: int) -> JobsPage:

@@ -52,6 +52,7 @@ _AS_THEY_ARE = (
     "outcome_reason",
     "is_over_bound",
     "ended_at",
+    "silence_s",
 )
 _MYSQL = ("mysql", "mariadb")
 _UNREADABLE = (ValueError, TypeError, AttributeError, KeyError, MalformedMessage)

@@ -48,6 +48,7 @@ from bso.storage.sqlite import SqliteStatement, SqliteUnitOfWork
 from bso.storage.statement_text import CompiledStatements, StatementText
 from bso.storage.statements import ACTIVE, published
 from bso.storage.tables import event, job, power_profile, trial
+from bso.storage.tokens import SqlTokens
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso.storage.urls import database_url, sqlite_path
 
@@ -95,6 +96,7 @@ class SqlStore:
         self._file = file
         self._identity: tuple[int, int] | None = None  # of the file that the connections are open on
         self.parked_jobs = SqlParkedJobs(self._dialect, writing=self._writing, read=self._read)
+        self.tokens = SqlTokens(self._dialect, writing=self._writing, read=self._read)
         self.log_epochs = SqlLogEpochs(self._dialect, writing=self._writing, read=self._read)
 
     @asynccontextmanager

@@ -21,7 +21,7 @@ from bso.schema.codec import MAX_EVENT_NAME
 from bso.service.serialization import MOST_GRANTED
 from bso.storage.rows import Moment, ascii_text, long_text, number, words
 
-SCHEMA_REVISION = "0006"
+SCHEMA_REVISION = "0007"
 """The newest revision in bso_migrations, and the only one that this program writes to."""
 
 metadata = MetaData()
@@ -101,6 +101,7 @@ trial = Table(
     Column("profiled_energy_j", number(), nullable=False),
     Column("learning_rate", long_text()),
     Column("cost_squares", number(), nullable=False),
+    Column("silence_s", number()),
     Index("ix_trial_active", "job_id", "state"),
     Index("ix_trial_lease", "lease_expires_at"),
     **_MYSQL_TABLE,
@@ -164,6 +165,22 @@ parked_job = Table(
 )
 """Jobs whose commands cannot be decided for now: since parked_at, tried again at retry_at. A job that has recovered has
 no parked_at, and its row goes a lease later. Writing such a row shows that the database can be written at all."""
+
+token = Table(
+    "token",
+    metadata,
+    Column("token_id", ascii_text(12), primary_key=True),
+    Column("user_name", words(255), nullable=False),
+    Column("granted", ascii_text(12), nullable=False),
+    Column("jobs", words(120), nullable=False),
+    Column("digest", ascii_text(64), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment),
+    Column("revoked_at", Moment),
+    Column("last_used_at", Moment),
+    **_MYSQL_TABLE,
+)
+"""With which clients of gateways show who they are: the digest of a secret, in whose name it is used, and for what."""
 
 log_epoch = Table(
     "bso_log_epoch",

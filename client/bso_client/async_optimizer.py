@@ -38,6 +38,19 @@ class AsyncTrial(TrialView):
         """Keep what was measured under several power limits; as Trial.report_power_profile."""
         self._here.report_power_profile(measurements)
 
+    async def call_off(self, reason: str) -> None:
+        """End the trial as cancelled, and the loop over trials; as Trial.call_off."""
+        await self._here.call_off(Outcome.CANCELLED, reason)
+
+    async def interrupt(self, reason: str) -> None:
+        """End the trial as interrupted, and the loop over trials; as Trial.interrupt."""
+        await self._here.call_off(Outcome.INTERRUPTED, reason)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The trial as plain data, for a checkpoint; as Trial.state_dict."""
+        driver = self._here
+        return checkpoint_of(driver.checkpoint(driver.consumed_now()))
+
     async def __aenter__(self) -> Self:
         """Begin to measure."""
         self._here.start()
@@ -90,8 +103,6 @@ class AsyncBatchSizeOptimizer:
                 async for trial in trials:
                     yield trial
         except CannotResume as error:
-            if state is None:
-                raise
             logger.warning("training begins anew: %s", error, extra={"action": "checkpoint_not_resumed"})
             async with aclosing(self.trials()) as trials:
                 async for trial in trials:
@@ -136,8 +147,7 @@ class AsyncBatchSizeOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The running trial as plain data, for a checkpoint. An interruption then leaves the trial to be resumed."""
-        driver = self._session.current("state_dict()")
-        return checkpoint_of(driver.checkpoint(driver.consumed_now()))
+        return AsyncTrial(self._session.current("state_dict()")).state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume the trial of a checkpoint: before get_batch_size() or trials()."""

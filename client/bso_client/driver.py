@@ -87,7 +87,7 @@ class Driver:
         on_end: Callable[[TrainingState], None],
         on_orphaned: Callable[[TrainingState, Consumption], Awaitable[None]] | None = None,
     ) -> None:
-        self.state: TrainingState = step.state
+        self._state = step.state
         self.place = place
         self.has_left: bool = False
         self.averages_metrics: bool = False
@@ -103,6 +103,11 @@ class Driver:
         self._apply(step)
 
     @property
+    def state(self) -> TrainingState:
+        """The training as it stands."""
+        return self._state
+
+    @property
     def ranks(self) -> Ranks:
         """The processes that train together."""
         return self._exchange.ranks
@@ -111,7 +116,7 @@ class Driver:
 
     def start(self) -> None:
         """Begin to measure. Raises WrongOrder for a second time."""
-        self.state = started(self.state)
+        self._state = started(self.state)
         self._meter.start()
 
     def measured(self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None) -> Said:
@@ -203,7 +208,7 @@ class Driver:
         """The state for a checkpoint; from now on an interruption leaves the trial to be resumed."""
         if not self.state.is_resumable:
             self._exchange.leave_note(f"{_CHECKPOINT_NOTE}-{self.state.key}")
-        self.state = checkpointed(self.state, consumed)
+        self._state = checkpointed(self.state, consumed)
         return replace(self.state, is_profiling=self.state.is_profiling or self._is_profiling)
 
     def acknowledge(self) -> None:
@@ -241,7 +246,7 @@ class Driver:
     async def call_off(self, outcome: Outcome, reason: str) -> None:
         """End the trial, and the loop over trials with it, on all ranks; without effect if it has ended before."""
         if not self.state.has_ended:
-            self.state = replace(self.state, is_called_off=True)
+            self._state = replace(self.state, is_called_off=True)
             self._meter.stop()
             await self._leave_together(outcome, reason)
 
@@ -258,7 +263,7 @@ class Driver:
         step = ended(self.state, outcome, reason, consumed=consumed)
         if self._outbox is None:
             await self._speak_for_rank_0(step.state)
-            self.state = replace(step.state, should_retry=False)
+            self._state = replace(step.state, should_retry=False)
         else:
             letters = self._apply(step)
             await self._outbox.answer(letters[-1], timeout_s=timeout_s or self.place.report_timeout_s)
@@ -277,7 +282,7 @@ class Driver:
 
     def _apply(self, step: Step) -> Sequence[Letter]:
         """Make a step: its messages are on their way when this returns, their letters."""
-        self.state = step.state
+        self._state = step.state
         self._say(step.notices)
         if self._outbox is None:
             return ()
@@ -330,7 +335,7 @@ class Driver:
             self._absorb(said[0].received)
         sound = [each for each in said if not isinstance(each, CarriedError)]
         if len(sound) == len(said) or any(isinstance(each, Left) for each in sound):
-            self.state = replace(self.state, is_resumable=any(each.is_resumable for each in sound))
+            self._state = replace(self.state, is_resumable=any(each.is_resumable for each in sound))
             self._meter.pool([each.consumed for each in sound])
         return said
 

@@ -94,15 +94,14 @@ class BatchSizeOptimizer:
         """``trials()``, beginning with the trial of a checkpoint's ``state_dict()``, where there is one that can go on.
 
         ``trial.is_resumed`` says so: load the rest of the checkpoint then. A trial that has ended meanwhile, last
-        night's for example, is not resumed: training begins anew. Raises CannotResume where ``state`` is no state.
+        night's for example, is not resumed: training begins anew, on all ranks. Of several ranks, rank 0 needs the
+        state; others may pass None. Raises CannotResume where ``state`` is no state.
         """
         if state is not None:
             self._session.load_state_dict(state)
         try:
             yield from self.trials()
         except CannotResume as error:
-            if state is None:
-                raise
             logger.warning("training begins anew: %s", error, extra={"action": "checkpoint_not_resumed"})
             yield from self.trials()
 
@@ -212,7 +211,7 @@ class BatchSizeOptimizer:
         if driver is None or not is_out_of_memory(error):
             return None
         self._wait(driver.leave(error))
-        return driver.state.failure
+        return driver.state.failure if driver.state.has_failed else None
 
     def _watch(self) -> None:
         if not self._watched and not self._session.is_copy:

@@ -20,10 +20,9 @@ from bso_client.delivery.journal import destination_of, unnamed_destination
 from bso_client.distributed import Ranks
 from bso_client.distributed.devices import devices_of, is_counted_elsewhere, machine_name
 from bso_client.distributed.exchange import RankExchange
-from bso_client.distributed.group import Group, Party
+from bso_client.distributed.group import Group, Party, ranks_for
 from bso_client.distributed.leader import Leader, this_process
 from bso_client.distributed.membership import Equipment, Member
-from bso_client.distributed.ranks import ranks_for
 from bso_client.distributed.shares import Share
 from bso_client.driver import Driver, Place, say
 from bso_client.energy.meters import read_metering_settings

@@ -26,6 +26,7 @@ BENCHMARKS = {
     "growth": "decisions with 10, 1 000 and 100 000 ended trials behind them",
     "counts": "requests to the database and AMQP frames per decision",
     "lifecycle": "a worker's start-up, its drain under load, and its memory after up to 10^6 messages",
+    "gateway": "a report over Zeus' wire: its own server, the gateway and a worker, the gateway over a SQLite file",
     "many": "two thousand trainings that hardly ever report, and a broker that restarts under them; not with --quick",
 }
 

@@ -152,6 +152,18 @@ class Laboratory:
         self._stack.callback(program.stop)
         return program.started()
 
+    def start_gateway(self, url: str) -> WorkerProcess:
+        """A gateway, listening; without a line in its log for each request, as Zeus' server is run."""
+        environ = {
+            "BSO_URL": url,
+            "BSO_GATEWAY_PORT": "0",
+            "BSO_GATEWAY_ACCESS_LOG": "false",
+            "BSO_GATEWAY_LOG_FORMAT": "json",
+        }
+        gateway = WorkerProcess(self._new_log(), environ, program=("-m", "bso_cli", "serve"))
+        self._stack.callback(gateway.stop)
+        return gateway.started()
+
     def start_zeus(self) -> tuple[WorkerProcess, int]:
         """Zeus' server on a database of its own, and its port. Raises SubprocessError, OSError without its packages."""
         interpreter = str(zeus.python().absolute())

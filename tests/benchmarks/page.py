@@ -97,11 +97,11 @@ def _cpu_cells(cpu_us: Mapping[str, float]) -> list[str]:
 
 def _sections(rows: Sequence[Row]) -> list[tuple[str, Columns, list[Row]]]:
     """Title, columns and rows of each table."""
-    zeus = {row["in_flight"]: median(row["per_second"]) for row in rows if row["path"] == "zeus"}
+    zeus = {(row["case"], row["in_flight"]): median(row["per_second"]) for row in rows if row["path"] == "zeus"}
     past = {row["path"]: row for row in reversed(rows) if row["case"] == "history"}
 
     def over_zeus(row: Row) -> str:
-        return _ratio(median(row["per_second"]), zeus.get(row["in_flight"]))
+        return _ratio(median(row["per_second"]), zeus.get((row["case"], row["in_flight"])))
 
     def over_shortest(row: Row) -> str:
         return _ratio(_all_us(row), _all_us(past[row["path"]]))
@@ -114,6 +114,11 @@ def _sections(rows: Sequence[Row]) -> list[tuple[str, Columns, list[Row]]]:
             "Beside Zeus' server",
             {"path": _named, "in flight": _in_flight, "workers": _workers, **_RATES, "over zeus": over_zeus, **_CPU},
             sorted(wanted(""), key=lambda row: int(row["in_flight"])),
+        ),
+        (
+            "Over Zeus' wire",
+            {"path": _named, "in flight": _in_flight, **_RATES, "over zeus": over_zeus, **_CPU},
+            sorted(wanted("over Zeus' wire"), key=lambda row: int(row["in_flight"])),
         ),
         (
             "Other loads",

@@ -69,7 +69,7 @@ async def _paths(laboratory: Laboratory, stack: AsyncExitStack) -> dict[Path, Dr
     paths["floor_echo", 1] = partial(_echoed, await floors.echo(laboratory, stack), lanes)
     paths["floor_transaction", 0] = await floors.transactions(laboratory, stack, most=max(CALLS))
     try:
-        paths["zeus", 1] = await _zeus(laboratory, stack)
+        paths["zeus", 1] = await zeus_server(laboratory, stack)
     except (OSError, subprocess.SubprocessError, AssertionError) as error:
         laboratory.say(f"  Zeus' server is not measured: {error}")
     return paths
@@ -86,7 +86,8 @@ async def _echoed(journeys: Journeys, lanes: Sequence[Lane], in_flight: int, cal
     return await journeys.drive(lanes[:in_flight], calls)
 
 
-async def _zeus(laboratory: Laboratory, stack: AsyncExitStack) -> Drive:
+async def zeus_server(laboratory: Laboratory, stack: AsyncExitStack) -> Drive:
+    """Zeus' server, with as many trials as are ever under way. Raises SubprocessError, OSError without its packages."""
     server, port = await asyncio.to_thread(laboratory.start_zeus)
     pids = {"worker": [server.process.pid], "database": [pid_of(laboratory.mariadb)]}
     journeys = ZeusJourneys(port, pids)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NoReturn
 from unittest.mock import patch
 
@@ -46,20 +47,21 @@ class DiesBeforeCommit(Engine):
 
 
 class FreezesBeforeCommit(Engine):
-    has_frozen = False
+    is_armed = False
 
     async def attempt(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
-        if begins_a_trial(requests) and not self.has_frozen:
-            FreezesBeforeCommit.has_frozen = True  # once: thawed, it is a worker like any other
-            at_commit(freeze)
+        if begins_a_trial(requests) and not self.is_armed:
+            FreezesBeforeCommit.is_armed = True
+            at_commit(freeze_once)
         return await super().attempt(requests)
 
 
 _send, _commit = Requests.send, SqlUnitOfWork.commit
 
 
-def freeze() -> None:
-    at_commit(lambda: None)  # thawed, it commits as usual
+@cache
+def freeze_once() -> None:
+    """Thawed, it is a worker like any other, also for the batches that were under way beside the first one."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

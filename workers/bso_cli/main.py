@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from bso_cli import dead_letters, doctor, events, jobs, journal, migrate, monitor, recur, restored, worker
+from bso_cli import (
+    dead_letters,
+    doctor,
+    events,
+    jobs,
+    journal,
+    migrate,
+    monitor,
+    recur,
+    restored,
+    serve,
+    tokens,
+    worker,
+)
 from bso_cli.demo import command as demo
 from bso_cli.refusals import Commands
 from bso_cli.replaying.command import app as replay
@@ -52,6 +65,8 @@ app.add_typer(events.app, name="events")
 app.add_typer(journal.app, name="journal")
 app.command("monitor")(monitor.monitor)
 app.add_typer(simulate, name="simulate")
+app.command("serve", rich_help_panel="Operation")(serve.serve)
+app.add_typer(tokens.app, name="tokens", rich_help_panel="Operation")
 app.command("worker", rich_help_panel="Operation")(worker.worker)
 app.command("migrate", rich_help_panel="Operation")(migrate.migrate)
 app.command("restored", rich_help_panel="Operation")(restored.restored)

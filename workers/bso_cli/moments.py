@@ -11,6 +11,14 @@ _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=
 EXPECTED = "a date (2026-01-31), a time (2026-01-31T12:00, UTC unless it says otherwise), or an age (12h, 30d, 8w)"
 
 
+def span_from(text: str) -> timedelta:
+    """The time that an age stands for. Raises typer.BadParameter."""
+    age = re.fullmatch(r"(\d{1,5})([hdw])", text.strip())
+    if age is None or not int(age[1]):
+        raise typer.BadParameter(f"expected a time such as 12h, 30d or 8w, got {text!r}")
+    return int(age[1]) * _UNITS[age[2]]
+
+
 def moment_from(text: str, *, now: datetime) -> datetime:
     """The point in time that a date, a time or an age stands for. Raises typer.BadParameter."""
     age = re.fullmatch(r"(\d{1,6})([hdw])", text.strip())

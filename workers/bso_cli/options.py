@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from bso.credentials import setting
 from bso.domain.errors import Misconfigured
 from bso_cli.settings import Places, places
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of words for people.")]
 
@@ -86,6 +89,57 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = inspect.Signature([*own.values(), *read])  # type: ignore[attr-defined]  # functions may have one
     return run
+
+
+_DAY = 86400.0
+_PANELS = (None, "Work", "Watching", "Times")
+
+
+def with_settings(
+    command: Callable[..., None],
+    settings: type[BaseModel],
+    *,
+    prefix: str,
+    written: Mapping[str, str],
+    panels: Mapping[str, str],
+    url_default: str = "",
+) -> None:
+    """Let typer read each field of a settings class as an option of a command, with its description and its default.
+
+    ``written`` are fields that are read from text, with what stands for it in the help; ``panels`` the headings of
+    fields by the beginnings of their names. ``url_default`` says what a field ``url`` is without the option.
+    """
+    found = []
+    for name, field in settings.model_fields.items():
+        kind: Any = str if name in written else field.annotation
+        panel = "Times" if kind is float else next((panels[each] for each in panels if name.startswith(each)), "Work")
+        option = name.replace("_", "-")
+        default = f"{prefix}{name.upper()}" if field.is_required() else _in_words(field.default)
+        default = url_default if name == "url" and url_default else default
+        named = typer.Option(
+            None,
+            f"--{option}/--no-{option}" if kind is bool else f"--{option}",
+            metavar=written.get(name) or _metavar(option, kind),
+            help=f"{field.description} [{default}]",
+            rich_help_panel=None if field.is_required() else panel,
+            show_default=False,
+        )
+        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=named, annotation=kind | None))
+    found.sort(key=lambda option: _PANELS.index(option.default.rich_help_panel))
+    command.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]  # functions may have one
+
+
+def _metavar(option: str, kind: Any) -> str | None:
+    word = option.rpartition("-")[2].upper()
+    return word if kind is str or word == "PORT" else {float: "SECONDS"}.get(kind)
+
+
+def _in_words(default: Any) -> str:
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    if isinstance(default, float):
+        return f"{default / _DAY:g} days" if default >= _DAY else f"{default:g}"
+    return str(default or "none")
 
 
 def known_types(types: Sequence[str] | None) -> Sequence[str]:

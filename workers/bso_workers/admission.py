@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from bso.domain.commands import FinishTrial, ReportEpoch, Request
 from bso.domain.errors import Rejected
-from bso.domain.foreign_text import is_plain
+from bso.domain.foreign_text import is_plain, shown
 from bso.domain.replies import Problem
 from bso.schema.codec import decode_command
 from bso.schema.envelope import MAX_MESSAGE_BYTES
@@ -48,9 +48,13 @@ class Undecidable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """The rules of admission. ``operators`` are believed when they send a command again in somebody else's name."""
+    """The rules of admission. ``operators`` are believed when they send a command again in somebody else's name.
+
+    ``gateways`` are believed when they say for which of their users they send it.
+    """
 
     operators: Container[str] = frozenset()
+    gateways: Container[str] = frozenset()
     requires_user_id: bool = False
 
     def admit(self, delivery: Delivery) -> Admitted | Undecidable:
@@ -72,11 +76,21 @@ class Admission:
             return _forged(delivery, sender)
         if (hidden := _with_hidden_characters(delivery, user)) is not None:
             return _unprintable(delivery, sender, hidden)
+        request = self._read(delivery, sender)
+        if isinstance(request, Undecidable):
+            return request
+        return Admitted(delivery=delivery, sender=sender, request=_as_parked(request) if delivery.parked_s else request)
+
+    def _read(self, delivery: Delivery, sender: Origin) -> Request | Undecidable:
+        """The command, in the name of its sender, or of the user for whom a gateway sends it."""
+        user = sender.user
         try:
             request = decode_command(delivery.body, user=user)
         except Rejected as error:
             return _unreadable(delivery, sender, error)
-        return Admitted(delivery=delivery, sender=sender, request=_as_parked(request) if delivery.parked_s else request)
+        if user is not None and user in self.gateways:
+            return replace(request, user=request.on_behalf_of or user, is_from_gateway=True)
+        return request if request.on_behalf_of is None else _forged_user(delivery, sender, request.on_behalf_of)
 
 
 def _as_parked(request: Request) -> Request:
@@ -144,6 +158,17 @@ def _forged(delivery: Delivery, sender: Origin) -> Undecidable:
     problem = Problem(type="forged_reply_address", title="The reply address is not the sender's own", detail=detail)
     reason = f"forged_reply_address: {detail}"
     return Undecidable(delivery=delivery, sender=sender, kind="forged_reply_address", reason=reason, problem=problem)
+
+
+def _forged_user(delivery: Delivery, sender: Origin, claimed: str) -> Undecidable:
+    detail = (
+        f"expected on_behalf_of from a gateway alone, got {shown(claimed[:120])!r} from login {sender.user!r}; if that "
+        "is a gateway's login, add it to the workers' BSO_GATEWAYS, restart them, and run `bso dead-letters requeue`"
+    )
+    problem = Problem(type="forged_user", title="The sender may not act for others", detail=detail)
+    return Undecidable(
+        delivery=delivery, sender=sender, kind="forged_user", reason=f"forged_user: {detail}", problem=problem
+    )
 
 
 def _parked_by_unknown_login(delivery: Delivery, sender: Origin) -> Undecidable:

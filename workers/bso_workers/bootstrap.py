@@ -26,7 +26,7 @@ from bso_workers.admission import Admission
 from bso_workers.batch_limit import BatchLimit
 from bso_workers.health import HealthPages, serve_health
 from bso_workers.intake import Intake
-from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, run_together
+from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, fastest_loop, run_together
 from bso_workers.logs import configure_logs
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import MARK_AFTER_S, EventOutbox
@@ -61,7 +61,7 @@ def run_worker(settings: WorkerSettings) -> ExitCode:
     """Work until SIGTERM or SIGINT, then drain; a second signal ends the process at once."""
     configure_logs(level=settings.log_level, style=settings.log_format, stream=sys.stderr)
     sys.setswitchinterval(_SWITCH_S)
-    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         return runner.run(_until_signalled(settings))
 
 
@@ -245,7 +245,12 @@ class _Shared:
 
 
 def _queries(settings: WorkerSettings, broker: Broker, reads: Reads) -> QuerySource:
-    answers = QueryAnswers(reads=reads, rules=settings.rules, requires_user_id=settings.require_user_id)
+    answers = QueryAnswers(
+        reads=reads,
+        rules=settings.rules,
+        requires_user_id=settings.require_user_id,
+        gateways=settings.gateways,
+    )
     return broker.query_consumer(answers.answer, refusal=TOO_MANY)
 
 
@@ -270,7 +275,7 @@ def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:
 def _admission(settings: WorkerSettings) -> Admission:
     """Operators are believed, and so is the workers' own login: an operator may requeue what it had parked."""
     believed = settings.operators | {login_of(settings.amqp_url)}
-    return Admission(operators=believed, requires_user_id=settings.require_user_id)
+    return Admission(operators=believed, gateways=settings.gateways, requires_user_id=settings.require_user_id)
 
 
 def _command_worker(
@@ -318,14 +323,3 @@ def _recovery(shared: _Shared, parking: TroubledJobs, worker: CommandWorker) -> 
         has_lane=worker.has_lane,
         interval_s=min(_RECOVERY_S, shared.settings.check_interval_s),
     )
-
-
-def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The loop of uvloop where it is installed: messaging then costs about a tenth less."""
-    if sys.platform == "win32":
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

@@ -14,6 +14,7 @@ REASONS = (
     "unsupported_schema",
     "no_user_id",
     "forged_reply_address",
+    "forged_user",
     "parked_by_unknown_login",
     "foreign_binding",
     "too_large",

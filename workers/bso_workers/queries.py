@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from dataclasses import dataclass
 
 import structlog
@@ -26,6 +27,7 @@ class QueryAnswers:
     reads: Reads
     rules: Rules
     requires_user_id: bool
+    gateways: Container[str] = frozenset()
 
     async def answer(self, message: bytes, user: str | None) -> bytes:
         """The answer: a page, or a problem that says why there is none. Why the database fails is logged only."""
@@ -33,7 +35,8 @@ class QueryAnswers:
             return _refusal("no_user_id", "The query does not say who sends it", "expected a user_id, got none")
         try:
             async with asyncio.timeout(_LONGEST_S):
-                return await answered(self.reads, decode_query(message, user=user), rules=self.rules)
+                asked = decode_query(message, user=user, gateways=self.gateways)
+                return await answered(self.reads, asked, rules=self.rules)
         except Rejected as error:
             return _refusal("malformed", "The message is not a query that this release reads", str(error))
         except (BsoError, TimeoutError) as error:

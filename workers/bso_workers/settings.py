@@ -75,6 +75,10 @@ class WorkerSettings(BaseModel):
             "Teams, separated by commas: logins and jobs named after one (vision: vision, vision-...) belong together."
         ),
     )
+    gateways: frozenset[str] = Field(
+        default=frozenset(),
+        description="Logins, separated by commas, of gateways (`bso serve`), which send commands for their own users.",
+    )
     quotas: Mapping[str, LoginQuota] = Field(
         default={},
         description=(
@@ -109,7 +113,7 @@ class WorkerSettings(BaseModel):
         default=25.0, description="How long to go on with commands already taken, after SIGTERM."
     )
 
-    @field_validator("operators", "teams", mode="before")
+    @field_validator("operators", "teams", "gateways", mode="before")
     @classmethod
     def _separate(cls, value: Any) -> Any:
         if isinstance(value, str):

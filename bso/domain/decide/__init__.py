@@ -46,6 +46,7 @@ from bso.domain.decide.report import report_epoch
 from bso.domain.decide.trial_end import finish_trial
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job
+from bso.domain.replies import Problem
 from bso.domain.rights import Right
 from bso.domain.trial import Trial
 
@@ -129,9 +130,8 @@ def _on_trial(
     trial = job.trials.get(command.trial_number)
     if trial is None:
         return _unknown_trial(job, command.trial_number)
-    if trial.trial_id != command.trial_id:
-        detail = f"trial {trial.trial_number} of job {job.job_id} has another trial_id than {command.trial_id[:60]!r}"
-        return refused(job, "wrong_trial_id", "The trial_id does not belong to the trial", detail)
+    if (problem := _meant_for_another(trial, job, command, context)) is not None:
+        return unchanged(job, problem)
     if trial.version_number not in job.versions:
         return _forgotten(job, trial)
     match command:
@@ -143,6 +143,25 @@ def _on_trial(
             return renew_lease(job, trial, command, facts, context)
         case ExpireLease():
             return expire_lease(job, trial, command, context)
+
+
+def _meant_for_another(
+    trial: Trial, job: Job, command: ReportEpoch | FinishTrial | RenewLease | ExpireLease, context: Context
+) -> Problem | None:
+    """What shows that a command is about another trial than the one of its number; None: nothing does."""
+    whose = f"trial {trial.trial_number} of job {job.job_id}"
+    if command.trial_id == trial.trial_id:
+        return None
+    if command.trial_id or not context.is_from_gateway:
+        detail = f"{whose} has another trial_id than {command.trial_id[:60]!r}"
+        if not command.trial_id:
+            detail += "; only a gateway may leave it out, whose login stands in the workers' BSO_GATEWAYS"
+        return Problem(type="wrong_trial_id", title="The trial_id does not belong to the trial", detail=detail)
+    size = command.batch_size if isinstance(command, ReportEpoch | FinishTrial) else None
+    if size in (None, trial.batch_size):
+        return None
+    detail = f"{whose} has batch size {trial.batch_size}, got {size}"
+    return Problem(type="unknown_trial", title="The trial has another batch size", detail=detail)
 
 
 def _unknown_job(job: Job, command: Command) -> Decision:

@@ -28,7 +28,7 @@ from bso.domain.learning_rate import learning_rate_problems
 from bso.domain.policy import Choice
 from bso.domain.quotas import over_quota
 from bso.domain.replies import Problem, TrialBegun
-from bso.domain.trial import LEASE_LAPSED, Outcome, Trial, TrialState
+from bso.domain.trial import LEASE_LAPSED, SHORTEST_SILENCE_S, Outcome, Trial, TrialState
 
 MAX_OPEN_RECURRENCES = 128
 """Recurrences that nobody finishes do not pile up: beyond this number the oldest idle one is closed."""
@@ -57,7 +57,7 @@ def begin_trial(job: Job, command: BeginTrial, facts: Facts, context: Context) -
     is_last = _is_last_attempt(job_now, recurrence, command.hardware)
     choice = replace(choice, is_unbounded=choice.is_unbounded or is_last)
     started = _start(job_now, recurrence, choice, command, context)
-    job_now = with_lease(apply(job_now, [started]), started.trial_number, context.lease_ends())
+    job_now = with_lease(apply(job_now, [started]), started.trial_number, context.lease_ends(started.trial))
     events = (*replaced, *given_up, *opened, started)
     return Decision(job=job_now, events=events, reply=_begun(job, job_now, started, facts, context))
 
@@ -200,6 +200,7 @@ def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial
         started_at=context.now,
         learning_rate=command.learning_rate,
         mark=choice.mark,
+        silence_s=None if command.renews_lease else SHORTEST_SILENCE_S,
     )
     return replace(started, bound=bound_of(job, started.trial))
 
@@ -215,7 +216,7 @@ def _begun(before: Job, job: Job, started: TrialStarted, facts: Facts, context: 
         reason=started.reason,
         is_last_attempt=_is_last_attempt(job, job.recurrences[started.recurrence_id], started.hardware),
         bound=started.bound,
-        lease_s=context.rules.lease_s,
+        lease_s=context.rules.lease_of(started.trial),
         spec=job.spec,
         warnings=_warnings(before, knowledge, started),
         power_profile=facts.power_profile(started.batch_size, started.hardware),

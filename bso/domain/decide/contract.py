@@ -175,6 +175,10 @@ class Rules:
     teams: frozenset[str] = frozenset()
     quotas: Mapping[str, Quota] = field(default_factory=dict)
 
+    def lease_of(self, trial: Trial) -> float:
+        """How long [s] a trial may stay silent."""
+        return max(self.lease_s, trial.silence_s or 0.0)
+
     def quota_of(self, user: str | None) -> Quota:
         """How much a login may have; an operator, and who is not known, as much as they like."""
         return quota_of(user, quotas=self.quotas, operators=self.operators)
@@ -184,17 +188,18 @@ class Rules:
 class Context:
     """By whom, when and under which rules a command is decided. ``command_id`` also seeds whatever ids are new.
 
-    ``now`` is the database's clock.
+    ``now`` is the database's clock. A command that ``is_from_gateway`` may name its trial by number alone.
     """
 
     command_id: str
     user: str | None
     now: datetime
     rules: Rules
+    is_from_gateway: bool = False
 
-    def lease_ends(self) -> datetime:
-        """When a lease granted now ends."""
-        return self.now + timedelta(seconds=self.rules.lease_s)
+    def lease_ends(self, trial: Trial) -> datetime:
+        """When a lease that the trial gets now ends."""
+        return self.now + timedelta(seconds=self.rules.lease_of(trial))
 
     def resume_window_ends(self) -> datetime:
         """Until when a trial suspended now may wake up."""
@@ -229,7 +234,9 @@ def refused_after_end(job: Job, trial: Trial) -> Decision:
     """A decision to refuse a command that comes after the end of its trial."""
     outcome = trial.outcome.value if trial.outcome else "ended"
     detail = f"trial {trial.trial_number} ended as {outcome} ({trial.outcome_reason}): begin another one"
-    return refused(job, "trial_ended", "The trial has ended", detail)
+    context = {"outcome": outcome, "is_over_bound": trial.is_over_bound}
+    ended = Problem(type="trial_ended", title="The trial has ended", detail=detail, context=context)
+    return unchanged(job, ended)
 
 
 def is_one_more(job: Job, user: str | None) -> bool:

@@ -53,6 +53,7 @@ def describe_job(job: Job) -> JobDescription:
         ),
         learning_rate=version.learning_rate,
         grants=job.grants,
+        hardware=job.hardware,
     )
 
 

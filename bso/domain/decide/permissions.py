@@ -63,11 +63,13 @@ _HARMLESS = (RightsRecorded, Problem)
 
 
 def refusal(job: Job, command: Command, *, user: str | None, rules: Rules) -> Problem | None:
-    """Why a login may not send a command; None: it may.
+    """Why a login may not send a command; None: it may, or there is no such job.
 
     The name of a deleted job stays its owner's, with its history, until it is purged.
     """
     if not isinstance(command, RegisterJob):
+        if not job.versions and not job.is_deleted:
+            return None
         return lacking(job, NEEDED[type(command)], user=user, rules=rules)
     if job.is_deleted:
         return lacking(job, None, user=user, rules=rules)

@@ -20,6 +20,7 @@ from bso.domain.decide.contract import (
 from bso.domain.decide.growth import nearly_outgrown, outgrown
 from bso.domain.events import JobRegistered, JobRespecified
 from bso.domain.evolve import apply
+from bso.domain.hardware import HardwareKind, hardware_problems
 from bso.domain.identifiers import identifier_problem
 from bso.domain.inheritance import Inheritance, inheritance_from
 from bso.domain.job import Job, JobVersion
@@ -38,6 +39,8 @@ def register_job(job: Job, command: RegisterJob, facts: Facts, context: Context)
             spec = _limited(_resolved(command), (), context)
             problem = one_job_too_many(context.user, facts, context) if is_one_more(job, context.user) else None
             return _first(job, command, spec, facts, context) if problem is None else unchanged(job, problem)
+        if command.on_conflict is OnConflict.REFUSE_CHANGES:
+            return _unchanged_or_refused(job, command)
         spec = _resolved(command, job.spec)
         if spec.identity == job.spec.identity:
             return _respecify(job, job.version, _limited(spec, job.spec.batch_sizes, context))
@@ -50,7 +53,7 @@ def register_job(job: Job, command: RegisterJob, facts: Facts, context: Context)
 
 def _resolved(command: RegisterJob, recorded: JobSpec | None = None) -> JobSpec:
     """The complete specification, whose policy is installed here. Raises InvalidSpec, PolicyMissing."""
-    spec = resolve_spec(command.spec, recorded)
+    spec = resolve_spec(command.spec if recorded else {**command.defaults, **command.spec}, recorded)
     policy_named(spec.policy)
     return spec
 
@@ -65,6 +68,8 @@ def _limited(spec: JobSpec, known: Sequence[int], context: Context) -> JobSpec:
 
 
 def _problems(command: RegisterJob) -> dict[str, str]:
+    if command.hardware is not None and (problems := hardware_problems(command.hardware)):
+        return problems
     if command.like is None:
         return {}
     if problem := identifier_problem(command.like):
@@ -80,6 +85,7 @@ def _first(job: Job, command: RegisterJob, spec: JobSpec, facts: Facts, context:
         seed=_seed(spec, context),
         owner=context.user,
         inherited=inherited,
+        hardware=command.hardware,
     )
     warnings = () if inherited or command.like is None else (_nothing_from(command.like, spec, facts.other_job),)
     reply = Registered(
@@ -157,12 +163,37 @@ def _nothing_from(name: str, spec: JobSpec, like: Job | None) -> str:
     return f"nothing is inherited from job {name}: it {why}"
 
 
-def _conflict(job: Job, spec: JobSpec) -> Decision:
-    recorded, asked = asdict(job.spec), asdict(spec)
-    fields = {name: f"is {recorded[name]!r}, got {asked[name]!r}" for name in _differing(job.spec, spec)}
+def _unchanged_or_refused(job: Job, command: RegisterJob) -> Decision:
+    """Refuse whatever differs. Raises InvalidSpec."""
+    fields = _differences(job.spec, resolve_spec(command.spec, job.spec))
+    if command.hardware != job.hardware:
+        fields["hardware"] = f"is {_in_words(job.hardware)}, got {_in_words(command.hardware)}"
+    if fields:
+        detail = f"{_listed(job, fields)}go back to those, or take another job_id"
+        return refused(job, "job_conflict", "The job is registered otherwise", detail, fields)
+    reply = Registered(job_id=job.job_id, version_number=job.current_version, is_new=False, spec=job.spec)
+    return unchanged(job, reply)
+
+
+def _differences(recorded: JobSpec, asked: JobSpec) -> dict[str, str]:
+    one, other = asdict(recorded), asdict(asked)
+    return {name: f"is {one[name]!r}, got {other[name]!r}" for name in one if one[name] != other[name]}
+
+
+def _in_words(hardware: HardwareKind | None) -> str:
+    return "none" if hardware is None else hardware.describe()
+
+
+def _listed(job: Job, fields: dict[str, str]) -> str:
     others = "; ".join(f"{name} {difference}" for name, difference in fields.items())
+    return f"job {job.job_id} is registered with other values: {others}; "
+
+
+def _conflict(job: Job, spec: JobSpec) -> Decision:
+    changes = _differences(job.spec, spec)
+    fields = {name: changes[name] for name in _differing(job.spec, spec)}
     detail = (
-        f"job {job.job_id} is registered with other values: {others}; go back to those, take another job_id, or pass "
+        f"{_listed(job, fields)}go back to those, take another job_id, or pass "
         'on_conflict="new_version": the job then gets a new version (`version` may name it) and keeps the old one'
     )
     return refused(job, "job_conflict", "The job is registered with another identity", detail, fields)

@@ -20,6 +20,7 @@ from bso.domain.decide.contract import (
 from bso.domain.decide.trial_end import MOST, TrialEnd, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.events import EpochReported, Event, TrialResumed
 from bso.domain.evolve import apply
+from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.progress import Verdict, reported_cost, totals_of
 from bso.domain.replies import EpochJudged
@@ -38,6 +39,8 @@ def report_epoch(job: Job, trial: Trial, command: ReportEpoch, facts: Facts, con
         return _earlier_epoch(job, trial, command, facts, context)
     if trial.reports and command.epoch <= trial.epoch:
         return _earlier_epoch(job, trial, command, facts, context)
+    if not command.trial_id:
+        command = _at_least_as_reported(trial, command)
     backwards = _backwards(trial, command)
     if backwards:
         return refused_for(job, "report_goes_backwards", "Cumulative totals never fall", backwards)
@@ -73,6 +76,7 @@ def _record(job: Job, trial: Trial, command: ReportEpoch, context: Context) -> D
         outcome=verdict.outcome,
         should_retry=should_retry(after, trial),
         warnings=warnings,
+        is_over_bound=after.trials[trial.trial_number].is_over_bound,
     )
     return Decision(job=after, events=(*events, *ended), reply=reply)
 
@@ -103,13 +107,19 @@ def _earlier_epoch(job: Job, trial: Trial, command: ReportEpoch, facts: Facts, c
         after = _renewed(apply(before, [reported]), trial, context)
         return Decision(job=after, events=(*woken, reported), reply=answered)
     same = EpochReport(epoch=command.epoch, time_s=command.time_s, energy_j=command.energy_j, metric=command.metric)
-    if _alike(earlier, same):
+    if _alike(earlier, same) or not command.trial_id:
         return unchanged(job, answered)
     detail = (
         f"epoch {command.epoch:g} of trial {trial.trial_number} was reported before with other numbers: "
         f"expected {earlier}, got {same}"
     )
     return refused(job, "conflicting_report", "The epoch was reported before with other numbers", detail)
+
+
+def _at_least_as_reported(trial: Trial, command: ReportEpoch) -> ReportEpoch:
+    """A report of one of several ranks, each of which has measured itself: the totals go on from the highest ones."""
+    energy_j = None if command.energy_j is None else max(command.energy_j, trial.energy_j)
+    return replace(command, time_s=max(command.time_s, trial.time_s), energy_j=energy_j)
 
 
 def _alike(one: EpochReport, other: EpochReport) -> bool:
@@ -173,4 +183,6 @@ def _woken(trial: Trial) -> tuple[Event, ...]:
 
 
 def _renewed(job: Job, trial: Trial, context: Context) -> Job:
-    return with_lease(job, trial.trial_number, context.lease_ends()) if trial.is_active else job
+    if not trial.is_active:
+        return job
+    return with_lease(job, trial.trial_number, context.lease_ends(job.trials[trial.trial_number]))

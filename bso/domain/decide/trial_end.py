@@ -33,6 +33,7 @@ from bso.domain.trial import FAILURES, LEASE_LAPSED, Outcome, Trial, TrialState,
 MAX_REASON_LENGTH = 1000
 _WITH_COST = frozenset({Outcome.CONVERGED, Outcome.COST_EXCEEDED})
 _NO_RESULT = frozenset({Outcome.INTERRUPTED, Outcome.CANCELLED})
+_NOTHING_REPORTED = "its training ended before its first report; the GPU may have been out of memory"
 _DECLARED_BY_CLIENT = frozenset({Outcome.NOT_CONVERGED, Outcome.INFEASIBLE, Outcome.INTERRUPTED, Outcome.CANCELLED})
 
 
@@ -122,6 +123,8 @@ def attention_warnings(job: Job, events: Iterable[Event]) -> tuple[str, ...]:
 
 def finish_trial(job: Job, trial: Trial, command: FinishTrial, context: Context) -> Decision:
     """End a trial as the training says, or suspend it if the training has a checkpoint to resume from."""
+    if not command.trial_id and not trial.reports and command.outcome is Outcome.INTERRUPTED:
+        command = replace(command, outcome=Outcome.NOT_CONVERGED, reason=_NOTHING_REPORTED)
     if trial.trial_number in job.unacknowledged_stops:
         if command.outcome is trial.outcome:
             known = StopAcknowledged(trial_number=trial.trial_number)

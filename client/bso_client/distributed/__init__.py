@@ -1,5 +1,5 @@
 """Several processes that train together: one of them talks to the optimizer, and all receive the same."""
 
-from bso_client.distributed.ranks import Alone, Ranks, ranks_for
+from bso_client.distributed.ranks import Alone, Ranks
 
-__all__ = ["Alone", "Ranks", "ranks_for"]
+__all__ = ["Alone", "Ranks"]

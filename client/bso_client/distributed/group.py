@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bso.domain.hardware import HardwareKind
 from bso_client.delivery.journal import Journal
@@ -19,11 +19,16 @@ from bso_client.distributed.membership import (
     hardware_of_all,
     is_energy_assumed,
 )
-from bso_client.distributed.ranks import Ranks
+from bso_client.distributed.ranks import Ranks, is_initialized
 from bso_client.distributed.shares import Share
 from bso_client.energy.monitor import Monitor
+from bso_client.errors import DistributedNotReady
+from bso_client.settings import Settings
 from bso_client.training.state import Consumption, TrainingState
 from bso_client.transports.transport import Transport
+
+if TYPE_CHECKING:
+    from bso_client.distributed.torch_ranks import TorchRanks
 
 T = TypeVar("T")
 
@@ -99,6 +104,27 @@ class Group:
         self.exchange.close()
         if self._leader is not None:
             self._leader.close()
+
+
+def ranks_for(settings: Settings, *, timeout_s: float) -> TorchRanks | None:
+    """The ranks of torch.distributed, if it is in use; None: this process trains alone.
+
+    Raises DistributedNotReady where a launcher started several processes and they have not found each other.
+    """
+    if is_initialized():
+        from bso_client.distributed.torch_ranks import TorchRanks
+
+        ranks = TorchRanks(timeout_s=timeout_s, local_rank=settings.local_rank)
+        return ranks if ranks.size > 1 else None
+    if settings.world_size > 1:
+        which = "" if settings.rank is None else f"this is rank {settings.rank} of {settings.world_size}, but "
+        raise DistributedNotReady(
+            f"{which}no process group is initialised, and WORLD_SIZE is {settings.world_size}: call "
+            "torch.distributed.init_process_group() on every rank before get_batch_size() or trials() (with Hugging "
+            "Face, make TrainingArguments; with Lightning, call start_ranks(trainer) of its integration); to train in "
+            "one process, unset WORLD_SIZE"
+        )
+    return None
 
 
 def _prepared(prepare: Callable[[], Equipment]) -> tuple[Equipment | None, Member | CarriedError]:

@@ -31,10 +31,9 @@ def resumable_trials(bso: BatchSizeOptimizer, args: Any) -> Iterator[Trial]:
             bso.load_state_dict(_read(kept))
         yield from bso.trials()
     except CannotResume as error:
-        if kept is None:
-            raise
         logger.warning("training begins anew: %s", error, extra={"action": "checkpoint_not_resumed"})
-        forget_trial(kept.parent.parent)
+        if kept is not None:
+            forget_trial(kept.parent.parent)
         yield from bso.trials()
 
 

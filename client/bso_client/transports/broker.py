@@ -13,6 +13,7 @@ from bso.schema.codec import decode_reply, encode_command
 from bso_broker.connection import BrokerAddress
 from bso_broker.errors import CallTimeout
 from bso_broker.rpc import RpcClient
+from bso_broker.topology import QUERY_KEY
 from bso_client.errors import Unreachable
 
 logger = logging.getLogger("bso")
@@ -30,6 +31,11 @@ class BrokerTransport:
     def __init__(self, url: str) -> None:
         self._address = BrokerAddress(url=url, spread_s=_SPREAD_S, longest_pause_s=_LONGEST_PAUSE_S)
         self._caller = RpcClient(self._address)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is reachable now."""
+        return self._caller.connected.is_set()
 
     async def start(self) -> None:
         """Begin to connect; calls wait for the connection."""
@@ -49,6 +55,15 @@ class BrokerTransport:
                 if asyncio.get_running_loop().time() + _PAUSE_S >= deadline:
                     raise Unreachable(str(error)) from error
                 await asyncio.sleep(_PAUSE_S)
+
+    async def query(self, message: bytes, *, query_id: str, timeout_s: float) -> bytes:
+        """The answer to a query, as a message. Raises Unreachable when none came in time."""
+        try:
+            return await self._caller.call(
+                message, message_id=query_id, timeout_s=timeout_s, expiration_s=timeout_s, routing_key=QUERY_KEY
+            )
+        except Retryable as error:
+            raise Unreachable(str(error)) from error
 
     async def _once(self, request: Request, *, timeout_s: float) -> Reply:
         body = await self._caller.call(

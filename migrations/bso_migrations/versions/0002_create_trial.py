@@ -55,6 +55,7 @@ def upgrade() -> None:
         sa.Column("profiled_energy_j", number(), nullable=False),
         sa.Column("learning_rate", long_text()),
         sa.Column("cost_squares", number(), nullable=False),
+        sa.Column("silence_s", number()),
         indexes={"ix_trial_active": ["job_id", "state"], "ix_trial_lease": ["lease_expires_at"]},
         **MYSQL_TABLE,
     )

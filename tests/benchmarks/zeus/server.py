@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from socket import socket
+from typing import Any
 
 import uvicorn
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -24,7 +25,7 @@ async def create_tables() -> None:
     await engine.dispose()
 
 
-class Server(uvicorn.Server):  # type: ignore[misc]  # it is not installed here
+class Server(uvicorn.Server):
     """Says when it listens."""
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
@@ -37,5 +38,5 @@ if __name__ == "__main__":
     logging.getLogger("zeus").setLevel(logging.WARNING)  # a line for each report would count against it
     asyncio.run(create_tables())
     # Connections are kept while the other paths are measured.
-    quiet = {"log_level": "warning", "access_log": False, "timeout_keep_alive": 3600}
+    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "timeout_keep_alive": 3600}
     Server(uvicorn.Config(app, port=int(sys.argv[1]), **quiet)).run()

@@ -281,7 +281,7 @@ class Stage:
         try:
             await eventually_async(condition, timeout_s=_RECOVERY_S, what=what)
         except AssertionError as error:
-            reasons = [worker.reasons() for worker in self.living]
+            reasons = [await asyncio.to_thread(worker.reasons) for worker in self.living]  # the lanes go on
             self.surprises.append(f"no recovery: {error}; not ready because {reasons}"[:500])
 
     async def end(self) -> None:

@@ -141,6 +141,30 @@ def test_a_name_without_a_login_is_not_believed() -> None:
     assert refused(SEPARATE, nameless).kind == "no_user_id"
 
 
+FOR_CAROL = replace(
+    COMMAND,
+    body=encode_command(
+        Request(command_id=COMMAND_ID, job_id="a-job", command=RegisterJob(spec=SPEC), on_behalf_of="carol")
+    ),
+)
+
+
+def test_a_gateway_sends_commands_for_its_own_users() -> None:
+    gateways = Admission(gateways=frozenset({"alice"}), requires_user_id=True)
+    request = admitted(gateways, FOR_CAROL).request
+    assert (request.user, request.is_from_gateway) == ("carol", True)
+    own = admitted(gateways, COMMAND).request
+    assert (own.user, own.is_from_gateway) == ("alice", True)
+
+
+@pytest.mark.parametrize("admission", [OPEN, SEPARATE])
+def test_nobody_else_may_send_for_others(admission: Admission) -> None:
+    verdict = refused(admission, FOR_CAROL)
+    assert (verdict.kind, verdict.problem.type, verdict.sender.user) == ("forged_user", "forged_user", "alice")
+    assert "BSO_GATEWAYS" in verdict.reason
+    assert not admitted(admission, COMMAND).request.is_from_gateway
+
+
 def test_the_reply_address_must_be_the_senders_own() -> None:
     assert refused(OPEN, replace(COMMAND, user_id="bob")).kind == "forged_reply_address"
 

@@ -100,6 +100,15 @@ async def test_nobody_can_send_a_command_in_anothers_name(logins: Logins, store:
     assert await owner_of(store, job) == "bob"
 
 
+async def test_nobody_but_a_gateway_can_send_a_command_for_somebody_else(logins: Logins, store: SqlStore) -> None:
+    job = new_job()
+    request = Request(command_id=str(uuid.uuid4()), job_id=job, command=RegisterJob(spec=SPEC), on_behalf_of="alice")
+    async with RawSender(logins.bob, user="bob") as sender:
+        problem = await sender.problem(encode_command(request), user_id="bob")
+    assert problem.type == "forged_user"
+    assert await store.job(job) is None
+
+
 async def test_a_dead_letter_that_an_operator_sends_again_is_still_its_senders(
     amqp_url: str, rabbitmq_management: Management, store: SqlStore, start_worker: StartWorker
 ) -> None:

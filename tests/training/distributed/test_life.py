@@ -34,6 +34,12 @@ def test_a_batch_is_divided_among_the_data_parallel_group_only(done: Launched) -
     assert done.same("pipeline") == [31]
 
 
+def test_a_checkpoint_of_rank_0_is_enough(done: Launched) -> None:
+    assert done.same("preempted") == [["KeyError"]]
+    assert done.same("resumed") == [[1, True, 1.0], [2, False, 0.0]]
+    assert [trial.outcome for trial in done.trials("resumed")] == [Outcome.CONVERGED] * 2
+
+
 def test_the_asynchronous_optimizer_does_the_same(done: Launched) -> None:
     assert done.same("asynchronous") == ["converged"]
     assert len(done.trials("async")) == 1

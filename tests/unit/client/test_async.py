@@ -85,6 +85,21 @@ async def test_an_exception_is_reported(optimizer: ReachableOptimizer, monitor: 
     assert (await optimizer.store.trials("job"))[0].outcome_reason == "KeyError: 'label'"
 
 
+@pytest.mark.parametrize(("how", "outcome"), [("call_off", Outcome.CANCELLED), ("interrupt", Outcome.INTERRUPTED)])
+async def test_a_trial_ends_by_hand(
+    optimizer: ReachableOptimizer, monitor: ScriptedMonitor, how: str, outcome: Outcome
+) -> None:
+    async with make(optimizer, monitor) as bso:
+        async for trial in bso.trials():
+            async with trial:
+                await trial.on_evaluate(0.1)
+                await getattr(trial, how)("the disk is full")
+                assert trial.finished
+
+    [ended] = await optimizer.store.trials("job")
+    assert (ended.outcome, ended.outcome_reason) == (outcome, "the disk is full")
+
+
 async def test_a_saved_state_is_resumed(optimizer: ReachableOptimizer, monitor: ScriptedMonitor) -> None:
     async with make(optimizer, monitor) as first:
         await first.get_batch_size()
@@ -111,7 +126,7 @@ async def test_a_loop_resumes_the_trial_of_a_checkpoint_unless_that_is_over(
         with suppress(asyncio.CancelledError):
             async with await anext(trials) as trial:
                 await trial.on_evaluate(0.1)
-                state = bso.state_dict()
+                state = trial.state_dict()
                 if is_over:
                     await trial.on_evaluate(0.95)
                 raise asyncio.CancelledError

@@ -139,6 +139,12 @@ def test_relaunching_takes_out_of_memory_for_a_failure_of_the_batch_size(
     assert optimizer.trials()[0].outcome is Outcome.INFEASIBLE
 
 
+def test_relaunching_lets_an_error_after_a_model_go_its_way(bso: BatchSizeOptimizer) -> None:
+    with pytest.raises(OutOfMemoryError), bso.relaunching():
+        train(bso, 0.95)
+        raise OutOfMemoryError("while the model was exported")
+
+
 def test_relaunching_leaves_everything_else_alone(bso: BatchSizeOptimizer) -> None:
     with pytest.raises(ZeroDivisionError), bso.relaunching():
         _ = 1 / 0

@@ -1,6 +1,7 @@
 """What users may rely on; mypy reads this file, too, so that its types are part of it."""
 
 from collections.abc import AsyncGenerator, Generator
+from inspect import signature
 from typing import assert_type
 
 import bso_client
@@ -38,6 +39,23 @@ async def an_async_script(bso: AsyncBatchSizeOptimizer) -> None:
     assert_type(bso.trials(), AsyncGenerator[AsyncTrial, None])
     assert_type(bso.resumable_trials(None), AsyncGenerator[AsyncTrial, None])
     assert_type(await bso.get_batch_size(), int)
+
+
+def signatures(face: type) -> dict[str, list[str]]:
+    """The public methods and properties of a class, with the names of their parameters."""
+    members = {name: getattr(face, name) for name in dir(face) if not name.startswith("_")}
+    return {name: list(signature(each).parameters) if callable(each) else [] for name, each in members.items()}
+
+
+def test_a_trial_has_the_same_methods_in_an_event_loop() -> None:
+    assert signatures(AsyncTrial) == signatures(Trial)
+
+
+def test_the_optimizer_has_the_same_methods_in_an_event_loop() -> None:
+    here, there = signatures(BatchSizeOptimizer), signatures(AsyncBatchSizeOptimizer)
+    assert there.pop("aclose") == here.pop("close")
+    assert here.keys() - there.keys() == {"relaunching", "is_looping"}  # both are about how a process ends
+    assert there == {name: each for name, each in here.items() if name in there}
 
 
 def a_monitor_of_ones_own() -> Monitor:

@@ -73,12 +73,23 @@ class JobLife:
     siblings: dict[str, Job] = field(default_factory=dict)
     jobs_owned: dict[str, int] = field(default_factory=dict)
 
-    def send(self, command: Command, *, user: str | None = None, as_command: str | None = None) -> Reply:
+    def send(
+        self,
+        command: Command,
+        *,
+        user: str | None = None,
+        as_command: str | None = None,
+        is_from_gateway: bool = False,
+    ) -> Reply:
         """Decide a command, keep what happened, and return the reply."""
         self.sent += 1
         self.now += timedelta(seconds=1)
         request = Request(
-            command_id=as_command or command_id(self.sent), job_id=self.job_id, command=command, user=user
+            command_id=as_command or command_id(self.sent),
+            job_id=self.job_id,
+            command=command,
+            user=user,
+            is_from_gateway=is_from_gateway,
         )
         decision = self.decide(request)
         self.job = decision.job
@@ -93,7 +104,13 @@ class JobLife:
         rows = {(self.job_id, number): row for number, row in self.rows.items()}
         known = Known(trials=rows, other_jobs=self.siblings, jobs_owned=self.jobs_owned)
         facts = facts_for(job, request.command, known, since=self.history, user=request.user)
-        context = Context(command_id=request.command_id, user=request.user, now=self.now, rules=self.rules)
+        context = Context(
+            command_id=request.command_id,
+            user=request.user,
+            now=self.now,
+            rules=self.rules,
+            is_from_gateway=request.is_from_gateway,
+        )
         return decide(job, request.command, facts, context)
 
     def _loaded(self) -> Job:

@@ -59,6 +59,26 @@ def train_parts_of_the_model() -> None:
                 trial.on_evaluate(0.95)
 
 
+def go_on_with_the_checkpoint_of_rank_0() -> None:
+    """Rank 0 alone has a checkpoint. Its trial goes on; once that has ended, all ranks begin anew."""
+    bso, kept = make_bso(job_spec(job_id="resumed")), []
+
+    def lose_the_machine() -> None:
+        for trial in bso.trials():
+            with trial:
+                trial.on_evaluate(0.1)
+                kept.append(trial.state_dict())
+                raise KeyError("preempted")
+
+    say(preempted=said(lose_the_machine)[:1])
+    for _night in range(2):
+        for trial in bso.resumable_trials(kept[0] if RANK == 0 else None):
+            say(resumed=[trial.trial_number, trial.is_resumed, trial.epoch])
+            with trial:
+                trial.on_evaluate(0.95)
+    bso.close()
+
+
 async def train_async() -> None:
     """The asynchronous optimizer."""
     async with AsyncBatchSizeOptimizer(job_spec(job_id="async"), **options()) as bso:
@@ -74,5 +94,6 @@ leave_early()
 flat = make_bso(job_spec(job_id=None, job_id_prefix="flat"))
 train_flat()
 train_parts_of_the_model()
+go_on_with_the_checkpoint_of_rank_0()
 asyncio.run(train_async())
 dist.destroy_process_group()

@@ -1,0 +1,55 @@
+"""Tokens: what a client of a gateway shows instead of a login of the broker. Rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from bso.domain.foreign_text import is_plain
+from bso.domain.identifiers import login_problem
+from bso.domain.rights import Right
+
+ALL_JOBS = "*"
+MAX_PATTERN = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """What a token lets its bearer do: in the name of ``user``, what takes at most ``right``, with jobs like ``jobs``.
+
+    ``token_id`` names it, in lists and in the secret. ``jobs`` is a pattern of job_ids with ``*`` and ``?``. The rights
+    of owners, teams and grants hold beside it.
+    """
+
+    token_id: str
+    user: str
+    right: Right
+    jobs: str
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+    def why_invalid(self, now: datetime) -> str | None:
+        """Why it opens nothing now; None: it is valid."""
+        if self.revoked_at is not None:
+            return f"token {self.token_id} was revoked"
+        if self.expires_at is not None and self.expires_at <= now:
+            return f"token {self.token_id} has expired"
+        return None
+
+    def covers(self, right: Right | None, job_id: str | None) -> bool:
+        """Whether it may be used for what takes this right (None: what only an owner may) with a job (None: any)."""
+        is_enough = (right or Right.OPERATE) in self.right.included
+        return is_enough and (job_id is None or fnmatchcase(job_id, self.jobs))
+
+
+def token_problems(user: str, jobs: str) -> dict[str, str]:
+    """What is wrong with a token that somebody wants, by field."""
+    problems: dict[str, str] = {}
+    if problem := login_problem(user):
+        problems["name"] = problem
+    if not 1 <= len(jobs) <= MAX_PATTERN or not is_plain(jobs):
+        problems["jobs"] = f"must be a pattern of 1 to {MAX_PATTERN} printable characters, such as 'vision-*'"
+    return problems

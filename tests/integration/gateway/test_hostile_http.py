@@ -1,0 +1,108 @@
+"""Requests that no client of ours sends."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.integration.gateway.conftest import SPEC, Gateway, StartGateway, gateway_process
+from tests.integration.workers.processes import WorkerProcess
+from tests.servers import PATIENCE_S
+
+JOB = SPEC | {"job_id": "mnist-1"}
+
+
+def sent(gateway: Gateway, data: bytes) -> bytes:
+    """All that comes back for these bytes, until the gateway closes the connection."""
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) as connection:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has answered, and reads no more
+            connection.sendall(data)
+        received = b""
+        try:
+            while part := connection.recv(65_536):
+                received += part
+        except ConnectionResetError:
+            pass
+        return received
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    """A gateway over a file, with short deadlines."""
+    folder = tmp_path_factory.mktemp("gateway")
+    url = f"sqlite:///{folder / 'bso.sqlite'}"
+    process = gateway_process(folder / "gateway.log", url, body_timeout_s=0.3, max_body_bytes=10_000)
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def impatient(process: WorkerProcess) -> Gateway:
+    """The same, with a new job_id."""
+    return Gateway(process)
+
+
+def test_a_body_that_is_too_large(impatient: Gateway) -> None:
+    declared = b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1000000000\r\n\r\n"
+    assert b" 413 " in sent(impatient, declared)
+    chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
+    chunked = b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert b" 413 " in sent(impatient, chunked + 20 * chunk)
+    assert impatient.register().status == 201
+
+
+def test_a_body_that_does_not_arrive(impatient: Gateway) -> None:
+    head = b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{"
+    assert b" 408 " in sent(impatient, head)
+    assert impatient.register().status == 201
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET\r\n\r\n",
+        b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 50_000 + b"\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 200_000 + b"\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: -1\r\n\r\n",
+    ],
+    ids=["tls", "no-path", "bad-chunk", "many-headers", "long-header", "bad-length"],
+)
+def test_what_is_no_http_harms_nobody(impatient: Gateway, data: bytes) -> None:
+    answer = sent(impatient, data)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer[:100]
+    assert impatient.register().status == 201
+
+
+def test_only_known_names_and_origins(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(names="bso.example,other.example")
+    assert gateway.ask("GET", "/livez", Host="bso.example:8000").status == 200
+    assert gateway.ask("GET", "/livez", Host="evil.example").status == 421
+    assert gateway.ask("GET", "/livez", Host="[").status == 421
+    assert gateway.ask("POST", "/jobs", JOB, Origin="https://evil.example").status == 403
+    here = f"http://127.0.0.1:{gateway.port}"
+    assert gateway.ask("POST", "/jobs", JOB, Origin=here).status == 415, "a browser says what it sends"
+    assert gateway.ask("POST", "/jobs", JOB, Origin=here, Content_Type="application/json").status == 201
+    assert gateway.ask("POST", "/jobs", JOB, Content_Type="text/plain").status == 415
+    assert gateway.ask("POST", "/jobs", JOB, Content_Type="application/json; charset=utf-8").status == 200
+
+
+def test_requests_have_ids_and_are_logged_and_counted(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    answer = gateway.ask("GET", "/jobs/batch_size?job_id=nobody", X_Request_Id="night-7")
+    assert answer.headers["x-request-id"] == "night-7"
+    assert len(gateway.ask("GET", "/nothing", X_Request_Id="no id\x1b").headers["x-request-id"]) == 32
+    first, second = gateway.process.logged("request")[:2]
+    assert (first["request_id"], first["status"], first["path"]) == ("night-7", 400, "/jobs/batch_size")
+    assert (second["status"], second["path"]) == (404, "/nothing")
+    counted = gateway.ask("GET", "/metrics").text
+    assert 'bso_gateway_requests_total{route="/jobs/batch_size",status="400"} 1.0' in counted
+
+
+def test_the_application_describes_itself(alone: Gateway) -> None:
+    described = alone.ask("GET", "/openapi.json").value
+    assert set(described["paths"]) >= {"/jobs", "/jobs/batch_size", "/report", "/trials"}
+    body = described["paths"]["/report"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert set(body["required"]) >= {"job_id", "trial_number", "current_epoch", "metric"}

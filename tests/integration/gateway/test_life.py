@@ -1,0 +1,119 @@
+"""The life of a gateway's process, and what its clients see while the optimizer is away."""
+
+import os
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bso_broker.connection import login_of
+from tests.integration.gateway.conftest import Gateway, StartGateway
+from tests.integration.workers.fixtures import StartWorker
+from tests.servers import PATIENCE_S, eventually
+
+
+def ended(*options: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bso_cli", "serve", *options],
+        env={name: text for name, text in os.environ.items() if not name.startswith("BSO_")} | environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_it_drains(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    assert gateway.ask("GET", "/readyz").value == {"ready": True, "reasons": {}}
+    gateway.process.terminate()
+    assert gateway.process.wait() == 0
+    assert gateway.process.lines("draining")[0]["signal"] == "SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host", "0.0.0.0"], "whoever reaches it could train"),
+        (["--url", "mysql://somebody@host/bso"], "not to its database"),
+        (["--zeus-policy", "no such"], "no name of a policy"),
+        (["--zeus-strict", "--zeus-policy", "curve"], "needs the policy pruning_thompson"),
+        (["--tls-key", "key.pem"], "belong together"),
+        (["--port", "70000"], "65535"),
+    ],
+)
+def test_wrong_settings(tmp_path: Path, options: list[str], words: str) -> None:
+    done = ended(*options, BSO_STATE_DIR=str(tmp_path))
+    assert done.returncode == 2
+    assert words in " ".join(done.stderr.split())
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        done = ended("--port", str(other.getsockname()[1]), BSO_STATE_DIR=str(tmp_path))
+    assert done.returncode == 2
+    assert "cannot listen on 127.0.0.1" in done.stderr
+
+
+def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "bso.sqlite").write_text("this is no database, and long enough to be read as one" * 100)
+    done = ended("--port", "0", BSO_URL=f"sqlite:///{tmp_path / 'bso.sqlite'}")
+    assert done.returncode == 2
+    assert "bso.sqlite" in done.stderr
+
+
+def test_without_a_worker_nobody_goes_on_by_mistake(
+    amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker
+) -> None:
+    worker = start_worker(gateways=login_of(amqp_url)).ready()
+    gateway = start_gateway(url=amqp_url, answer_timeout_s=1.0)
+    gateway.register()
+    trial = gateway.begin()
+    worker.stop()
+    for answer in (
+        gateway.report(trial, 1),
+        gateway.ask("GET", f"/jobs/batch_size?job_id={gateway.job_id}"),
+        gateway.end(trial),
+    ):
+        assert answer.status == 503
+        assert list(answer.value) == ["message"]
+        assert int(answer.headers["retry-after"]) >= 1
+    start_worker(gateways=login_of(amqp_url)).ready()
+    eventually(lambda: gateway.begin()["trial_number"] > 1)
+
+
+def test_a_gateway_that_the_workers_do_not_know_names_no_trial_by_its_number(
+    amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker
+) -> None:
+    start_worker().ready()
+    gateway = start_gateway(url=amqp_url)
+    gateway.register()
+    refused = gateway.report(gateway.begin(), 1)
+    assert refused.status == 400
+    assert "BSO_GATEWAYS" in refused.value["message"]
+
+
+def test_any_gateway_answers_for_the_other(
+    amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker
+) -> None:
+    start_worker(gateways=login_of(amqp_url)).ready()
+    first, second = (start_gateway(url=amqp_url) for _ in range(2))
+    first.register()
+    trial = first.begin()
+    first.process.kill()
+    assert second.report(trial, 1).status == 200
+    assert second.report(trial, 2, metric=0.95).value["converged"] is True
+
+
+def test_many_trainings_at_once(gateway: Gateway) -> None:
+    def train(number: int) -> list[bool]:
+        job_id = f"{gateway.job_id}-{number}"
+        gateway.register(job_id=job_id)
+        trial = gateway.begin(job_id)
+        return [gateway.report(trial, epoch, 0.31 * epoch).value["converged"] for epoch in (1, 2, 3)]
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(train, range(48))) == [[False, False, True]] * 48

@@ -1,0 +1,171 @@
+"""The API under /v1, over both ways to decide."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tests.integration.gateway.conftest import Answered, Gateway, StartGateway
+
+HARDWARE = {"gpu_model": "A40", "max_power_w": 300.0, "energy_method": "nvml_counter"}
+SPEC = {"batch_sizes": [32, 64], "default_batch_size": 64, "target_metric": 0.9}
+
+
+def ask(gateway: Gateway, method: str, path: str, body: object = None, **headers: str) -> Answered:
+    """The answer to a request; ``/jobs/job`` is the gateway's own job."""
+    own = f"/v1{path}".replace("/jobs/job", f"/jobs/{gateway.job_id}")
+    return gateway.ask(method, own, body, Content_Type="application/json", **headers)
+
+
+def begun(gateway: Gateway) -> dict[str, Any]:
+    answer = ask(gateway, "POST", "/jobs/job/trials", {"hardware": HARDWARE})
+    assert answer.status == 201, answer
+    trial: dict[str, Any] = answer.value
+    return trial
+
+
+def test_a_training(gateway: Gateway) -> None:
+    registered = ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    assert (registered.status, registered.value["is_new"]) == (201, True)
+    assert ask(gateway, "PUT", "/jobs/job", {"spec": SPEC}).status == 200
+
+    trial = begun(gateway)
+    assert (trial["trial_number"], trial["batch_size"]) == (1, 64)
+    where = f"/jobs/job/trials/{trial['trial_number']}"
+    assert ask(gateway, "PUT", f"{where}/lease", {"trial_id": trial["trial_id"]}).value["batch_size"] == 64
+    report = {"trial_id": trial["trial_id"], "epoch": 1.0, "time_s": 60.0, "energy_j": 1000.0, "metric": "NaN"}
+    assert ask(gateway, "POST", f"{where}/reports", report).value["should_stop"] is False
+    report |= {"epoch": 2.0, "time_s": 120.0, "energy_j": 2000.0, "metric": 0.95}
+    judged = ask(gateway, "POST", f"{where}/reports", report).value
+    assert (judged["should_stop"], judged["outcome"]) == (True, "converged")
+    ended = ask(gateway, "PUT", f"{where}/end", {"trial_id": trial["trial_id"], "outcome": "interrupted"})
+    assert (ended.status, ended.value["outcome"]) == (200, "converged")
+
+    [listed] = ask(gateway, "GET", "/jobs/job/trials").value["trials"]
+    assert (listed["outcome"], listed["reason"]) == ("converged", trial["reason"])
+    assert ask(gateway, "GET", "/jobs/job").value["trials"] == 1
+
+
+def test_a_job_without_a_name(gateway: Gateway) -> None:
+    body = {"spec": SPEC, "job_id_prefix": "vision"}
+    key = str(uuid.uuid4())
+    first, again = (ask(gateway, "POST", "/jobs", body, Idempotency_Key=key) for _ in range(2))
+    assert first.value["job_id"].startswith("vision-")
+    assert again.value == first.value
+    assert ask(gateway, "GET", f"/jobs/{first.value['job_id']}").status == 200
+
+
+def test_pages_go_on_where_the_last_one_ended(gateway: Gateway) -> None:
+    for number in range(12):
+        assert ask(gateway, "PUT", f"/jobs/job-{number:02}", {"spec": SPEC}).status == 201
+    own = [f"{gateway.job_id}-{number:02}" for number in range(12)]
+    names, after = [], gateway.job_id
+    while True:
+        page = ask(gateway, "GET", f"/jobs?after={after}").value
+        names += [each["job_id"] for each in page["jobs"]]
+        if page["next_after"] is None or len(names) >= 12:
+            break
+        after = page["next_after"]
+    assert names[:12] == own
+
+
+def test_the_log(gateway: Gateway) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    begun(gateway)
+    events = ask(gateway, "GET", "/jobs/job/events").value["events"]
+    assert [each["type"] for each in events] == ["job_registered", "recurrence_opened", "trial_started"]
+    assert events[-1]["body"]["trial_id"] == ""
+    later = ask(gateway, "GET", f"/jobs/job/events?after={events[0]['event_id']}").value["events"]
+    assert [each["seq"] for each in later] == [2, 3]
+
+
+def test_events_come_as_they_happen_and_go_on_where_a_client_was(start: StartGateway) -> None:
+    gateway = start()
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    with gateway.stream(f"/v1/jobs/{gateway.job_id}/events") as stream:
+        [first] = stream.events(1)
+        assert (first.name, first.value["seq"]) == ("job_registered", 1)
+        begun(gateway)
+        opened, started = stream.events(2)
+    assert [opened.name, started.name] == ["recurrence_opened", "trial_started"]
+    assert started.id.startswith("1.3.")
+    with gateway.stream(f"/v1/jobs/{gateway.job_id}/events", Last_Event_ID=opened.id) as stream:
+        [again] = stream.events(1)
+        assert again.id == started.id
+        gateway.process.terminate()
+        assert stream.ends()
+    assert gateway.process.wait() == 0
+
+
+def test_events_of_an_unknown_job(gateway: Gateway) -> None:
+    answer = gateway.ask("GET", "/v1/jobs/nobody/events", Accept="text/event-stream")
+    assert (answer.status, answer.value["code"]) == (404, "unknown_job")
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    answer = gateway.ask("GET", f"/v1/jobs/{gateway.job_id}/events", Accept="text/event-stream", Last_Event_ID="mine")
+    assert (answer.status, answer.value["code"]) == (400, "invalid_event_id")
+
+
+def test_the_rest_of_the_commands(gateway: Gateway) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    trial = begun(gateway)
+    out_of_memory = {"trial_id": trial["trial_id"], "outcome": "infeasible", "reason": "out_of_memory: CUDA"}
+    assert ask(gateway, "PUT", "/jobs/job/trials/1/end", out_of_memory).value["should_retry"] is True
+    assert ask(gateway, "PUT", "/jobs/job/allowed/64", {}).value["hardware_keys"]
+    measured = [{"power_limit_w": 200.0, "average_power_w": 190.0, "samples_per_s": 1000.0}]
+    profile = {"hardware": HARDWARE, "measurements": measured}
+    assert ask(gateway, "PUT", "/jobs/job/power-profiles/32", profile).status == 200
+    [found] = ask(gateway, "GET", "/jobs/job/power-profiles").value["profiles"]
+    assert (found["batch_size"], found["measurements"]) == (32, measured)
+    assert ask(gateway, "PUT", "/jobs/job/grants/bob", {"right": "read"}).value["grants"] == {"bob": "read"}
+    assert ask(gateway, "PUT", "/jobs/job/owner/carol", {}).value["owner"] == "carol"
+    assert ask(gateway, "DELETE", "/jobs/job").status in (200, 403)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "code"),
+    [
+        (("GET", "/jobs/nobody", None), 404, "unknown_job"),
+        (("GET", "/jobs/nobody/trials", None), 404, "unknown_job"),
+        (("GET", "/jobs/job/trials?after=x", None), 422, "invalid_query"),
+        (("POST", "/jobs/nobody/trials", {"hardware": HARDWARE}), 404, "unknown_job"),
+        (("POST", "/jobs/job/trials", {}), 422, "invalid_body"),
+        (("POST", "/jobs/job/trials", []), 422, "invalid_body"),
+        (("POST", "/jobs/job/trials", b"{"), 422, "invalid_body"),
+        (("PUT", "/jobs/job", {"spec": {"batch_sizes": [1], "default_batch_size": 2}}), 422, "invalid_spec"),
+        (("PUT", "/jobs/no%20name", {"spec": SPEC}), 422, "invalid_identifier"),
+        (("PUT", "/jobs/job/trials/9/lease", {"trial_id": "x"}), 404, "unknown_trial"),
+        (("PUT", "/jobs/job/trials/1/lease", {"trial_id": "x"}), 409, "wrong_trial_id"),
+        (("PUT", "/jobs/job/trials/one/lease", {"trial_id": "x"}), 422, "invalid_body"),
+        (("PUT", "/jobs/job/allowed/7", {}), 404, "unknown_batch_size"),
+        (("PUT", "/jobs/job", {"spec": SPEC | {"target_metric": 0.8}, "on_conflict": "raise"}), 409, "job_conflict"),
+    ],
+)
+def test_a_problem_says_what_is_wrong(gateway: Gateway, asked: tuple[str, str, object], status: int, code: str) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    begun(gateway)
+    problem = ask(gateway, *asked)
+    assert (problem.status, problem.value["code"]) == (status, code)
+    assert problem.headers["content-type"] == "application/problem+json"
+    assert problem.value["type"] == f"urn:bso:problem:{code}"
+    assert problem.value["detail"]
+
+
+def test_a_body_has_to_say_that_it_is_json(gateway: Gateway) -> None:
+    refused = gateway.ask("PUT", "/v1/jobs/job", {"spec": SPEC})
+    assert (refused.status, refused.value["code"]) == (415, "unsupported_media_type")
+
+
+def test_every_reference_of_the_description_leads_somewhere(gateway: Gateway) -> None:
+    described = gateway.ask("GET", "/openapi.json").value
+
+    def references(value: object) -> set[str]:
+        if isinstance(value, dict):
+            own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
+            return own.union(*(references(each) for each in value.values()))
+        return set().union(*(references(each) for each in value)) if isinstance(value, list) else set()
+
+    found = references(described)
+    assert "#/components/schemas/TrialBegun" in found
+    known = {f"#/components/schemas/{name}" for name in described["components"]["schemas"]}
+    assert found <= known
+    assert {path for path in described["paths"] if path.startswith("/v1")} >= {"/v1/jobs", "/v1/jobs/{job_id}/events"}

@@ -1,0 +1,142 @@
+"""Tokens: made and revoked by operators, asked for by gateways over a file and over a broker."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bso_broker.connection import login_of
+from tests.integration.gateway.conftest import SPEC, Answered, Gateway, StartGateway
+from tests.integration.workers.fixtures import StartWorker
+from tests.servers import PATIENCE_S
+
+HARDWARE = {"gpu_model": "A40", "max_power_w": 300.0, "energy_method": "nvml_counter"}
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A gateway that asks for tokens, and the database that keeps them."""
+
+    gateway: Gateway
+    database_url: str
+
+    def bso(self, *words: str) -> Any:
+        """What a command of an operator prints."""
+        done = subprocess.run(
+            [sys.executable, "-m", "bso_cli", "tokens", *words, "--json"],
+            env=os.environ | {"BSO_DATABASE_URL": self.database_url},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def token(self, *words: str) -> str:
+        """A new token."""
+        secret: str = self.bso("create", *words)["token"]
+        return secret
+
+    def ask(self, token: str, method: str, path: str, body: object = None) -> Answered:
+        """The answer to a request with a token."""
+        headers = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
+        return self.gateway.ask(method, path, body, **headers)
+
+
+@pytest.fixture(params=["sqlite", "broker"])
+def guarded(request: pytest.FixtureRequest, start_gateway: StartGateway, tmp_path: Any) -> Guarded:
+    """Over a file, and over a broker with a worker."""
+    if request.param == "sqlite":
+        return Guarded(start_gateway(tokens=True), f"sqlite:///{tmp_path / 'bso.sqlite'}")
+    database_url: str = request.getfixturevalue("migrated_url")
+    url: str = request.getfixturevalue("amqp_url")
+    start_worker: StartWorker = request.getfixturevalue("start_worker")
+    start_worker(gateways=login_of(url)).ready()
+    return Guarded(start_gateway(url=url, tokens=True), database_url)
+
+
+def test_each_token_is_for_what_it_was_made(guarded: Guarded) -> None:
+    gateway = guarded.gateway
+    assert gateway.ask("GET", "/livez").status == 200
+    for path in ("/v1/jobs", "/jobs/batch_size?job_id=mnist-1", "/openapi.json"):
+        refused = gateway.ask("GET", path)
+        assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
+    alice = guarded.token("alice", "--jobs", "mnist-*")
+    bob, carol = guarded.token("bob"), guarded.token("alice", "--may", "read")
+    job = SPEC | {"job_id": "mnist-1"}
+    assert guarded.ask(carol, "POST", "/jobs", job).status == 403
+    assert guarded.ask(alice, "POST", "/jobs", job).status == 201
+    assert guarded.ask(alice, "POST", "/jobs", job | {"job_id": "cifar-1", "job_id_prefix": "cifar"}).status == 403
+    begun = guarded.ask(alice, "GET", "/jobs/batch_size?job_id=mnist-1")
+    assert begun.value["trial_number"] == 1
+    assert guarded.ask(alice, "DELETE", "/jobs?job_id=mnist-1").status == 403, "it is to train"
+
+    others = guarded.ask(bob, "POST", "/v1/jobs/mnist-1/trials", {"hardware": HARDWARE})
+    assert (others.status, others.value["code"]) == (403, "not_owner")
+    assert [each["owner"] for each in guarded.ask(carol, "GET", "/v1/jobs").value["jobs"]] == ["alice"]
+    assert guarded.ask(bob, "GET", "/v1/jobs").value["jobs"] == []
+    assert guarded.ask(carol, "GET", "/v1/jobs/mnist-1/trials").value["trials"][0]["trial_number"] == 1
+
+
+def test_zeus_clients_have_it_as_a_password(guarded: Guarded) -> None:
+    token = guarded.token("alice")
+    basic = subprocess.run(["base64", "-w0"], input=f"any:{token}", capture_output=True, text=True, check=True).stdout
+    job = SPEC | {"job_id": "mnist-1"}
+    assert guarded.gateway.ask("POST", "/jobs", job, Authorization=f"Basic {basic}").status == 201
+    shown = guarded.gateway.process.text()
+    assert token not in shown
+    assert basic not in shown
+
+
+def test_tokens_are_listed_rotated_and_revoked(guarded: Guarded) -> None:
+    first = guarded.token("alice", "--expires", "90d")
+    assert guarded.ask(first, "GET", "/v1/jobs").status == 200
+    [listed] = guarded.bso("list")
+    assert (listed["name"], listed["may"], listed["jobs"], listed["problem"]) == ("alice", "train", "*", None)
+    assert listed["last_used_at"] is not None
+    assert "digest" not in listed
+    second = guarded.bso("rotate", listed["token_id"], "--overlap", "1h")["token"]
+    for token in (first, second):
+        assert guarded.ask(token, "GET", "/v1/jobs").status == 200
+    guarded.bso("revoke", listed["token_id"])
+    assert [each["problem"] is None for each in guarded.bso("list")] == [False, True]
+    with_another = Gateway(guarded.gateway.process)
+    assert with_another.ask("GET", "/v1/jobs", Authorization=f"Bearer {second}").status == 200
+
+
+def test_a_forged_token_opens_nothing(guarded: Guarded) -> None:
+    token = guarded.token("alice")
+    forged = token[:-1] + ("A" if token[-1] != "A" else "B")
+    for secret in (forged, token[:30], "", token + "x"):
+        assert guarded.ask(secret, "GET", "/v1/jobs").status == 401
+    assert guarded.ask(token, "GET", "/v1/jobs").status == 200
+
+
+def test_a_revoked_token_opens_nothing_at_a_new_gateway(start_gateway: StartGateway, tmp_path: Any) -> None:
+    first = Guarded(start_gateway(tokens=True), f"sqlite:///{tmp_path / 'bso.sqlite'}")
+    token = first.token("alice")
+    guarded: Callable[[], Guarded] = lambda: Guarded(start_gateway(tokens=True), first.database_url)  # noqa: E731
+    first.bso("revoke", first.bso("list")[0]["token_id"])
+    refused = guarded().ask(token, "GET", "/v1/jobs")
+    assert (refused.status, refused.value["code"]) == (401, "unauthorized")
+
+
+def test_with_tokens_it_may_listen_for_other_machines(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(tokens=True, host="0.0.0.0", names="bso.example")
+    assert gateway.ask("GET", "/livez", Host="bso.example").status == 200
+
+
+def test_a_login_that_is_no_gateway_cannot_check_tokens(
+    amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker
+) -> None:
+    start_worker().ready()
+    guarded = Guarded(start_gateway(url=amqp_url, tokens=True), migrated_url)
+    refused = guarded.ask(guarded.token("alice"), "GET", "/v1/jobs")
+    assert refused.status == 503
+    assert "BSO_GATEWAYS" in refused.value["detail"]

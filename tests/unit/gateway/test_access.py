@@ -1,0 +1,113 @@
+"""Who sends a request: tokens in headers, how long they are known, and too many wrong ones."""
+
+import base64
+import os
+from datetime import UTC, datetime
+
+import pytest
+
+from bso.domain.rights import Right
+from bso.domain.tokens import Token
+from bso.service.queries import CheckToken
+from bso.service.tokens import digest_of, new_secret
+from bso_gateway.access import KNOWN_FOR_S, MOST_FAILURES, WITHIN_S, Access
+from bso_gateway.http import HttpError
+
+TOKEN_ID, SECRET = new_secret(lambda count: bytes(range(count)))  # the same in every process of the tests
+TOKEN = Token(
+    token_id=TOKEN_ID, user="vision", right=Right.TRAIN, jobs="*", created_at=datetime(2026, 1, 1, tzinfo=UTC)
+)
+
+
+class Store:
+    """Knows one token, and counts how often it is asked; its clock stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.is_revoked = False
+        self.now_s = 0.0
+
+    async def check(self, query: CheckToken) -> Token | None:
+        self.asked += 1
+        is_it = (query.token_id, query.digest) == (TOKEN_ID, digest_of(SECRET))
+        return TOKEN if is_it and not self.is_revoked else None
+
+    def clock(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def access(store: Store) -> Access:
+    return Access(store.check, clock=store.clock)
+
+
+def basic(text: str) -> str:
+    return f"Basic {base64.b64encode(text.encode()).decode()}"
+
+
+@pytest.mark.parametrize(
+    "header", [f"Bearer {SECRET}", f"bearer  {SECRET} ", basic(f"anybody:{SECRET}"), basic(f":{SECRET}")]
+)
+async def test_a_token_is_a_bearers_or_a_password(access: Access, header: str) -> None:
+    assert await access.bearer(header, client="a") == TOKEN
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        f"Digest {SECRET}",
+        "Basic ?",
+        "Basic /w==",
+        basic("anybody"),
+        f"Bearer {SECRET}x",
+        "Bearer x",
+    ],
+)
+async def test_anything_else_is_refused(access: Access, header: str | None) -> None:
+    with pytest.raises(HttpError) as refused:
+        await access.bearer(header, client="a")
+    assert refused.value.status == 401
+    assert refused.value.headers["WWW-Authenticate"] == "Bearer"
+
+
+async def test_the_store_is_asked_once_in_a_while(access: Access, store: Store) -> None:
+    for _ in range(5):
+        await access.bearer(f"Bearer {SECRET}", client="a")
+    assert store.asked == 1
+    store.is_revoked = True
+    await access.bearer(f"Bearer {SECRET}", client="a")
+    store.now_s += KNOWN_FOR_S
+    with pytest.raises(HttpError):
+        await access.bearer(f"Bearer {SECRET}", client="a")
+
+
+async def test_who_guesses_has_to_wait_and_others_have_not(access: Access, store: Store) -> None:
+    for _ in range(MOST_FAILURES):
+        with pytest.raises(HttpError) as refused:
+            await access.bearer(f"Bearer {new_secret(os.urandom)[1]}", client="mallory")
+        assert refused.value.status == 401
+    asked = store.asked
+    with pytest.raises(HttpError) as refused:
+        await access.bearer(f"Bearer {SECRET}", client="mallory")
+    assert refused.value.status == 429
+    assert refused.value.headers["Retry-After"] == str(int(WITHIN_S))
+    assert store.asked == asked
+    assert await access.bearer(f"Bearer {SECRET}", client="alice") == TOKEN
+    store.now_s += WITHIN_S + 1
+    assert await access.bearer(f"Bearer {SECRET}", client="mallory") == TOKEN
+
+
+async def test_a_request_without_a_token_is_no_guess(access: Access) -> None:
+    for _ in range(2 * MOST_FAILURES):
+        with pytest.raises(HttpError) as refused:
+            await access.bearer(None, client="a")
+        assert refused.value.status == 401
+    assert await access.bearer(f"Bearer {SECRET}", client="a") == TOKEN

@@ -1,0 +1,97 @@
+"""The application: routes, error pages, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from bso.credentials import without_passwords
+from bso_gateway.access import Access
+from bso_gateway.front import Front, GatewayMetrics
+from bso_gateway.http import Gate, HttpError, Limits, answer
+from bso_gateway.optimizer import Optimizer
+from bso_gateway.rest import RestApi, problem_response, schemas
+from bso_gateway.settings import GatewaySettings
+from bso_gateway.zeus_wire import ZeusWire, error_response, is_zeus_path
+from bso_optimizer import DISTRIBUTION
+
+_DESCRIPTION = (
+    "The batch size optimizer over HTTP. Clients of Zeus' batch size server find the same routes, bodies and statuses; "
+    "all else is under /v1."
+)
+
+
+def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining: asyncio.Event) -> ASGIApp:
+    """The application over an optimizer that somebody else starts and closes."""
+    metrics = GatewayMetrics()
+    app = FastAPI(title="bso", description=_DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False)
+    limits = Limits(
+        max_body_bytes=settings.max_body_bytes,
+        body_timeout_s=settings.body_timeout_s,
+        answer_timeout_s=settings.answer_timeout_s,
+    )
+    gate = Gate(optimizer, limits, is_draining=is_draining)
+    app.include_router(RestApi(gate).router())
+    wire = ZeusWire(gate, policy=settings.policy_of_new_jobs, is_strict=settings.zeus_strict)
+    app.include_router(wire.router())
+    _add_health(app, optimizer, metrics)
+    app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # as FastAPI's documentation shows it
+    app.add_exception_handler(HttpError, _shown)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    access = Access(gate.check) if settings.tokens else None
+    return Front(app, names=settings.names, metrics=metrics, has_access_log=settings.access_log, access=access)
+
+
+def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> None:
+    async def livez() -> Response:
+        """200 as long as requests are answered at all."""
+        return answer({"alive": True})
+
+    async def readyz() -> Response:
+        """200, or 503 with the reason why commands cannot be decided."""
+        trouble = optimizer.trouble
+        reasons = {} if trouble is None else {"optimizer": without_passwords(trouble)}
+        return answer({"ready": trouble is None, "reasons": reasons}, status=200 if trouble is None else 503)
+
+    async def counted() -> Response:
+        """Everything counted, in Prometheus' text format."""
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    for path, page in (("/livez", livez), ("/readyz", readyz), ("/metrics", counted)):
+        app.get(path, tags=["Health"], response_class=Response)(page)
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The description of all routes, with the schemas of bodies that the routes read by themselves."""
+    if app.openapi_schema is None:
+        app.openapi_schema = get_openapi(
+            title=app.title, version=version(DISTRIBUTION), description=app.description, routes=app.routes
+        )
+        app.openapi_schema.setdefault("components", {}).setdefault("schemas", {}).update(schemas())
+    return app.openapi_schema
+
+
+async def _shown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpError)
+    return error_response(error) if is_zeus_path(request.url.path) else problem_response(error)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """What is wrong with a query, in FastAPI's own form on Zeus' routes, as Zeus' server has it."""
+    assert isinstance(error, RequestValidationError)
+    if not is_zeus_path(request.url.path):
+        faults = {".".join(map(str, fault["loc"])): fault["msg"] for fault in error.errors()}
+        return problem_response(HttpError(422, "the query is not as expected", kind="invalid_query", fields=faults))
+    details: list[Any] = [
+        {"loc": list(fault["loc"]), "msg": fault["msg"], "type": fault["type"]} for fault in error.errors()
+    ]
+    return answer({"detail": details}, status=422)

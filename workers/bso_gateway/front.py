@@ -1,0 +1,166 @@
+"""In front of all routes: who may reach them from where, the ids of requests, the access log, and what is counted."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Container
+from urllib.parse import urlsplit
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.typing import FilteringBoundLogger
+
+from bso_gateway.access import Access
+from bso_gateway.http import BEARER, HttpError
+from bso_gateway.rest import problem_response
+from bso_gateway.settings import LOOPBACK_NAMES
+from bso_gateway.zeus_wire import error_response, is_zeus_path
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+_JSON = "application/json"
+_WITH_BODY = ("POST", "PUT", "PATCH")
+_LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_QUIET = ("/livez", "/readyz", "/metrics")
+
+
+class GatewayMetrics:
+    """All counters of one gateway, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter(
+            "bso_gateway_requests",
+            "Requests answered, by route and status.",
+            ["route", "status"],
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "bso_gateway_seconds",
+            "From the header of a request to the end of its answer, by route.",
+            ["route"],
+            buckets=_LATENCIES_S,
+            registry=self.registry,
+        )
+
+
+class Front:
+    """An ASGI application around the routes. ``names`` are those by which clients reach it, beside localhost.
+
+    No page of another origin may use a browser to reach it: the Host header must be a known name, and the Origin
+    header, where there is one, the same. Bodies are JSON and say so; those of Zeus' client, which is no browser, need
+    not. With ``access`` a request needs a token, but for health and metrics.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        names: Container[str],
+        metrics: GatewayMetrics,
+        has_access_log: bool,
+        access: Access | None = None,
+    ) -> None:
+        self._app = app
+        self._names = names
+        self._metrics = metrics
+        self._has_access_log = has_access_log
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, log it, count it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = time.perf_counter()
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers)
+        status = 500
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        try:
+            refusal = self._refusal(scope, headers) or await self._identify(scope, headers)
+            if refusal is None:
+                await self._app(scope, receive, sent)
+            else:
+                shown = error_response if is_zeus_path(scope["path"]) else problem_response
+                await shown(refusal)(scope, receive, sent)
+        finally:
+            self._note(scope, status, time.perf_counter() - began_s, request_id)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> HttpError | None:
+        host = headers.get("host", "")
+        if not self._is_known(host):
+            words = f"this gateway is not known as {host[:80]!r}: add that name to BSO_GATEWAY_NAMES if it should be"
+            return HttpError(421, words, kind="unknown_host")
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return HttpError(403, f"a page of {origin[:80]!r} may not use this gateway", kind="foreign_origin")
+        if scope["method"] in _WITH_BODY:
+            return _wrong_content(headers.get("content-type"), may_lack=is_zeus_path(scope["path"]) and origin is None)
+        return None
+
+    async def _identify(self, scope: Scope, headers: Headers) -> HttpError | None:
+        """Find out who sends a request, where that matters."""
+        if self._access is None or scope["path"] in _QUIET:
+            return None
+        client = scope.get("client")
+        try:
+            token = await self._access.bearer(headers.get("authorization"), client=client[0] if client else "")
+        except HttpError as error:
+            return error
+        scope[BEARER] = token
+        return None
+
+    def _is_known(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in LOOPBACK_NAMES or name in self._names
+
+    def _note(self, scope: Scope, status: int, took_s: float, request_id: str) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        self._metrics.requests.labels(route, status).inc()
+        self._metrics.seconds.labels(route).observe(took_s)
+        if not self._has_access_log or (route in _QUIET and status < 400):
+            return
+        client = scope.get("client")
+        _log.info(
+            "request",
+            action="request",
+            method=scope["method"],
+            path=scope["path"][:200],
+            status=status,
+            took_ms=round(1e3 * took_s, 2),
+            client=client[0] if client else None,
+            user=None if (token := scope.get(BEARER)) is None else token.user,
+            request_id=request_id,
+        )
+
+
+def _request_id(headers: Headers) -> str:
+    """The client's own id of a request, if it is plain and short; else a new one."""
+    given = headers.get("x-request-id", "")
+    is_plain = 0 < len(given) <= 64 and all(each.isalnum() or each in "-_." for each in given) and given.isascii()
+    return given if is_plain else uuid.uuid4().hex
+
+
+def _wrong_content(content_type: str | None, *, may_lack: bool) -> HttpError | None:
+    if content_type is None and may_lack:
+        return None
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    if kind == _JSON or (kind.startswith("application/") and kind.endswith("+json")):
+        return None
+    words = f"expected a body of Content-Type {_JSON}, got {content_type[:80] if content_type else 'none'}"
+    return HttpError(415, words, kind="unsupported_media_type")

@@ -1,0 +1,189 @@
+"""What all routes share: bodies within limits, errors with a status, and calls of the optimizer with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from bso.domain.commands import Command, DescribeJob
+from bso.domain.commands import Request as CommandRequest
+from bso.domain.decide.permissions import NEEDED
+from bso.domain.replies import Problem, Reply
+from bso.domain.rights import Right
+from bso.domain.tokens import Token
+from bso.service.queries import Asked, CheckedToken, CheckToken, Page, Query
+from bso_client.errors import Unreachable
+from bso_gateway.optimizer import Optimizer
+
+Model = TypeVar("Model", bound=BaseModel)
+
+BEARER = "bso.token"
+"""Where the ASGI scope of a request holds its token."""
+_RETRY_AFTER_S = 5
+
+
+class HttpError(Exception):
+    """A request that is answered with an error. ``fields`` names what is wrong with its body or its query."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "bad_request",
+        title: str = "The request cannot be answered",
+        fields: Mapping[str, str] | None = None,
+        retry_after_s: float | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.title = title
+        self.fields = dict(fields or {})
+        self.context = dict(context or {})
+        self.retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the answer."""
+        named = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        return named | (
+            {} if self.retry_after_s is None else {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a request may bring, and how long it may take."""
+
+    max_body_bytes: int
+    body_timeout_s: float
+    answer_timeout_s: float
+
+
+class Gate:
+    """The way from a request to the optimizer. Answers without an end, live events, end when it ``is_draining``."""
+
+    def __init__(self, optimizer: Optimizer, limits: Limits, *, is_draining: asyncio.Event) -> None:
+        self.optimizer = optimizer
+        self.is_draining = is_draining
+        self._limits = limits
+
+    async def body(self, request: Request) -> bytes:
+        """The body of a request. Raises HttpError: 413 too large, 408 too slow, 400 cut off."""
+        most = self._limits.max_body_bytes
+        if (declared := request.headers.get("content-length", "")).isdigit() and int(declared) > most:
+            raise _too_large(most)
+        parts: list[bytes] = []
+        received = 0
+        try:
+            async with asyncio.timeout(self._limits.body_timeout_s):
+                async for part in request.stream():
+                    received += len(part)
+                    if received > most:
+                        raise _too_large(most)
+                    parts.append(part)
+        except TimeoutError as error:
+            words = f"the body did not arrive within {self._limits.body_timeout_s:g} s"
+            raise HttpError(408, words, kind="body_timeout") from error
+        except ClientDisconnect as error:
+            raise HttpError(400, "the client has gone before its body arrived", kind="disconnected") from error
+        return b"".join(parts)
+
+    async def read(self, request: Request, model: type[Model]) -> Model:
+        """The body of a request as a value. Raises HttpError: 422 names each field that is wrong."""
+        try:
+            return model.model_validate_json(await self.body(request))
+        except ValidationError as error:
+            raise HttpError(422, "the body is not as expected", kind="invalid_body", fields=faults_of(error)) from error
+
+    async def call(self, request: Request, job_id: str, command: Command) -> Reply:
+        """The reply to a command. Raises HttpError 503 when none came in time."""
+        is_question = isinstance(command, DescribeJob)  # its reply is not kept under the client's key
+        command_id = str(uuid.uuid4()) if is_question else command_id_of(request)
+        token = token_of(request)
+        check_right(token, NEEDED[type(command)], job_id)
+        user = None if token is None else token.user
+        asked = CommandRequest(command_id=command_id, job_id=job_id, command=command, on_behalf_of=user)
+        try:
+            return await self.optimizer.call(asked, timeout_s=self._limits.answer_timeout_s)
+        except Unreachable as error:
+            raise HttpError(503, str(error), kind="unreachable", retry_after_s=_RETRY_AFTER_S) from error
+
+    async def ask(self, request: Request, query: Query, job_id: str | None = None) -> Page | Problem:
+        """The answer to a query. Raises HttpError 503 when none came in time, 403 where the token is not for it."""
+        token = token_of(request)
+        check_right(token, Right.READ, job_id)
+        user = None if token is None else token.user
+        return await self._asked(Asked(query=query, query_id=str(uuid.uuid4()), job_id=job_id, on_behalf_of=user))
+
+    async def check(self, query: CheckToken) -> Token | None:
+        """The token that a secret belongs to. Raises HttpError 503 when no answer came in time."""
+        page = await self._asked(Asked(query=query, query_id=str(uuid.uuid4())))
+        if isinstance(page, CheckedToken):
+            return page.token
+        words = page.detail if isinstance(page, Problem) else "tokens cannot be checked"
+        raise HttpError(503, words, kind="tokens_not_checked", retry_after_s=_RETRY_AFTER_S)
+
+    async def _asked(self, asked: Asked) -> Page | Problem:
+        try:
+            return await self.optimizer.query(asked, timeout_s=self._limits.answer_timeout_s)
+        except Unreachable as error:
+            raise HttpError(503, str(error), kind="unreachable", retry_after_s=_RETRY_AFTER_S) from error
+
+
+def token_of(request: Request) -> Token | None:
+    """The token that a request came with; None: this gateway asks for none."""
+    token: Token | None = request.scope.get(BEARER)
+    return token
+
+
+def check_right(token: Token | None, right: Right | None, job_id: str | None) -> None:
+    """Raise HttpError 403 where a token is not for what takes this right (None: an owner's) with a job (None: any)."""
+    if token is None or token.covers(right, job_id):
+        return
+    wanted = (right or Right.OPERATE).value
+    words = (
+        f"token {token.token_id} is for what takes the right to {token.right.value}, with jobs like {token.jobs}; "
+        f"this takes the right to {wanted}{'' if job_id is None else f', with job {job_id}'}"
+    )
+    raise HttpError(403, words, kind="token_not_for_this", title="The token is not for this")
+
+
+def command_id_of(request: Request) -> str:
+    """The id under which a command is decided once: the client's Idempotency-Key, or a new one. Raises HttpError."""
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return str(uuid.uuid4())
+    try:
+        return str(uuid.UUID(key.strip('"')))
+    except ValueError as error:
+        words = f"Idempotency-Key must be a UUID, got {key[:60]!r}"
+        raise HttpError(400, words, kind="invalid_idempotency_key") from error
+
+
+def answer(value: Any, *, status: int = 200) -> Response:
+    """A value as JSON, which nobody may keep."""
+    body = to_json(value, inf_nan_mode="strings")
+    return Response(body, status, {"Cache-Control": "no-store"}, media_type="application/json")
+
+
+def faults_of(error: ValidationError) -> dict[str, str]:
+    """What is wrong with a value, by field."""
+    faults = error.errors(include_url=False, include_context=False)
+    return {".".join(map(str, fault["loc"])): fault["msg"].removeprefix("Value error, ") for fault in faults}
+
+
+def _too_large(most: int) -> HttpError:
+    return HttpError(413, f"a body may have at most {most} bytes", kind="too_large")

@@ -1,0 +1,191 @@
+"""The optimizer that a gateway asks: through a broker, or in this process over a SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from bso.domain.commands import Request
+from bso.domain.decide import Rules
+from bso.domain.errors import Misconfigured, Retryable
+from bso.domain.policies import PolicyMissing
+from bso.domain.replies import Problem, Reply
+from bso.service.queries import Asked, Page, answered, decode_page, encode_query
+from bso_broker.connection import BrokerAddress
+from bso_client.errors import Unreachable
+from bso_client.transports.broker import BrokerTransport
+from bso_client.transports.embedded import Embedded, open_embedded
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+_RULES = Rules()
+_MOST_AT_ONCE = 64
+"""Commands that one transaction decides: with fewer, a slow disk bounds all; with more, the first one waits longer."""
+
+
+class Optimizer(Protocol):
+    """Decides commands. Any number may be under way at once."""
+
+    async def start(self) -> None:
+        """Get ready. Raises Misconfigured where waiting cannot help."""
+        ...
+
+    async def call(self, request: Request, *, timeout_s: float) -> Reply:
+        """The reply to a command. Raises Unreachable if none came in time, Misconfigured where waiting cannot help."""
+        ...
+
+    async def query(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
+        """The answer to a query. Raises as ``call``."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why commands cannot be decided at present; None: nothing is known to prevent it."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; calls under way raise Unreachable."""
+        ...
+
+
+def optimizer_of(url: str) -> Optimizer:
+    """The optimizer of an address, not started yet."""
+    return SqliteOptimizer(url) if url.startswith("sqlite") else BrokerOptimizer(url)
+
+
+class BrokerOptimizer:
+    """Workers behind a broker decide. Whose commands the gateway sends, and that it is one, is a setting of theirs."""
+
+    def __init__(self, url: str) -> None:
+        self._address = BrokerAddress(url=url)
+        self._transport = BrokerTransport(url)
+
+    async def start(self) -> None:
+        """Begin to connect; calls wait for the connection."""
+        await self._transport.start()
+
+    async def call(self, request: Request, *, timeout_s: float) -> Reply:
+        """The reply of a worker."""
+        return await self._transport.call(request, timeout_s=timeout_s)
+
+    async def query(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
+        """The answer of a worker."""
+        message = await self._transport.query(encode_query(asked), query_id=asked.query_id, timeout_s=timeout_s)
+        return decode_page(message)
+
+    @property
+    def trouble(self) -> str | None:
+        """Whether the broker is reachable; whether a worker is there, only a command shows."""
+        return None if self._transport.is_connected else f"the broker at {self._address} is not connected"
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._transport.close()
+
+
+class SqliteOptimizer:
+    """This process decides. What arrives while one transaction is under way goes into the next one together."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._embedded: Embedded | None = None
+        self._waiting: list[tuple[Request, asyncio.Future[Reply]]] = []
+        self._arrived = asyncio.Event()
+        self._deciding: asyncio.Task[None] | None = None
+        self._trouble: str | None = None
+
+    async def start(self) -> None:
+        """Open the file, making or upgrading it where needed."""
+        self._embedded = await open_embedded(self._url)
+        self._deciding = asyncio.create_task(self._decide(self._embedded), name="gateway decisions")
+
+    async def call(self, request: Request, *, timeout_s: float) -> Reply:
+        """The reply, once it is on the disk."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting.append((replace(request, user=request.on_behalf_of, is_from_gateway=True), future))
+        self._arrived.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError as error:
+            why = "" if self._trouble is None else f": {self._trouble}"
+            raise Unreachable(f"the optimizer's file did not answer within {timeout_s:g} s{why}") from error
+
+    async def query(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
+        """What the file holds."""
+        assert self._embedded is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                asked = replace(asked, user=asked.on_behalf_of)
+                return decode_page(await answered(self._embedded.store, asked, rules=_RULES))
+        except (TimeoutError, Retryable) as error:
+            words = str(error) or f"nothing came within {timeout_s:g} s"
+            raise Unreachable(f"the optimizer's file did not answer: {words}") from error
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last transaction failed, if it did."""
+        return self._trouble
+
+    async def close(self) -> None:
+        """Close the file, after the transaction that is under way."""
+        deciding, self._deciding = self._deciding, None
+        if deciding is not None:
+            deciding.cancel()
+            with suppress(asyncio.CancelledError):
+                await deciding
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(Unreachable("the gateway was closed"))
+        embedded, self._embedded = self._embedded, None
+        if embedded is not None:
+            await embedded.close()
+
+    async def _decide(self, embedded: Embedded) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._waiting:
+                batch, self._waiting = self._waiting[:_MOST_AT_ONCE], self._waiting[_MOST_AT_ONCE:]
+                await self._answer(embedded, [one for one in batch if not one[1].done()])
+
+    async def _answer(self, embedded: Embedded, batch: Sequence[tuple[Request, asyncio.Future[Reply]]]) -> None:
+        """Decide together; where that fails, each by itself: the reason may lie in one of them."""
+        try:
+            answers = await embedded.execute([request for request, _ in batch]) if batch else []
+        except (Retryable, Misconfigured) as error:
+            if len(batch) > 1:
+                for one in batch:
+                    await self._answer(embedded, [one])
+                return
+            self._trouble = None if isinstance(error, PolicyMissing) else str(error)
+            _refuse(batch[0][1], error)
+            return
+        except Exception as error:  # noqa: BLE001  # the next transaction may succeed
+            _log.exception("an unforeseen error of a transaction", action="unforeseen_error")
+            self._trouble = f"{type(error).__name__}: {error}"
+            for _, future in batch:
+                _refuse(future, Retryable("an unforeseen error, which stands in the log of the gateway"))
+            return
+        self._trouble = None
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if not future.done():
+                future.set_result(answer.reply)
+
+
+def _refuse(future: asyncio.Future[Reply], error: Retryable | Misconfigured) -> None:
+    if future.done():
+        return
+    if isinstance(error, PolicyMissing):
+        title = "The policy of the job is not installed"
+        future.set_result(Problem(type="policy_missing", title=title, detail=str(error)))
+    elif isinstance(error, Retryable):
+        future.set_exception(Unreachable(str(error)))
+    else:
+        future.set_exception(error)

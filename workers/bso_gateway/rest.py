@@ -1,0 +1,363 @@
+"""The API of this optimizer itself, version 1: every command and every query, as resources."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import TypeAdapter
+from pydantic_core import from_json
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from bso.domain import commands as do
+from bso.domain import replies
+from bso.domain.commands import Command
+from bso.domain.identifiers import identifier_problem, job_id_for
+from bso.domain.replies import KEPT, Problem
+from bso.domain.rights import Right
+from bso.schema.codec import wire_name
+from bso.schema.envelope import validated
+from bso.schema.errors import MalformedMessage
+from bso.service import queries
+from bso.service.queries import Page, Query
+from bso.service.records import JobOverview
+from bso_gateway.http import Gate, HttpError, answer, command_id_of, token_of
+from bso_gateway.live import followed, position_of
+
+PREFIX = "/v1"
+_SCHEMAS = "#/components/schemas/{model}"
+_STATUS = {
+    "unknown_job": 404,
+    "unknown_trial": 404,
+    "unknown_batch_size": 404,
+    "unknown_hardware": 404,
+    "not_owner": 403,
+    "over_quota": 429,
+    "too_large": 413,
+    "undecidable": 500,
+    "reply_impossible": 500,
+}
+_CONFLICTS = (
+    "job_conflict",
+    "conflicting_report",
+    "report_goes_backwards",
+    "wrong_trial_id",
+    "trial_ended",
+    "command_id_taken",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Route:
+    """A command as a resource. Fields of the command that stand in the path are not in the body."""
+
+    method: str
+    path: str
+    command: type
+    reply: type
+    summary: str
+    status: int = 200
+
+    @property
+    def fields_in_path(self) -> Sequence[str]:
+        return [field.name for field in fields(self.command) if f"{{{field.name}}}" in self.path]
+
+
+_JOB = "/jobs/{job_id}"
+_TRIAL = "/jobs/{job_id}/trials/{trial_number}"
+_ROUTES = (
+    _Route(method="POST", path="/jobs", command=do.RegisterJob, reply=replies.Registered, summary="Register a new job"),
+    _Route(
+        method="PUT", path=_JOB, command=do.RegisterJob, reply=replies.Registered, summary="Register or change a job"
+    ),
+    _Route(method="DELETE", path=_JOB, command=do.DeleteJob, reply=replies.Deleted, summary="Delete a job"),
+    _Route(
+        method="POST",
+        path=f"{_JOB}/trials",
+        command=do.BeginTrial,
+        reply=replies.TrialBegun,
+        summary="Begin a trial, and get its batch size",
+        status=201,
+    ),
+    _Route(
+        method="POST",
+        path=f"{_TRIAL}/reports",
+        command=do.ReportEpoch,
+        reply=replies.EpochJudged,
+        summary="Report an evaluation, and get the decision whether to stop",
+    ),
+    _Route(
+        method="PUT",
+        path=f"{_TRIAL}/end",
+        command=do.FinishTrial,
+        reply=replies.TrialFinished,
+        summary="Say how a training ended",
+    ),
+    _Route(
+        method="PUT",
+        path=f"{_TRIAL}/lease",
+        command=do.RenewLease,
+        reply=replies.LeaseRenewed,
+        summary="Say that a training is alive",
+    ),
+    _Route(
+        method="PUT",
+        path=f"{_JOB}/power-profiles/{{batch_size}}",
+        command=do.ReportPowerProfile,
+        reply=replies.PowerProfileRecorded,
+        summary="Record what was measured under several power limits",
+    ),
+    _Route(
+        method="PUT",
+        path=f"{_JOB}/allowed/{{batch_size}}",
+        command=do.AllowBatchSize,
+        reply=replies.AllowedAgain,
+        summary="Lift the infeasibility of a batch size",
+    ),
+    _Route(
+        method="PUT",
+        path=f"{_JOB}/grants/{{login}}",
+        command=do.GrantJob,
+        reply=replies.RightsRecorded,
+        summary="Let a login use a job; a null right takes it away",
+    ),
+    _Route(
+        method="PUT",
+        path=f"{_JOB}/owner/{{login}}",
+        command=do.GiveJob,
+        reply=replies.RightsRecorded,
+        summary="Make another login the owner of a job",
+    ),
+)
+_SHOWN = (replies.JobDescription, Problem, *(kind for route in _ROUTES for kind in (route.command, route.reply)))
+
+
+class RestApi:
+    """The routes under /v1."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def router(self) -> APIRouter:
+        """All routes, with what they take and return."""
+        router = APIRouter(prefix=PREFIX, tags=["v1"])
+        for route in _ROUTES:
+            router.add_api_route(
+                route.path,
+                self._decision(route),
+                methods=[route.method],
+                name=f"{wire_name(route.command)} {route.path}",
+                summary=route.summary,
+                response_class=Response,
+                responses=_responses(route.reply, route.status),
+                openapi_extra=_described(route),
+            )
+        for path, page, summary in (
+            ("/jobs", self.jobs, "The jobs that may be read, by id"),
+            (_JOB, self.job, "One job: what is known, what runs, what is expected"),
+            (f"{_JOB}/trials", self.trials, "The trials of a job, by number"),
+            (f"{_JOB}/events", self.events, "The log of a job"),
+            (f"{_JOB}/power-profiles", self.power_profiles, "What was measured under several power limits"),
+        ):
+            router.add_api_route(path, page, methods=["GET"], summary=summary, response_class=Response)
+        return router
+
+    def _decision(self, route: _Route) -> Callable[[Request], Awaitable[Response]]:
+        async def decision(request: Request) -> Response:
+            return await self._decide(request, route)
+
+        return decision
+
+    async def _decide(self, request: Request, route: _Route) -> Response:
+        given = await self._given(request, route)
+        try:
+            command: Command = validated(route.command, given, wire_name(route.command))
+        except MalformedMessage as error:
+            raise HttpError(422, str(error), kind="invalid_body") from error
+        job_id = request.path_params.get("job_id")
+        if job_id is None:
+            prefix = command.job_id_prefix if isinstance(command, do.RegisterJob) else ""
+            _check("job_id_prefix", prefix)
+            job_id = job_id_for(prefix, command_id_of(request))
+        _check("job_id", job_id)
+        reply = await self._gate.call(request, job_id, command)
+        if isinstance(reply, Problem):
+            raise refused(reply)
+        is_new = isinstance(reply, replies.Registered) and reply.is_new
+        return answer(reply, status=201 if is_new else route.status)
+
+    async def _given(self, request: Request, route: _Route) -> dict[str, Any]:
+        """The fields of a command: those of the body, and those in the path."""
+        body = await self._gate.body(request)
+        try:
+            given = from_json(body) if body else {}
+        except ValueError as error:
+            raise HttpError(422, f"the body is no JSON: {error}", kind="invalid_body") from error
+        if not isinstance(given, dict):
+            raise HttpError(422, "expected a JSON object", kind="invalid_body")
+        named: dict[str, Any] = {name: request.path_params[name] for name in route.fields_in_path}
+        return given | {name: _number(text) if name != "login" else text for name, text in named.items()}
+
+    async def jobs(self, request: Request, after: str = "") -> Response:
+        """A page of jobs; ``next_after`` is where the next one begins, null on the last."""
+        page = await self._ask(request, queries.ListJobs(after=after))
+        assert isinstance(page, queries.JobsPage)
+        parked = {each.job_id: each.reason for each in page.parked}
+        token = token_of(request)
+        jobs = [each for each in page.jobs if token is None or token.covers(Right.READ, each.summary.job_id)]
+        listed = [_listed(each) | {"trouble": parked.get(each.summary.job_id)} for each in jobs]
+        return answer({"jobs": listed, "next_after": page.next_after})
+
+    async def job(self, request: Request, job_id: str) -> Response:
+        """One job."""
+        page = await self._ask(request, queries.ShowJob(), job_id)
+        assert isinstance(page, queries.ShownJob)
+        if page.job is None:
+            raise HttpError(503, page.unreadable or "the job cannot be read", kind="job_unreadable", retry_after_s=60.0)
+        return answer(page.job)
+
+    async def trials(self, request: Request, job_id: str, after: int = 0) -> Response:
+        """A page of trials, each with why it was chosen and how it ended."""
+        page = await self._ask(request, queries.ListTrials(after=after), job_id)
+        assert isinstance(page, queries.TrialsPage)
+        return answer(page)
+
+    async def events(self, request: Request, job_id: str, after: int = 0) -> Response:
+        """A page of the log; ``after`` is the event_id of the last one that is known.
+
+        With ``Accept: text/event-stream`` all of it, and then each event as it comes.
+        """
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return await self._live(request, job_id, after)
+        page = await self._ask(request, queries.ListEvents(after=after), job_id)
+        assert isinstance(page, queries.EventsPage)
+        listed = [{"event_id": each.event_id, **from_json(each.message)} for each in page.events]
+        return answer({"events": listed, "next_after": page.next_after})
+
+    async def _live(self, request: Request, job_id: str, after: int) -> Response:
+        seen = position_of(request.headers.get("last-event-id"), otherwise=after)
+        first = await self._ask(request, queries.ListEvents(after=seen), job_id)
+        assert isinstance(first, queries.EventsPage)
+        return StreamingResponse(
+            followed(
+                lambda cursor: self._ask(request, queries.ListEvents(after=cursor), job_id),
+                first,
+                seen,
+                until=self._gate.is_draining,
+            ),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    async def power_profiles(self, request: Request, job_id: str) -> Response:
+        """All power profiles of a job."""
+        return answer(await self._ask(request, queries.ListPowerProfiles(), job_id))
+
+    async def _ask(self, request: Request, query: Query, job_id: str | None = None) -> Page:
+        if job_id is not None:
+            _check("job_id", job_id)
+        page = await self._gate.ask(request, query, job_id)
+        if isinstance(page, Problem):
+            raise refused(page)
+        return page
+
+
+def refused(problem: Problem) -> HttpError:
+    """A refusal as an error. One that is kept, and will be decided later, is accepted."""
+    if problem.type == KEPT:
+        status = 202
+    elif problem.is_retryable:
+        status = _STATUS.get(problem.type, 503)
+    elif problem.type in _CONFLICTS:
+        status = 409
+    else:
+        status = _STATUS.get(problem.type, 422 if problem.fields else 400)
+    return HttpError(
+        status,
+        problem.detail,
+        kind=problem.type,
+        title=problem.title,
+        fields=problem.fields,
+        retry_after_s=problem.retry_after_s or (1.0 if problem.is_retryable else None),
+        context=problem.context,
+    )
+
+
+def problem_response(error: HttpError) -> Response:
+    """An error as application/problem+json (RFC 9457)."""
+    body = {
+        "type": f"urn:bso:problem:{error.kind}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.message,
+        "code": error.kind,
+        "fields": error.fields,
+        "context": error.context,
+        "retry_after_s": error.retry_after_s,
+    }
+    shown = answer(body, status=error.status)
+    shown.headers["content-type"] = "application/problem+json"
+    shown.headers.update(error.headers)
+    return shown
+
+
+def schemas() -> dict[str, Any]:
+    """The JSON schemas of all bodies and answers, by name."""
+    adapters: list[Any] = [(kind.__name__, "validation", TypeAdapter(kind)) for kind in _SHOWN]
+    _, defined = TypeAdapter.json_schemas(adapters, ref_template=_SCHEMAS)
+    found: dict[str, Any] = defined["$defs"]
+    return found
+
+
+def _listed(one: JobOverview) -> dict[str, Any]:
+    summary = one.summary
+    return {
+        "job_id": summary.job_id,
+        "owner": summary.owner,
+        "version_number": summary.version_number,
+        "policy": summary.policy,
+        "spec": from_json(summary.spec),
+        "trials": summary.last_trial_number,
+        "created_at": summary.created_at,
+        "changed_at": summary.changed_at,
+        "last_trial": one.last_trial,
+    }
+
+
+def _check(name: str, value: object) -> None:
+    if (problem := identifier_problem(value)) is not None:
+        raise HttpError(422, f"{name} {problem}", kind="invalid_identifier", fields={name: problem})
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
+
+
+def _responses(reply: type, status: int) -> dict[int | str, Any]:
+    made = {"description": "Done", "content": {"application/json": {"schema": _reference(reply)}}}
+    wrong = {"description": "A problem", "content": {"application/problem+json": {"schema": _reference(Problem)}}}
+    return {status: made, "default": wrong}
+
+
+def _described(route: _Route) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": kind}}
+        for name, kind in (
+            ("job_id", "string"),
+            ("trial_number", "integer"),
+            ("batch_size", "integer"),
+            ("login", "string"),
+        )
+        if f"{{{name}}}" in route.path
+    ]
+    key = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "format": "uuid"}}
+    body = {"content": {"application/json": {"schema": _reference(route.command)}}}
+    needs_body: Mapping[str, Any] = {} if route.method == "DELETE" else {"requestBody": body}
+    return {"parameters": [*parameters, key], **needs_body}
+
+
+def _reference(kind: type) -> dict[str, str]:
+    return {"$ref": _SCHEMAS.format(model=kind.__name__)}

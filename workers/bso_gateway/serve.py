@@ -1,0 +1,133 @@
+"""A gateway's process: it listens, answers until SIGTERM, finishes what has arrived, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+from structlog.typing import FilteringBoundLogger
+from typing_extensions import override
+
+from bso.domain.errors import Misconfigured, Retryable
+from bso_gateway.app import gateway_app
+from bso_gateway.errors import CannotListen
+from bso_gateway.optimizer import Optimizer, optimizer_of
+from bso_gateway.settings import GatewaySettings
+from bso_workers.lifecycle import ExitCode, StopSignal, fastest_loop
+from bso_workers.logs import configure_logs
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
+_BACKLOG = 2048
+_MOST_HEADER_BYTES = 65_536
+
+
+def run_gateway(settings: GatewaySettings) -> ExitCode:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the process at once."""
+    configure_logs(level=settings.log_level, style=settings.log_format, stream=sys.stderr)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        return runner.run(_until_signalled(settings))
+
+
+async def _until_signalled(settings: GatewaySettings) -> ExitCode:
+    with StopSignal() as stop:
+        try:
+            with _listener(settings) as listener:
+                optimizer = optimizer_of(settings.url)
+                await optimizer.start()
+                try:
+                    return await _serve(settings, optimizer, listener, stop)
+                finally:
+                    await optimizer.close()
+        except Misconfigured as error:
+            _log.error("cannot start like this", action="misconfigured", reason=str(error))
+            return ExitCode.MISCONFIGURED
+        except Retryable as error:
+            _log.error("cannot start now", action="crashed", reason=str(error))
+            return ExitCode.CRASHED
+
+
+async def _serve(
+    settings: GatewaySettings, optimizer: Optimizer, listener: socket.socket, stop: StopSignal
+) -> ExitCode:
+    is_draining = asyncio.Event()
+    server = _Server(_config(settings, gateway_app(settings, optimizer, is_draining=is_draining)))
+    serving = asyncio.create_task(server.serve(sockets=[listener]), name="gateway")
+    stopping = asyncio.create_task(stop.wait(), name="signal")
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stopping.done():
+            _log.info("draining", action="draining", signal=stopping.result())
+        is_draining.set()
+        server.should_exit = True
+        await serving
+    finally:
+        stopping.cancel()
+    exit_code = ExitCode.DRAINED if stopping.done() and not stopping.cancelled() else ExitCode.CRASHED
+    _log.info("gateway ended", action="ended", exit_code=int(exit_code))
+    return exit_code
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens; the signals are handled by this process' own StopSignal."""
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        host, port = sockets[0].getsockname()[:2] if sockets else (self.config.host, self.config.port)
+        scheme = "https" if self.config.is_ssl else "http"
+        _log.info("gateway started", action="started", url=f"{scheme}://{_shown_host(host)}:{port}", port=port)
+
+    @override
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="h11",  # httptools bounds neither the number nor the size of headers
+        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=sorted(settings.trusted_proxies),
+        limit_concurrency=settings.max_connections,
+        timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+    )
+
+
+@contextmanager
+def _listener(settings: GatewaySettings) -> Iterator[socket.socket]:
+    """The socket that requests arrive at. Raises CannotListen."""
+    for file in (settings.tls_certificate, settings.tls_key):
+        if file is not None and not file.is_file():
+            raise CannotListen(f"there is no file {file}, which BSO_GATEWAY_TLS_CERTIFICATE or _TLS_KEY names")
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise CannotListen(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; set BSO_GATEWAY_HOST and "
+            "BSO_GATEWAY_PORT (0 takes a free port)"
+        ) from error
+    with listener:
+        yield listener
+
+
+def _shown_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,148 @@
+"""The settings of a gateway: read once, at the process' entry, from a mapping that is passed in."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from bso.credentials import hide_passwords_of, setting
+from bso.domain.errors import Misconfigured
+from bso.domain.policies import is_policy_name, policy_names
+from bso_client.settings import read_settings as read_client_settings
+from bso_gateway.errors import InvalidSettings
+from bso_workers.settings import LogFormat, LogLevel
+
+PREFIX = "BSO_GATEWAY_"
+ZEUS_POLICY = "pruning_thompson"
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class GatewaySettings(BaseModel):
+    """All settings of a gateway. Each field but the url is the variable BSO_GATEWAY_<FIELD>, or a file that
+    BSO_GATEWAY_<FIELD>_FILE names.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str = Field(
+        repr=False,
+        min_length=1,
+        description="The optimizer: a SQLite file that this process decides over, or amqp(s)://user:password@host.",
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Where to listen: an address of this machine.")
+    port: int = Field(default=8000, ge=0, le=65535, description="The port; 0 takes a free one and logs it.")
+    tokens: bool = Field(
+        default=False,
+        description="Ask each request for a token (`bso tokens create`). Without, whoever reaches it may do anything.",
+    )
+    names: frozenset[str] = Field(
+        default=frozenset(),
+        description="Names, separated by commas, by which clients reach it (the Host header), beside localhost.",
+    )
+    zeus_policy: str | None = Field(
+        default=None, description="The policy of new jobs that Zeus' clients register. Without it, the default policy."
+    )
+    zeus_strict: bool = Field(
+        default=False,
+        description="Answer as Zeus does where bso would differ: a target reached above the bound is a failure.",
+    )
+    answer_timeout_s: Seconds = Field(
+        default=4.0, description="How long a request waits for the optimizer before it is answered with 503."
+    )
+    body_timeout_s: Seconds = Field(default=10.0, description="How long the body of a request may take to arrive.")
+    max_body_bytes: int = Field(
+        default=1_048_576, ge=1024, le=2**30, description="The largest body of a request, in bytes."
+    )
+    max_connections: int = Field(
+        default=4096, ge=1, description="How many connections are served at once; more are answered with 503."
+    )
+    tls_certificate: Path | None = Field(
+        default=None, description="The file with the certificate (PEM) for HTTPS. Without it, plain HTTP."
+    )
+    tls_key: Path | None = Field(default=None, description="The file with the key of the certificate (PEM).")
+    trusted_proxies: frozenset[str] = Field(
+        default=frozenset(),
+        description="Addresses, separated by commas, of proxies whose X-Forwarded-For and -Proto headers are believed.",
+    )
+    access_log: bool = Field(default=True, description="Log a line for each request.")
+    log_format: LogFormat = Field(
+        default="auto", description="console for people, json for programs; auto: console on a terminal, else json."
+    )
+    log_level: LogLevel = Field(default="info", description="debug also logs the optimizer's connections.")
+    drain_timeout_s: Seconds = Field(
+        default=10.0, description="How long to go on with requests that have arrived, after SIGTERM."
+    )
+
+    @field_validator("names", "trusted_proxies", mode="before")
+    @classmethod
+    def _separate(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return frozenset(name for name in map(str.strip, value.split(",")) if name)
+        return value
+
+    @field_validator("zeus_policy")
+    @classmethod
+    def _check_policy(cls, policy: str | None) -> str | None:
+        if policy is not None and not is_policy_name(policy):
+            raise ValueError(f"{policy!r} is no name of a policy; known are {', '.join(policy_names())}")
+        return policy
+
+    @model_validator(mode="after")
+    def _check_together(self) -> GatewaySettings:
+        if not self.tokens and not is_loopback(self.host):
+            raise ValueError(
+                f"host is {self.host}, and without tokens whoever reaches it could train and delete every job: ask for "
+                "tokens (--tokens, `bso tokens create`), or listen on 127.0.0.1"
+            )
+        if (self.tls_certificate is None) is not (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key belong together: set both or none")
+        if self.zeus_strict and self.zeus_policy not in (None, ZEUS_POLICY):
+            raise ValueError(f"zeus_strict needs the policy {ZEUS_POLICY}, got {self.zeus_policy}")
+        return self
+
+    @property
+    def policy_of_new_jobs(self) -> str | None:
+        """The policy of jobs that Zeus' clients register; None: the default one."""
+        return ZEUS_POLICY if self.zeus_strict else self.zeus_policy
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host in LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_settings(environ: Mapping[str, str], **options: Any) -> GatewaySettings:
+    """Options that are not None, then the environment, then defaults. Raises InvalidSettings naming every fault."""
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        found = {
+            name: setting(environ, PREFIX + name.upper()) for name in GatewaySettings.model_fields if name != "url"
+        }
+        found["url"] = read_client_settings(environ, url=given.pop("url", None)).resolved_url
+    except Misconfigured as error:
+        raise InvalidSettings(str(error)) from error
+    values: dict[str, Any] = {name: value for name, value in found.items() if value is not None} | given
+    hide_passwords_of(values["url"])
+    try:
+        return GatewaySettings(**values)
+    except ValidationError as error:
+        raise InvalidSettings(_explain(error)) from None  # the cause would show passwords
+
+
+def _explain(error: ValidationError) -> str:
+    faults = []
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        words = fault["msg"].removeprefix("Value error, ")
+        faults.append(f"{PREFIX}{str(fault['loc'][0]).upper()}: {words}" if fault["loc"] else words)
+    return "; ".join(faults)
