@@ -312,7 +312,12 @@ def _may_read(one: JobOverview, *, user: str | None, rules: Rules) -> bool:
 
 
 def _encoded(answer: Page | Problem, asked: Asked) -> bytes:
-    return dump(Envelope(type=wire_name(type(answer)), command_id=asked.query_id, job_id=asked.job_id, body=answer))
+    return encode_page(answer, query_id=asked.query_id, job_id=asked.job_id)
+
+
+def encode_page(answer: Page | Problem, *, query_id: str, job_id: str | None) -> bytes:
+    """The answer to a query as a message."""
+    return dump(Envelope(type=wire_name(type(answer)), command_id=query_id, job_id=job_id, body=answer))
 
 
 def encode_refusal(problem: Problem) -> bytes:

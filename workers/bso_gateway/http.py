@@ -17,6 +17,7 @@ from starlette.responses import Response
 from bso.domain.commands import Command, DescribeJob
 from bso.domain.commands import Request as CommandRequest
 from bso.domain.decide.permissions import NEEDED
+from bso.domain.frozen_values import replace
 from bso.domain.replies import Problem, Reply
 from bso.domain.rights import Right
 from bso.domain.tokens import Token
@@ -112,10 +113,13 @@ class Gate:
         """The reply to a command. Raises HttpError 503 when none came in time."""
         is_question = isinstance(command, DescribeJob)  # its reply is not kept under the client's key
         command_id = str(uuid.uuid4()) if is_question else command_id_of(request)
+        return await self.decide(request, CommandRequest(command_id=command_id, job_id=job_id, command=command))
+
+    async def decide(self, request: Request, asked: CommandRequest) -> Reply:
+        """The same for a command that has its id."""
         token = token_of(request)
-        check_right(token, NEEDED[type(command)], job_id)
-        user = None if token is None else token.user
-        asked = CommandRequest(command_id=command_id, job_id=job_id, command=command, on_behalf_of=user)
+        check_right(token, NEEDED[type(asked.command)], asked.job_id)
+        asked = replace(asked, on_behalf_of=None if token is None else token.user)
         try:
             return await self.optimizer.call(asked, timeout_s=self._limits.answer_timeout_s)
         except Unreachable as error:

@@ -15,10 +15,13 @@ from starlette.responses import Response, StreamingResponse
 from bso.domain import commands as do
 from bso.domain import replies
 from bso.domain.commands import Command
+from bso.domain.errors import Rejected
+from bso.domain.frozen_values import replace
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.replies import KEPT, Problem
 from bso.domain.rights import Right
-from bso.schema.codec import wire_name
+from bso.domain.tokens import Token
+from bso.schema.codec import decode_command, encode_reply, wire_name
 from bso.schema.envelope import validated
 from bso.schema.errors import MalformedMessage
 from bso.service import queries
@@ -155,6 +158,11 @@ class RestApi:
                 responses=_responses(route.reply, route.status),
                 openapi_extra=_described(route),
             )
+        for path, passed_on, summary in (
+            ("/commands", self.command, "Any command, as the message that goes through a broker; its reply as one"),
+            ("/queries", self.query, "Any query, as a message; its page as one"),
+        ):
+            router.add_api_route(path, passed_on, methods=["POST"], summary=summary, response_class=Response)
         for path, page, summary in (
             ("/jobs", self.jobs, "The jobs that may be read, by id"),
             (_JOB, self.job, "One job: what is known, what runs, what is expected"),
@@ -201,13 +209,34 @@ class RestApi:
         named: dict[str, Any] = {name: request.path_params[name] for name in route.fields_in_path}
         return given | {name: _number(text) if name != "login" else text for name, text in named.items()}
 
+    async def command(self, request: Request) -> Response:
+        """The reply to a command, both as messages; a refusal is a reply, too."""
+        try:
+            asked = decode_command(await self._gate.body(request))
+        except Rejected as error:
+            raise HttpError(422, str(error), kind="malformed") from error
+        reply = await self._gate.decide(request, replace(asked, on_behalf_of=None))
+        return _as_message(encode_reply(reply, command_id=asked.command_id, job_id=asked.job_id))
+
+    async def query(self, request: Request) -> Response:
+        """The answer to a query, both as messages."""
+        try:
+            asked = queries.decode_query(await self._gate.body(request), user=None)
+        except Rejected as error:
+            raise HttpError(422, str(error), kind="malformed") from error
+        page = await self._gate.ask(request, asked.query, asked.job_id)
+        token = token_of(request)
+        if isinstance(page, queries.JobsPage) and token is not None:
+            page = replace(page, jobs=tuple(each for each in page.jobs if _may_list(token, each)))
+        return _as_message(queries.encode_page(page, query_id=asked.query_id, job_id=asked.job_id))
+
     async def jobs(self, request: Request, after: str = "") -> Response:
         """A page of jobs; ``next_after`` is where the next one begins, null on the last."""
         page = await self._ask(request, queries.ListJobs(after=after))
         assert isinstance(page, queries.JobsPage)
         parked = {each.job_id: each.reason for each in page.parked}
         token = token_of(request)
-        jobs = [each for each in page.jobs if token is None or token.covers(Right.READ, each.summary.job_id)]
+        jobs = [each for each in page.jobs if token is None or _may_list(token, each)]
         listed = [_listed(each) | {"trouble": parked.get(each.summary.job_id)} for each in jobs]
         return answer({"jobs": listed, "next_after": page.next_after})
 
@@ -310,6 +339,14 @@ def schemas() -> dict[str, Any]:
     _, defined = TypeAdapter.json_schemas(adapters, ref_template=_SCHEMAS)
     found: dict[str, Any] = defined["$defs"]
     return found
+
+
+def _may_list(token: Token, one: JobOverview) -> bool:
+    return token.covers(Right.READ, one.summary.job_id)
+
+
+def _as_message(body: bytes) -> Response:
+    return Response(body, 200, {"Cache-Control": "no-store"}, media_type="application/json")
 
 
 def _listed(one: JobOverview) -> dict[str, Any]:
