@@ -26,8 +26,8 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="The optimizer: sqlite:////path/to/file, amqp(s)://user@host/vhost or https://host; with its password "
-        "rather in BSO_URL or BSO_URL_FILE, as others see options (ps). [default: BSO_URL, else a SQLite file in the state "
+        help="The optimizer: sqlite:////path/to/file, amqp(s)://user@host/vhost or https://host; its password rather in "
+        "BSO_URL or BSO_URL_FILE, as others see options (ps). [default: BSO_URL, else a SQLite file in the state "
         "directory]",
         show_default=False,
     ),
