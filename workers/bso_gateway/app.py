@@ -7,22 +7,28 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import structlog
 from fastapi import FastAPI, Request
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
+from structlog.typing import FilteringBoundLogger
 
 from bso.credentials import without_passwords
 from bso_gateway.access import Access
 from bso_gateway.front import Front, GatewayMetrics
 from bso_gateway.http import Gate, HttpError, Limits, answer
 from bso_gateway.optimizer import Optimizer
-from bso_gateway.rest import RestApi, problem_response, schemas
+from bso_gateway.rest import PREFIX, RestApi, problem_response, schemas
 from bso_gateway.settings import GatewaySettings
 from bso_gateway.zeus_wire import ZeusWire, error_response, is_zeus_path
 from bso_optimizer import DISTRIBUTION
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _DESCRIPTION = (
     "The batch size optimizer over HTTP. Clients of Zeus' batch size server find the same routes, bodies and statuses; "
@@ -47,6 +53,8 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining:
     app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # as FastAPI's documentation shows it
     app.add_exception_handler(HttpError, _shown)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(StarletteHTTPException, _not_routed)
+    app.add_exception_handler(Exception, _unforeseen)
     access = Access(gate.check) if settings.tokens else None
     return Front(app, names=settings.names, metrics=metrics, has_access_log=settings.access_log, access=access)
 
@@ -78,6 +86,23 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         app.openapi_schema.setdefault("components", {}).setdefault("schemas", {}).update(schemas())
     return app.openapi_schema
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """Where no route is: in the framework's own form outside of /v1, as Zeus' server has it."""
+    assert isinstance(error, StarletteHTTPException)
+    if not request.url.path.startswith(PREFIX):
+        return await http_exception_handler(request, error)
+    kind = {404: "no_such_page", 405: "no_such_method"}.get(error.status_code, "bad_request")
+    shown = problem_response(HttpError(error.status_code, f"{request.method} {request.url.path[:200]}", kind=kind))
+    shown.headers.update(error.headers or {})
+    return shown
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    _log.error("an unforeseen error of a request", action="unforeseen_error", exc_info=error)
+    failed = HttpError(500, "an unforeseen error, which stands in the log of the gateway", kind="unforeseen")
+    return error_response(failed) if is_zeus_path(request.url.path) else problem_response(failed)
 
 
 async def _shown(request: Request, error: Exception) -> Response:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import APIRouter
+from fastapi import Query as QueryParameter
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 from starlette.requests import Request
@@ -27,10 +29,14 @@ from bso.schema.errors import MalformedMessage
 from bso.service import queries
 from bso.service.queries import Page, Query
 from bso.service.records import JobOverview
-from bso_gateway.http import Gate, HttpError, answer, command_id_of, token_of
+from bso_gateway.http import BEARER, RECHECK, UNTIL, Gate, HttpError, answer, command_id_of, token_of
 from bso_gateway.live import followed, position_of
 
 PREFIX = "/v1"
+_MOST_STREAMS, _STREAM_LATER_S = 64, 30.0
+"""Streams of events that one gateway has open: each asks for news again and again."""
+_MOST = 2**63 - 1
+Cursor = Annotated[int, QueryParameter(ge=0, le=_MOST)]
 _SCHEMAS = "#/components/schemas/{model}"
 _STATUS = {
     "unknown_job": 404,
@@ -143,6 +149,7 @@ class RestApi:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        self._streams = 0
 
     def router(self) -> APIRouter:
         """All routes, with what they take and return."""
@@ -248,13 +255,13 @@ class RestApi:
             raise HttpError(503, page.unreadable or "the job cannot be read", kind="job_unreadable", retry_after_s=60.0)
         return answer(page.job)
 
-    async def trials(self, request: Request, job_id: str, after: int = 0) -> Response:
+    async def trials(self, request: Request, job_id: str, after: Cursor = 0) -> Response:
         """A page of trials, each with why it was chosen and how it ended."""
         page = await self._ask(request, queries.ListTrials(after=after), job_id)
         assert isinstance(page, queries.TrialsPage)
         return answer(page)
 
-    async def events(self, request: Request, job_id: str, after: int = 0) -> Response:
+    async def events(self, request: Request, job_id: str, after: Cursor = 0) -> Response:
         """A page of the log; ``after`` is the event_id of the last one that is known.
 
         With ``Accept: text/event-stream`` all of it, and then each event as it comes.
@@ -267,19 +274,32 @@ class RestApi:
         return answer({"events": listed, "next_after": page.next_after})
 
     async def _live(self, request: Request, job_id: str, after: int) -> Response:
+        if self._streams >= _MOST_STREAMS:
+            words = f"{self._streams} streams of events are open, and no more are allowed"
+            raise HttpError(503, words, kind="too_many_streams", retry_after_s=_STREAM_LATER_S)
         seen = position_of(request.headers.get("last-event-id"), otherwise=after)
         first = await self._ask(request, queries.ListEvents(after=seen), job_id)
         assert isinstance(first, queries.EventsPage)
         return StreamingResponse(
-            followed(
-                lambda cursor: self._ask(request, queries.ListEvents(after=cursor), job_id),
-                first,
-                seen,
-                until=self._gate.is_draining,
-            ),
+            self._counted(followed(partial(self._later, request, job_id), first, seen, until=self._gate.is_draining)),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
+
+    async def _later(self, request: Request, job_id: str, after: int) -> Page:
+        """The events after one, for who may still see them."""
+        request.scope.pop(UNTIL, None)
+        if (recheck := request.scope.get(RECHECK)) is not None:
+            request.scope[BEARER] = await recheck()
+        return await self._ask(request, queries.ListEvents(after=after), job_id)
+
+    async def _counted(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self._streams += 1
+        try:
+            async for part in stream:
+                yield part
+        finally:
+            self._streams -= 1
 
     async def power_profiles(self, request: Request, job_id: str) -> Response:
         """All power profiles of a job."""

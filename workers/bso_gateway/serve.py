@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
+import h11
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bso.domain.errors import Misconfigured, Retryable
 from bso_gateway.app import gateway_app
@@ -92,10 +97,49 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Protocol(H11Protocol):
+    """HTTP by h11, which bounds the size of a head (httptools does not), with a deadline for the head.
+
+    uvicorn has one for connections that rest between two requests, and none before the first one.
+    """
+
+    def __init__(self, *arguments: Any, head_timeout_s: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head_timeout_s = head_timeout_s
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._await_head(transport)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._forget_deadline()
+        elif self._deadline is None and self.conn.trailing_data[0]:
+            self._await_head(self.transport)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_deadline()
+        super().connection_lost(exc)
+
+    def _await_head(self, transport: asyncio.Transport) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(self._head_timeout_s, transport.abort)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="h11",  # httptools bounds neither the number nor the size of headers
+        http=partial(_Protocol, head_timeout_s=settings.head_timeout_s),  # type: ignore[arg-type]  # it is called
+        timeout_keep_alive=settings.keep_alive_s,
         h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         ws="none",
         lifespan="off",
@@ -114,9 +158,15 @@ def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
 @contextmanager
 def _listener(settings: GatewaySettings) -> Iterator[socket.socket]:
     """The socket that requests arrive at. Raises CannotListen."""
-    for file in (settings.tls_certificate, settings.tls_key):
-        if file is not None and not file.is_file():
-            raise CannotListen(f"there is no file {file}, which BSO_GATEWAY_TLS_CERTIFICATE or _TLS_KEY names")
+    if settings.tls_certificate is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                settings.tls_certificate, settings.tls_key
+            )
+        except (OSError, ssl.SSLError) as error:
+            raise CannotListen(
+                f"{settings.tls_certificate} and {settings.tls_key} are no certificate with its key: {error}"
+            ) from error
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
