@@ -60,7 +60,7 @@ class Life:
         assert isinstance(trial, TrialBegun)
         named: dict[str, Any] = {"trial_number": trial.trial_number, "trial_id": trial.trial_id}
         for epoch in range(1, 5):
-            numbers = {"time_s": 50.0 * epoch, "energy_j": 9_000.0 * epoch + trial.batch_size}
+            numbers: dict[str, Any] = {"time_s": 50.0 * epoch, "energy_j": 9_000.0 * epoch + trial.batch_size}
             metric = 0.95 if epoch >= epochs else 0.1 * epoch
             judged = await self._send(ReportEpoch(**named, epoch=float(epoch), metric=metric, **numbers))
             assert isinstance(judged, EpochJudged)
