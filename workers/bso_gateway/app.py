@@ -56,7 +56,14 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining:
     app.add_exception_handler(StarletteHTTPException, _not_routed)
     app.add_exception_handler(Exception, _unforeseen)
     access = Access(gate.check) if settings.tokens else None
-    return Front(app, names=settings.names, metrics=metrics, has_access_log=settings.access_log, access=access)
+    return Front(
+        app,
+        names=settings.names,
+        metrics=metrics,
+        has_access_log=settings.access_log,
+        access=access,
+        answer_timeout_s=settings.answer_timeout_s,
+    )
 
 
 def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> None:
@@ -84,7 +91,10 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         app.openapi_schema = get_openapi(
             title=app.title, version=version(DISTRIBUTION), description=app.description, routes=app.routes
         )
-        app.openapi_schema.setdefault("components", {}).setdefault("schemas", {}).update(schemas())
+        components = app.openapi_schema.setdefault("components", {})
+        components.setdefault("schemas", {}).update(schemas())
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema["security"] = [{"token": []}, {}]
     return app.openapi_schema
 
 

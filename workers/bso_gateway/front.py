@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Container
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from bso_gateway.access import Access
-from bso_gateway.http import ASKED, BEARER, RECHECK, HttpError
+from bso_gateway.http import ASKED, BEARER, RECHECK, UNTIL, HttpError
 from bso_gateway.rest import problem_response
 from bso_gateway.settings import LOOPBACK_NAMES
 from bso_gateway.zeus_wire import error_response, is_zeus_path
@@ -65,12 +66,14 @@ class Front:
         metrics: GatewayMetrics,
         has_access_log: bool,
         access: Access | None = None,
+        answer_timeout_s: float = 4.0,
     ) -> None:
         self._app = app
         self._names = names
         self._metrics = metrics
         self._has_access_log = has_access_log
         self._access = access
+        self._answer_timeout_s = answer_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, log it, count it."""
@@ -122,6 +125,7 @@ class Front:
         """Find out who sends a request, where that matters."""
         if self._access is None or scope["path"] in _QUIET:
             return None
+        scope[UNTIL] = asyncio.get_running_loop().time() + self._answer_timeout_s
         client = scope.get("client")
         shown = partial(
             self._access.bearer, headers.get("authorization"), client=client[0] if client else "an unknown address"

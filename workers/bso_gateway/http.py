@@ -31,6 +31,7 @@ BEARER, RECHECK, UNTIL, ASKED = "bso.token", "bso.recheck", "bso.until", "bso.as
 """Where the ASGI scope of a request holds its token, how to check that again, until when the request may be answered,
 and the command that it has become."""
 _RETRY_AFTER_S = 5
+_LEAST_S = 0.5  # for an answer, whatever the check of a token and the body have taken
 
 
 class HttpError(Exception):
@@ -157,7 +158,7 @@ class Gate:
         """How long an answer may still take: of all that a request waits for together. A stream begins anew."""
         loop = asyncio.get_running_loop()
         until_s: float = request.scope.setdefault(UNTIL, loop.time() + self._limits.answer_timeout_s)
-        return max(0.01, until_s - loop.time())
+        return max(_LEAST_S, until_s - loop.time())
 
     async def _asked(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
         try:

@@ -71,6 +71,11 @@ class _Route:
     status: int = 200
 
     @property
+    def body(self) -> str:
+        """The name of the schema of its body."""
+        return f"{self.command.__name__}Body" if self.fields_in_path else self.command.__name__
+
+    @property
     def fields_in_path(self) -> Sequence[str]:
         return [field.name for field in fields(self.command) if f"{{{field.name}}}" in self.path]
 
@@ -141,7 +146,23 @@ _ROUTES = (
         summary="Make another login the owner of a job",
     ),
 )
-_SHOWN = (replies.JobDescription, Problem, *(kind for route in _ROUTES for kind in (route.command, route.reply)))
+_PROBLEM = "HttpProblem"
+_PROBLEM_SCHEMA = {
+    "type": "object",
+    "description": "Why a request has no effect (RFC 9457). `code` is the type of the problem in docs/messages.md.",
+    "required": ["type", "title", "status", "detail", "code", "fields", "context", "retry_after_s"],
+    "properties": {
+        "type": {"type": "string", "description": "urn:bso:problem:CODE"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What came, what was expected, what to do."},
+        "code": {"type": "string"},
+        "fields": {"type": "object", "additionalProperties": {"type": "string"}},
+        "context": {"type": "object"},
+        "retry_after_s": {"type": ["number", "null"], "description": "When it may succeed; null: never as it is."},
+    },
+}
+_SHOWN = (replies.JobDescription, *(kind for route in _ROUTES for kind in (route.command, route.reply)))
 
 
 class RestApi:
@@ -358,7 +379,16 @@ def schemas() -> dict[str, Any]:
     adapters: list[Any] = [(kind.__name__, "validation", TypeAdapter(kind)) for kind in _SHOWN]
     _, defined = TypeAdapter.json_schemas(adapters, ref_template=_SCHEMAS)
     found: dict[str, Any] = defined["$defs"]
-    return found
+    for route in _ROUTES:
+        found[route.body] = _without(found[route.command.__name__], route.fields_in_path)
+    return {**found, _PROBLEM: _PROBLEM_SCHEMA}
+
+
+def _without(schema: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A schema without some properties."""
+    properties = {name: each for name, each in schema["properties"].items() if name not in names}
+    required = [name for name in schema.get("required", ()) if name not in names]
+    return {**schema, "properties": properties, "required": required}
 
 
 def _may_list(token: Token, one: JobOverview) -> bool:
@@ -395,7 +425,8 @@ def _number(text: str) -> int | str:
 
 def _responses(reply: type, status: int) -> dict[int | str, Any]:
     made = {"description": "Done", "content": {"application/json": {"schema": _reference(reply)}}}
-    wrong = {"description": "A problem", "content": {"application/problem+json": {"schema": _reference(Problem)}}}
+    problem = {"$ref": _SCHEMAS.format(model=_PROBLEM)}
+    wrong = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
     return {status: made, "default": wrong}
 
 
@@ -411,7 +442,7 @@ def _described(route: _Route) -> dict[str, Any]:
         if f"{{{name}}}" in route.path
     ]
     key = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "format": "uuid"}}
-    body = {"content": {"application/json": {"schema": _reference(route.command)}}}
+    body = {"content": {"application/json": {"schema": {"$ref": _SCHEMAS.format(model=route.body)}}}}
     needs_body: Mapping[str, Any] = {} if route.method == "DELETE" else {"requestBody": body}
     return {"parameters": [*parameters, key], **needs_body}
 
