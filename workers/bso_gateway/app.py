@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from bso.credentials import without_passwords
@@ -46,9 +47,9 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining:
         answer_timeout_s=settings.answer_timeout_s,
     )
     gate = Gate(optimizer, limits, is_draining=is_draining)
-    app.include_router(RestApi(gate).router())
     wire = ZeusWire(gate, policy=settings.policy_of_new_jobs, is_strict=settings.zeus_strict)
     app.include_router(wire.router())
+    app.include_router(RestApi(gate).router())
     _add_health(app, optimizer, metrics)
     app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # as FastAPI's documentation shows it
     app.add_exception_handler(HttpError, _shown)
@@ -63,6 +64,7 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining:
         has_access_log=settings.access_log,
         access=access,
         answer_timeout_s=settings.answer_timeout_s,
+        direct={("POST", "/report"): _directly(wire.report)},
     )
 
 
@@ -83,6 +85,22 @@ def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> 
 
     for path, page in (("/livez", livez), ("/readyz", readyz), ("/metrics", counted)):
         app.get(path, tags=["Health"], response_class=Response)(page)
+
+
+def _directly(page: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    """A page of Zeus' as an application of its own, with the errors that it has behind the framework."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await page(request)
+        except HttpError as error:
+            response = error_response(error)
+        except Exception as error:  # noqa: BLE001  # it is logged
+            response = await _unforeseen(request, error)
+        await response(scope, receive, send)
+
+    return app
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import h11
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 from typing_extensions import override
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bso.domain.errors import Misconfigured, Retryable
 from bso_gateway.app import gateway_app
@@ -31,7 +30,7 @@ from bso_workers.logs import configure_logs
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _BACKLOG = 2048
-_MOST_HEADER_BYTES = 65_536
+_MOST_HEAD_BYTES = 65_536
 
 
 def run_gateway(settings: GatewaySettings) -> ExitCode:
@@ -97,37 +96,52 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Protocol(H11Protocol):
-    """HTTP by h11, which bounds the size of a head (httptools does not), with a deadline for the head.
+class _Protocol(HttpToolsProtocol):
+    """HTTP by httptools, with bounds for the head of a request: its bytes, and how long it takes to arrive.
 
-    uvicorn has one for connections that rest between two requests, and none before the first one.
+    httptools bounds neither; uvicorn has a deadline only for connections that rest between two requests.
     """
 
     def __init__(self, *arguments: Any, head_timeout_s: float, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._head_timeout_s = head_timeout_s
+        self._head_bytes = 0
+        self._is_in_head = False
         self._deadline: asyncio.TimerHandle | None = None
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self._await_head(transport)
+        self._await_head()
 
     @override
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._forget_deadline()
-        elif self._deadline is None and self.conn.trailing_data[0]:
-            self._await_head(self.transport)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too large.")
+
+    @override
+    def on_message_begin(self) -> None:
+        self._is_in_head, self._head_bytes = True, 0
+        if self._deadline is None:
+            self._await_head()
+        super().on_message_begin()
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._forget_deadline()
+        super().on_headers_complete()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
         super().connection_lost(exc)
 
-    def _await_head(self, transport: asyncio.Transport) -> None:
-        self._deadline = asyncio.get_running_loop().call_later(self._head_timeout_s, transport.abort)
+    def _await_head(self) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(self._head_timeout_s, self.transport.abort)
 
     def _forget_deadline(self) -> None:
         if self._deadline is not None:
@@ -140,7 +154,6 @@ def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
         app,
         http=partial(_Protocol, head_timeout_s=settings.head_timeout_s),  # type: ignore[arg-type]  # it is called
         timeout_keep_alive=settings.keep_alive_s,
-        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         ws="none",
         lifespan="off",
         log_config=None,
