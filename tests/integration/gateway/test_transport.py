@@ -221,7 +221,7 @@ def answering(status: int, body: bytes) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *_: object) -> None:  # noqa: A002  # its name in http.server
             """Nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
