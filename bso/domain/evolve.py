@@ -18,6 +18,7 @@ from bso.domain.stops import with_other_result, with_stop, withdrawn, without_st
 from bso.domain.trial import (
     EPOCHS_OF_SILENCE,
     FAILURES,
+    LONGEST_SILENCE_S,
     OUT_OF_MEMORY,
     Outcome,
     Trial,
@@ -112,7 +113,8 @@ def _epoch_reported(job: Job, event: happened.EpochReported) -> Job:
 def _silence_after(trial: Trial, event: happened.EpochReported) -> float | None:
     if trial.silence_s is None:
         return None
-    return max(trial.silence_s, EPOCHS_OF_SILENCE * (event.time_s - trial.time_s))
+    longest_s = EPOCHS_OF_SILENCE * (event.time_s - trial.time_s)
+    return max(trial.silence_s, min(longest_s, LONGEST_SILENCE_S))
 
 
 def _suspended(job: Job, event: happened.TrialSuspended) -> Job:

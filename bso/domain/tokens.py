@@ -18,8 +18,8 @@ MAX_PATTERN = 120
 class Token:
     """What a token lets its bearer do: in the name of ``user``, what takes at most ``right``, with jobs like ``jobs``.
 
-    ``token_id`` names it, in lists and in the secret. ``jobs`` is a pattern of job_ids with ``*`` and ``?``. The rights
-    of owners, teams and grants hold beside it.
+    ``token_id`` names it, in lists and in the secret. ``jobs`` is a pattern of job_ids (``*``, ``?``, ``[a-z]``). What
+    owners, teams and grants allow holds beside it.
     """
 
     token_id: str

@@ -60,6 +60,7 @@ DIVERGED = "diverged"  # the metric was not a finite number twice in a row
 SHORTEST_SILENCE_S = 3600.0
 """For so long, or for so many times its longest epoch, a trial may stay silent whose client renews no lease."""
 EPOCHS_OF_SILENCE = 3.0
+LONGEST_SILENCE_S = 30 * 86400.0
 
 LEASE_LAPSED = "lease_lapsed"  # nothing was received from it for the whole resume window; its result may come late
 

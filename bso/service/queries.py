@@ -6,11 +6,12 @@ They travel as commands do, in the same envelope, through a queue of their own.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from bso.domain.decide import Rules, describe_job, lacking
-from bso.domain.errors import Rejected, Retryable
+from bso.domain.errors import Misconfigured, Rejected, Retryable
 from bso.domain.frozen_values import replace
 from bso.domain.identifiers import identifier_problem
 from bso.domain.job import Job
@@ -25,7 +26,7 @@ from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.ports import Reads, Tokens
 from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent, StoredJob
 from bso.service.serialization import read_snapshot
-from bso.service.tokens import is_same
+from bso.service.tokens import USED_EVERY_S, is_same
 
 MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 10, 200, 100
 """Rows of one page, few enough to hold up no decision; fewer still where they would not fit into a message."""
@@ -269,10 +270,13 @@ async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page
 
 async def checked(tokens: Tokens, query: CheckToken) -> Token | None:
     """The token of an id and a digest, if it is valid; it counts as used then."""
-    found = await tokens.find(query.token_id)
-    if found is None or not is_same(found[1], query.digest) or found[0].why_invalid(await tokens.now()) is not None:
+    found, now = await tokens.find(query.token_id), await tokens.now()
+    if found is None or not is_same(found[1], query.digest) or found[0].why_invalid(now) is not None:
         return None
-    await tokens.used(query.token_id)
+    used_at = found[0].last_used_at
+    if used_at is None or (now - used_at).total_seconds() >= USED_EVERY_S:
+        with suppress(Retryable, Misconfigured):  # a database that cannot be written can still be read
+            await tokens.used(query.token_id)
     return found[0]
 
 
@@ -312,7 +316,12 @@ def _may_read(one: JobOverview, *, user: str | None, rules: Rules) -> bool:
 
 
 def _encoded(answer: Page | Problem, asked: Asked) -> bytes:
-    return dump(Envelope(type=wire_name(type(answer)), command_id=asked.query_id, job_id=asked.job_id, body=answer))
+    return encode_page(answer, query_id=asked.query_id, job_id=asked.job_id)
+
+
+def encode_page(answer: Page | Problem, *, query_id: str, job_id: str | None) -> bytes:
+    """The answer to a query as a message."""
+    return dump(Envelope(type=wire_name(type(answer)), command_id=query_id, job_id=job_id, body=answer))
 
 
 def encode_refusal(problem: Problem) -> bytes:

@@ -73,9 +73,8 @@ class SqlTokens:
 
     async def now(self) -> datetime:
         """The database's clock."""
-        async with self._writing() as connection:
-            found: datetime = (await connection.execute(select(self._dialect.clock()))).scalar_one()
-            return found
+        found: datetime = (await self._read(select(self._dialect.clock().label("now"))))[0]["now"]
+        return found
 
 
 def _token(row: Row) -> Token:

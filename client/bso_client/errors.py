@@ -54,7 +54,7 @@ class SpecConflict(Refused):
 
 
 class InvalidUrl(Misconfigured):
-    """The address of the optimizer is not one: expected sqlite:///path/to/file.db or amqp(s)://user:password@host."""
+    """The address of the optimizer is not one: expected sqlite:///..., amqp(s)://... or https://..."""
 
 
 class InvalidSetting(Misconfigured):

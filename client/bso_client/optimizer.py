@@ -32,8 +32,8 @@ class BatchSizeOptimizer:
 
     Nothing is connected before the first use. Arguments beat the environment, which is read here, once:
 
-    ``url``                 where the optimizer is: ``sqlite:///path`` or ``amqp(s)://...`` (BSO_URL; default: a SQLite
-                            file in the state directory, no server)
+    ``url``                 where the optimizer is: ``sqlite:///path``, ``amqp(s)://...`` or ``https://...`` (BSO_URL;
+                            default: a SQLite file in the state directory, no server)
     ``state_dir``           where notes and that file are kept (BSO_STATE_DIR; default: the user's state directory)
     ``recurrence_id``       the occasion on which a model is due (BSO_RECURRENCE_ID, else the scheduler's run id)
     ``monitor``             measures energy: an EnergyMonitor, a ZeusMonitor, or any Monitor (default: an EnergyMonitor

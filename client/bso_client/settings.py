@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from bso.credentials import hide_passwords_of, problem_of, setting, shown_address
 from bso.domain.foreign_text import shown
@@ -18,9 +18,12 @@ from bso_client.once import said
 
 logger = logging.getLogger("bso")
 
-SCHEMES = ("sqlite", "amqp", "amqps")
+SCHEMES = ("sqlite", "amqp", "amqps", "http", "https")
+_NO_NAME = "token"  # in front of a token where the address has no name: the token itself says whose it is
 _DATABASES = ("mysql", "mariadb", "postgresql", "postgres")
-EXPECTED = "expected sqlite:////path/to/file.db, or amqp(s)://user:password@host:5672/virtual-host"
+EXPECTED = (
+    "expected sqlite:////path/to/file.db, amqp(s)://user:password@host:5672/virtual-host, or https://user:TOKEN@host"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ def read_settings(
     """Arguments first, then the environment. Raises InvalidUrl, InvalidSetting."""
     state = state_dir or environ.get("BSO_STATE_DIR") or None
     return Settings(
-        url=checked_url(url or setting(environ, "BSO_URL")),
+        url=_with_token(checked_url(url or setting(environ, "BSO_URL")), setting(environ, "BSO_TOKEN")),
         state_dir=Path(state).expanduser() if state else None,
         job_id=_identifier("BSO_JOB_ID", job_id or environ.get("BSO_JOB_ID") or None),
         recurrence_id=_recurrence_id(recurrence_id, environ),
@@ -99,6 +102,15 @@ def read_settings(
         local_rank=_whole_number(environ, "LOCAL_RANK"),
         trial_log=Path(environ["BSO_TRIAL_LOG"]) if environ.get("BSO_TRIAL_LOG") else None,
     )
+
+
+def _with_token(url: str | None, token: str | None) -> str | None:
+    """The address of a gateway with BSO_TOKEN as its password, unless it has one."""
+    if url is None or token is None or not url.startswith("http") or urlsplit(url).password is not None:
+        return url
+    scheme, _, rest = url.partition("://")
+    name, at, host = rest.rpartition("@")
+    return checked_url(f"{scheme}://{name if at else _NO_NAME}:{quote(token, safe='')}@{host}")
 
 
 def checked_url(url: str | None) -> str | None:

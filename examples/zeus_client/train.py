@@ -1,10 +1,11 @@
 """A training with Zeus' own client (zeus 0.16), unmodified, whose batch size bso chooses.
 
     bso serve &
-    pip install 'zeus[bso]==0.16.0' scikit-learn
+    pip install 'zeus[bso]==0.16.0' scikit-learn torch
     python examples/zeus_client/train.py
 
-ZEUS_SERVER_URL is where `bso serve` listens. Needs an NVIDIA GPU, which Zeus' client measures.
+ZEUS_SERVER_URL is where `bso serve` listens. Needs an NVIDIA GPU, which Zeus' monitor measures, and torch, by which
+it waits for the GPU.
 """
 
 from __future__ import annotations

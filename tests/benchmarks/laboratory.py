@@ -158,6 +158,9 @@ class Laboratory:
             "BSO_URL": url,
             "BSO_GATEWAY_PORT": "0",
             "BSO_GATEWAY_ACCESS_LOG": "false",
+            # Connections are kept while the other paths are measured.
+            "BSO_GATEWAY_KEEP_ALIVE_S": "3600",
+            "BSO_GATEWAY_HEAD_TIMEOUT_S": "3600",
             "BSO_GATEWAY_LOG_FORMAT": "json",
         }
         gateway = WorkerProcess(self._new_log(), environ, program=("-m", "bso_cli", "serve"))

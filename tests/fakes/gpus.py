@@ -3,6 +3,7 @@
 import fcntl
 import importlib.util
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,15 @@ import pytest
 
 FOLDER = Path(__file__).parent / "nvml"
 """Holds the fake pynvml; on PYTHONPATH it comes before the real one."""
+
+
+CUDA = Path(__file__).parent / "cuda"
+
+
+def with_cuda(gpus: "FakeGpus") -> dict[str, str]:
+    """The environment of a child process on such a machine, whose torch takes it for one with CUDA."""
+    environ = gpus.environment
+    return {**environ, "PYTHONPATH": os.pathsep.join([environ["PYTHONPATH"], str(CUDA)])}
 
 
 class FakeGpus:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bso.service.queries import Page, Query, ShownJob
     from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent
     from bso_broker.rpc import RpcClient
+    from bso_client.transports.http import HttpCaller
 
 P = TypeVar("P")
 _WHERE_TO_LOOK = "`bso jobs list` shows those that your login may read"
@@ -28,7 +29,7 @@ _AFTER_ALL = "~"  # no job_id begins with it, and none comes after it
 class BrokerReads:
     """Reads jobs as a store does, page by page, by queries that workers answer. Raises CommandRefused."""
 
-    def __init__(self, caller: RpcClient) -> None:
+    def __init__(self, caller: RpcClient | HttpCaller) -> None:
         self._caller = caller
 
     async def overviews(self, *, after: str = "", limit: int | None = None) -> Sequence[JobOverview]:
@@ -131,8 +132,14 @@ class BrokerReads:
     async def _answer(self, query: Query, job_id: str | None = None, *, is_anonymous: bool = False) -> Page | Problem:
         from bso.service.queries import Asked, decode_page, encode_query
         from bso_broker.topology import QUERY_KEY
+        from bso_client.transports.http import HttpCaller
 
         asked = Asked(query=query, query_id=str(uuid.uuid4()), job_id=job_id)
+        if isinstance(self._caller, HttpCaller):
+            with saying_it_is_slow():
+                return decode_page(
+                    await self._caller.call(encode_query(asked), kind="queries", timeout_s=CALL_TIMEOUT_S)
+                )
         with saying_it_is_slow():
             message = await self._caller.call(
                 encode_query(asked),
@@ -147,7 +154,17 @@ class BrokerReads:
 
 @asynccontextmanager
 async def asking(url: str) -> AsyncIterator[BrokerReads]:
-    """What the login of a broker's address may see."""
+    """What the login of a broker's address may see, or the token of a gateway's."""
+    if url.startswith("http"):
+        from bso_client.transports.http import HttpCaller
+
+        gateway = HttpCaller(url)
+        await gateway.start()
+        try:
+            yield BrokerReads(gateway)
+        finally:
+            await gateway.close()
+        return
     from bso_broker.rabbit import RabbitBroker
 
     async with RabbitBroker(url) as broker:

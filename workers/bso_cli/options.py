@@ -26,8 +26,9 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="The optimizer: sqlite:////path/to/file or amqp(s)://user@host/vhost; with its password rather in BSO_URL "
-        "or BSO_URL_FILE, as others see options (ps). [default: BSO_URL, else a SQLite file in the state directory]",
+        help="The optimizer: sqlite:////path/to/file, amqp(s)://user@host/vhost, https://host; its password rather in "
+        "BSO_URL or BSO_URL_FILE, as others see options (ps). [default: BSO_URL, else a SQLite file in the state "
+        "directory]",
         show_default=False,
     ),
 ]

@@ -20,7 +20,8 @@ _WRITTEN = {
 
 
 def serve(**options: Any) -> None:
-    """Answer Zeus' clients, unchanged, over HTTP, until SIGTERM: server_url="http://localhost:8000".
+    """Answer over HTTP, until SIGTERM: Zeus' clients, unchanged (server_url="http://localhost:8000"), trainings with
+    BSO_URL=http://localhost:8000, and programs in any language (/v1, described by /openapi.json).
 
     Over a SQLite file (the default) this process decides by itself. With `--url amqp://...` the workers behind that
     broker decide, and any number of gateways may run; name their login in the workers' BSO_GATEWAYS.

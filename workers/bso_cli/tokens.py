@@ -103,7 +103,8 @@ def rotate(
     token_id: TokenArgument,
     overlap: Annotated[str, typer.Option(metavar="AGE", help="How long the old one stays valid: 12h, 7d.")] = "24h",
     expires: Annotated[
-        str | None, typer.Option(metavar="AGE", help="After how long the new one expires.", show_default="never")
+        str | None,
+        typer.Option(metavar="AGE", help="After how long the new one expires.", show_default="as long as the old one"),
     ] = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -115,7 +116,8 @@ def rotate(
         old, now = await _found(store, token_id), await store.tokens.now()
         if (problem := old.why_invalid(now)) is not None:
             raise CommandRefused(f"{problem}: `bso tokens create {old.user}` makes another one")
-        made = await _created(store, user=old.user, right=old.right, jobs=old.jobs, lasts=lasts)
+        as_before = None if old.expires_at is None else old.expires_at - old.created_at
+        made = await _created(store, user=old.user, right=old.right, jobs=old.jobs, lasts=lasts or as_before)
         ends = now + last if old.expires_at is None else min(old.expires_at, now + last)
         await store.tokens.change(replace(old, expires_at=ends))
         return made

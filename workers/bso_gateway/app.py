@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import structlog
 from fastapi import FastAPI, Request
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
+from structlog.typing import FilteringBoundLogger
 
 from bso.credentials import without_passwords
 from bso_gateway.access import Access
 from bso_gateway.front import Front, GatewayMetrics
 from bso_gateway.http import Gate, HttpError, Limits, answer
 from bso_gateway.optimizer import Optimizer
-from bso_gateway.rest import RestApi, problem_response, schemas
+from bso_gateway.rest import PREFIX, RestApi, problem_response, schemas
 from bso_gateway.settings import GatewaySettings
 from bso_gateway.zeus_wire import ZeusWire, error_response, is_zeus_path
 from bso_optimizer import DISTRIBUTION
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _DESCRIPTION = (
     "The batch size optimizer over HTTP. Clients of Zeus' batch size server find the same routes, bodies and statuses; "
@@ -40,15 +47,25 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining:
         answer_timeout_s=settings.answer_timeout_s,
     )
     gate = Gate(optimizer, limits, is_draining=is_draining)
-    app.include_router(RestApi(gate).router())
     wire = ZeusWire(gate, policy=settings.policy_of_new_jobs, is_strict=settings.zeus_strict)
     app.include_router(wire.router())
+    app.include_router(RestApi(gate).router())
     _add_health(app, optimizer, metrics)
     app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # as FastAPI's documentation shows it
     app.add_exception_handler(HttpError, _shown)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(StarletteHTTPException, _not_routed)
+    app.add_exception_handler(Exception, _unforeseen)
     access = Access(gate.check) if settings.tokens else None
-    return Front(app, names=settings.names, metrics=metrics, has_access_log=settings.access_log, access=access)
+    return Front(
+        app,
+        names=settings.names,
+        metrics=metrics,
+        has_access_log=settings.access_log,
+        access=access,
+        answer_timeout_s=settings.answer_timeout_s,
+        direct={("POST", "/report"): _directly(wire.report)},
+    )
 
 
 def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> None:
@@ -70,14 +87,50 @@ def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> 
         app.get(path, tags=["Health"], response_class=Response)(page)
 
 
+def _directly(page: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    """A page of Zeus' as an application of its own, with the errors that it has behind the framework."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await page(request)
+        except HttpError as error:
+            response = error_response(error)
+        except Exception as error:  # noqa: BLE001  # it is logged
+            response = await _unforeseen(request, error)
+        await response(scope, receive, send)
+
+    return app
+
+
 def _openapi(app: FastAPI) -> dict[str, Any]:
     """The description of all routes, with the schemas of bodies that the routes read by themselves."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(
             title=app.title, version=version(DISTRIBUTION), description=app.description, routes=app.routes
         )
-        app.openapi_schema.setdefault("components", {}).setdefault("schemas", {}).update(schemas())
+        components = app.openapi_schema.setdefault("components", {})
+        components.setdefault("schemas", {}).update(schemas())
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema["security"] = [{"token": []}, {}]
     return app.openapi_schema
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """Where no route is: in the framework's own form outside of /v1, as Zeus' server has it."""
+    assert isinstance(error, StarletteHTTPException)
+    if not request.url.path.startswith(PREFIX):
+        return await http_exception_handler(request, error)
+    kind = {404: "no_such_page", 405: "no_such_method"}.get(error.status_code, "bad_request")
+    shown = problem_response(HttpError(error.status_code, f"{request.method} {request.url.path[:200]}", kind=kind))
+    shown.headers.update(error.headers or {})
+    return shown
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    _log.error("an unforeseen error of a request", action="unforeseen_error", exc_info=error)
+    failed = HttpError(500, "an unforeseen error, which stands in the log of the gateway", kind="unforeseen")
+    return error_response(failed) if is_zeus_path(request.url.path) else problem_response(failed)
 
 
 async def _shown(request: Request, error: Exception) -> Response:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from functools import partial
 from urllib.parse import urlsplit
 
 import structlog
@@ -14,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from bso_gateway.access import Access
-from bso_gateway.http import BEARER, HttpError
+from bso_gateway.http import ASKED, BEARER, RECHECK, UNTIL, HttpError
 from bso_gateway.rest import problem_response
 from bso_gateway.settings import LOOPBACK_NAMES
 from bso_gateway.zeus_wire import error_response, is_zeus_path
@@ -53,7 +55,8 @@ class Front:
 
     No page of another origin may use a browser to reach it: the Host header must be a known name, and the Origin
     header, where there is one, the same. Bodies are JSON and say so; those of Zeus' client, which is no browser, need
-    not. With ``access`` a request needs a token, but for health and metrics.
+    not. With ``access`` a request needs a token, but for health and metrics. ``direct`` are routes that are asked most
+    often, by method and path: the way through the framework costs more than all else.
     """
 
     def __init__(
@@ -64,12 +67,16 @@ class Front:
         metrics: GatewayMetrics,
         has_access_log: bool,
         access: Access | None = None,
+        answer_timeout_s: float = 4.0,
+        direct: Mapping[tuple[str, str], ASGIApp] | None = None,
     ) -> None:
         self._app = app
         self._names = names
         self._metrics = metrics
         self._has_access_log = has_access_log
         self._access = access
+        self._answer_timeout_s = answer_timeout_s
+        self._direct = direct or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, log it, count it."""
@@ -79,33 +86,41 @@ class Front:
         began_s = time.perf_counter()
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
-        status = 500
+        status, is_stream = 500, False
 
         async def sent(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_stream
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                answered = MutableHeaders(scope=message)
+                answered["X-Request-Id"] = request_id
+                is_stream = answered.get("content-type", "").startswith("text/event-stream")
             await send(message)
 
         try:
             refusal = self._refusal(scope, headers) or await self._identify(scope, headers)
             if refusal is None:
-                await self._app(scope, receive, sent)
+                app = self._direct.get((scope["method"], scope["path"]), self._app)
+                await app(scope, receive, sent)
             else:
                 shown = error_response if is_zeus_path(scope["path"]) else problem_response
-                await shown(refusal)(scope, receive, sent)
+                answer = shown(refusal)
+                answer.headers["Connection"] = "close"  # a body that comes with it is not read
+                await answer(scope, receive, sent)
         finally:
-            self._note(scope, status, time.perf_counter() - began_s, request_id)
+            took_s = time.perf_counter() - began_s
+            self._note(scope, status, took_s, request_id=request_id, is_stream=is_stream)
 
     def _refusal(self, scope: Scope, headers: Headers) -> HttpError | None:
         host = headers.get("host", "")
-        if not self._is_known(host):
+        if scope["path"] not in _QUIET and not self._is_known(host):
             words = f"this gateway is not known as {host[:80]!r}: add that name to BSO_GATEWAY_NAMES if it should be"
             return HttpError(421, words, kind="unknown_host")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
-            return HttpError(403, f"a page of {origin[:80]!r} may not use this gateway", kind="foreign_origin")
+        is_foreign = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+        if is_foreign or (origin is not None and origin.partition("://")[2] != host):
+            words = f"a page of {origin[:80] if origin else 'another site'!r} may not use this gateway"
+            return HttpError(403, words, kind="foreign_origin")
         if scope["method"] in _WITH_BODY:
             return _wrong_content(headers.get("content-type"), may_lack=is_zeus_path(scope["path"]) and origin is None)
         return None
@@ -114,12 +129,16 @@ class Front:
         """Find out who sends a request, where that matters."""
         if self._access is None or scope["path"] in _QUIET:
             return None
+        scope[UNTIL] = asyncio.get_running_loop().time() + self._answer_timeout_s
         client = scope.get("client")
+        shown = partial(
+            self._access.bearer, headers.get("authorization"), client=client[0] if client else "an unknown address"
+        )
         try:
-            token = await self._access.bearer(headers.get("authorization"), client=client[0] if client else "")
+            scope[BEARER] = await shown()
         except HttpError as error:
             return error
-        scope[BEARER] = token
+        scope[RECHECK] = shown
         return None
 
     def _is_known(self, host: str) -> bool:
@@ -127,12 +146,14 @@ class Front:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        return name in LOOPBACK_NAMES or name in self._names
+        return name in LOOPBACK_NAMES or name in self._names  # both in small letters
 
-    def _note(self, scope: Scope, status: int, took_s: float, request_id: str) -> None:
-        route = getattr(scope.get("route"), "path", "other")
+    def _note(self, scope: Scope, status: int, took_s: float, *, request_id: str, is_stream: bool) -> None:
+        is_direct = (scope["method"], scope["path"]) in self._direct
+        route = scope["path"] if is_direct else getattr(scope.get("route"), "path", "other")
         self._metrics.requests.labels(route, status).inc()
-        self._metrics.seconds.labels(route).observe(took_s)
+        if not is_stream:
+            self._metrics.seconds.labels(route).observe(took_s)
         if not self._has_access_log or (route in _QUIET and status < 400):
             return
         client = scope.get("client")
@@ -146,6 +167,8 @@ class Front:
             client=client[0] if client else None,
             user=None if (token := scope.get(BEARER)) is None else token.user,
             request_id=request_id,
+            job_id=None if (asked := scope.get(ASKED)) is None else asked.job_id,
+            command_id=None if asked is None else asked.command_id,
         )
 
 

@@ -14,21 +14,24 @@ from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from bso.domain.commands import Command, DescribeJob
+from bso.domain.commands import Command, DescribeJob, RegisterJob
 from bso.domain.commands import Request as CommandRequest
 from bso.domain.decide.permissions import NEEDED
+from bso.domain.errors import BsoError, Misconfigured, Rejected
+from bso.domain.frozen_values import replace
 from bso.domain.replies import Problem, Reply
 from bso.domain.rights import Right
 from bso.domain.tokens import Token
 from bso.service.queries import Asked, CheckedToken, CheckToken, Page, Query
-from bso_client.errors import Unreachable
 from bso_gateway.optimizer import Optimizer
 
 Model = TypeVar("Model", bound=BaseModel)
 
-BEARER = "bso.token"
-"""Where the ASGI scope of a request holds its token."""
+BEARER, RECHECK, UNTIL, ASKED = "bso.token", "bso.recheck", "bso.until", "bso.asked"
+"""Where the ASGI scope of a request holds its token, how to check that again, until when the request may be answered,
+and the command that it has become."""
 _RETRY_AFTER_S = 5
+_LEAST_S = 0.5  # for an answer, whatever the check of a token and the body have taken
 
 
 class HttpError(Exception):
@@ -79,6 +82,7 @@ class Gate:
         self.optimizer = optimizer
         self.is_draining = is_draining
         self._limits = limits
+        self._under_way: set[str] = set()
 
     async def body(self, request: Request) -> bytes:
         """The body of a request. Raises HttpError: 413 too large, 408 too slow, 400 cut off."""
@@ -112,35 +116,63 @@ class Gate:
         """The reply to a command. Raises HttpError 503 when none came in time."""
         is_question = isinstance(command, DescribeJob)  # its reply is not kept under the client's key
         command_id = str(uuid.uuid4()) if is_question else command_id_of(request)
+        return await self.decide(request, CommandRequest(command_id=command_id, job_id=job_id, command=command))
+
+    async def decide(self, request: Request, asked: CommandRequest) -> Reply:
+        """The same for a command that has its id."""
         token = token_of(request)
-        check_right(token, NEEDED[type(command)], job_id)
-        user = None if token is None else token.user
-        asked = CommandRequest(command_id=command_id, job_id=job_id, command=command, on_behalf_of=user)
+        check_right(token, NEEDED[type(asked.command)], asked.job_id)
+        if isinstance(asked.command, RegisterJob) and asked.command.like is not None:
+            check_right(token, Right.READ, asked.command.like)
+        asked = replace(asked, on_behalf_of=None if token is None else token.user)
+        request.scope[ASKED] = asked
+        if asked.command_id in self._under_way:
+            words = f"a request with the Idempotency-Key {asked.command_id} is under way"
+            raise HttpError(409, words, kind="under_way", retry_after_s=1.0)
+        self._under_way.add(asked.command_id)
         try:
-            return await self.optimizer.call(asked, timeout_s=self._limits.answer_timeout_s)
-        except Unreachable as error:
-            raise HttpError(503, str(error), kind="unreachable", retry_after_s=_RETRY_AFTER_S) from error
+            return await self.optimizer.call(asked, timeout_s=self._time_left_s(request))
+        except BsoError as error:
+            raise _failed(error) from error
+        finally:
+            self._under_way.discard(asked.command_id)
 
     async def ask(self, request: Request, query: Query, job_id: str | None = None) -> Page | Problem:
         """The answer to a query. Raises HttpError 503 when none came in time, 403 where the token is not for it."""
         token = token_of(request)
         check_right(token, Right.READ, job_id)
         user = None if token is None else token.user
-        return await self._asked(Asked(query=query, query_id=str(uuid.uuid4()), job_id=job_id, on_behalf_of=user))
+        asked = Asked(query=query, query_id=str(uuid.uuid4()), job_id=job_id, on_behalf_of=user)
+        return await self._asked(asked, timeout_s=self._time_left_s(request))
 
     async def check(self, query: CheckToken) -> Token | None:
         """The token that a secret belongs to. Raises HttpError 503 when no answer came in time."""
-        page = await self._asked(Asked(query=query, query_id=str(uuid.uuid4())))
+        asked = Asked(query=query, query_id=str(uuid.uuid4()))
+        page = await self._asked(asked, timeout_s=self._limits.answer_timeout_s / 2)
         if isinstance(page, CheckedToken):
             return page.token
         words = page.detail if isinstance(page, Problem) else "tokens cannot be checked"
         raise HttpError(503, words, kind="tokens_not_checked", retry_after_s=_RETRY_AFTER_S)
 
-    async def _asked(self, asked: Asked) -> Page | Problem:
+    def _time_left_s(self, request: Request) -> float:
+        """How long an answer may still take: of all that a request waits for together. A stream begins anew."""
+        loop = asyncio.get_running_loop()
+        until_s: float = request.scope.setdefault(UNTIL, loop.time() + self._limits.answer_timeout_s)
+        return max(_LEAST_S, until_s - loop.time())
+
+    async def _asked(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
         try:
-            return await self.optimizer.query(asked, timeout_s=self._limits.answer_timeout_s)
-        except Unreachable as error:
-            raise HttpError(503, str(error), kind="unreachable", retry_after_s=_RETRY_AFTER_S) from error
+            return await self.optimizer.query(asked, timeout_s=timeout_s)
+        except BsoError as error:
+            raise _failed(error) from error
+
+
+def _failed(error: BsoError) -> HttpError:
+    """An optimizer that does not answer, does not let this gateway in, or gives an answer that cannot be read."""
+    if isinstance(error, Rejected):
+        return HttpError(502, str(error), kind="unreadable_answer", title="The optimizer's answer cannot be read")
+    kind = "misconfigured" if isinstance(error, Misconfigured) else "unreachable"
+    return HttpError(503, str(error), kind=kind, retry_after_s=_RETRY_AFTER_S)
 
 
 def token_of(request: Request) -> Token | None:
@@ -181,7 +213,7 @@ def answer(value: Any, *, status: int = 200) -> Response:
 
 def faults_of(error: ValidationError) -> dict[str, str]:
     """What is wrong with a value, by field."""
-    faults = error.errors(include_url=False, include_context=False)
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
     return {".".join(map(str, fault["loc"])): fault["msg"].removeprefix("Value error, ") for fault in faults}
 
 

@@ -13,8 +13,8 @@ from pydantic_core import from_json, to_json
 from bso.service.queries import EventsPage, Page
 from bso_gateway.http import HttpError
 
-LOOK_AGAIN_S = 0.5
-_ALIVE_EVERY = 20  # looks without an event, after which a comment shows proxies that the stream lives
+LOOK_AGAIN_S = 0.7
+_ALIVE_EVERY = 15  # looks without an event, after which a comment shows proxies that the stream lives
 
 
 def position_of(last_event_id: str | None, *, otherwise: int) -> int:
@@ -22,7 +22,7 @@ def position_of(last_event_id: str | None, *, otherwise: int) -> int:
     if not last_event_id:
         return otherwise
     number = last_event_id.rpartition(".")[2]
-    if not (number.isascii() and number.isdigit()):
+    if not (number.isascii() and number.isdigit() and len(number) < 19):
         words = f"Last-Event-ID must be the id of an event, got {last_event_id[:60]!r}"
         raise HttpError(400, words, kind="invalid_event_id")
     return int(number)

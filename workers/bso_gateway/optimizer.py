@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -13,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 
 from bso.domain.commands import Request
 from bso.domain.decide import Rules
-from bso.domain.errors import Misconfigured, Retryable
+from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.domain.policies import PolicyMissing
 from bso.domain.replies import Problem, Reply
 from bso.service.queries import Asked, Page, answered, decode_page, encode_query
@@ -24,7 +23,9 @@ from bso_client.transports.embedded import Embedded, open_embedded
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
+_Waiting = tuple[Request, asyncio.Future[Reply]]
 _RULES = Rules()
+_TROUBLE_S = 15.0
 _MOST_AT_ONCE = 64
 """Commands that one transaction decides: with fewer, a slow disk bounds all; with more, the first one waits longer."""
 
@@ -95,10 +96,11 @@ class SqliteOptimizer:
     def __init__(self, url: str) -> None:
         self._url = url
         self._embedded: Embedded | None = None
-        self._waiting: list[tuple[Request, asyncio.Future[Reply]]] = []
+        self._waiting: list[_Waiting] = []
         self._arrived = asyncio.Event()
         self._deciding: asyncio.Task[None] | None = None
-        self._trouble: str | None = None
+        self._trouble: tuple[float, str] | None = None
+        self._is_closing = False
 
     async def start(self) -> None:
         """Open the file, making or upgrading it where needed."""
@@ -114,7 +116,7 @@ class SqliteOptimizer:
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError as error:
-            why = "" if self._trouble is None else f": {self._trouble}"
+            why = "" if self.trouble is None else f": {self.trouble}"
             raise Unreachable(f"the optimizer's file did not answer within {timeout_s:g} s{why}") from error
 
     async def query(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
@@ -130,62 +132,72 @@ class SqliteOptimizer:
 
     @property
     def trouble(self) -> str | None:
-        """Why the last transaction failed, if it did."""
-        return self._trouble
+        """Why the last transaction failed, if it did a short while ago: whether the next one does, it has to show."""
+        if self._trouble is None or asyncio.get_running_loop().time() > self._trouble[0] + _TROUBLE_S:
+            return None
+        return self._trouble[1]
 
     async def close(self) -> None:
         """Close the file, after the transaction that is under way."""
         deciding, self._deciding = self._deciding, None
         if deciding is not None:
-            deciding.cancel()
-            with suppress(asyncio.CancelledError):
-                await deciding
+            self._is_closing = True
+            self._arrived.set()
+            await deciding
         for _, future in self._waiting:
-            if not future.done():
-                future.set_exception(Unreachable("the gateway was closed"))
+            _refuse(future, Retryable("the gateway was closed"))
         embedded, self._embedded = self._embedded, None
         if embedded is not None:
             await embedded.close()
 
     async def _decide(self, embedded: Embedded) -> None:
-        while True:
+        while not self._is_closing:
             await self._arrived.wait()
             self._arrived.clear()
-            while self._waiting:
+            while self._waiting and not self._is_closing:
                 batch, self._waiting = self._waiting[:_MOST_AT_ONCE], self._waiting[_MOST_AT_ONCE:]
-                await self._answer(embedded, [one for one in batch if not one[1].done()])
+                await self._answer(embedded, batch)
 
-    async def _answer(self, embedded: Embedded, batch: Sequence[tuple[Request, asyncio.Future[Reply]]]) -> None:
-        """Decide together; where that fails, each by itself: the reason may lie in one of them."""
+    async def _answer(self, embedded: Embedded, batch: Sequence[_Waiting]) -> None:
+        """Decide together; where that fails, each by itself: the reason may lie in one of them.
+
+        What nobody waits for any more is not decided.
+        """
+        batch = [one for one in batch if not one[1].done()]
+        if not batch:
+            return
         try:
-            answers = await embedded.execute([request for request, _ in batch]) if batch else []
-        except (Retryable, Misconfigured) as error:
+            answers = await embedded.execute([request for request, _ in batch])
+        except Exception as error:  # noqa: BLE001  # the next transaction may succeed
             if len(batch) > 1:
                 for one in batch:
                     await self._answer(embedded, [one])
                 return
-            self._trouble = None if isinstance(error, PolicyMissing) else str(error)
+            self._note_failure(error)
             _refuse(batch[0][1], error)
-            return
-        except Exception as error:  # noqa: BLE001  # the next transaction may succeed
-            _log.exception("an unforeseen error of a transaction", action="unforeseen_error")
-            self._trouble = f"{type(error).__name__}: {error}"
-            for _, future in batch:
-                _refuse(future, Retryable("an unforeseen error, which stands in the log of the gateway"))
             return
         self._trouble = None
         for (_, future), answer in zip(batch, answers, strict=True):
             if not future.done():
                 future.set_result(answer.reply)
 
+    def _note_failure(self, error: Exception) -> None:
+        if isinstance(error, PolicyMissing):
+            return
+        if not isinstance(error, BsoError):
+            _log.error("an unforeseen error of a transaction", action="unforeseen_error", exc_info=error)
+        self._trouble = (asyncio.get_running_loop().time(), str(error) or type(error).__name__)
 
-def _refuse(future: asyncio.Future[Reply], error: Retryable | Misconfigured) -> None:
+
+def _refuse(future: asyncio.Future[Reply], error: Exception) -> None:
     if future.done():
         return
     if isinstance(error, PolicyMissing):
         title = "The policy of the job is not installed"
         future.set_result(Problem(type="policy_missing", title=title, detail=str(error)))
+    elif isinstance(error, Misconfigured):
+        future.set_exception(error)
     elif isinstance(error, Retryable):
         future.set_exception(Unreachable(str(error)))
     else:
-        future.set_exception(error)
+        future.set_exception(Unreachable("an unforeseen error, which stands in the log of the gateway"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import APIRouter
+from fastapi import Query as QueryParameter
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 from starlette.requests import Request
@@ -15,19 +17,26 @@ from starlette.responses import Response, StreamingResponse
 from bso.domain import commands as do
 from bso.domain import replies
 from bso.domain.commands import Command
+from bso.domain.errors import Rejected
+from bso.domain.frozen_values import replace
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.replies import KEPT, Problem
 from bso.domain.rights import Right
-from bso.schema.codec import wire_name
+from bso.domain.tokens import Token
+from bso.schema.codec import decode_command, encode_reply, wire_name
 from bso.schema.envelope import validated
 from bso.schema.errors import MalformedMessage
 from bso.service import queries
 from bso.service.queries import Page, Query
 from bso.service.records import JobOverview
-from bso_gateway.http import Gate, HttpError, answer, command_id_of, token_of
+from bso_gateway.http import BEARER, RECHECK, UNTIL, Gate, HttpError, answer, command_id_of, token_of
 from bso_gateway.live import followed, position_of
 
 PREFIX = "/v1"
+_MOST_STREAMS, _STREAM_LATER_S = 64, 30.0
+"""Streams of events that one gateway has open: each asks for news again and again."""
+_MOST = 2**63 - 1
+Cursor = Annotated[int, QueryParameter(ge=0, le=_MOST)]
 _SCHEMAS = "#/components/schemas/{model}"
 _STATUS = {
     "unknown_job": 404,
@@ -60,6 +69,11 @@ class _Route:
     reply: type
     summary: str
     status: int = 200
+
+    @property
+    def body(self) -> str:
+        """The name of the schema of its body."""
+        return f"{self.command.__name__}Body" if self.fields_in_path else self.command.__name__
 
     @property
     def fields_in_path(self) -> Sequence[str]:
@@ -132,7 +146,23 @@ _ROUTES = (
         summary="Make another login the owner of a job",
     ),
 )
-_SHOWN = (replies.JobDescription, Problem, *(kind for route in _ROUTES for kind in (route.command, route.reply)))
+_PROBLEM = "HttpProblem"
+_PROBLEM_SCHEMA = {
+    "type": "object",
+    "description": "Why a request has no effect (RFC 9457). `code` is the type of the problem in docs/messages.md.",
+    "required": ["type", "title", "status", "detail", "code", "fields", "context", "retry_after_s"],
+    "properties": {
+        "type": {"type": "string", "description": "urn:bso:problem:CODE"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What came, what was expected, what to do."},
+        "code": {"type": "string"},
+        "fields": {"type": "object", "additionalProperties": {"type": "string"}},
+        "context": {"type": "object"},
+        "retry_after_s": {"type": ["number", "null"], "description": "When it may succeed; null: never as it is."},
+    },
+}
+_SHOWN = (replies.JobDescription, *(kind for route in _ROUTES for kind in (route.command, route.reply)))
 
 
 class RestApi:
@@ -140,6 +170,7 @@ class RestApi:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        self._streams = 0
 
     def router(self) -> APIRouter:
         """All routes, with what they take and return."""
@@ -155,6 +186,11 @@ class RestApi:
                 responses=_responses(route.reply, route.status),
                 openapi_extra=_described(route),
             )
+        for path, passed_on, summary in (
+            ("/commands", self.command, "Any command, as the message that goes through a broker; its reply as one"),
+            ("/queries", self.query, "Any query, as a message; its page as one"),
+        ):
+            router.add_api_route(path, passed_on, methods=["POST"], summary=summary, response_class=Response)
         for path, page, summary in (
             ("/jobs", self.jobs, "The jobs that may be read, by id"),
             (_JOB, self.job, "One job: what is known, what runs, what is expected"),
@@ -201,13 +237,34 @@ class RestApi:
         named: dict[str, Any] = {name: request.path_params[name] for name in route.fields_in_path}
         return given | {name: _number(text) if name != "login" else text for name, text in named.items()}
 
+    async def command(self, request: Request) -> Response:
+        """The reply to a command, both as messages; a refusal is a reply, too."""
+        try:
+            asked = decode_command(await self._gate.body(request))
+        except Rejected as error:
+            raise HttpError(422, str(error), kind="malformed") from error
+        reply = await self._gate.decide(request, replace(asked, on_behalf_of=None))
+        return _as_message(encode_reply(reply, command_id=asked.command_id, job_id=asked.job_id))
+
+    async def query(self, request: Request) -> Response:
+        """The answer to a query, both as messages."""
+        try:
+            asked = queries.decode_query(await self._gate.body(request), user=None)
+        except Rejected as error:
+            raise HttpError(422, str(error), kind="malformed") from error
+        page = await self._gate.ask(request, asked.query, asked.job_id)
+        token = token_of(request)
+        if isinstance(page, queries.JobsPage) and token is not None:
+            page = replace(page, jobs=tuple(each for each in page.jobs if _may_list(token, each)))
+        return _as_message(queries.encode_page(page, query_id=asked.query_id, job_id=asked.job_id))
+
     async def jobs(self, request: Request, after: str = "") -> Response:
         """A page of jobs; ``next_after`` is where the next one begins, null on the last."""
         page = await self._ask(request, queries.ListJobs(after=after))
         assert isinstance(page, queries.JobsPage)
         parked = {each.job_id: each.reason for each in page.parked}
         token = token_of(request)
-        jobs = [each for each in page.jobs if token is None or token.covers(Right.READ, each.summary.job_id)]
+        jobs = [each for each in page.jobs if token is None or _may_list(token, each)]
         listed = [_listed(each) | {"trouble": parked.get(each.summary.job_id)} for each in jobs]
         return answer({"jobs": listed, "next_after": page.next_after})
 
@@ -219,13 +276,13 @@ class RestApi:
             raise HttpError(503, page.unreadable or "the job cannot be read", kind="job_unreadable", retry_after_s=60.0)
         return answer(page.job)
 
-    async def trials(self, request: Request, job_id: str, after: int = 0) -> Response:
+    async def trials(self, request: Request, job_id: str, after: Cursor = 0) -> Response:
         """A page of trials, each with why it was chosen and how it ended."""
         page = await self._ask(request, queries.ListTrials(after=after), job_id)
         assert isinstance(page, queries.TrialsPage)
         return answer(page)
 
-    async def events(self, request: Request, job_id: str, after: int = 0) -> Response:
+    async def events(self, request: Request, job_id: str, after: Cursor = 0) -> Response:
         """A page of the log; ``after`` is the event_id of the last one that is known.
 
         With ``Accept: text/event-stream`` all of it, and then each event as it comes.
@@ -238,19 +295,32 @@ class RestApi:
         return answer({"events": listed, "next_after": page.next_after})
 
     async def _live(self, request: Request, job_id: str, after: int) -> Response:
+        if self._streams >= _MOST_STREAMS:
+            words = f"{self._streams} streams of events are open, and no more are allowed"
+            raise HttpError(503, words, kind="too_many_streams", retry_after_s=_STREAM_LATER_S)
         seen = position_of(request.headers.get("last-event-id"), otherwise=after)
         first = await self._ask(request, queries.ListEvents(after=seen), job_id)
         assert isinstance(first, queries.EventsPage)
         return StreamingResponse(
-            followed(
-                lambda cursor: self._ask(request, queries.ListEvents(after=cursor), job_id),
-                first,
-                seen,
-                until=self._gate.is_draining,
-            ),
+            self._counted(followed(partial(self._later, request, job_id), first, seen, until=self._gate.is_draining)),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
+
+    async def _later(self, request: Request, job_id: str, after: int) -> Page:
+        """The events after one, for who may still see them."""
+        request.scope.pop(UNTIL, None)
+        if (recheck := request.scope.get(RECHECK)) is not None:
+            request.scope[BEARER] = await recheck()
+        return await self._ask(request, queries.ListEvents(after=after), job_id)
+
+    async def _counted(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self._streams += 1
+        try:
+            async for part in stream:
+                yield part
+        finally:
+            self._streams -= 1
 
     async def power_profiles(self, request: Request, job_id: str) -> Response:
         """All power profiles of a job."""
@@ -309,7 +379,24 @@ def schemas() -> dict[str, Any]:
     adapters: list[Any] = [(kind.__name__, "validation", TypeAdapter(kind)) for kind in _SHOWN]
     _, defined = TypeAdapter.json_schemas(adapters, ref_template=_SCHEMAS)
     found: dict[str, Any] = defined["$defs"]
-    return found
+    for route in _ROUTES:
+        found[route.body] = _without(found[route.command.__name__], route.fields_in_path)
+    return {**found, _PROBLEM: _PROBLEM_SCHEMA}
+
+
+def _without(schema: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A schema without some properties."""
+    properties = {name: each for name, each in schema["properties"].items() if name not in names}
+    required = [name for name in schema.get("required", ()) if name not in names]
+    return {**schema, "properties": properties, "required": required}
+
+
+def _may_list(token: Token, one: JobOverview) -> bool:
+    return token.covers(Right.READ, one.summary.job_id)
+
+
+def _as_message(body: bytes) -> Response:
+    return Response(body, 200, {"Cache-Control": "no-store"}, media_type="application/json")
 
 
 def _listed(one: JobOverview) -> dict[str, Any]:
@@ -338,7 +425,8 @@ def _number(text: str) -> int | str:
 
 def _responses(reply: type, status: int) -> dict[int | str, Any]:
     made = {"description": "Done", "content": {"application/json": {"schema": _reference(reply)}}}
-    wrong = {"description": "A problem", "content": {"application/problem+json": {"schema": _reference(Problem)}}}
+    problem = {"$ref": _SCHEMAS.format(model=_PROBLEM)}
+    wrong = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
     return {status: made, "default": wrong}
 
 
@@ -354,7 +442,7 @@ def _described(route: _Route) -> dict[str, Any]:
         if f"{{{name}}}" in route.path
     ]
     key = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "format": "uuid"}}
-    body = {"content": {"application/json": {"schema": _reference(route.command)}}}
+    body = {"content": {"application/json": {"schema": {"$ref": _SCHEMAS.format(model=route.body)}}}}
     needs_body: Mapping[str, Any] = {} if route.method == "DELETE" else {"requestBody": body}
     return {"parameters": [*parameters, key], **needs_body}
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bso.domain.errors import Misconfigured, Retryable
 from bso_gateway.app import gateway_app
@@ -26,7 +30,7 @@ from bso_workers.logs import configure_logs
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _BACKLOG = 2048
-_MOST_HEADER_BYTES = 65_536
+_MOST_HEAD_BYTES = 65_536
 
 
 def run_gateway(settings: GatewaySettings) -> ExitCode:
@@ -92,11 +96,64 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Protocol(HttpToolsProtocol):
+    """HTTP by httptools, with bounds for the head of a request: its bytes, and how long it takes to arrive.
+
+    httptools bounds neither; uvicorn has a deadline only for connections that rest between two requests.
+    """
+
+    def __init__(self, *arguments: Any, head_timeout_s: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head_timeout_s = head_timeout_s
+        self._head_bytes = 0
+        self._is_in_head = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._await_head()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too large.")
+
+    @override
+    def on_message_begin(self) -> None:
+        self._is_in_head, self._head_bytes = True, 0
+        if self._deadline is None:
+            self._await_head()
+        super().on_message_begin()
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._forget_deadline()
+        super().on_headers_complete()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_deadline()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(self._head_timeout_s, self.transport.abort)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="h11",  # httptools bounds neither the number nor the size of headers
-        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+        http=partial(_Protocol, head_timeout_s=settings.head_timeout_s),  # type: ignore[arg-type]  # it is called
+        timeout_keep_alive=settings.keep_alive_s,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -114,9 +171,15 @@ def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
 @contextmanager
 def _listener(settings: GatewaySettings) -> Iterator[socket.socket]:
     """The socket that requests arrive at. Raises CannotListen."""
-    for file in (settings.tls_certificate, settings.tls_key):
-        if file is not None and not file.is_file():
-            raise CannotListen(f"there is no file {file}, which BSO_GATEWAY_TLS_CERTIFICATE or _TLS_KEY names")
+    if settings.tls_certificate is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                settings.tls_certificate, settings.tls_key
+            )
+        except (OSError, ssl.SSLError) as error:
+            raise CannotListen(
+                f"{settings.tls_certificate} and {settings.tls_key} are no certificate with its key: {error}"
+            ) from error
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from bso.credentials import hide_passwords_of, setting
 from bso.domain.errors import Misconfigured
 from bso.domain.policies import is_policy_name, policy_names
+from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_client.settings import read_settings as read_client_settings
 from bso_gateway.errors import InvalidSettings
 from bso_workers.settings import LogFormat, LogLevel
 
 PREFIX = "BSO_GATEWAY_"
 ZEUS_POLICY = "pruning_thompson"
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|[0-9a-f:]+")
 
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 
@@ -57,10 +61,16 @@ class GatewaySettings(BaseModel):
     )
     body_timeout_s: Seconds = Field(default=10.0, description="How long the body of a request may take to arrive.")
     max_body_bytes: int = Field(
-        default=1_048_576, ge=1024, le=2**30, description="The largest body of a request, in bytes."
+        default=1_048_576, ge=1024, le=MAX_MESSAGE_BYTES, description="The largest body of a request, in bytes."
+    )
+    head_timeout_s: Seconds = Field(
+        default=10.0, description="How long the head of a request may take to arrive, from its connection on."
+    )
+    keep_alive_s: int = Field(
+        default=75, ge=1, le=86400, description="How many seconds a connection is kept without a request."
     )
     max_connections: int = Field(
-        default=4096, ge=1, description="How many connections are served at once; more are answered with 503."
+        default=1000, ge=1, description="How many connections are served at once; more are answered with 503."
     )
     tls_certificate: Path | None = Field(
         default=None, description="The file with the certificate (PEM) for HTTPS. Without it, plain HTTP."
@@ -83,8 +93,15 @@ class GatewaySettings(BaseModel):
     @classmethod
     def _separate(cls, value: Any) -> Any:
         if isinstance(value, str):
-            return frozenset(name for name in map(str.strip, value.split(",")) if name)
+            return frozenset(name for name in map(str.strip, value.lower().split(",")) if name)
         return value
+
+    @field_validator("names")
+    @classmethod
+    def _check_names(cls, names: frozenset[str]) -> frozenset[str]:
+        if odd := next((name for name in sorted(names) if not _NAME.fullmatch(name)), None):
+            raise ValueError(f"{odd!r} is no name of a host: expected one without a port, such as bso.example")
+        return names
 
     @field_validator("zeus_policy")
     @classmethod
@@ -144,5 +161,6 @@ def _explain(error: ValidationError) -> str:
     faults = []
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
         words = fault["msg"].removeprefix("Value error, ")
-        faults.append(f"{PREFIX}{str(fault['loc'][0]).upper()}: {words}" if fault["loc"] else words)
+        name = str(fault["loc"][0]).upper() if fault["loc"] else ""
+        faults.append(f"{'BSO_URL' if name == 'URL' else PREFIX + name}: {words}" if name else words)
     return "; ".join(faults)

@@ -8,6 +8,8 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from bso.domain.hardware import EnergyMethod, HardwareKind
 
+_MOST = 2**63 - 1
+
 
 def _sorted(sizes: list[int]) -> list[int]:
     return sorted(sizes)
@@ -66,8 +68,8 @@ class TrialId(BaseModel):
     """A training and the batch size that it has."""
 
     job_id: str
-    batch_size: int
-    trial_number: int
+    batch_size: int = Field(ge=-_MOST, le=_MOST)
+    trial_number: int = Field(ge=-_MOST, le=_MOST)
 
 
 class TrainingResult(TrialId):
@@ -76,7 +78,7 @@ class TrainingResult(TrialId):
     time: float
     energy: float
     metric: float
-    current_epoch: int
+    current_epoch: int = Field(ge=-_MOST, le=_MOST)
 
 
 class ReportResponse(BaseModel):

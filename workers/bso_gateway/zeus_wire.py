@@ -36,6 +36,15 @@ _OVER_BOUND = "the target was reached, at a cost above beta_knob times the lowes
 _ENDED = (*(outcome.value for outcome in FAILURES), Outcome.CONVERGED.value)
 _MOST_ATTEMPTS = 1000
 """Zeus knows no last attempt, which runs without a bound: under its rules a job has as many as can be."""
+_NAMES = {
+    "time_s": "time",
+    "energy_j": "energy",
+    "epoch": "current_epoch",
+    "hardware.max_power_w": "max_power",
+    "hardware.number_of_gpus": "number_of_gpus",
+    "hardware.gpu_model": "gpu_model",
+}
+"""The names that Zeus' clients have for fields of ours."""
 _PATHS = ("/jobs", "/jobs/batch_size", "/report", "/trials")
 
 
@@ -154,6 +163,8 @@ class ZeusWire:
         reply = await self._gate.call(request, _checked(trial.job_id, unknown=404), command)
         if isinstance(reply, TrialFinished):
             return answer(None)
+        if isinstance(reply, Problem) and reply.type == "trial_ended":  # its job was deleted
+            raise HttpError(404, reply.detail, kind=reply.type)
         raise _refused(reply, unknown=404)
 
     async def delete(self, request: Request, job_id: str) -> Response:
@@ -170,12 +181,18 @@ def error_response(error: HttpError) -> Response:
         shown = answer(Message(message=error.message).model_dump(), status=error.status)
     else:
         details = [
-            {"loc": ["body", *filter(None, name.split("."))], "msg": words, "type": "value_error"}
+            {"loc": ["body", *_place(name)], "msg": words, "type": "value_error"}
             for name, words in error.fields.items()
         ]
         shown = answer({"detail": details}, status=422)
     shown.headers.update(error.headers)
     return shown
+
+
+def _place(name: str) -> list[str | int]:
+    """Where a field of ours stands in the body of a client."""
+    known = _NAMES.get(name, name)
+    return [int(part) if part.isdigit() else part for part in known.split(".") if part]
 
 
 def _refused(reply: Reply, *, unknown: int) -> HttpError:

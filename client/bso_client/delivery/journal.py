@@ -51,6 +51,10 @@ def destination_of(url: str) -> Destination:
         path = Path(url.partition(":///")[2]).expanduser().absolute()
         return Destination(address=f"sqlite:///{path}", login="")
     parts = urlsplit(url)
+    if url.startswith("http"):
+        port = f":{parts.port}" if parts.port else ""
+        address = f"{parts.scheme}://{parts.hostname}{port}{parts.path.rstrip('/')}"
+        return Destination(address=address, login=unquote(parts.username or ""))
     port = "" if parts.port in _PORTS else f":{parts.port}"
     virtual_host = quote(unquote(parts.path[1:]) or "/", safe="")
     address = f"amqp://{parts.hostname}{port}/{virtual_host}"

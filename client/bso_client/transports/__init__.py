@@ -1,4 +1,4 @@
-"""Ways to the optimizer: through a broker, or inside this process."""
+"""Ways to the optimizer: through a broker, over HTTP, or inside this process."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ def _transport_of(url: str) -> Transport:
         from bso_client.transports.embedded import EmbeddedTransport
 
         return EmbeddedTransport(url)
+    if url.startswith("http"):
+        from bso_client.transports.http import HttpTransport
+
+        return HttpTransport(url)
     from bso_client.transports.broker import BrokerTransport
 
     return BrokerTransport(url)

@@ -108,6 +108,11 @@ class Gateway:
         finally:
             connection.close()
 
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
     @contextmanager
     def stream(self, path: str, **headers: str) -> Iterator["Stream"]:
         """Server-sent events."""

@@ -78,9 +78,9 @@ def test_what_is_no_http_harms_nobody(impatient: Gateway, data: bytes) -> None:
 
 def test_only_known_names_and_origins(start_gateway: StartGateway) -> None:
     gateway = start_gateway(names="bso.example,other.example")
-    assert gateway.ask("GET", "/livez", Host="bso.example:8000").status == 200
-    assert gateway.ask("GET", "/livez", Host="evil.example").status == 421
-    assert gateway.ask("GET", "/livez", Host="[").status == 421
+    assert gateway.ask("GET", "/openapi.json", Host="BSO.example:8000").status == 200
+    assert gateway.ask("GET", "/openapi.json", Host="evil.example").status == 421
+    assert gateway.ask("GET", "/openapi.json", Host="[").status == 421
     assert gateway.ask("POST", "/jobs", JOB, Origin="https://evil.example").status == 403
     here = f"http://127.0.0.1:{gateway.port}"
     assert gateway.ask("POST", "/jobs", JOB, Origin=here).status == 415, "a browser says what it sends"
@@ -89,11 +89,62 @@ def test_only_known_names_and_origins(start_gateway: StartGateway) -> None:
     assert gateway.ask("POST", "/jobs", JOB, Content_Type="application/json; charset=utf-8").status == 200
 
 
+def test_no_page_of_another_site_begins_a_trial(alone: Gateway) -> None:
+    alone.register()
+    path = f"/jobs/batch_size?job_id={alone.job_id}"
+    for site in ("cross-site", "same-site"):
+        assert alone.ask("GET", path, Sec_Fetch_Site=site).status == 403
+    assert alone.ask("GET", path, Sec_Fetch_Site="none").value["trial_number"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/livez", {"Origin": "http://[x"}, 403),
+        ("/v1/jobs/job/events?after=99999999999999999999", {}, 422),
+        ("/v1/jobs/job/trials?after=-1", {}, 422),
+        ("/v1/jobs/job/events", {"Accept": "text/event-stream", "Last-Event-ID": f"1.1.{'9' * 5000}"}, 400),
+        ("/v1/nothing", {}, 404),
+        ("/v1/jobs/job/trials/1/end", {}, 405),
+    ],
+)
+def test_odd_headers_and_numbers_are_refused(alone: Gateway, path: str, headers: dict[str, str], status: int) -> None:
+    named = {name.replace("-", "_"): text for name, text in headers.items()}
+    refused = alone.ask("GET", path, **named)
+    assert refused.status == status
+    if path.startswith("/v1"):
+        assert refused.headers["content-type"] == "application/problem+json"
+
+
+def test_numbers_that_nobody_can_mean_are_refused(alone: Gateway) -> None:
+    alone.register()
+    trial = alone.begin()
+    assert alone.report({**trial, "trial_number": 10**30}, 1).status == 422
+    body = b'{"job_id": "x", "batch_size": 1, "trial_number": 1, "time": 1, "energy": 1, "metric": 1, "current_epoch": '
+    assert alone.ask("POST", "/report", body + b"9" * 400 + b"}").status == 422
+    too_long = alone.report(trial, 1, time=1e19)
+    assert too_long.status == 422
+    assert too_long.value["detail"][0]["loc"] == ["body", "time"], "the client's own name of the field"
+    assert alone.report(trial, 1, time=1e12).status == 200
+
+
+def test_who_asks_whether_it_lives_may_call_it_anything(alone: Gateway) -> None:
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert alone.ask("GET", path, Host="10.1.2.3:8000").status == 200
+
+
+@pytest.mark.parametrize("data", [b"", b"GET /livez HTTP/1.1\r\nHost: loc"])
+def test_a_head_that_does_not_arrive_holds_no_connection(start_gateway: StartGateway, data: bytes) -> None:
+    gateway = start_gateway(head_timeout_s=0.3)
+    assert sent(gateway, data) == b""
+    assert gateway.register().status == 201
+
+
 def test_requests_have_ids_and_are_logged_and_counted(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     answer = gateway.ask("GET", "/jobs/batch_size?job_id=nobody", X_Request_Id="night-7")
     assert answer.headers["x-request-id"] == "night-7"
-    assert len(gateway.ask("GET", "/nothing", X_Request_Id="no id\x1b").headers["x-request-id"]) == 32
+    assert len(gateway.ask("GET", "/nothing", X_Request_Id="no id of ours").headers["x-request-id"]) == 32
     first, second = gateway.process.logged("request")[:2]
     assert (first["request_id"], first["status"], first["path"]) == ("night-7", 400, "/jobs/batch_size")
     assert (second["status"], second["path"]) == (404, "/nothing")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bso.domain.trial import Outcome
-from tests.fakes.gpus import FakeGpus
+from tests.fakes.gpus import FakeGpus, with_cuda
 from tests.integration.gateway.conftest import gateway_process
 from tests.training.distributed.torchrun import launch
 
@@ -15,7 +15,7 @@ def test_all_ranks_train_and_stop_together(tmp_path: Path) -> None:
     gateway = gateway_process(tmp_path / "gateway.log", f"sqlite:///{tmp_path / 'bso.sqlite'}")
     try:
         server = gateway.logged("started")[0]["url"]
-        done = launch("zeus_ranks", tmp_path, server, processes=4, environ=gpus.environment)
+        done = launch("zeus_ranks", tmp_path, server, processes=4, environ=with_cuda(gpus))
     finally:
         gateway.stop()
     assert done.codes == (0,), done.printed

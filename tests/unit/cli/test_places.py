@@ -33,7 +33,7 @@ def test_with_a_broker_alone_it_says_which_setting_is_missing() -> None:
         found.database("bso jobs list")
 
 
-@pytest.mark.parametrize("url", ["http://h/", "mysql://u@h/d", "sqlite://", "amqp:///", "bso.sqlite"])
+@pytest.mark.parametrize("url", ["ftp://h/", "mysql://u@h/d", "sqlite://", "amqp:///", "bso.sqlite"])
 def test_a_wrong_address_is_refused_with_what_was_expected(url: str) -> None:
     with pytest.raises(Misconfigured, match="expected sqlite:////path"):
         places({"BSO_URL": url})

@@ -39,7 +39,8 @@ def test_a_relative_path_is_announced_as_what_it_stands_for(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://host", "begins with 'http'"),
+        ("ftp://host", "begins with 'ftp'"),
+        ("https://", "names no host"),
         ("host:5672", "begins with no scheme"),
         ("mysql://host/bso", "begins with 'mysql': .* for the workers \\(BSO_DATABASE_URL\\)"),
         ("postgresql+asyncpg://host/bso", "begins with 'postgresql\\+asyncpg': .*BSO_DATABASE_URL"),

@@ -170,6 +170,8 @@ def test_without_renewals_a_trial_may_stay_silent_for_three_of_its_longest_epoch
     assert silence() == timedelta(hours=6)
     renewed = expect(LeaseRenewed, life.send(do.RenewLease(trial_number=1, trial_id=trial.trial_id)))
     assert renewed.lease_s == 6 * 3600.0
+    report(life, 1, 4.0, 1e17, energy_j=1e6)
+    assert silence() == timedelta(days=30), "not for ever"
     life.lapse(trial)
     assert life.row(trial).state is TrialState.SUSPENDED
-    assert life.folded().trials[1].silence_s == 6 * 3600.0
+    assert life.folded().trials[1].silence_s == 30 * 86400.0

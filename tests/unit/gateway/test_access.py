@@ -1,5 +1,6 @@
 """Who sends a request: tokens in headers, how long they are known, and too many wrong ones."""
 
+import asyncio
 import base64
 import os
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from bso.domain.rights import Right
 from bso.domain.tokens import Token
 from bso.service.queries import CheckToken
 from bso.service.tokens import digest_of, new_secret
-from bso_gateway.access import KNOWN_FOR_S, MOST_FAILURES, WITHIN_S, Access
+from bso_gateway.access import GRACE_S, KNOWN_FOR_S, MOST_FAILURES, WITHIN_S, Access
 from bso_gateway.http import HttpError
 
 TOKEN_ID, SECRET = new_secret(lambda count: bytes(range(count)))  # the same in every process of the tests
@@ -24,11 +25,14 @@ class Store:
 
     def __init__(self) -> None:
         self.asked = 0
-        self.is_revoked = False
+        self.is_revoked = self.is_away = False
         self.now_s = 0.0
 
     async def check(self, query: CheckToken) -> Token | None:
         self.asked += 1
+        await asyncio.sleep(0)  # noqa: TID251  # others come meanwhile
+        if self.is_away:
+            raise HttpError(503, "away")
         is_it = (query.token_id, query.digest) == (TOKEN_ID, digest_of(SECRET))
         return TOKEN if is_it and not self.is_revoked else None
 
@@ -63,6 +67,7 @@ async def test_a_token_is_a_bearers_or_a_password(access: Access, header: str) -
         None,
         "",
         "Bearer",
+        "Basic \xe9",
         f"Digest {SECRET}",
         "Basic ?",
         "Basic /w==",
@@ -87,6 +92,31 @@ async def test_the_store_is_asked_once_in_a_while(access: Access, store: Store) 
     store.now_s += KNOWN_FOR_S
     with pytest.raises(HttpError):
         await access.bearer(f"Bearer {SECRET}", client="a")
+
+
+async def test_requests_at_once_ask_once(access: Access, store: Store) -> None:
+    found = await asyncio.gather(*(access.bearer(f"Bearer {SECRET}", client="a") for _ in range(20)))
+    assert found == [TOKEN] * 20
+    assert store.asked == 1
+
+
+async def test_a_known_token_outlives_a_store_that_does_not_answer_for_a_while(access: Access, store: Store) -> None:
+    await access.bearer(f"Bearer {SECRET}", client="a")
+    store.is_away = True
+    store.now_s += KNOWN_FOR_S + 1
+    assert await access.bearer(f"Bearer {SECRET}", client="a") == TOKEN
+    store.now_s += GRACE_S
+    with pytest.raises(HttpError) as refused:
+        await access.bearer(f"Bearer {SECRET}", client="a")
+    assert refused.value.status == 503
+
+
+async def test_a_token_that_was_good_is_no_guess(access: Access) -> None:
+    await access.bearer(f"Bearer {SECRET}", client="mallory")
+    for _ in range(MOST_FAILURES):
+        with pytest.raises(HttpError):
+            await access.bearer(f"Bearer {new_secret(os.urandom)[1]}", client="mallory")
+    assert await access.bearer(f"Bearer {SECRET}", client="mallory") == TOKEN
 
 
 async def test_who_guesses_has_to_wait_and_others_have_not(access: Access, store: Store) -> None:

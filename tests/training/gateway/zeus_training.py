@@ -25,7 +25,7 @@ if end == "nothing":
     raise SystemExit
 bso.on_train_begin()
 for epoch in range(1, 4):
-    bso.on_evaluate(0.3 * epoch if end == "converges" else 0.1)
+    bso.on_evaluate(0.31 * epoch if end == "converges" else 0.1)
     if bso.training_finished:
         break
     if end == "raises":

@@ -1,0 +1,182 @@
+"""The optimizer behind an HTTP gateway (`bso serve`): the same messages as through a broker, as bodies of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote, urlsplit
+
+from bso.credentials import shown_address
+from bso.domain.commands import Request
+from bso.domain.errors import Misconfigured, Rejected, Retryable
+from bso.domain.foreign_text import shown
+from bso.domain.replies import Problem, Reply
+from bso.schema.codec import decode_reply, encode_command
+from bso.schema.envelope import MAX_ANSWER_BYTES
+from bso.schema.errors import MalformedMessage, UnsupportedSchema
+from bso_client.errors import Unreachable
+
+if TYPE_CHECKING:
+    import aiohttp
+
+logger = logging.getLogger("bso")
+
+_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0  # before a command is sent again
+_AWAY = (408, 421, 425, 429)
+_REFUSED = (401, 403, 407)
+_IS_NONE = (301, 302, 303, 307, 308, 404, 405)
+
+
+class GatewayRefuses(Misconfigured):
+    """The gateway does not take what this token sends, or there is no gateway at this address."""
+
+
+class _Away(Retryable):
+    """No answer, or one that asks to come back ``after_s`` later."""
+
+    def __init__(self, words: str, *, after_s: float = 0.0) -> None:
+        super().__init__(words)
+        self.after_s = after_s
+
+
+class NotTaken(Rejected):
+    """A message that the gateway will never take."""
+
+
+class HttpCaller:
+    """Sends messages to a gateway, over connections that are kept; by HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE.
+
+    The token is the password of the address.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        self._base = f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}/v1"
+        self._address = shown_address(url)
+        self._token = unquote(parts.password or "")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Get ready; nothing is connected yet. Raises Misconfigured without aiohttp."""
+        try:
+            import aiohttp
+        except ImportError as error:
+            raise Misconfigured(
+                f"{self._address} needs aiohttp, which is not installed: pip install 'bso-optimizer[http]'"
+            ) from error
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        self._session = aiohttp.ClientSession(headers=headers, trust_env=True, cookie_jar=aiohttp.DummyCookieJar())
+
+    async def close(self) -> None:
+        """Disconnect."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def call(self, message: bytes, *, kind: Literal["commands", "queries"], timeout_s: float) -> bytes:
+        """The message that answers a message. It is sent again until an answer comes, or the time is over.
+
+        Raises Unreachable, GatewayRefuses, NotTaken.
+        """
+        loop = asyncio.get_running_loop()
+        deadline, pause_s = loop.time() + timeout_s, _PAUSE_S
+        while True:
+            try:
+                return await self._once(message, kind, timeout_s=max(0.01, deadline - loop.time()))
+            except _Away as error:
+                wait_s = max(pause_s, error.after_s)
+                if loop.time() + wait_s >= deadline:
+                    raise Unreachable(str(error)) from error
+            await asyncio.sleep(wait_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _once(self, message: bytes, kind: str, *, timeout_s: float) -> bytes:
+        import aiohttp
+
+        if self._session is None:
+            raise _Away("the connection to the gateway is closed")
+        try:
+            async with asyncio.timeout(timeout_s):
+                sending = self._session.post(f"{self._base}/{kind}", data=message, allow_redirects=False)
+                async with sending as answer:
+                    body = await _read(answer)
+                    self._check(answer.status, answer.headers.get("Retry-After", ""), body)
+                    return body
+        except aiohttp.ClientConnectorCertificateError as error:
+            words = f"the certificate of {self._address} is not trusted: {error}; SSL_CERT_FILE names other authorities"
+            raise GatewayRefuses(words) from error
+        except aiohttp.InvalidURL as error:
+            raise GatewayRefuses(f"{self._address} is no address: {error}") from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            reason = str(error) or "no answer"
+            raise _Away(f"the gateway at {self._address} cannot be reached: {reason}") from error
+
+    def _check(self, status: int, retry_after: str, body: bytes) -> None:
+        """Raise what a status stands for, unless it is that of an answer."""
+        if status == 200:
+            return
+        words = _words_of(body)
+        said = f"the gateway at {self._address} answers {status}{f' ({words})' if words else ''}"
+        if status in _REFUSED:
+            raise GatewayRefuses(f"{said}: BSO_TOKEN, or the password in BSO_URL, has to be a token for this")
+        if status in _IS_NONE:
+            raise GatewayRefuses(f"{said}: BSO_URL has to be the address of `bso serve`")
+        if status >= 500 or status in _AWAY:
+            raise _Away(said, after_s=float(retry_after) if retry_after.isdigit() and len(retry_after) < 6 else 0.0)
+        raise NotTaken(said)
+
+
+class HttpTransport:
+    """Sends commands to a gateway."""
+
+    def __init__(self, url: str) -> None:
+        self._caller = HttpCaller(url)
+
+    async def start(self) -> None:
+        """Get ready; calls connect."""
+        await self._caller.start()
+
+    async def call(self, request: Request, *, timeout_s: float) -> Reply:
+        """The reply to a command; Unreachable when none came in time."""
+        message = encode_command(request, sent_at=datetime.now(UTC))
+        try:
+            return decode_reply(await self._caller.call(message, kind="commands", timeout_s=timeout_s))
+        except NotTaken as error:
+            return Problem(type="not_taken", title="The gateway does not take the command", detail=str(error))
+        except (MalformedMessage, UnsupportedSchema) as error:
+            words = f"what answers is no gateway of this release, or something between changes answers: {error}"
+            raise Unreachable(words) from error
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._caller.close()
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer. Raises _Away for one that is larger than any of ours."""
+    parts: list[bytes] = []
+    received = 0
+    async for part in answer.content.iter_chunked(65_536):
+        received += len(part)
+        if received > MAX_ANSWER_BYTES:
+            raise _Away(f"the answer has more than {MAX_ANSWER_BYTES} bytes: it is no gateway's")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _words_of(body: bytes) -> str:
+    """What a problem says; nothing where it is none."""
+    from pydantic_core import from_json
+
+    try:
+        found = from_json(body)
+    except ValueError:
+        return ""
+    detail = found.get("detail") if isinstance(found, dict) else None
+    return shown(detail)[:500] if isinstance(detail, str) else ""

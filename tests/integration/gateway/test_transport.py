@@ -1,0 +1,235 @@
+"""Trainings and commands over HTTP: the same decisions as over a broker and over a file, and the same patience."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from bso.domain.commands import BeginTrial, Command, DescribeJob, FinishTrial, RegisterJob, ReportEpoch, Request
+from bso.domain.errors import BsoError, Misconfigured
+from bso.domain.frozen_values import replace
+from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.domain.replies import EpochJudged, JobDescription, Problem, Reply, TrialBegun
+from bso.domain.trial import Outcome
+from bso_broker.connection import login_of
+from bso_client import BatchSizeOptimizer, JobSpec
+from bso_client.delivery.obstacle import REFUSED, obstacle_of
+from bso_client.errors import Unreachable
+from bso_client.settings import read_settings
+from bso_client.transports import Transport, open_transport
+from tests.integration.gateway.conftest import StartGateway
+from tests.integration.workers.fixtures import StartWorker
+from tests.servers import PATIENCE_S
+
+A40 = HardwareKind(gpu_model="A40", max_power_w=300.0, energy_method=EnergyMethod.NVML_COUNTER)
+SPEC = {"batch_sizes": [32, 64, 128], "default_batch_size": 64, "target_metric": 0.9, "max_epochs": 4}
+
+
+class Life:
+    """Recurrences of one job over a transport; the ids of commands are always the same, and so are all draws."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._sent = 0
+        self.replies: list[Reply] = []
+
+    async def live(self) -> list[Reply]:
+        await self._transport.start()
+        try:
+            await self._send(RegisterJob(spec=SPEC))
+            await self._send(RegisterJob(spec={"batch_sizes": []}))
+            for night in range(6):
+                await self._train(epochs=3 if night % 2 else 9)
+            await self._send(DescribeJob())
+            await self._send(BeginTrial(hardware=replace(A40, max_power_w=0.0)))
+        finally:
+            await self._transport.close()
+        return self.replies
+
+    async def _train(self, *, epochs: int) -> None:
+        trial = await self._send(BeginTrial(hardware=A40))
+        assert isinstance(trial, TrialBegun)
+        named: dict[str, Any] = {"trial_number": trial.trial_number, "trial_id": trial.trial_id}
+        for epoch in range(1, 5):
+            numbers: dict[str, Any] = {"time_s": 50.0 * epoch, "energy_j": 9_000.0 * epoch + trial.batch_size}
+            metric = 0.95 if epoch >= epochs else 0.1 * epoch
+            judged = await self._send(ReportEpoch(**named, epoch=float(epoch), metric=metric, **numbers))
+            assert isinstance(judged, EpochJudged)
+            if judged.should_stop:
+                await self._send(FinishTrial(**named, outcome=judged.outcome or Outcome.INTERRUPTED))
+                break
+
+    async def _send(self, command: Command) -> Reply:
+        self._sent += 1
+        command_id = str(uuid.uuid5(uuid.NAMESPACE_OID, str(self._sent)))
+        request = Request(command_id=command_id, job_id="job", command=command)
+        self.replies.append(await self._transport.call(request, timeout_s=PATIENCE_S))
+        return self.replies[-1]
+
+
+async def test_the_decisions_are_those_of_the_embedded_optimizer(start_gateway: StartGateway, tmp_path: Path) -> None:
+    embedded = await Life(open_transport(f"sqlite:///{tmp_path / 'embedded.sqlite'}")).live()
+    over_http = await Life(open_transport(start_gateway().url)).live()
+    assert [_comparable(reply) for reply in over_http] == [_comparable(reply) for reply in embedded]
+    assert {type(reply).__name__ for reply in embedded} >= {"Registered", "TrialBegun", "EpochJudged", "Problem"}
+
+
+async def test_and_those_of_workers(
+    amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    start_worker(gateways=login_of(amqp_url)).ready()
+    embedded = await Life(open_transport(f"sqlite:///{tmp_path / 'embedded.sqlite'}")).live()
+    over_http = await Life(open_transport(start_gateway(url=amqp_url).url)).live()
+    assert [_comparable(reply) for reply in over_http] == [_comparable(reply) for reply in embedded]
+
+
+def _comparable(reply: Reply) -> str:
+    """A reply without the moments and the owner in it."""
+    if isinstance(reply, JobDescription):
+        reply = replace(reply, active_trials=(), owner=None)
+    return str(reply)
+
+
+def train(url: str, state_dir: Path, metrics: list[float], **options: Any) -> Outcome | None:
+    spec = JobSpec(job_id="job", batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9)
+    with BatchSizeOptimizer(spec, url=url, state_dir=state_dir, **options) as bso:
+        for trial in bso.trials():
+            with trial:
+                for metric in metrics:
+                    trial.on_evaluate(metric)
+                    if trial.finished:
+                        break
+            return trial.outcome
+    return None
+
+
+def test_a_training(start_gateway: StartGateway, tmp_path: Path) -> None:
+    gateway = start_gateway()
+    assert train(gateway.url, tmp_path, [0.1, 0.95]) is Outcome.CONVERGED
+    [trial] = gateway.ask("GET", "/v1/jobs/job/trials").value["trials"]
+    assert (trial["outcome"], trial["epoch"]) == ("converged", 2.0)
+
+
+def test_what_cannot_be_delivered_is_kept_and_delivered_later(start_gateway: StartGateway, tmp_path: Path) -> None:
+    gateway = start_gateway()
+    train(gateway.url, tmp_path, [0.95])
+    port, url = gateway.port, gateway.url
+    gateway.process.kill()
+    assert train(url, tmp_path, [0.1, 0.95], unreachable_timeout=0.3) is Outcome.CONVERGED
+    bso = [sys.executable, "-m", "bso_cli"]
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("BSO_")}
+    environ |= {"BSO_URL": url, "BSO_STATE_DIR": str(tmp_path)}
+    again = start_gateway(port=port)
+    flushed = subprocess.run(
+        [*bso, "journal", "flush"], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert flushed.returncode == 0, flushed.stderr
+    trials = again.ask("GET", "/v1/jobs/job/trials").value["trials"]
+    assert [each["outcome"] for each in trials] == ["converged"] * 2
+    listed = subprocess.run(
+        [*bso, "jobs", "list", "--json"], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert [each["job_id"] for each in json.loads(listed.stdout)] == ["job"], listed.stderr
+
+
+async def test_a_token_that_is_refused_is_no_outage(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(tokens=True)
+    for url in (gateway.url, gateway.url.replace("://", "://any:wrong@")):
+        error = await _error(url)
+        assert isinstance(error, Misconfigured)
+        assert obstacle_of(error) is REFUSED
+        assert "BSO_TOKEN" in str(error)
+        assert "wrong" not in str(error)
+
+
+async def test_an_address_without_a_gateway_is_no_outage(start_gateway: StartGateway) -> None:
+    error = await _error(f"{start_gateway().url}/elsewhere")
+    assert isinstance(error, Misconfigured)
+    assert "BSO_URL has to be the address of `bso serve`" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (502, b"<html>Bad Gateway</html>", "answers 502"),
+        (503, b'{"detail": "the database is away"}', "the database is away"),
+        (200, b"<html>Please log in</html>", "something between changes answers"),
+        (429, b"", "answers 429"),
+    ],
+)
+async def test_what_stands_between_may_fail(status: int, body: bytes, words: str) -> None:
+    with answering(status, body) as url:
+        error = await _error(url)
+    assert isinstance(error, Unreachable)
+    assert words in str(error)
+
+
+async def test_what_a_gateway_will_never_take_is_a_problem() -> None:
+    with answering(413, b'{"detail": "a body may have at most 10 bytes"}') as url:
+        transport = open_transport(url)
+        await transport.start()
+        reply = await transport.call(_describe(), timeout_s=PATIENCE_S)
+        await transport.close()
+    assert isinstance(reply, Problem)
+    assert (reply.type, reply.is_retryable) == ("not_taken", False)
+    assert "at most 10 bytes" in reply.detail
+
+
+def test_the_token_is_the_password_of_the_address() -> None:
+    def url(address: str, **environ: str) -> str:
+        return read_settings({"BSO_URL": address, **environ}).resolved_url
+
+    assert url("https://host/bso", BSO_TOKEN="bso_1_a") == "https://token:bso_1_a@host/bso"
+    assert url("https://alice@host", BSO_TOKEN="bso_1_a") == "https://alice:bso_1_a@host"
+    assert url("https://alice:bso_2_b@host", BSO_TOKEN="bso_1_a") == "https://alice:bso_2_b@host"
+    assert url("amqp://host/", BSO_TOKEN="bso_1_a") == "amqp://host/"
+
+
+def _describe() -> Request:
+    return Request(command_id=str(uuid.uuid4()), job_id="job", command=DescribeJob())
+
+
+async def _error(url: str) -> BsoError:
+    transport = open_transport(url)
+    await transport.start()
+    try:
+        with pytest.raises(BsoError) as raised:
+            await transport.call(_describe(), timeout_s=0.4)
+        return raised.value
+    finally:
+        await transport.close()
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """A server that answers everything alike."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # its name in http.server
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *_: object) -> None:  # noqa: A002  # its name in http.server
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
