@@ -18,7 +18,7 @@ for trial in BatchSizeOptimizer(spec).trials():
             trial.on_evaluate(0.95)
 print(trial.converged)
 """
-IMPORTS = "import bso, bso_broker, bso_cli, bso_client, bso_migrations, bso_optimizer, bso_workers"
+IMPORTS = "import bso, bso_broker, bso_cli, bso_client, bso_gateway, bso_migrations, bso_optimizer, bso_workers"
 
 
 def test_every_package_can_be_imported(bare: Environment) -> None:
@@ -46,6 +46,8 @@ USES: dict[str, tuple[tuple[str, ...], int, str]] = {
         1,
         "127.0.0.1",
     ),
+    "web": (("bso", "serve", "--host", "0.0.0.0"), 2, "without tokens whoever reaches it"),
+    "http": (("bso", "jobs", "list", "--url", "http://127.0.0.1:1/"), 1, "cannot be reached"),
     "demo": (("bso", "demo", "--recurrences", "1"), 0, "recurrence 1 of 1"),
     "gpu": (("bso", "monitor", "--count", "1"), 1, "no energy meter is readable here"),
 }

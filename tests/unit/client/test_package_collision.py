@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("bso_client", "bso_broker", "bso_migrations", "bso_workers")
+PACKAGES = ("bso_client", "bso_broker", "bso_gateway", "bso_migrations", "bso_workers")
 PROGRAM = "import sys; sys.path[:0] = sys.argv[2:]; __import__(sys.argv[1])"
 SIDE_EFFECT = "raise SystemExit('this file must not be run')\n"
 
