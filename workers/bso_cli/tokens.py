@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -54,9 +55,10 @@ def create(
     if problems := token_problems(name, jobs):
         raise typer.BadParameter("; ".join(f"{field} {words}" for field, words in problems.items()))
     lasts = None if expires is None else span_from(expires)
-    token, secret = in_store(
-        _database(database_url), lambda store: _created(store, user=name, right=may, jobs=jobs, lasts=lasts)
-    )
+    database = _database(database_url)
+    if database.startswith("sqlite"):
+        asyncio.run(_made(database))
+    token, secret = in_store(database, lambda store: _created(store, user=name, right=may, jobs=jobs, lasts=lasts))
     print_answer({**_fields(token), "token": secret}, secret, as_json=as_json)
     if not as_json:
         print_notice(f"token {token.token_id} of {name}: keep it now, it is not shown again")
@@ -130,6 +132,13 @@ def rotate(
 
 def _database(url: str | None) -> str:
     return here(database_url=url).database("bso tokens")
+
+
+async def _made(database: str) -> None:
+    """Make the file, or upgrade it, as a gateway does at its start."""
+    from bso_client.transports.embedded import open_embedded
+
+    await (await open_embedded(database)).close()
 
 
 async def _created(

@@ -118,6 +118,21 @@ def test_a_forged_token_opens_nothing(guarded: Guarded) -> None:
     assert guarded.ask(token, "GET", "/v1/jobs").status == 200
 
 
+def test_a_token_may_be_made_before_the_first_gateway(start_gateway: StartGateway, tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path / 'bso.sqlite'}"
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("BSO_")}
+    made = subprocess.run(
+        [sys.executable, "-m", "bso_cli", "tokens", "create", "alice"],
+        env=environ | {"BSO_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    assert Guarded(start_gateway(tokens=True), url).ask(made.stdout.strip(), "GET", "/v1/jobs").status == 200
+
+
 def test_a_revoked_token_opens_nothing_at_a_new_gateway(start_gateway: StartGateway, tmp_path: Any) -> None:
     first = Guarded(start_gateway(tokens=True), f"sqlite:///{tmp_path / 'bso.sqlite'}")
     token = first.token("alice")
