@@ -178,7 +178,7 @@ def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
         process.stop()
 
 
-@pytest.fixture(params=["sqlite", "broker"])
+@pytest.fixture(params=["sqlite", pytest.param("broker", marks=pytest.mark.slow)])
 def start(request: pytest.FixtureRequest, start_gateway: StartGateway) -> StartGateway:
     """Starts a gateway that decides by itself, or over a broker with a worker."""
     if request.param == "sqlite":

@@ -85,6 +85,7 @@ def test_without_a_worker_nobody_goes_on_by_mistake(
     eventually(lambda: gateway.begin()["trial_number"] > 1)
 
 
+@pytest.mark.slow
 def test_a_gateway_that_the_workers_do_not_know_names_no_trial_by_its_number(
     amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker
 ) -> None:

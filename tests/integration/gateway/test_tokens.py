@@ -49,7 +49,7 @@ class Guarded:
         return self.gateway.ask(method, path, body, **headers)
 
 
-@pytest.fixture(params=["sqlite", "broker"])
+@pytest.fixture(params=["sqlite", pytest.param("broker", marks=pytest.mark.slow)])
 def guarded(request: pytest.FixtureRequest, start_gateway: StartGateway, tmp_path: Any) -> Guarded:
     """Over a file, and over a broker with a worker."""
     if request.param == "sqlite":
