@@ -145,7 +145,8 @@ def test_requests_have_ids_and_are_logged_and_counted(start_gateway: StartGatewa
     answer = gateway.ask("GET", "/jobs/batch_size?job_id=nobody", X_Request_Id="night-7")
     assert answer.headers["x-request-id"] == "night-7"
     assert len(gateway.ask("GET", "/nothing", X_Request_Id="no id of ours").headers["x-request-id"]) == 32
-    first, second = gateway.process.logged("request")[:2]
+    gateway.process.until(lambda: len(gateway.process.lines("request")) >= 2)  # each is logged after its answer
+    first, second = gateway.process.lines("request")[:2]
     assert (first["request_id"], first["status"], first["path"]) == ("night-7", 400, "/jobs/batch_size")
     assert (second["status"], second["path"]) == (404, "/nothing")
     counted = gateway.ask("GET", "/metrics").text
