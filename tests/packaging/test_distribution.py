@@ -52,7 +52,7 @@ def test_the_links_of_its_readme_lead_somewhere_on_an_index(metadata: Message) -
 
 
 def test_its_extras_are_those_for_users(metadata: Message) -> None:
-    assert set(metadata.get_all("Provides-Extra", [])) == {"server", "mysql", "postgres", "demo", "gpu"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"server", "web", "http", "mysql", "postgres", "demo", "gpu"}
 
 
 def test_the_wheel_holds_every_file_of_every_package_and_nothing_else(held: zipfile.ZipFile) -> None:
