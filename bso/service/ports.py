@@ -167,7 +167,7 @@ class Tokens(Protocol):
         ...
 
     async def used(self, token_id: str) -> None:
-        """Record that a token was used just now, to the minute."""
+        """Record that a token was used just now."""
         ...
 
     async def now(self) -> datetime:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from sqlalchemy import Executable, insert, or_, select, update
+from sqlalchemy import Executable, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bso.domain.rights import Right
 from bso.domain.tokens import Token
-from bso.service.tokens import USED_EVERY_S
 from bso.storage.dialects import Dialect
 from bso.storage.rows import Row
 from bso.storage.tables import token as table
@@ -64,12 +63,10 @@ class SqlTokens:
             await connection.execute(changed.values(expires_at=token.expires_at, revoked_at=token.revoked_at))
 
     async def used(self, token_id: str) -> None:
-        """Record that a token was used just now, unless it was a moment ago, too."""
+        """Record that a token was used just now."""
         async with self._writing() as connection:
             now = (await connection.execute(select(self._dialect.clock()))).scalar_one()
-            is_long_ago = table.c.last_used_at < now - timedelta(seconds=USED_EVERY_S)
-            seldom = update(table).where(table.c.token_id == token_id, or_(table.c.last_used_at.is_(None), is_long_ago))
-            await connection.execute(seldom.values(last_used_at=now))
+            await connection.execute(update(table).where(table.c.token_id == token_id).values(last_used_at=now))
 
     async def now(self) -> datetime:
         """The database's clock."""

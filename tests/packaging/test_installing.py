@@ -46,7 +46,7 @@ USES: dict[str, tuple[tuple[str, ...], int, str]] = {
         1,
         "127.0.0.1",
     ),
-    "web": (("bso", "serve", "--host", "0.0.0.0"), 2, "without tokens whoever reaches it"),
+    "web": (("bso", "serve", "--host", "0.0.0.0"), 2, "without tokens every client"),
     "http": (("bso", "jobs", "list", "--url", "http://127.0.0.1:1/"), 1, "cannot be reached"),
     "demo": (("bso", "demo", "--recurrences", "1"), 0, "recurrence 1 of 1"),
     "gpu": (("bso", "monitor", "--count", "1"), 1, "no energy meter is readable here"),

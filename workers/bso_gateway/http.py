@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import tenacity
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
@@ -31,6 +32,7 @@ BEARER, RECHECK, UNTIL, ASKED = "bso.token", "bso.recheck", "bso.until", "bso.as
 """Where the ASGI scope of a request holds its token, how to check that again, until when the request may be answered,
 and the command that it has become."""
 _RETRY_AFTER_S = 5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5  # before a query is sent again that had to wait
 _LEAST_S = 0.5  # for an answer, whatever the check of a token and the body have taken
 
 
@@ -75,6 +77,12 @@ class Limits:
     answer_timeout_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    asked: CommandRequest
+    reply: asyncio.Future[Reply]
+
+
 class Gate:
     """The way from a request to the optimizer. Answers without an end, live events, end when it ``is_draining``."""
 
@@ -82,7 +90,7 @@ class Gate:
         self.optimizer = optimizer
         self.is_draining = is_draining
         self._limits = limits
-        self._under_way: set[str] = set()
+        self._under_way: dict[str, _UnderWay] = {}
 
     async def body(self, request: Request) -> bytes:
         """The body of a request. Raises HttpError: 413 too large, 408 too slow, 400 cut off."""
@@ -126,16 +134,32 @@ class Gate:
             check_right(token, Right.READ, asked.command.like)
         asked = replace(asked, on_behalf_of=None if token is None else token.user)
         request.scope[ASKED] = asked
-        if asked.command_id in self._under_way:
-            words = f"a request with the Idempotency-Key {asked.command_id} is under way"
-            raise HttpError(409, words, kind="under_way", retry_after_s=1.0)
-        self._under_way.add(asked.command_id)
+        timeout_s = self._time_left_s(request)
+        under_way = self._under_way.get(asked.command_id)
+        if under_way is None:
+            return await self._decided(asked, timeout_s)
+        if not _is_repetition(asked, under_way.asked):
+            words = f"another command with the id {asked.command_id} is under way: make a new UUID for each"
+            raise HttpError(409, words, kind="command_id_taken")
         try:
-            return await self.optimizer.call(asked, timeout_s=self._time_left_s(request))
+            return await asyncio.wait_for(asyncio.shield(under_way.reply), timeout_s)
+        except (BsoError, TimeoutError) as error:
+            raise _failed(error) from error
+
+    async def _decided(self, asked: CommandRequest, timeout_s: float) -> Reply:
+        """The reply to a command, also for those who send it again meanwhile."""
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._under_way[asked.command_id] = _UnderWay(asked, reply)
+        try:
+            reply.set_result(await self.optimizer.call(asked, timeout_s=timeout_s))
         except BsoError as error:
+            reply.set_exception(error)
+            reply.exception()  # nobody else may have asked
             raise _failed(error) from error
         finally:
-            self._under_way.discard(asked.command_id)
+            reply.cancel()
+            del self._under_way[asked.command_id]
+        return reply.result()
 
     async def ask(self, request: Request, query: Query, job_id: str | None = None) -> Page | Problem:
         """The answer to a query. Raises HttpError 503 when none came in time, 403 where the token is not for it."""
@@ -161,18 +185,36 @@ class Gate:
         return max(_LEAST_S, until_s - loop.time())
 
     async def _asked(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
+        """The answer to a query. All users of a gateway share its turn: where that is full, it is asked for again."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        asking_again = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_result(lambda answer: getattr(answer, "is_retryable", False)),
+            stop=tenacity.stop_after_delay(timeout_s),
+            wait=tenacity.wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+            retry_error_callback=lambda tries: tries.outcome.result() if tries.outcome else None,
+        )
         try:
-            return await self.optimizer.query(asked, timeout_s=timeout_s)
+            page: Page | Problem = await asking_again(self._once, asked, deadline_s)
         except BsoError as error:
             raise _failed(error) from error
+        return page
+
+    async def _once(self, asked: Asked, deadline_s: float) -> Page | Problem:
+        left_s = max(_LEAST_S, deadline_s - asyncio.get_running_loop().time())
+        return await self.optimizer.query(replace(asked, query_id=str(uuid.uuid4())), timeout_s=left_s)
 
 
-def _failed(error: BsoError) -> HttpError:
+def _is_repetition(asked: CommandRequest, first: CommandRequest) -> bool:
+    """Whether it is the same command of the same user; the id of a trace may differ."""
+    return replace(asked, trace=first.trace) == first
+
+
+def _failed(error: BsoError | TimeoutError) -> HttpError:
     """An optimizer that does not answer, does not let this gateway in, or gives an answer that cannot be read."""
     if isinstance(error, Rejected):
         return HttpError(502, str(error), kind="unreadable_answer", title="The optimizer's answer cannot be read")
     kind = "misconfigured" if isinstance(error, Misconfigured) else "unreachable"
-    return HttpError(503, str(error), kind=kind, retry_after_s=_RETRY_AFTER_S)
+    return HttpError(503, str(error) or "no answer came in time", kind=kind, retry_after_s=_RETRY_AFTER_S)
 
 
 def token_of(request: Request) -> Token | None:

@@ -43,7 +43,7 @@ class GatewaySettings(BaseModel):
     port: int = Field(default=8000, ge=0, le=65535, description="The port; 0 takes a free one and logs it.")
     tokens: bool = Field(
         default=False,
-        description="Ask each request for a token (`bso tokens create`). Without, whoever reaches it may do anything.",
+        description="Ask each request for a token (`bso tokens create`). Without tokens everybody is authorized.",
     )
     names: frozenset[str] = Field(
         default=frozenset(),
@@ -114,8 +114,8 @@ class GatewaySettings(BaseModel):
     def _check_together(self) -> GatewaySettings:
         if not self.tokens and not is_loopback(self.host):
             raise ValueError(
-                f"host is {self.host}, and without tokens whoever reaches it could train and delete every job: ask for "
-                "tokens (--tokens, `bso tokens create`), or listen on 127.0.0.1"
+                f"host is {self.host}, and without tokens every client in that network is authorized to train and to "
+                "delete every job: ask for tokens (--tokens, `bso tokens create`), or listen on 127.0.0.1"
             )
         if (self.tls_certificate is None) is not (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key belong together: set both or none")

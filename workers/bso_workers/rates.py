@@ -42,8 +42,11 @@ class Rates:
         self._spent: dict[str, dict[str, float]] = {}  # by login and limit: when what was sent so far ends at that rate
 
     def passed_by(self, one: Admitted | Undecidable) -> TooFast | None:
-        """Which limit a message passes; None: none, and it counts, unless it was handed over before."""
-        login = one.sender.user
+        """Which limit a message passes; None: none, and it counts, unless it was handed over before.
+
+        A command that a gateway sends for one of its users counts as that user's.
+        """
+        login = one.request.user if isinstance(one, Admitted) else one.sender.user
         quota = self._rules.quota_of(login)
         if login is None or quota is NO_LIMITS or one.delivery.redelivered:
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
@@ -21,12 +20,10 @@ from bso_client.errors import Unreachable
 if TYPE_CHECKING:
     import aiohttp
 
-logger = logging.getLogger("bso")
-
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0  # before a command is sent again
-_AWAY = (408, 421, 425, 429)
+_AWAY = (408, 425, 429)
 _REFUSED = (401, 403, 407)
-_IS_NONE = (301, 302, 303, 307, 308, 404, 405)
+_IS_NONE = (301, 302, 303, 307, 308, 404, 405, 421)
 
 
 class GatewayRefuses(Misconfigured):

@@ -14,11 +14,12 @@ import pytest
 
 from bso_broker.connection import login_of
 from bso_migrations import upgrade
-from tests.integration.workers.fixtures import *  # noqa: F403  # fixtures are found by name; the list stands there
-from tests.integration.workers.fixtures import StartWorker
+from tests.integration.workers.fixtures import StartWorker, migrated_url, start_worker
 from tests.integration.workers.processes import WorkerProcess
 from tests.servers import PATIENCE_S
 from tools.private_servers import MariaDB, RabbitMQ
+
+__all__ = ["migrated_url", "start_worker"]  # fixtures
 
 SPEC: dict[str, Any] = {
     "job_id_prefix": "mnist",
@@ -185,8 +186,8 @@ def start(request: pytest.FixtureRequest, start_gateway: StartGateway) -> StartG
         return start_gateway
     request.getfixturevalue("migrated_url")
     url: str = request.getfixturevalue("amqp_url")
-    start_worker: StartWorker = request.getfixturevalue("start_worker")
-    start_worker(gateways=login_of(url)).ready()
+    start_one: StartWorker = request.getfixturevalue("start_worker")
+    start_one(gateways=login_of(url)).ready()
     return lambda **settings: start_gateway(url=url, **settings)
 
 

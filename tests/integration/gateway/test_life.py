@@ -4,13 +4,14 @@ import os
 import socket
 import subprocess
 import sys
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from bso_broker.connection import login_of
-from tests.integration.gateway.conftest import Gateway, StartGateway
+from tests.integration.gateway.conftest import Answered, Gateway, StartGateway
 from tests.integration.workers.fixtures import StartWorker
 from tests.servers import PATIENCE_S, eventually
 
@@ -37,7 +38,7 @@ def test_it_drains(start_gateway: StartGateway) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--host", "0.0.0.0"], "whoever reaches it could train"),
+        (["--host", "0.0.0.0"], "every client in that network is authorized"),
         (["--url", "mysql://somebody@host/bso"], "not to its database"),
         (["--zeus-policy", "no such"], "no name of a policy"),
         (["--zeus-strict", "--zeus-policy", "curve"], "needs the policy pruning_thompson"),
@@ -83,6 +84,29 @@ def test_without_a_worker_nobody_goes_on_by_mistake(
         assert int(answer.headers["retry-after"]) >= 1
     start_worker(gateways=login_of(amqp_url)).ready()
     eventually(lambda: gateway.begin()["trial_number"] > 1)
+
+
+def test_a_request_that_comes_again_before_its_answer_gets_the_same_one(
+    amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker
+) -> None:
+    worker = start_worker(gateways=login_of(amqp_url)).ready()
+    gateway = start_gateway(url=amqp_url, answer_timeout_s=60)
+    gateway.register()
+    worker.stop()
+    path, key = f"/v1/jobs/{gateway.job_id}/trials", str(uuid.uuid4())
+    hardware = {"gpu_model": "A40", "max_power_w": 300.0, "energy_method": "monitor"}
+
+    def begin(**more: object) -> Answered:
+        headers = {"Idempotency_Key": key, "Content_Type": "application/json"}
+        return gateway.ask("POST", path, {"hardware": hardware, **more}, **headers)
+
+    with ThreadPoolExecutor(3) as pool:
+        same = [pool.submit(begin) for _ in range(2)]
+        eventually(lambda: begin(recurrence_id="another").status == 409)
+        start_worker(gateways=login_of(amqp_url)).ready()
+        first, second = (each.result() for each in same)
+    assert first.status == 201
+    assert first.value == second.value
 
 
 @pytest.mark.slow

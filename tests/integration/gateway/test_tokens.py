@@ -4,17 +4,22 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from bso.domain.commands import RegisterJob, Request
+from bso.schema.codec import encode_command
+from bso.service.queries import Asked, CheckToken, encode_query
 from bso_broker.connection import login_of
 from tests.integration.gateway.conftest import SPEC, Answered, Gateway, StartGateway
 from tests.integration.workers.fixtures import StartWorker
 from tests.servers import PATIENCE_S
 
+DIGITS = {"batch_sizes": [32, 64], "default_batch_size": 64}
 HARDWARE = {"gpu_model": "A40", "max_power_w": 300.0, "energy_method": "nvml_counter"}
 
 
@@ -84,6 +89,24 @@ def test_each_token_is_for_what_it_was_made(guarded: Guarded) -> None:
     assert guarded.ask(carol, "GET", "/v1/jobs/mnist-1/trials").value["trials"][0]["trial_number"] == 1
 
 
+def test_nobody_names_somebody_else_in_a_message(guarded: Guarded) -> None:
+    bob = guarded.token("bob")
+    registering = Request(
+        command_id=str(uuid.uuid4()), job_id="mine", command=RegisterJob(spec=DIGITS), on_behalf_of="alice"
+    )
+    assert guarded.ask(bob, "POST", "/v1/commands", encode_command(registering)).status == 200
+    assert [each["owner"] for each in guarded.ask(bob, "GET", "/v1/jobs").value["jobs"]] == ["bob"]
+    checking = Asked(query=CheckToken(token_id="0" * 12, digest="0" * 64), query_id=str(uuid.uuid4()))
+    assert guarded.ask(bob, "POST", "/v1/queries", encode_query(checking)).status == 422
+
+
+def test_many_who_come_at_once_for_the_first_time_are_let_in(guarded: Guarded) -> None:
+    tokens = [guarded.token(f"user-{number}") for number in range(24)]
+    with ThreadPoolExecutor(len(tokens)) as pool:
+        answers = list(pool.map(lambda token: guarded.ask(token, "GET", "/v1/jobs"), tokens))
+    assert [answer.status for answer in answers] == [200] * len(tokens)
+
+
 def test_zeus_clients_have_it_as_a_password(guarded: Guarded) -> None:
     token = guarded.token("alice")
     basic = subprocess.run(["base64", "-w0"], input=f"any:{token}", capture_output=True, text=True, check=True).stdout
@@ -136,9 +159,8 @@ def test_a_token_may_be_made_before_the_first_gateway(start_gateway: StartGatewa
 def test_a_revoked_token_opens_nothing_at_a_new_gateway(start_gateway: StartGateway, tmp_path: Any) -> None:
     first = Guarded(start_gateway(tokens=True), f"sqlite:///{tmp_path / 'bso.sqlite'}")
     token = first.token("alice")
-    guarded: Callable[[], Guarded] = lambda: Guarded(start_gateway(tokens=True), first.database_url)  # noqa: E731
     first.bso("revoke", first.bso("list")[0]["token_id"])
-    refused = guarded().ask(token, "GET", "/v1/jobs")
+    refused = Guarded(start_gateway(tokens=True), first.database_url).ask(token, "GET", "/v1/jobs")
     assert (refused.status, refused.value["code"]) == (401, "unauthorized")
 
 

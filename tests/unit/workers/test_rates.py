@@ -50,6 +50,19 @@ def over(metrics: Metrics, login: str, limit: str) -> float | None:
     return metrics.registry.get_sample_value("bso_over_quota_total", {"login": login, "limit": limit})
 
 
+def test_a_command_through_a_gateway_counts_as_its_users(clock: Clock, metrics: Metrics) -> None:
+    limited = rates(clock, metrics, commands_per_s=1.0)
+
+    def through_gateway(user: str) -> Admitted:
+        return replace(sent_by(user), sender=Origin(user="bso-gateway", reply_to=None))
+
+    while limited.passed_by(through_gateway("ann")) is None:
+        pass
+    assert limited.passed_by(through_gateway("bob")) is None
+    assert over(metrics, "ann", "commands_per_s") == 1
+    assert over(metrics, "bso-gateway", "commands_per_s") is None
+
+
 def test_after_a_burst_a_login_sends_at_its_rate(clock: Clock, metrics: Metrics) -> None:
     limited = rates(clock, metrics, commands_per_s=10.0)
     taken = 0
