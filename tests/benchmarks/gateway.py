@@ -7,7 +7,6 @@ from functools import partial
 
 from bso_broker.connection import login_of
 from tests.benchmarks.figures import Figure, Figures
-from tests.benchmarks.journeys import Driven
 from tests.benchmarks.laboratory import Laboratory, pid_of, run
 from tests.benchmarks.rows import row_of, tell
 from tests.benchmarks.rpc import JOBS, LEAST_CALLS, Drive, zeus_server
@@ -28,10 +27,7 @@ async def _measure(laboratory: Laboratory, figures: Figures) -> None:
         paths = await _paths(laboratory, stack)
         for in_flight, usual in CALLS.items():
             calls = max(LEAST_CALLS, laboratory.effort.of(usual))
-            found: dict[str, list[Driven]] = {path: [] for path in paths}
-            for _ in range(laboratory.effort.repetitions):
-                for path, drive in paths.items():
-                    found[path].append(await laboratory.undisturbed(partial(drive, in_flight, calls)))
+            found = await laboratory.in_turns({path: partial(drive, in_flight, calls) for path, drive in paths.items()})
             for name, driven in found.items():
                 peers = [] if name == "zeus" else found.get("zeus", [])
                 tell(figures, f"{in_flight} in flight, {name}", driven, peer="zeus", peers=peers)

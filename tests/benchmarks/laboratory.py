@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +22,7 @@ from tools.private_servers import MariaDB, PrivateServer, RabbitMQ
 from tools.private_servers.ports import ClaimedPorts
 
 T = TypeVar("T")
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +134,14 @@ class Laboratory:
         worker = WorkerProcess(self._new_log(), environ)
         self._stack.callback(worker.stop)
         return worker
+
+    async def in_turns(self, windows: Mapping[Key, Callable[[], Awaitable[Driven]]]) -> dict[Key, list[Driven]]:
+        """What is measured in each window; they take turns, once in each repetition."""
+        found: dict[Key, list[Driven]] = {key: [] for key in windows}
+        for _ in range(self.effort.repetitions):
+            for key, window in windows.items():
+                found[key].append(await self.undisturbed(window))
+        return found
 
     async def undisturbed(self, window: Callable[[], Awaitable[Driven]]) -> Driven:
         """Of up to three windows the first that no foreign process has disturbed, else the least disturbed."""

@@ -80,12 +80,8 @@ def measure(laboratory: Laboratory) -> list[Figure]:
 
 async def _measure(laboratory: Laboratory, figures: Figures) -> None:
     loads = (*KINDS, *BY_ONE, *BY_TWO)
-    found: dict[Load, list[Driven]] = {load: [] for load in loads}
     async with AsyncExitStack() as stack:
-        windows = await _windows(laboratory, stack, loads)
-        for _ in range(laboratory.effort.repetitions):
-            for load, window in windows.items():
-                found[load].append(await laboratory.undisturbed(window))
+        found = await laboratory.in_turns(await _windows(laboratory, stack, loads))
     alone = [(_size(found[load]), _worker_us(found[load])) for load in BY_ONE]
     for load, driven in found.items():
         about: dict[str, Any] = {"jobs": load.jobs, "policy": load.policy}

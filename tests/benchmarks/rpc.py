@@ -46,10 +46,7 @@ async def _measure(laboratory: Laboratory, figures: Figures) -> None:
         paths = await _paths(laboratory, stack)
         for in_flight, usual in CALLS.items():
             calls = max(LEAST_CALLS, laboratory.effort.of(usual))
-            found: dict[Path, list[Driven]] = {path: [] for path in paths}
-            for _ in range(laboratory.effort.repetitions):
-                for path, drive in paths.items():
-                    found[path].append(await laboratory.undisturbed(partial(drive, in_flight, calls)))
+            found = await laboratory.in_turns({path: partial(drive, in_flight, calls) for path, drive in paths.items()})
             for (name, workers), driven in found.items():
                 case = f"{in_flight} in flight, {name}{f', {workers} workers' if workers > 1 else ''}"
                 zeus = [] if name == "zeus" else found.get(("zeus", 1), [])

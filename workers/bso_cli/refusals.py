@@ -130,5 +130,5 @@ def sentence_of(error: BaseException) -> str:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """75 where a training asks to be launched again, else 1."""
+    """75 where a training asks to be launched again, 2 for settings that are wrong, else 1."""
     return int(getattr(error, "exit_code", FAILURE))

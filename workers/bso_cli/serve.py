@@ -9,7 +9,6 @@ import typer
 
 from bso.domain.errors import Misconfigured
 from bso_cli.options import with_settings
-from bso_cli.refusals import USAGE, complain
 from bso_gateway.settings import PREFIX, GatewaySettings
 
 _WRITTEN = {
@@ -32,19 +31,13 @@ def serve(**options: Any) -> None:
     Exit codes: 0 drained after a signal, 1 crashed, 2 misconfigured.
     """
     try:
-        from bso_gateway.errors import InvalidSettings
         from bso_gateway.serve import run_gateway
         from bso_gateway.settings import read_settings
     except ImportError as error:
         raise Misconfigured(
             f"a gateway needs {error.name}, which is not installed: pip install 'bso-optimizer[web]'"
         ) from error
-    try:
-        settings = read_settings(os.environ, **options)
-    except InvalidSettings as error:
-        complain(error)
-        raise typer.Exit(USAGE) from error
-    raise typer.Exit(run_gateway(settings))
+    raise typer.Exit(run_gateway(read_settings(os.environ, **options)))
 
 
 with_settings(

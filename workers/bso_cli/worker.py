@@ -9,7 +9,6 @@ import typer
 
 from bso.domain.errors import Misconfigured
 from bso_cli.options import with_settings
-from bso_cli.refusals import USAGE, complain
 from bso_workers.settings import WorkerSettings
 
 _WRITTEN = {"operators": "LOGINS", "teams": "NAMES", "gateways": "LOGINS", "quotas": "JSON"}
@@ -30,18 +29,12 @@ def worker(**options: Any) -> None:
     """
     try:
         from bso_workers.bootstrap import run_worker
-        from bso_workers.errors import InvalidSettings
         from bso_workers.settings import read_settings
     except ImportError as error:
         raise Misconfigured(
             f"a worker needs {error.name}, which is not installed: pip install 'bso-optimizer[server,mysql]'"
         ) from error
-    try:
-        settings = read_settings(os.environ, **options)
-    except InvalidSettings as error:
-        complain(error)
-        raise typer.Exit(USAGE) from error
-    raise typer.Exit(run_worker(settings))
+    raise typer.Exit(run_worker(read_settings(os.environ, **options)))
 
 
 with_settings(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -14,9 +13,12 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic_core import to_json
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Route
+from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 
 from bso.credentials import without_passwords
@@ -24,9 +26,10 @@ from bso_gateway.access import Access
 from bso_gateway.front import Front, GatewayMetrics
 from bso_gateway.http import Gate, HttpError, Limits, answer
 from bso_gateway.optimizer import Optimizer
-from bso_gateway.rest import PREFIX, RestApi, problem_response, schemas
+from bso_gateway.problems import error_page, problem_response
+from bso_gateway.rest import PREFIX, RestApi, schemas
 from bso_gateway.settings import GatewaySettings
-from bso_gateway.zeus_wire import ZeusWire, error_response, is_zeus_path
+from bso_gateway.zeus_wire import ZeusWire, is_zeus_path
 from bso_optimizer import DISTRIBUTION
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
@@ -40,7 +43,7 @@ _DESCRIPTION = (
 def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining: asyncio.Event) -> ASGIApp:
     """The application over an optimizer that somebody else starts and closes."""
     metrics = GatewayMetrics()
-    app = FastAPI(title="bso", description=_DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title="bso", description=_DESCRIPTION, openapi_url=None, redirect_slashes=False)
     limits = Limits(
         max_body_bytes=settings.max_body_bytes,
         body_timeout_s=settings.body_timeout_s,
@@ -51,11 +54,15 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining:
     app.include_router(wire.router())
     app.include_router(RestApi(gate).router())
     _add_health(app, optimizer, metrics)
-    app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # as FastAPI's documentation shows it
+    _add_description(app)
     app.add_exception_handler(HttpError, _shown)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StarletteHTTPException, _not_routed)
     app.add_exception_handler(Exception, _unforeseen)
+    reports = Starlette(
+        routes=[Route("/report", wire.report, methods=["POST"])],
+        exception_handlers={HttpError: _shown, Exception: _unforeseen},
+    )
     access = Access(gate.check) if settings.tokens else None
     return Front(
         app,
@@ -64,7 +71,7 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining:
         has_access_log=settings.access_log,
         access=access,
         answer_timeout_s=settings.answer_timeout_s,
-        direct={("POST", "/report"): _directly(wire.report)},
+        direct={("POST", "/report"): reports},
     )
 
 
@@ -87,33 +94,27 @@ def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> 
         app.get(path, tags=["Health"], response_class=Response)(page)
 
 
-def _directly(page: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
-    """A page of Zeus' as an application of its own, with the errors that it has behind the framework."""
+def _add_description(app: FastAPI) -> None:
+    @cache
+    def described() -> bytes:
+        return to_json(_openapi(app))
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            response = await page(request)
-        except HttpError as error:
-            response = error_response(error)
-        except Exception as error:  # noqa: BLE001  # it is logged
-            response = await _unforeseen(request, error)
-        await response(scope, receive, send)
+    async def openapi() -> Response:
+        return Response(described(), media_type="application/json")
 
-    return app
+    app.add_api_route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
     """The description of all routes, with the schemas of bodies that the routes read by themselves."""
-    if app.openapi_schema is None:
-        app.openapi_schema = get_openapi(
-            title=app.title, version=version(DISTRIBUTION), description=app.description, routes=app.routes
-        )
-        components = app.openapi_schema.setdefault("components", {})
-        components.setdefault("schemas", {}).update(schemas())
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        app.openapi_schema["security"] = [{"token": []}, {}]
-    return app.openapi_schema
+    described = get_openapi(
+        title=app.title, version=version(DISTRIBUTION), description=app.description, routes=app.routes
+    )
+    components = described.setdefault("components", {})
+    components.setdefault("schemas", {}).update(schemas())
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    described["security"] = [{"token": []}, {}]
+    return described
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:
@@ -130,12 +131,12 @@ async def _not_routed(request: Request, error: Exception) -> Response:
 async def _unforeseen(request: Request, error: Exception) -> Response:
     _log.error("an unforeseen error of a request", action="unforeseen_error", exc_info=error)
     failed = HttpError(500, "an unforeseen error, which stands in the log of the gateway", kind="unforeseen")
-    return error_response(failed) if is_zeus_path(request.url.path) else problem_response(failed)
+    return error_page(request.url.path, failed)
 
 
 async def _shown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpError)
-    return error_response(error) if is_zeus_path(request.url.path) else problem_response(error)
+    return error_page(request.url.path, error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -17,9 +17,9 @@ from structlog.typing import FilteringBoundLogger
 
 from bso_gateway.access import Access
 from bso_gateway.http import ASKED, BEARER, RECHECK, UNTIL, HttpError
-from bso_gateway.rest import problem_response
+from bso_gateway.problems import error_page
 from bso_gateway.settings import LOOPBACK_NAMES
-from bso_gateway.zeus_wire import error_response, is_zeus_path
+from bso_gateway.zeus_wire import is_zeus_path
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -66,9 +66,9 @@ class Front:
         names: Container[str],
         metrics: GatewayMetrics,
         has_access_log: bool,
-        access: Access | None = None,
-        answer_timeout_s: float = 4.0,
-        direct: Mapping[tuple[str, str], ASGIApp] | None = None,
+        access: Access | None,
+        answer_timeout_s: float,
+        direct: Mapping[tuple[str, str], ASGIApp],
     ) -> None:
         self._app = app
         self._names = names
@@ -76,7 +76,7 @@ class Front:
         self._has_access_log = has_access_log
         self._access = access
         self._answer_timeout_s = answer_timeout_s
-        self._direct = direct or {}
+        self._direct = direct
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, log it, count it."""
@@ -103,8 +103,7 @@ class Front:
                 app = self._direct.get((scope["method"], scope["path"]), self._app)
                 await app(scope, receive, sent)
             else:
-                shown = error_response if is_zeus_path(scope["path"]) else problem_response
-                answer = shown(refusal)
+                answer = error_page(scope["path"], refusal)
                 answer.headers["Connection"] = "close"  # a body that comes with it is not read
                 await answer(scope, receive, sent)
         finally:

@@ -1,4 +1,4 @@
-"""The API of this optimizer itself, version 1: every command and every query, as resources."""
+"""The API of this optimizer itself, version 1: what trainings and operators ask, as resources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bso.domain.commands import Command
 from bso.domain.errors import Rejected
 from bso.domain.frozen_values import replace
 from bso.domain.identifiers import identifier_problem, job_id_for
-from bso.domain.replies import KEPT, Problem
+from bso.domain.replies import Problem
 from bso.domain.rights import Right
 from bso.domain.tokens import Token
 from bso.schema.codec import decode_command, encode_reply, wire_name
@@ -31,6 +31,7 @@ from bso.service.queries import Page, Query
 from bso.service.records import JobOverview
 from bso_gateway.http import BEARER, RECHECK, UNTIL, Gate, HttpError, answer, command_id_of, token_of
 from bso_gateway.live import followed, position_of
+from bso_gateway.problems import PROBLEM_SCHEMA, refused
 
 PREFIX = "/v1"
 _MOST_STREAMS, _STREAM_LATER_S = 64, 30.0
@@ -38,28 +39,10 @@ _MOST_STREAMS, _STREAM_LATER_S = 64, 30.0
 _MOST = 2**63 - 1
 Cursor = Annotated[int, QueryParameter(ge=0, le=_MOST)]
 _SCHEMAS = "#/components/schemas/{model}"
-_STATUS = {
-    "unknown_job": 404,
-    "unknown_trial": 404,
-    "unknown_batch_size": 404,
-    "unknown_hardware": 404,
-    "not_owner": 403,
-    "over_quota": 429,
-    "too_large": 413,
-    "undecidable": 500,
-    "reply_impossible": 500,
-}
-_CONFLICTS = (
-    "job_conflict",
-    "conflicting_report",
-    "report_goes_backwards",
-    "wrong_trial_id",
-    "trial_ended",
-    "command_id_taken",
-)
+_PROBLEM = "HttpProblem"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Route:
     """A command as a resource. Fields of the command that stand in the path are not in the body."""
 
@@ -83,85 +66,44 @@ class _Route:
 _JOB = "/jobs/{job_id}"
 _TRIAL = "/jobs/{job_id}/trials/{trial_number}"
 _ROUTES = (
-    _Route(method="POST", path="/jobs", command=do.RegisterJob, reply=replies.Registered, summary="Register a new job"),
+    _Route("POST", "/jobs", do.RegisterJob, replies.Registered, "Register a new job"),
+    _Route("PUT", _JOB, do.RegisterJob, replies.Registered, "Register or change a job"),
+    _Route("DELETE", _JOB, do.DeleteJob, replies.Deleted, "Delete a job"),
+    _Route("POST", f"{_JOB}/trials", do.BeginTrial, replies.TrialBegun, "Begin a trial, and get its batch size", 201),
     _Route(
-        method="PUT", path=_JOB, command=do.RegisterJob, reply=replies.Registered, summary="Register or change a job"
+        "POST",
+        f"{_TRIAL}/reports",
+        do.ReportEpoch,
+        replies.EpochJudged,
+        "Report an evaluation, and get the decision whether to stop",
     ),
-    _Route(method="DELETE", path=_JOB, command=do.DeleteJob, reply=replies.Deleted, summary="Delete a job"),
+    _Route("PUT", f"{_TRIAL}/end", do.FinishTrial, replies.TrialFinished, "Say how a training ended"),
+    _Route("PUT", f"{_TRIAL}/lease", do.RenewLease, replies.LeaseRenewed, "Say that a training is alive"),
     _Route(
-        method="POST",
-        path=f"{_JOB}/trials",
-        command=do.BeginTrial,
-        reply=replies.TrialBegun,
-        summary="Begin a trial, and get its batch size",
-        status=201,
-    ),
-    _Route(
-        method="POST",
-        path=f"{_TRIAL}/reports",
-        command=do.ReportEpoch,
-        reply=replies.EpochJudged,
-        summary="Report an evaluation, and get the decision whether to stop",
-    ),
-    _Route(
-        method="PUT",
-        path=f"{_TRIAL}/end",
-        command=do.FinishTrial,
-        reply=replies.TrialFinished,
-        summary="Say how a training ended",
+        "PUT",
+        f"{_JOB}/power-profiles/{{batch_size}}",
+        do.ReportPowerProfile,
+        replies.PowerProfileRecorded,
+        "Record what was measured under several power limits",
     ),
     _Route(
-        method="PUT",
-        path=f"{_TRIAL}/lease",
-        command=do.RenewLease,
-        reply=replies.LeaseRenewed,
-        summary="Say that a training is alive",
+        "PUT",
+        f"{_JOB}/allowed/{{batch_size}}",
+        do.AllowBatchSize,
+        replies.AllowedAgain,
+        "Lift the infeasibility of a batch size",
     ),
     _Route(
-        method="PUT",
-        path=f"{_JOB}/power-profiles/{{batch_size}}",
-        command=do.ReportPowerProfile,
-        reply=replies.PowerProfileRecorded,
-        summary="Record what was measured under several power limits",
+        "PUT",
+        f"{_JOB}/grants/{{login}}",
+        do.GrantJob,
+        replies.RightsRecorded,
+        "Let a login use a job; a null right takes it away",
     ),
     _Route(
-        method="PUT",
-        path=f"{_JOB}/allowed/{{batch_size}}",
-        command=do.AllowBatchSize,
-        reply=replies.AllowedAgain,
-        summary="Lift the infeasibility of a batch size",
-    ),
-    _Route(
-        method="PUT",
-        path=f"{_JOB}/grants/{{login}}",
-        command=do.GrantJob,
-        reply=replies.RightsRecorded,
-        summary="Let a login use a job; a null right takes it away",
-    ),
-    _Route(
-        method="PUT",
-        path=f"{_JOB}/owner/{{login}}",
-        command=do.GiveJob,
-        reply=replies.RightsRecorded,
-        summary="Make another login the owner of a job",
+        "PUT", f"{_JOB}/owner/{{login}}", do.GiveJob, replies.RightsRecorded, "Make another login the owner of a job"
     ),
 )
-_PROBLEM = "HttpProblem"
-_PROBLEM_SCHEMA = {
-    "type": "object",
-    "description": "Why a request has no effect (RFC 9457). `code` is the type of the problem in docs/messages.md.",
-    "required": ["type", "title", "status", "detail", "code", "fields", "context", "retry_after_s"],
-    "properties": {
-        "type": {"type": "string", "description": "urn:bso:problem:CODE"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What came, what was expected, what to do."},
-        "code": {"type": "string"},
-        "fields": {"type": "object", "additionalProperties": {"type": "string"}},
-        "context": {"type": "object"},
-        "retry_after_s": {"type": ["number", "null"], "description": "When it may succeed; null: never as it is."},
-    },
-}
 _SHOWN = (replies.JobDescription, *(kind for route in _ROUTES for kind in (route.command, route.reply)))
 
 
@@ -234,8 +176,7 @@ class RestApi:
             raise HttpError(422, f"the body is no JSON: {error}", kind="invalid_body") from error
         if not isinstance(given, dict):
             raise HttpError(422, "expected a JSON object", kind="invalid_body")
-        named: dict[str, Any] = {name: request.path_params[name] for name in route.fields_in_path}
-        return given | {name: _number(text) if name != "login" else text for name, text in named.items()}
+        return given | {name: request.path_params[name] for name in route.fields_in_path}
 
     async def command(self, request: Request) -> Response:
         """The reply to a command, both as messages; a refusal is a reply, too."""
@@ -335,45 +276,6 @@ class RestApi:
         return page
 
 
-def refused(problem: Problem) -> HttpError:
-    """A refusal as an error. One that is kept, and will be decided later, is accepted."""
-    if problem.type == KEPT:
-        status = 202
-    elif problem.is_retryable:
-        status = _STATUS.get(problem.type, 503)
-    elif problem.type in _CONFLICTS:
-        status = 409
-    else:
-        status = _STATUS.get(problem.type, 422 if problem.fields else 400)
-    return HttpError(
-        status,
-        problem.detail,
-        kind=problem.type,
-        title=problem.title,
-        fields=problem.fields,
-        retry_after_s=problem.retry_after_s or (1.0 if problem.is_retryable else None),
-        context=problem.context,
-    )
-
-
-def problem_response(error: HttpError) -> Response:
-    """An error as application/problem+json (RFC 9457)."""
-    body = {
-        "type": f"urn:bso:problem:{error.kind}",
-        "title": error.title,
-        "status": error.status,
-        "detail": error.message,
-        "code": error.kind,
-        "fields": error.fields,
-        "context": error.context,
-        "retry_after_s": error.retry_after_s,
-    }
-    shown = answer(body, status=error.status)
-    shown.headers["content-type"] = "application/problem+json"
-    shown.headers.update(error.headers)
-    return shown
-
-
 def schemas() -> dict[str, Any]:
     """The JSON schemas of all bodies and answers, by name."""
     adapters: list[Any] = [(kind.__name__, "validation", TypeAdapter(kind)) for kind in _SHOWN]
@@ -381,7 +283,7 @@ def schemas() -> dict[str, Any]:
     found: dict[str, Any] = defined["$defs"]
     for route in _ROUTES:
         found[route.body] = _without(found[route.command.__name__], route.fields_in_path)
-    return {**found, _PROBLEM: _PROBLEM_SCHEMA}
+    return {**found, _PROBLEM: PROBLEM_SCHEMA}
 
 
 def _without(schema: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -417,10 +319,6 @@ def _listed(one: JobOverview) -> dict[str, Any]:
 def _check(name: str, value: object) -> None:
     if (problem := identifier_problem(value)) is not None:
         raise HttpError(422, f"{name} {problem}", kind="invalid_identifier", fields={name: problem})
-
-
-def _number(text: str) -> int | str:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
 
 
 def _responses(reply: type, status: int) -> dict[int | str, Any]:

@@ -9,8 +9,7 @@ import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import structlog
 import uvicorn
@@ -21,9 +20,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bso.domain.errors import Misconfigured, Retryable
 from bso_gateway.app import gateway_app
-from bso_gateway.errors import CannotListen
 from bso_gateway.optimizer import Optimizer, optimizer_of
 from bso_gateway.settings import GatewaySettings
+from bso_workers.errors import CannotListen
 from bso_workers.lifecycle import ExitCode, StopSignal, fastest_loop
 from bso_workers.logs import configure_logs
 
@@ -102,9 +101,10 @@ class _Protocol(HttpToolsProtocol):
     httptools bounds neither; uvicorn has a deadline only for connections that rest between two requests.
     """
 
-    def __init__(self, *arguments: Any, head_timeout_s: float, **options: Any) -> None:
+    head_timeout_s: ClassVar[float]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._head_timeout_s = head_timeout_s
         self._head_bytes = 0
         self._is_in_head = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -141,7 +141,7 @@ class _Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
-        self._deadline = asyncio.get_running_loop().call_later(self._head_timeout_s, self.transport.abort)
+        self._deadline = asyncio.get_running_loop().call_later(self.head_timeout_s, self.transport.abort)
 
     def _forget_deadline(self) -> None:
         if self._deadline is not None:
@@ -150,9 +150,12 @@ class _Protocol(HttpToolsProtocol):
 
 
 def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
+    class Protocol(_Protocol):
+        head_timeout_s = settings.head_timeout_s
+
     return uvicorn.Config(
         app,
-        http=partial(_Protocol, head_timeout_s=settings.head_timeout_s),  # type: ignore[arg-type]  # it is called
+        http=Protocol,
         timeout_keep_alive=settings.keep_alive_s,
         ws="none",
         lifespan="off",

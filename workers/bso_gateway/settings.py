@@ -6,25 +6,22 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from bso.credentials import hide_passwords_of, setting
 from bso.domain.errors import Misconfigured
 from bso.domain.policies import is_policy_name, policy_names
 from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_client.settings import read_settings as read_client_settings
-from bso_gateway.errors import InvalidSettings
-from bso_workers.settings import LogFormat, LogLevel
+from bso_workers.errors import InvalidSettings
+from bso_workers.settings import LogFormat, LogLevel, Seconds, settings_of, texts_of
 
 PREFIX = "BSO_GATEWAY_"
 ZEUS_POLICY = "pruning_thompson"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|[0-9a-f:]+")
-
-Seconds = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class GatewaySettings(BaseModel):
@@ -139,28 +136,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def read_settings(environ: Mapping[str, str], **options: Any) -> GatewaySettings:
+def read_settings(environ: Mapping[str, str], *, url: str | None = None, **options: Any) -> GatewaySettings:
     """Options that are not None, then the environment, then defaults. Raises InvalidSettings naming every fault."""
-    given = {name: value for name, value in options.items() if value is not None}
+    texts = texts_of(GatewaySettings, environ, prefix=PREFIX)
     try:
-        found = {
-            name: setting(environ, PREFIX + name.upper()) for name in GatewaySettings.model_fields if name != "url"
-        }
-        found["url"] = read_client_settings(environ, url=given.pop("url", None)).resolved_url
+        texts["url"] = read_client_settings(environ, url=url).resolved_url
     except Misconfigured as error:
         raise InvalidSettings(str(error)) from error
-    values: dict[str, Any] = {name: value for name, value in found.items() if value is not None} | given
-    hide_passwords_of(values["url"])
-    try:
-        return GatewaySettings(**values)
-    except ValidationError as error:
-        raise InvalidSettings(_explain(error)) from None  # the cause would show passwords
-
-
-def _explain(error: ValidationError) -> str:
-    faults = []
-    for fault in error.errors(include_url=False, include_context=False, include_input=False):
-        words = fault["msg"].removeprefix("Value error, ")
-        name = str(fault["loc"][0]).upper() if fault["loc"] else ""
-        faults.append(f"{'BSO_URL' if name == 'URL' else PREFIX + name}: {words}" if name else words)
-    return "; ".join(faults)
+    return settings_of(GatewaySettings, texts, options, prefix=PREFIX)

@@ -9,7 +9,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bso.credentials import without_passwords
-from bso_workers.errors import PortTaken
+from bso_workers.errors import CannotListen
 from bso_workers.metrics import Metrics
 from bso_workers.readiness import WorkerReadiness
 
@@ -44,7 +44,7 @@ class HealthPages:
 
 @asynccontextmanager
 async def serve_health(pages: HealthPages, *, host: str, port: int) -> AsyncIterator[int]:
-    """Serve the pages inside this block; gives the port. Raises PortTaken."""
+    """Serve the pages inside this block; gives the port. Raises CannotListen."""
     app = web.Application()
     app.add_routes(
         [
@@ -59,7 +59,7 @@ async def serve_health(pages: HealthPages, *, host: str, port: int) -> AsyncIter
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise PortTaken(
+            raise CannotListen(
                 f"health pages cannot be served on {host}:{port}: {error.strerror or error}; set BSO_HEALTH_HOST and "
                 "BSO_HEALTH_PORT (0 takes a free port)"
             ) from error

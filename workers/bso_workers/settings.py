@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PREFIX = "BSO_"
 
+Kind = TypeVar("Kind", bound=BaseModel)
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
@@ -181,23 +182,37 @@ def _set(quota: LoginQuota) -> dict[str, Any]:
 
 def read_settings(environ: Mapping[str, str], **options: Any) -> WorkerSettings:
     """Options that are not None, then the environment, then defaults. Raises InvalidSettings naming every fault."""
+    texts = texts_of(WorkerSettings, environ, prefix=PREFIX)
+    optimizer = _text(environ, "BSO_URL")
+    if optimizer is not None and optimizer.startswith("amqp"):
+        texts.setdefault("amqp_url", optimizer)
+    return settings_of(WorkerSettings, texts, options, prefix=PREFIX)
+
+
+def texts_of(kind: type[BaseModel], environ: Mapping[str, str], *, prefix: str) -> dict[str, str]:
+    """What the environment says of settings of this kind, by field. Raises InvalidSettings."""
+    found = {name: _text(environ, prefix + name.upper()) for name in kind.model_fields}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def _text(environ: Mapping[str, str], variable: str) -> str | None:
     try:
-        found = {name: setting(environ, PREFIX + name.upper()) for name in WorkerSettings.model_fields}
-        optimizer = setting(environ, "BSO_URL")
+        return setting(environ, variable)
     except Misconfigured as error:
         raise InvalidSettings(str(error)) from error
-    if optimizer is not None and optimizer.startswith("amqp"):
-        found["amqp_url"] = found["amqp_url"] or optimizer
-    given = {name: value for name, value in options.items() if value is not None}
-    values: dict[str, Any] = {name: value for name, value in found.items() if value is not None} | given
+
+
+def settings_of(kind: type[Kind], texts: Mapping[str, str], options: Mapping[str, Any], *, prefix: str) -> Kind:
+    """Options that are not None, then texts, then defaults. Raises InvalidSettings naming every fault."""
+    values = {**texts, **{name: value for name, value in options.items() if value is not None}}
     hide_passwords_of(*(value for value in values.values() if isinstance(value, str)))
     try:
-        return WorkerSettings(**values)
+        return kind(**values)
     except ValidationError as error:
-        raise InvalidSettings(_explain(error)) from None  # the cause would show passwords
+        raise InvalidSettings(_explain(error, kind, prefix)) from None  # the cause would show passwords
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, kind: type[BaseModel], prefix: str) -> str:
     faults = []
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
         name, *path = map(str, fault["loc"]) if fault["loc"] else ("",)
@@ -205,6 +220,6 @@ def _explain(error: ValidationError) -> str:
         if path:
             words = f"{'.'.join(path)}: {words}"
         if fault["type"] == "missing":
-            words = f"not set. {WorkerSettings.model_fields[name].description}"
-        faults.append(f"{PREFIX}{name.upper()}: {words}" if name else words)
+            words = f"not set. {kind.model_fields[name].description}"
+        faults.append(f"{prefix}{name.upper()}: {words}" if name else words)
     return "; ".join(faults)
