@@ -1,16 +1,20 @@
 """Runs commands of ``bso`` one after the other in one process: ``python -m tests.defences.hostile_commands PLAN``.
 
 A plan is a list of ``{"words": [...], "environ": {...}}`` in a file. Before what each prints stands ``<<number``,
-after it ``exit code>>``, each on a line of its own.
+after it ``exit code>>``, each on a line of its own. One that goes on for minutes ends everything: it is a server, and has
+no place here.
 """
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 from bso_cli.__main__ import main as bso
 from tests.defences.removals import REMOVALS, VARIABLE
+
+_LONGEST_S = 240
 
 
 def main() -> None:
@@ -21,6 +25,7 @@ def main() -> None:
         os.environ.update(step["environ"])
         sys.argv = ["bso", *step["words"]]
         _say(f"<<{number}")
+        signal.alarm(_LONGEST_S)
         code: object = 0
         try:
             bso()

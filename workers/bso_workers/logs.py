@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TextIO
 
 import structlog
@@ -45,7 +46,7 @@ def configure_logs(*, level: LogLevel, style: LogFormat, stream: TextIO) -> None
             foreign_pre_chain=[*_FACTS, structlog.stdlib.ExtraAdder()],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *(_as_json() if is_json else _for_people(has_colors=stream.isatty())),
+                *(_as_json() if is_json else _for_people(has_colors=_draws_colors(stream))),
             ],
         )
     )
@@ -54,6 +55,11 @@ def configure_logs(*, level: LogLevel, style: LogFormat, stream: TextIO) -> None
     root.setLevel(number)
     for name, least in _NOISY.items():
         logging.getLogger(name).setLevel(max(number, least))
+
+
+def _draws_colors(stream: TextIO) -> bool:
+    """Whether a stream is a terminal with colours whose user wants them (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _is_news(record: logging.LogRecord) -> bool:

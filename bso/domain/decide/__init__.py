@@ -149,9 +149,9 @@ def _meant_for_another(
     trial: Trial, job: Job, command: ReportEpoch | FinishTrial | RenewLease | ExpireLease, context: Context
 ) -> Problem | None:
     """What shows that a command is about another trial than the one of its number; None: nothing does."""
-    whose = f"trial {trial.trial_number} of job {job.job_id}"
     if command.trial_id == trial.trial_id:
         return None
+    whose = f"trial {trial.trial_number} of job {job.job_id}"
     if command.trial_id or not context.is_from_gateway:
         detail = f"{whose} has another trial_id than {command.trial_id[:60]!r}"
         if not command.trial_id:

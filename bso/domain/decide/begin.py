@@ -57,7 +57,9 @@ def begin_trial(job: Job, command: BeginTrial, facts: Facts, context: Context) -
     is_last = _is_last_attempt(job_now, recurrence, command.hardware)
     choice = replace(choice, is_unbounded=choice.is_unbounded or is_last)
     started = _start(job_now, recurrence, choice, command, context)
-    job_now = with_lease(apply(job_now, [started]), started.trial_number, context.lease_ends(started.trial))
+    job_now = apply(job_now, [started])
+    trial = job_now.trials[started.trial_number]
+    job_now = with_lease(job_now, trial.trial_number, context.lease_ends(trial))
     events = (*replaced, *given_up, *opened, started)
     return Decision(job=job_now, events=events, reply=_begun(job, job_now, started, facts, context))
 
@@ -137,8 +139,10 @@ def _new_name(job: Job) -> str:
 def _one_recurrence_too_many(job: Job, recurrence_id: str, context: Context) -> Problem | None:
     """Why no trial of another recurrence may run beside those that run already; None: one may."""
     most = context.rules.quota_of(context.user).open_recurrences
+    if most is None:
+        return None
     running = {trial.recurrence_id for trial in job.active_trials() if _is_running(trial)} & job.recurrences.keys()
-    if most is None or recurrence_id in running or len(running) < most:
+    if recurrence_id in running or len(running) < most:
         return None
     detail = f"trials of {len(running)} recurrences of job {job.job_id} are running, and login {context.user} may begin"
     return over_quota(
@@ -206,7 +210,8 @@ def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial
 
 
 def _begun(before: Job, job: Job, started: TrialStarted, facts: Facts, context: Context) -> TrialBegun:
-    knowledge = job.knowledge_of(job.trials[started.trial_number])
+    trial = job.trials[started.trial_number]
+    knowledge = job.knowledge_of(trial)
     return TrialBegun(
         trial_number=started.trial_number,
         trial_id=started.trial_id,
@@ -216,7 +221,7 @@ def _begun(before: Job, job: Job, started: TrialStarted, facts: Facts, context: 
         reason=started.reason,
         is_last_attempt=_is_last_attempt(job, job.recurrences[started.recurrence_id], started.hardware),
         bound=started.bound,
-        lease_s=context.rules.lease_of(started.trial),
+        lease_s=context.rules.lease_of(trial),
         spec=job.spec,
         warnings=_warnings(before, knowledge, started),
         power_profile=facts.power_profile(started.batch_size, started.hardware),

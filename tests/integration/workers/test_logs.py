@@ -103,6 +103,22 @@ def test_auto_is_for_people_on_a_terminal_and_for_programs_elsewhere() -> None:
         assert stream.getvalue().startswith("{") is is_json
 
 
+@pytest.mark.parametrize(
+    ("environ", "is_drawn"), [({}, True), ({"TERM": "dumb"}, False), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)]
+)
+def test_colours_are_for_terminals_that_have_them_and_users_who_want_them(
+    environ: dict[str, str], is_drawn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    stream = Terminal()
+    configure_logs(level="info", style="auto", stream=stream)
+    structlog.get_logger("x").info("hello", action="greeted")
+    assert ("\x1b[" in stream.getvalue()) is is_drawn
+
+
 async def test_that_a_broker_cannot_be_reached_is_told_once() -> None:
     stream = io.StringIO()
     configure_logs(level="info", style="json", stream=stream)
