@@ -19,6 +19,7 @@ LOGINS = {
     "bso-worker": ("", worker_permissions()),
     "bso-operator": ("administrator", worker_permissions()),
     "bso-training": ("", client_permissions("bso-training")),
+    "bso-gateway": ("", client_permissions("bso-gateway")),
 }
 """Each login with its tags for the management page, and its permissions."""
 

@@ -1,8 +1,8 @@
 """Runs commands of ``bso`` one after the other in one process: ``python -m tests.defences.hostile_commands PLAN``.
 
 A plan is a list of ``{"words": [...], "environ": {...}}`` in a file. Before what each prints stands ``<<number``,
-after it ``exit code>>``, each on a line of its own. One that goes on for minutes ends everything: it is a server, and has
-no place here.
+after it ``exit code>>``, each on a line of its own. One that goes on for minutes ends everything: it is a server, and
+has no place here.
 """
 
 import json

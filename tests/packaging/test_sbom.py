@@ -19,7 +19,7 @@ from tests.packaging.conftest import ROOT, VERSION
 from tools.write_sbom import main
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-SHIPPED = ("server", "mysql", "postgres")
+SHIPPED = ("server", "web", "mysql", "postgres")
 """The extras that the image installs."""
 
 

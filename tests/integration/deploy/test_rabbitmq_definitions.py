@@ -136,6 +136,7 @@ def test_nobody_may_come_in_as_guest(rabbitmq: AlsoPlainRabbitMQ) -> None:
         "bso-worker",
         "bso-operator",
         "bso-training",
+        "bso-gateway",
     }
 
 
@@ -150,7 +151,7 @@ def test_the_definitions_can_be_imported_into_a_running_broker(rabbitmq_manageme
 
 
 def _forget(management: Management) -> None:
-    for path in ("vhosts/bso", "users/bso-worker", "users/bso-operator", "users/bso-training"):
+    for path in ("vhosts/bso", "users/bso-worker", "users/bso-operator", "users/bso-training", "users/bso-gateway"):
         try:
             management.request("DELETE", path)
         except ServerFailed:

@@ -1,17 +1,20 @@
 """What the stack is made of, without containers: all connections by the addresses that make-secrets has written."""
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.integration.deploy.shipped_servers import ShippedMariaDB, ShippedRabbitMQ, make_secrets
 from tests.integration.workers.processes import WorkerProcess
 from tests.servers import PATIENCE_S
 
+SERVICES = yaml.safe_load((Path(__file__).parents[3] / "deploy/compose.yaml").read_text(encoding="utf-8"))["services"]
 TRAINING = """
 from bso_client import BatchSizeOptimizer, JobSpec
 
@@ -54,7 +57,11 @@ def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def train(addresses: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     url = (addresses / "training_amqp_url").read_text().strip()
-    return run("-c", TRAINING, BSO_URL=url, BSO_STATE_DIR=str(tmp_path / "state"), BSO_ENERGY="assumed")
+    return trained_at(url, tmp_path)
+
+
+def trained_at(url: str, tmp_path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return run("-c", TRAINING, BSO_URL=url, BSO_STATE_DIR=str(tmp_path / "state"), BSO_ENERGY="assumed", **environ)
 
 
 @pytest.fixture
@@ -63,7 +70,7 @@ def worker(addresses: Path, tmp_path: Path) -> Iterator[WorkerProcess]:
     files = {"BSO_MIGRATE_DATABASE_URL_FILE": str(addresses / "migrate_database_url"), "BSO_STATE_DIR": str(tmp_path)}
     migrated = run("-m", "bso_cli", "migrate", **files)
     assert migrated.returncode == 0, migrated.stderr
-    environ = {"BSO_HEALTH_PORT": "0", "BSO_LOG_FORMAT": "json"}
+    environ = {"BSO_HEALTH_PORT": "0", "BSO_LOG_FORMAT": "json", "BSO_GATEWAYS": settings_of("worker")["BSO_GATEWAYS"]}
     for variable, name in (("BSO_DATABASE_URL_FILE", "database_url"), ("BSO_AMQP_URL_FILE", "worker_amqp_url")):
         environ[variable] = str(addresses / name)
     process = WorkerProcess(tmp_path / "worker.log", environ)
@@ -72,6 +79,51 @@ def worker(addresses: Path, tmp_path: Path) -> Iterator[WorkerProcess]:
     finally:
         process.process.kill()
         process.process.wait()
+
+
+def settings_of(service: str) -> Mapping[str, str]:
+    """What the compose file sets, with the defaults of its variables."""
+    environment: Mapping[str, str] = SERVICES[service]["environment"]
+    return {
+        name: text.partition(":-")[2].removesuffix("}") if text.startswith("${") else text
+        for name, text in environment.items()
+    }
+
+
+@pytest.fixture
+def gateway(worker: WorkerProcess, addresses: Path, secrets: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of one that is ready, with the settings of the compose file, but for its folders and its port."""
+    places = {
+        "/run/secrets": str(addresses),
+        "/run/tls": str(secrets / "gateway_tls"),
+        "0.0.0.0": "127.0.0.1",  # what stands in the file
+    }
+    settings = json.dumps({**settings_of("gateway"), "BSO_GATEWAY_PORT": "0"})
+    for shipped, ours in places.items():
+        settings = settings.replace(shipped, ours)
+    environ = json.loads(settings)
+    process = WorkerProcess(
+        tmp_path / "gateway.log", environ, program=("-m", "bso_cli", *SERVICES["gateway"]["command"][1:])
+    )
+    try:
+        yield f"https://127.0.0.1:{process.logged('started')[0]['port']}"
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+@pytest.mark.slow
+def test_a_training_reaches_the_workers_through_the_gateway_with_a_token(
+    gateway: str, addresses: Path, secrets: Path, tmp_path: Path
+) -> None:
+    database = {"BSO_DATABASE_URL_FILE": str(addresses / "database_url"), "BSO_STATE_DIR": str(tmp_path)}
+    made = run("-m", "bso_cli", "tokens", "create", "vision-ci", "--jobs", "nightly", **database)
+    assert made.returncode == 0, made.stderr
+    trusted = {"SSL_CERT_FILE": str(secrets / "trusted/ca.pem")}
+    trained = trained_at(gateway, tmp_path, BSO_TOKEN=made.stdout.strip(), **trusted)
+    assert trained.stdout == "True\n", trained.stderr
+    shown = run("-m", "bso_cli", "jobs", "show", "nightly", "--json", **database)
+    assert '"vision-ci"' in shown.stdout, shown.stdout + shown.stderr
 
 
 @pytest.mark.slow

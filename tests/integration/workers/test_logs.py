@@ -104,7 +104,8 @@ def test_auto_is_for_people_on_a_terminal_and_for_programs_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "is_drawn"), [({}, True), ({"TERM": "dumb"}, False), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)]
+    ("environ", "is_drawn"),
+    [({}, True), ({"TERM": "dumb"}, False), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)],
 )
 def test_colours_are_for_terminals_that_have_them_and_users_who_want_them(
     environ: dict[str, str], is_drawn: bool, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from bso.tls import VERIFY, TlsOptions, tls_context, why_tls_failed
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "deploy/make-secrets"
-CERTIFICATES = ("rabbitmq_tls/server.pem", "mysql_tls/server.pem")
+CERTIFICATES = ("rabbitmq_tls/server.pem", "mysql_tls/server.pem", "gateway_tls/server.pem")
 
 
 def make(folder: Path, *options: str, path: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,8 @@ from jsonschema.validators import validator_for
 
 from bso.credentials import FILE_SUFFIX
 from bso_cli.main import app
+from bso_gateway.settings import GatewaySettings
+from bso_gateway.settings import read_settings as read_gateway_settings
 from bso_workers.settings import PREFIX, WorkerSettings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -31,9 +33,9 @@ def test_it_is_valid_by_the_compose_specification() -> None:
     assert not list(validator(specified).iter_errors(COMPOSE))
 
 
-def test_it_has_a_broker_a_database_a_migration_and_workers() -> None:
-    assert list(SERVICES) == ["rabbitmq", "mysql", "migrate", "worker"]
-    assert OURS == ["migrate", "worker"]
+def test_it_has_a_broker_a_database_a_migration_workers_and_gateways() -> None:
+    assert list(SERVICES) == ["rabbitmq", "mysql", "migrate", "worker", "gateway"]
+    assert OURS == ["migrate", "worker", "gateway"]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -67,6 +69,22 @@ def test_the_worker_gets_only_settings_that_it_knows() -> None:
     assert noted <= fields
 
 
+def test_the_gateway_starts_with_its_settings_behind_its_published_port() -> None:
+    noted = {
+        name: text.partition(":-")[2].removesuffix("}") if text.startswith("${") else text
+        for name, text in SERVICES["gateway"]["environment"].items()
+    }
+    assert noted.pop("BSO_URL_FILE") == "/run/secrets/gateway_amqp_url"
+    settings = read_gateway_settings(noted, url="amqps://bso-gateway:secret@rabbitmq/bso", tokens=True)
+    assert settings.names == {"gateway"}
+    assert [port.rpartition(":")[2] for port in SERVICES["gateway"]["ports"]] == [str(settings.port)]
+    assert f"https://127.0.0.1:{settings.port}/readyz" in SERVICES["gateway"]["healthcheck"]["test"][-1]
+
+
+def test_workers_believe_the_gateways_login_alone() -> None:
+    assert SERVICES["worker"]["environment"]["BSO_GATEWAYS"] == "bso-gateway"
+
+
 def test_workers_wait_for_the_migration_and_the_migration_for_the_database() -> None:
     assert SERVICES["migrate"]["depends_on"]["mysql"] == {"condition": "service_healthy"}
     assert SERVICES["worker"]["depends_on"] == {
@@ -75,9 +93,10 @@ def test_workers_wait_for_the_migration_and_the_migration_for_the_database() -> 
     }
 
 
-def test_a_worker_has_the_time_to_drain() -> None:
-    grace = float(SERVICES["worker"]["stop_grace_period"].removesuffix("s"))
-    assert grace > WorkerSettings.model_fields["drain_timeout_s"].default
+@pytest.mark.parametrize(("name", "settings"), [("worker", WorkerSettings), ("gateway", GatewaySettings)])
+def test_each_has_the_time_to_drain(name: str, settings: type[WorkerSettings] | type[GatewaySettings]) -> None:
+    grace = float(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+    assert grace > settings.model_fields["drain_timeout_s"].default
 
 
 def test_no_worker_is_bound_to_one_name_or_port_of_the_machine() -> None:
@@ -90,7 +109,7 @@ def test_the_database_is_not_published() -> None:
     assert SERVICES["mysql"]["networks"] == ["workers"]
 
 
-@pytest.mark.parametrize("name", ["rabbitmq", "mysql", "worker"])
+@pytest.mark.parametrize("name", ["rabbitmq", "mysql", "worker", "gateway"])
 def test_whatever_stays_up_is_checked_restarted_and_limited(name: str) -> None:
     service = SERVICES[name]
     assert {"test", "interval", "timeout", "retries", "start_period"} <= set(service["healthcheck"])
@@ -123,14 +142,18 @@ def mounted_certificates() -> list[dict[str, Any]]:
 
 
 def test_each_server_sees_its_own_certificate_where_its_configuration_names_it() -> None:
-    for name, configuration in (("rabbitmq", "rabbitmq/rabbitmq.conf"), ("mysql", "mysql/bso.cnf")):
+    configurations = {
+        "rabbitmq": (DEPLOY / "rabbitmq/rabbitmq.conf").read_text(encoding="utf-8"),
+        "mysql": (DEPLOY / "mysql/bso.cnf").read_text(encoding="utf-8"),
+        "gateway": yaml.safe_dump([SERVICES["gateway"]["environment"], SERVICES["gateway"]["healthcheck"]], width=1000),
+    }
+    for name, text in configurations.items():
         seen = {one["target"]: one["source"] for one in SERVICES[name]["volumes"] if isinstance(one, dict)}
         assert seen == {"/run/tls": f"./secrets/{name}_tls", "/run/trusted": "./secrets/trusted"}
-        text = (DEPLOY / configuration).read_text(encoding="utf-8")
-        assert {"/run/tls/server.pem", "/run/trusted/ca.pem"} <= set(re.findall(r"/run/\S+", text))
+        assert {"/run/tls/server.pem", "/run/trusted/ca.pem"} <= set(re.findall(r"/run/[\w/.]+", text))
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", ["migrate", "worker"])
 def test_workers_and_migrations_see_whom_to_trust_and_no_key(name: str) -> None:
     assert [(one["target"], one["source"]) for one in SERVICES[name]["volumes"]] == [
         ("/run/trusted", "./secrets/trusted")
@@ -138,7 +161,7 @@ def test_workers_and_migrations_see_whom_to_trust_and_no_key(name: str) -> None:
 
 
 def test_nobody_changes_certificates_and_a_folder_that_is_missing_is_not_made() -> None:
-    assert len(mounted_certificates()) == 6
+    assert len(mounted_certificates()) == 8
     for one in mounted_certificates():
         assert (one["type"], one["read_only"], one["bind"]) == ("bind", True, {"create_host_path": False})
 
@@ -146,7 +169,8 @@ def test_nobody_changes_certificates_and_a_folder_that_is_missing_is_not_made() 
 def test_only_encrypted_ports_are_published() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert {name: [port.rpartition(":")[2] for port in ports] for name, ports in published.items()} == {
-        "rabbitmq": ["5671", "15671"]
+        "rabbitmq": ["5671", "15671"],
+        "gateway": ["8443"],
     }
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "deploy/Dockerfile"
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 PINS = {pin.name: pin for pin in pins(FILE.read_text(encoding="utf-8"))}
-EXTRAS = ["server", "mysql", "postgres"]
+EXTRAS = ["server", "web", "mysql", "postgres"]
 
 
 def instructions() -> list[tuple[str, str]]:

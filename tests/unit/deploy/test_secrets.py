@@ -51,7 +51,7 @@ def test_the_folder_is_closed_and_the_files_are_readable_inside_containers(secre
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in secrets.rglob("*")}
     assert modes.pop("authority.pem") == 0o400  # in no container
-    assert {modes.pop(name) for name in ("rabbitmq_tls", "mysql_tls", "trusted")} == {0o755}
+    assert {modes.pop(name) for name in ("rabbitmq_tls", "mysql_tls", "gateway_tls", "trusted")} == {0o755}
     assert set(modes.values()) == {0o444}
 
 
@@ -75,7 +75,7 @@ def test_a_migration_has_a_login_of_its_own(secrets: Path) -> None:
     assert working.path == migrating.path
 
 
-@pytest.mark.parametrize("name", ["database_url", "migrate_database_url", "worker_amqp_url"])
+@pytest.mark.parametrize("name", ["database_url", "migrate_database_url", "worker_amqp_url", "gateway_amqp_url"])
 def test_an_address_inside_a_container_names_the_authority_where_compose_mounts_it(secrets: Path, name: str) -> None:
     address = urlsplit((secrets / name).read_text().strip())
     options = tls_options(dict(parse_qsl(address.query)), host=address.hostname)
