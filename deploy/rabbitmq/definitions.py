@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ LOGINS = {
     "bso-worker": ("", worker_permissions()),
     "bso-operator": ("administrator", worker_permissions()),
     "bso-training": ("", client_permissions("bso-training")),
-    "bso-gateway": ("", client_permissions("bso-gateway")),
+    "bso-gateway": ("", replace(client_permissions("bso-gateway"), topic_read="^$")),  # it asks workers for events
 }
 """Each login with its tags for the management page, and its permissions."""
 

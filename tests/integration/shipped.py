@@ -49,7 +49,7 @@ class ShippedBroker:
         subprocess.run([sys.executable, DEPLOY / "make-secrets", secrets], check=True, capture_output=True)
         broker = cls(management=management, amqp_url=amqp_url, secrets=secrets, urls={})
         broker.load()
-        for name in ("training", "worker", "operator"):
+        for name in ("training", "gateway", "worker", "operator"):
             address = urlsplit((secrets / f"{name}_amqp_url").read_text().strip())
             broker.urls[str(address.username)] = broker.url_of(str(address.username), str(address.password))
         return broker

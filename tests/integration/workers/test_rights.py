@@ -43,12 +43,13 @@ KINDS: Mapping[str, Sequence[str | None]] = {
     "may operate": ["olga"],
     "may train": ["tim"],
     "may read": ["rita"],
-    "another login": ["nlp-eve", "bso-training", "bso-worker"],
+    "another login": ["nlp-eve", "bso-training", "bso-worker", "bso-gateway"],
     "operator": [OPERATOR],
     "no login": [None],
     "another login, a job of nobody": ["nlp-eve"],
 }
-"""Who is of each kind; None: who sends commands without a user_id. nlp is another team, bso-worker the workers."""
+"""Who is of each kind; None: who sends commands without a user_id. nlp is another team, bso-worker the workers,
+bso-gateway names nobody else here."""
 
 NOBODYS = "another login, a job of nobody"
 FURTHER = [OWNER, TEAM, *GRANTED, "nlp-eve"]
