@@ -265,6 +265,10 @@ class Reads(JobReads, Protocol):
         """The highest event_id in the log of a job or of all; 0 if there is none."""
         ...
 
+    async def last_event_ids(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+        """The event_id of the last event of each of these jobs that there are; 0 where that was pruned."""
+        ...
+
 
 class Store(UnitsOfWork, Reads, Protocol):
     """A store: units of work, and reads that take no locks."""

@@ -5,7 +5,7 @@ They travel as commands do, in the same envelope, through a queue of their own.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast, get_args
@@ -30,6 +30,8 @@ from bso.service.tokens import USED_EVERY_S, is_same
 
 MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 10, 200, 100
 """Rows of one page, few enough to hold up no decision; fewer still where they would not fit into a message."""
+MOST_FOLLOWED = 50
+"""Jobs whose logs are read together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,13 @@ class ListEvents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FollowJobs:
+    """The logs of several jobs: of each what comes after an event_id, 0 for all of it."""
+
+    after: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListPowerProfiles:
     """What was measured of a job's batch sizes under several power limits."""
 
@@ -71,7 +80,7 @@ class CheckToken:
     digest: str
 
 
-Query = ListJobs | ShowJob | ListTrials | ListEvents | ListPowerProfiles | CheckToken
+Query = ListJobs | ShowJob | ListTrials | ListEvents | FollowJobs | ListPowerProfiles | CheckToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +122,10 @@ class ListedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsPage:
-    """Events of the log."""
+    """Events of the log. Of several jobs it has no ``next_after``: it is the last page when it has no events."""
 
     events: tuple[ListedEvent, ...]
-    next_after: int | None
+    next_after: int | None = None
 
     @property
     def stored(self) -> Sequence[StoredEvent]:
@@ -145,7 +154,7 @@ _TYPES: dict[str, type] = {wire_name(member): member for member in (*get_args(Qu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A query with its address. ``job_id`` is None where it is about all jobs; ``user``: the login that asks.
+    """A query with its address. ``job_id`` is None where it is not about one job; ``user``: the login that asks.
 
     A gateway asks ``on_behalf_of`` one of its users; where it is believed, ``user`` is that one.
     """
@@ -178,14 +187,26 @@ def decode_query(message: bytes, *, user: str | None, gateways: Container[str] =
     """
     envelope = unseal(message)
     query = _read(envelope, get_args(Query))
-    problem = None if isinstance(query, ListJobs | CheckToken) else identifier_problem(envelope.job_id)
-    if problem is not None:
+    if isinstance(query, FollowJobs) and not 1 <= len(query.after) <= MOST_FOLLOWED:
+        raise MalformedMessage(f"after must name 1 to {MOST_FOLLOWED} jobs, got {len(query.after)}")
+    if (problem := next(filter(None, map(identifier_problem, _jobs_of(query, envelope.job_id))), None)) is not None:
         raise MalformedMessage(f"job_id {problem}")
     is_gateway = user is not None and user in gateways
     if not is_gateway and (isinstance(query, CheckToken) or envelope.on_behalf_of is not None):
         raise MalformedMessage(f"only a gateway may ask this; login {user} is none of the workers' BSO_GATEWAYS")
     asker = envelope.on_behalf_of or user
     return Asked(query=query, job_id=envelope.job_id, query_id=envelope.command_id, user=asker)
+
+
+def _jobs_of(query: Query, job_id: str | None) -> Sequence[str | None]:
+    """The jobs that a query names, or has to."""
+    match query:
+        case ListJobs() | CheckToken():
+            return ()
+        case FollowJobs():
+            return tuple(query.after)
+        case _:
+            return (job_id,)
 
 
 def decode_page(message: bytes) -> Page | Problem:
@@ -197,7 +218,8 @@ def decode_page(message: bytes) -> Page | Problem:
 async def answered(reads: Reads, asked: Asked, *, rules: Rules) -> bytes:
     """The answer to a query as a message: a page of what the login may see, or why not. Raises what a store raises."""
     answer: Page | Problem | None = await _denied(reads, asked, rules=rules)
-    limit = {ListJobs: MOST_JOBS, ListTrials: MOST_TRIALS, ListEvents: MOST_EVENTS}.get(type(asked.query), 1)
+    most = {ListJobs: MOST_JOBS, ListTrials: MOST_TRIALS, ListEvents: MOST_EVENTS, FollowJobs: MOST_EVENTS}
+    limit = most.get(type(asked.query), 1)
     while answer is None or len(message := _encoded(answer, asked)) > MAX_ANSWER_BYTES:
         answer = await _page(reads, asked, rules=rules, limit=limit)
         limit //= 4
@@ -260,12 +282,31 @@ async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page
             return TrialsPage(trials=tuple(replace(trial, trial_id="") for trial in trials), next_after=last)
         case ListEvents():
             events = await reads.history(job_id, after=query.after, limit=limit)
-            listed = [ListedEvent(event_id=one.event_id, message=encode_event(one.recorded).decode()) for one in events]
-            return EventsPage(events=tuple(listed), next_after=events[-1].event_id if len(events) == limit else None)
+            return EventsPage(events=_listed(events), next_after=events[-1].event_id if len(events) == limit else None)
+        case FollowJobs():
+            return await _followed(reads, query, asked, rules=rules, limit=limit)
         case CheckToken():
             return CheckedToken(token=await checked(reads.tokens, query))
         case ListPowerProfiles():
             return PowerProfilesPage(profiles=tuple(await reads.power_profiles(cast(str, job_id))))
+
+
+def _listed(events: Sequence[StoredEvent]) -> tuple[ListedEvent, ...]:
+    return tuple(ListedEvent(event_id=one.event_id, message=encode_event(one.recorded).decode()) for one in events)
+
+
+async def _followed(reads: Reads, query: FollowJobs, asked: Asked, *, rules: Rules, limit: int) -> EventsPage | Problem:
+    """What is new in the logs of several jobs, an equal part of each."""
+    last = await reads.last_event_ids(tuple(query.after))
+    if (unknown := next((job_id for job_id in query.after if job_id not in last), None)) is not None:
+        return _unknown(unknown)
+    changed = [job_id for job_id, seen in query.after.items() if last[job_id] != seen][:limit]
+    events: list[StoredEvent] = []
+    for job_id in changed:
+        if (problem := await _denied(reads, replace(asked, job_id=job_id), rules=rules)) is not None:
+            return problem
+        events += await reads.history(job_id, after=query.after[job_id], limit=limit // len(changed))
+    return EventsPage(events=_listed(events))
 
 
 async def checked(tokens: Tokens, query: CheckToken) -> Token | None:

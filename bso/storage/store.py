@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -200,6 +200,13 @@ class SqlStore:
         statement = select(event.c.event_id).order_by(order.desc()).limit(1)
         rows = await self._read(statement if job_id is None else statement.where(event.c.job_id == job_id))
         return int(rows[0]["event_id"]) if rows else 0
+
+    async def last_event_ids(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+        """The event_id of the last event of each of these jobs that there are; 0 where that was pruned."""
+        is_last = and_(event.c.job_id == job.c.job_id, event.c.seq == job.c.last_seq)
+        joined = select(job.c.job_id, func.coalesce(event.c.event_id, 0).label("event_id")).outerjoin(event, is_last)
+        rows = await self._read(joined.where(job.c.job_id.in_(job_ids), job.c.last_seq > 0))
+        return {row["job_id"]: int(row["event_id"]) for row in rows}
 
     async def lapsed_leases(
         self, *, job_id: str | None = None, without: Collection[str] = (), limit: int = 100

@@ -23,7 +23,7 @@ from bso.domain.frozen_values import replace
 from bso.domain.replies import Problem, Reply
 from bso.domain.rights import Right
 from bso.domain.tokens import Token
-from bso.service.queries import Asked, CheckedToken, CheckToken, Page, Query
+from bso.service.queries import Asked, CheckedToken, CheckToken, FollowJobs, Page, Query
 from bso_gateway.optimizer import Optimizer
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -164,7 +164,8 @@ class Gate:
     async def ask(self, request: Request, query: Query, job_id: str | None = None) -> Page | Problem:
         """The answer to a query. Raises HttpError 503 when none came in time, 403 where the token is not for it."""
         token = token_of(request)
-        check_right(token, Right.READ, job_id)
+        for named in query.after if isinstance(query, FollowJobs) else (job_id,):
+            check_right(token, Right.READ, named)
         user = None if token is None else token.user
         asked = Asked(query=query, query_id=str(uuid.uuid4()), job_id=job_id, on_behalf_of=user)
         return await self._asked(asked, timeout_s=self._time_left_s(request))

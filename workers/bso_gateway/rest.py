@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.replies import Problem
 from bso.domain.rights import Right
 from bso.domain.tokens import Token
+from bso.domain.trial import Outcome, TrialState
 from bso.schema.codec import decode_command, encode_reply, wire_name
 from bso.schema.envelope import validated
 from bso.schema.errors import MalformedMessage
@@ -30,7 +31,7 @@ from bso.service import queries
 from bso.service.queries import Page, Query
 from bso.service.records import JobOverview
 from bso_gateway.http import BEARER, RECHECK, UNTIL, Gate, HttpError, answer, command_id_of, token_of
-from bso_gateway.live import followed, position_of
+from bso_gateway.live import Place, PlaceInLog, PlacesInLogs, followed, listed
 from bso_gateway.problems import PROBLEM_SCHEMA, refused
 
 PREFIX = "/v1"
@@ -38,6 +39,10 @@ _MOST_STREAMS, _STREAM_LATER_S = 64, 30.0
 """Streams of events that one gateway has open: each asks for news again and again."""
 _MOST = 2**63 - 1
 Cursor = Annotated[int, QueryParameter(ge=0, le=_MOST)]
+EventTypes = Annotated[
+    frozenset[str], QueryParameter(alias="type", description="Only events of these types, such as trial_ended")
+]
+_STREAM = "text/event-stream"
 _SCHEMAS = "#/components/schemas/{model}"
 _PROBLEM = "HttpProblem"
 
@@ -138,6 +143,7 @@ class RestApi:
             (_JOB, self.job, "One job: what is known, what runs, what is expected"),
             (f"{_JOB}/trials", self.trials, "The trials of a job, by number"),
             (f"{_JOB}/events", self.events, "The log of a job"),
+            ("/events", self.events_of_jobs, "The logs of several jobs"),
             (f"{_JOB}/power-profiles", self.power_profiles, "What was measured under several power limits"),
         ):
             router.add_api_route(path, page, methods=["GET"], summary=summary, response_class=Response)
@@ -217,43 +223,80 @@ class RestApi:
             raise HttpError(503, page.unreadable or "the job cannot be read", kind="job_unreadable", retry_after_s=60.0)
         return answer(page.job)
 
-    async def trials(self, request: Request, job_id: str, after: Cursor = 0) -> Response:
-        """A page of trials, each with why it was chosen and how it ended."""
+    async def trials(
+        self,
+        request: Request,
+        job_id: str,
+        after: Cursor = 0,
+        *,
+        state: TrialState | None = None,
+        outcome: Outcome | None = None,
+        batch_size: int | None = None,
+    ) -> Response:
+        """A page of trials, each with why it was chosen and how it ended; filtered, it may be a short one."""
         page = await self._ask(request, queries.ListTrials(after=after), job_id)
         assert isinstance(page, queries.TrialsPage)
-        return answer(page)
+        wanted = {"state": state, "outcome": outcome, "batch_size": batch_size}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        trials = tuple(
+            each for each in page.trials if all(getattr(each, name) == value for name, value in given.items())
+        )
+        return answer(replace(page, trials=trials))
 
-    async def events(self, request: Request, job_id: str, after: Cursor = 0) -> Response:
-        """A page of the log; ``after`` is the event_id of the last one that is known.
+    async def events(
+        self, request: Request, job_id: str, after: Cursor = 0, types: EventTypes = frozenset()
+    ) -> Response:
+        """A page of the log; ``after`` is the event_id of the last one that is known. Filtered, it may be a short one.
 
         With ``Accept: text/event-stream`` all of it, and then each event as it comes.
         """
-        if "text/event-stream" in request.headers.get("accept", ""):
-            return await self._live(request, job_id, after)
-        page = await self._ask(request, queries.ListEvents(after=after), job_id)
-        assert isinstance(page, queries.EventsPage)
-        listed = [{"event_id": each.event_id, **from_json(each.message)} for each in page.events]
-        return answer({"events": listed, "next_after": page.next_after})
+        place = PlaceInLog(job_id, after=after, last_event_id=_resumed_after(request))
+        page, answered = await self._events(request, place, types)
+        return answered or answer({"events": _messages(page, place, types), "next_after": page.next_after})
 
-    async def _live(self, request: Request, job_id: str, after: int) -> Response:
-        if self._streams >= _MOST_STREAMS:
+    async def events_of_jobs(
+        self,
+        request: Request,
+        job_id: Annotated[frozenset[str], QueryParameter(max_length=queries.MOST_FOLLOWED, min_length=1)],
+        after: str = "",
+        types: EventTypes = frozenset(),
+    ) -> Response:
+        """A page of the logs of several jobs; ``after`` is the ``next_after`` of the page before, null on the last.
+
+        With ``Accept: text/event-stream`` all of them, and then each event as it comes, those of a job in order.
+        """
+        for each in job_id:
+            _check("job_id", each)
+        place = PlacesInLogs(sorted(job_id), cursor=_resumed_after(request) or after)
+        page, answered = await self._events(request, place, types)
+        if answered is not None:
+            return answered
+        events = _messages(page, place, types)
+        return answer({"events": events, "next_after": place.cursor if page.events else None})
+
+    async def _events(
+        self, request: Request, place: Place, types: Collection[str]
+    ) -> tuple[queries.EventsPage, Response | None]:
+        """The events after a place, and the stream that begins with them, if one is wanted."""
+        is_stream = _wants_stream(request)
+        if is_stream and self._streams >= _MOST_STREAMS:
             words = f"{self._streams} streams of events are open, and no more are allowed"
             raise HttpError(503, words, kind="too_many_streams", retry_after_s=_STREAM_LATER_S)
-        seen = position_of(request.headers.get("last-event-id"), otherwise=after)
-        first = await self._ask(request, queries.ListEvents(after=seen), job_id)
+        first = await self._ask(request, place.query, place.job_id)
         assert isinstance(first, queries.EventsPage)
-        return StreamingResponse(
-            self._counted(followed(partial(self._later, request, job_id), first, seen, until=self._gate.is_draining)),
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-        )
+        if not is_stream:
+            return first, None
+        look = partial(self._later, request, place)
+        stream = followed(look, first, place, types=types, until=self._gate.is_draining)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return first, StreamingResponse(self._counted(stream), media_type=_STREAM, headers=headers)
 
-    async def _later(self, request: Request, job_id: str, after: int) -> Page:
-        """The events after one, for who may still see them."""
+    async def _later(self, request: Request, place: Place) -> Page:
+        """The events after a place, for who may still see them."""
         request.scope.pop(UNTIL, None)
         if (recheck := request.scope.get(RECHECK)) is not None:
             request.scope[BEARER] = await recheck()
-        return await self._ask(request, queries.ListEvents(after=after), job_id)
+        return await self._ask(request, place.query, place.job_id)
 
     async def _counted(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         self._streams += 1
@@ -295,6 +338,19 @@ def _without(schema: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def _may_list(token: Token, one: JobOverview) -> bool:
     return token.covers(Right.READ, one.summary.job_id)
+
+
+def _wants_stream(request: Request) -> bool:
+    return _STREAM in request.headers.get("accept", "")
+
+
+def _resumed_after(request: Request) -> str | None:
+    """The id of the event that a stream goes on after."""
+    return request.headers.get("last-event-id") if _wants_stream(request) else None
+
+
+def _messages(page: queries.EventsPage, place: Place, types: Collection[str]) -> Sequence[Mapping[str, Any]]:
+    return [event for _, event in listed(page, place, types=types)]
 
 
 def _as_message(body: bytes) -> Response:

@@ -221,6 +221,9 @@ async def test_history_is_read_in_pages(store: Store) -> None:
     assert await store.last_event_id() == ids[-1]
     assert await store.last_event_id("one") == [one.event_id for one in everything if one.recorded.job_id == "one"][-1]
     assert await store.last_event_id("nobody") == 0
+    last = {job_id: await store.last_event_id(job_id) for job_id in ("one", "two")}
+    assert await store.last_event_ids(["two", "nobody", "one"]) == last
+    assert await store.last_event_ids(["two"]) == {"two": last["two"]}
     of_two = [stored for stored in everything if stored.recorded.job_id == "two"]
     assert await store.history("two") == of_two
     assert await store.history("two", after=of_two[2].event_id, limit=3) == of_two[3:6]

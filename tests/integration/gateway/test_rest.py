@@ -105,6 +105,87 @@ def test_events_of_an_unknown_job(gateway: Gateway) -> None:
     assert (answer.status, answer.value["code"]) == (400, "invalid_event_id")
 
 
+def follow(*jobs: str) -> str:
+    return "/v1/events?" + "&".join(f"job_id={job_id}" for job_id in jobs)
+
+
+def test_events_of_several_jobs_go_on_at_any_gateway(start: StartGateway) -> None:
+    gateway, other = start(), start()
+    other.job_id = f"{gateway.job_id}-b"
+    for each in (gateway, other):
+        ask(each, "PUT", "/jobs/job", {"spec": SPEC})
+    path = follow(gateway.job_id, other.job_id)
+    with gateway.stream(path) as stream:
+        seen = stream.events(2)
+        begun(gateway)
+        begun(other)
+        seen += stream.events(3)
+        gateway.process.process.kill()
+    with other.stream(path, Last_Event_ID=seen[-1].id) as stream:
+        seen += stream.events(1)
+        assert ask(other, "PUT", "/jobs/job/allowed/64").status == 200
+        seen += stream.events(1)
+    for job_id, count in ((gateway.job_id, 3), (other.job_id, 4)):
+        assert [each.value["seq"] for each in seen if each.value["job_id"] == job_id] == [*range(1, count + 1)]
+
+
+def test_pages_of_several_logs(gateway: Gateway) -> None:
+    names = [f"{gateway.job_id}-{letter}" for letter in "abc"]
+    for letter in "abc":
+        ask(gateway, "PUT", f"/jobs/job-{letter}", {"spec": SPEC})
+        for _ in range(25):
+            assert ask(gateway, "PUT", f"/jobs/job-{letter}/allowed/64").status == 200
+    found: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        page = gateway.ask("GET", f"{follow(*names)}&after={after}").value
+        found += page["events"]
+        after = page["next_after"]
+    for job_id in names:
+        assert [each["seq"] for each in found if each["job_id"] == job_id] == [*range(1, 27)]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("", 422, "invalid_query"),
+        ("job_id=no%20name", 422, "invalid_identifier"),
+        ("job_id={own}&job_id=nobody", 404, "unknown_job"),
+        ("job_id={own}&after=none", 400, "invalid_event_id"),
+        ("job_id={own}&after=eyJhIjotMX0", 400, "invalid_event_id"),  # {"a":-1}
+        ("&".join(f"job_id=job-{number}" for number in range(51)), 422, "invalid_query"),
+    ],
+)
+def test_wrong_questions_about_several_jobs(gateway: Gateway, query: str, status: int, code: str) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    answer = gateway.ask("GET", f"/v1/events?{query.format(own=gateway.job_id)}")
+    assert (answer.status, answer.value["code"]) == (status, code), answer
+
+
+def test_trials_and_events_are_filtered(gateway: Gateway) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    first = begun(gateway)
+    body = {"trial_id": first["trial_id"], "outcome": "infeasible"}
+    assert ask(gateway, "PUT", "/jobs/job/trials/1/end", body).status == 200
+    second = begun(gateway)
+    assert first["batch_size"] != second["batch_size"]
+    for query, numbers in (
+        ("state=running", [2]),
+        ("outcome=infeasible", [1]),
+        (f"batch_size={second['batch_size']}", [2]),
+        (f"batch_size={first['batch_size']}&state=running", []),
+    ):
+        trials = ask(gateway, "GET", f"/jobs/job/trials?{query}").value["trials"]
+        assert [each["trial_number"] for each in trials] == numbers, query
+    assert ask(gateway, "GET", "/jobs/job/trials?state=tired").status == 422
+    wanted = ["job_registered", "trial_started"]
+    for path in (f"/v1/jobs/{gateway.job_id}/events?", f"{follow(gateway.job_id)}&"):
+        events = gateway.ask("GET", f"{path}type=trial_started&type=job_registered").value["events"]
+        assert [each["type"] for each in events] == [*wanted, "trial_started"]
+        with gateway.stream(f"{path}type=trial_ended") as stream:
+            assert [each.name for each in stream.events(1)] == ["trial_ended"]
+
+
 def test_the_rest_of_the_commands(gateway: Gateway) -> None:
     ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
     trial = begun(gateway)

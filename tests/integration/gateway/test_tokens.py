@@ -13,7 +13,7 @@ import pytest
 
 from bso.domain.commands import RegisterJob, Request
 from bso.schema.codec import encode_command
-from bso.service.queries import Asked, CheckToken, encode_query
+from bso.service.queries import Asked, CheckToken, FollowJobs, encode_query
 from bso_broker.connection import login_of
 from tests.integration.gateway.conftest import SPEC, Answered, Gateway, StartGateway
 from tests.integration.workers.fixtures import StartWorker
@@ -87,6 +87,11 @@ def test_each_token_is_for_what_it_was_made(guarded: Guarded) -> None:
     assert [each["owner"] for each in guarded.ask(carol, "GET", "/v1/jobs").value["jobs"]] == ["alice"]
     assert guarded.ask(bob, "GET", "/v1/jobs").value["jobs"] == []
     assert guarded.ask(carol, "GET", "/v1/jobs/mnist-1/trials").value["trials"][0]["trial_number"] == 1
+    assert guarded.ask(carol, "GET", "/v1/events?job_id=mnist-1").value["events"][0]["seq"] == 1
+    assert guarded.ask(bob, "GET", "/v1/events?job_id=mnist-1").value["code"] == "not_owner"
+    assert guarded.ask(alice, "GET", "/v1/events?job_id=mnist-1&job_id=cifar-1").value["code"] == "token_not_for_this"
+    follow = encode_query(Asked(query=FollowJobs(after={"cifar-1": 0}), query_id=str(uuid.uuid4())))
+    assert guarded.ask(alice, "POST", "/v1/queries", follow).value["code"] == "token_not_for_this"
 
 
 def test_nobody_names_somebody_else_in_a_message(guarded: Guarded) -> None:

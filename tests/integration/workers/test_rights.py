@@ -109,6 +109,11 @@ OF_NEW_JOBS = {
 }
 """How the job begins that an operation registers."""
 
+IN_THE_BODY: Mapping[str, Callable[[Trained], object]] = {
+    "list_jobs": lambda job: job.job_id[:-1],
+    "follow_jobs": lambda job: {job.job_id: 0},
+}
+"""The queries that are not about the one job of their envelope: where they begin."""
 ASKING_AGAIN = "ask again for an answer (the same `command_id`)"
 
 
@@ -125,7 +130,9 @@ def messages(operation: str, job: Trained) -> Iterator[tuple[str, bytes]]:
     else:
         (name,) = re.findall(r"`(\w+)`", operation)
         envelope: dict[str, Any] = {"schema": "1.0", "type": name, "command_id": str(uuid.uuid4()), "body": {}}
-        about = {"body": {"after": job.job_id[:-1]}} if name == "list_jobs" else {"job_id": job.job_id}
+        about: dict[str, Any] = {"job_id": job.job_id}
+        if name in IN_THE_BODY:
+            about = {"body": {"after": IN_THE_BODY[name](job)}}
         yield QUERY_KEY, json.dumps(envelope | about).encode()
 
 
