@@ -1,10 +1,12 @@
 """Tokens: made and revoked by operators, asked for by gateways over a file and over a broker."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +14,18 @@ from typing import Any
 import pytest
 
 from bso.domain.commands import RegisterJob, Request
+from bso.domain.rights import Right
+from bso.domain.tokens import ALL_JOBS, Token
 from bso.schema.codec import encode_command
 from bso.service.queries import Asked, CheckToken, FollowJobs, encode_query
+from bso.service.tokens import digest_of, new_secret
+from bso.storage import open_store
 from bso_broker.connection import login_of
 from tests.integration.gateway.conftest import SPEC, Answered, Gateway, StartGateway
 from tests.integration.workers.fixtures import StartWorker
 from tests.servers import PATIENCE_S
 
+MANY = 1000
 DIGITS = {"batch_sizes": [32, 64], "default_batch_size": 64}
 HARDWARE = {"gpu_model": "A40", "max_power_w": 300.0, "energy_method": "nvml_counter"}
 
@@ -66,6 +73,19 @@ def guarded(request: pytest.FixtureRequest, start_gateway: StartGateway, tmp_pat
     return Guarded(start_gateway(url=url, tokens=True), database_url)
 
 
+async def tokens_of(database_url: str, users: Sequence[str]) -> Sequence[str]:
+    """The secrets of new tokens, made without a process for each."""
+    store = open_store(database_url)
+    now, secrets = await store.tokens.now(), []
+    for user in users:
+        token_id, secret = new_secret(os.urandom)
+        token = Token(token_id=token_id, user=user, right=Right.TRAIN, jobs=ALL_JOBS, created_at=now)
+        await store.tokens.create(token, digest_of(secret))
+        secrets.append(secret)
+    await store.close()
+    return secrets
+
+
 def test_each_token_is_for_what_it_was_made(guarded: Guarded) -> None:
     gateway = guarded.gateway
     assert gateway.ask("GET", "/livez").status == 200
@@ -106,10 +126,16 @@ def test_nobody_names_somebody_else_in_a_message(guarded: Guarded) -> None:
 
 
 def test_many_who_come_at_once_for_the_first_time_are_let_in(guarded: Guarded) -> None:
-    tokens = [guarded.token(f"user-{number}") for number in range(24)]
-    with ThreadPoolExecutor(len(tokens)) as pool:
-        answers = list(pool.map(lambda token: guarded.ask(token, "GET", "/v1/jobs"), tokens))
-    assert [answer.status for answer in answers] == [200] * len(tokens)
+    guarded.token("first")  # the tables are there
+    secrets = asyncio.run(tokens_of(guarded.database_url, [f"user-{number}" for number in range(24)]))
+
+    def answered(secret: str) -> int:
+        """The first answer that is not to ask again later, as on a busy machine."""
+        statuses = (guarded.ask(secret, "GET", "/v1/jobs").status for _ in range(MANY))
+        return next(status for status in statuses if status != 503)
+
+    with ThreadPoolExecutor(len(secrets)) as pool:
+        assert list(pool.map(answered, secrets)) == [200] * len(secrets)
 
 
 def test_zeus_clients_have_it_as_a_password(guarded: Guarded) -> None:
