@@ -59,7 +59,7 @@ LASTING: set[tuple[str, ...]] = {("demo",), ("events", "tail"), ("worker",), ("r
 LASTING |= {("simulate", "single"), ("serve",)}
 """What runs for long once its words are right: tried with all words wrong at once."""
 CHANGING = {"allow", "grant", "give", "delete", "purge", "prune", "rebuild", "import", "publish", "restored", "migrate"}
-CHANGING |= {"flush", "drop", "requeue", "trace", "cluster"}
+CHANGING |= {"flush", "drop", "requeue", "trace", "cluster", "zeus"}
 QUICK: dict[tuple[str, ...], list[str]] = {("replay", "what-if"): ["--seeds", "1", "-n", "2", "--processes", "1"]}
 
 

@@ -34,12 +34,12 @@ def _hide_passwords() -> None:
     from bso.credentials import has_password, hide_passwords_of
 
     own = [word.partition("=")[2] if word.startswith("--") else word for word in takewhile("--".__ne__, sys.argv[1:])]
-    hide_passwords_of(*own, *(text for name, text in os.environ.items() if name.startswith("BSO_")))
+    hide_passwords_of(*own, *(text for name, text in os.environ.items() if name.startswith(("BSO_", "ZEUS_BSO_"))))
     if any(map(has_password, own)):
         sys.stderr.write(
             "bso: a password stands in an option, where every user of this machine can read it (ps): give it in "
-            "BSO_URL, BSO_DATABASE_URL or BSO_AMQP_URL, or in a file that BSO_URL_FILE, BSO_DATABASE_URL_FILE or "
-            "BSO_AMQP_URL_FILE names\n"
+            "BSO_URL, BSO_DATABASE_URL or BSO_AMQP_URL (that of Zeus' database in ZEUS_BSO_DATABASE_URL), or in a file "
+            "that BSO_URL_FILE, BSO_DATABASE_URL_FILE or BSO_AMQP_URL_FILE names\n"
         )
 
 

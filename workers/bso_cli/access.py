@@ -60,6 +60,19 @@ async def reading(url: str) -> AsyncIterator[SqlStore]:
 
 
 @asynccontextmanager
+async def writing(url: str) -> AsyncIterator[SqlStore]:
+    """A store to write to: it must have exactly this program's schema."""
+    from bso.service.readiness import require_schema
+
+    try:
+        async with reading(url) as store:
+            await require_schema(store)
+            yield store
+    except NothingThere as error:
+        raise Misconfigured("the database does not exist yet: run `bso migrate` with the same address") from error
+
+
+@asynccontextmanager
 async def seeing(places: Places) -> AsyncIterator[JobReads]:
     """The jobs of a database, or, where only a broker is known, those that its login may read."""
     if places.has_database:

@@ -199,11 +199,11 @@ def _trials_table(title: str, trials: Sequence[Trial]) -> Table:
         "attempt": [str(trial.attempt) for trial in trials],
         "batch size": [str(trial.batch_size) for trial in trials],
         "learning rate": [_rate(trial) for trial in trials],
-        "epochs": [number(trial.epoch) for trial in trials],
+        "epochs": [NOTHING if _is_uncounted(trial) else number(trial.epoch) for trial in trials],
         "metric": [number(trial.metric, 6) for trial in trials],
-        "time": [seconds(trial.time_s) if trial.reports else NOTHING for trial in trials],
+        "time": [seconds(trial.time_s) if _has_cost(trial) else NOTHING for trial in trials],
         "energy": [joules(trial.energy_j) if _has_energy(trial) else NOTHING for trial in trials],
-        "cost": [joules(trial.cost) if trial.reports else NOTHING for trial in trials],
+        "cost": [joules(trial.cost) if _has_cost(trial) else NOTHING for trial in trials],
         "outcome": [outcome(trial) for trial in trials],
     }
     absent = [
@@ -217,7 +217,16 @@ def _trials_table(title: str, trials: Sequence[Trial]) -> Table:
 
 
 def _has_energy(trial: Trial) -> bool:
-    return trial.reports > 0 and trial.is_energy_complete
+    return _has_cost(trial) and trial.is_energy_complete
+
+
+def _has_cost(trial: Trial) -> bool:
+    return trial.reports > 0 or trial.cost > 0.0
+
+
+def _is_uncounted(trial: Trial) -> bool:
+    """Whether nobody counted the epochs of a trial that was recorded elsewhere."""
+    return not trial.reports and trial.cost > 0.0
 
 
 def _rate(trial: Trial) -> str:

@@ -21,6 +21,7 @@ from bso_cli import (
     worker,
 )
 from bso_cli.demo import command as demo
+from bso_cli.importing.command import app as importing
 from bso_cli.refusals import Commands
 from bso_cli.replaying.command import app as replay
 from bso_cli.simulating.command import app as simulate
@@ -71,5 +72,6 @@ app.command("worker", rich_help_panel="Operation")(worker.worker)
 app.command("migrate", rich_help_panel="Operation")(migrate.migrate)
 app.command("restored", rich_help_panel="Operation")(restored.restored)
 app.add_typer(replay, name="replay", rich_help_panel="Operation")
+app.add_typer(importing, name="import", rich_help_panel="Operation")
 app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel="Operation")
 app.command("doctor", rich_help_panel="Operation")(doctor.doctor)

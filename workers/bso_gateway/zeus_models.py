@@ -6,9 +6,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from bso.domain.commands import OnConflict, RegisterJob
 from bso.domain.hardware import EnergyMethod, HardwareKind
 
 _MOST = 2**63 - 1
+_MOST_ATTEMPTS = 1000
+"""Zeus knows no last attempt, which runs without a bound: under its rules a job has as many as can be."""
 
 
 def _sorted(sizes: list[int]) -> list[int]:
@@ -61,6 +64,17 @@ class ZeusJobSpec(BaseModel):
             max_power_w=self.max_power,
             number_of_gpus=self.number_of_gpus,
             energy_method=EnergyMethod.MONITOR,
+        )
+
+    def registration(self, *, policy: str | None, is_strict: bool) -> RegisterJob:
+        """The command that registers it; a new job gets this policy, None: the default one."""
+        chosen = {} if policy is None else {"policy": policy}
+        return RegisterJob(
+            spec=self.specification,
+            job_id_prefix=self.job_id_prefix,
+            on_conflict=OnConflict.REFUSE_CHANGES,
+            hardware=self.hardware,
+            defaults=chosen | ({"max_attempts": _MOST_ATTEMPTS} if is_strict else {}),
         )
 
 

@@ -5,7 +5,6 @@ A trial is known by its job and its number; the worker finds it under the job's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
@@ -13,7 +12,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bso.domain.commands import BeginTrial, DeleteJob, DescribeJob, FinishTrial, OnConflict, RegisterJob, ReportEpoch
+from bso.domain.commands import BeginTrial, DeleteJob, DescribeJob, FinishTrial, ReportEpoch
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.replies import (
     Deleted,
@@ -34,8 +33,6 @@ SUCCEEDED = "Train succeeded"
 _REACHED_OVER_BOUND = "; its cost is above beta_knob times the lowest one, and a target that is reached is kept"
 _OVER_BOUND = "the target was reached, at a cost above beta_knob times the lowest one"
 _ENDED = (*(outcome.value for outcome in FAILURES), Outcome.CONVERGED.value)
-_MOST_ATTEMPTS = 1000
-"""Zeus knows no last attempt, which runs without a bound: under its rules a job has as many as can be."""
 _NAMES = {
     "time_s": "time",
     "energy_j": "energy",
@@ -79,21 +76,11 @@ class ZeusWire:
             spec = spec.model_copy(update={"job_id": job_id_for(spec.job_id_prefix, command_id_of(request))})
         _check_identifier("job_id", spec.job_id)
         assert spec.job_id is not None
-        command = RegisterJob(
-            spec=spec.specification,
-            job_id_prefix=spec.job_id_prefix,
-            on_conflict=OnConflict.REFUSE_CHANGES,
-            hardware=spec.hardware,
-            defaults=self._defaults(),
-        )
+        command = spec.registration(policy=self._policy, is_strict=self._is_strict)
         reply = await self._gate.call(request, spec.job_id, command)
         if isinstance(reply, Registered):
             return answer(spec.model_dump(), status=201 if reply.is_new else 200)
         raise _refused(reply, unknown=400)
-
-    def _defaults(self) -> Mapping[str, Any]:
-        chosen = {} if self._policy is None else {"policy": self._policy}
-        return chosen | ({"max_attempts": _MOST_ATTEMPTS} if self._is_strict else {})
 
     async def begin(self, request: Request, job_id: str) -> Response:
         """A new trial of the job, each time: a second request is a second trial beside the first one."""

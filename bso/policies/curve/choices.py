@@ -38,6 +38,7 @@ class Situation:
 
     ``recurrences`` counts those before this one, ``aborts`` the failed trials of this one; ``is_last``: no attempt is
     left after this one. ``is_unproven``: all that is known of epochs is inherited from another version or job;
+    ``is_uncounted``: that is of runs of its own, of which nobody counted the epochs;
     ``is_unpriced``: no run has ended on this hardware kind, and how costs compare is known from others or, if
     ``inherits_costs``, inherited. By batch size: ``looks`` counts its ended trials,
     ``failures`` those of them that would never have converged, as far as can be seen. ``too_large_from``: the smallest
@@ -52,6 +53,7 @@ class Situation:
     aborts: int
     is_last: bool
     is_unproven: bool
+    is_uncounted: bool
     is_unpriced: bool
     inherits_costs: bool
     looks: dict[int, int]
@@ -139,6 +141,8 @@ def _first(now: Situation) -> Choice:
 def _best_elsewhere(now: Situation) -> Choice:
     """Nothing has run here: what was best elsewhere. Where that has failed in a new version, the default first."""
     size, default = safest(now), now.default_batch_size
+    if now.is_unproven and now.is_uncounted:
+        return _chosen(size, f"no run has reported its epochs yet; by what whole runs cost {size} is best")
     if now.is_unproven and now.aborts and default in now.standing.fresh:
         return _chosen(default, f"no run of this version has converged yet; {default} is the default")
     if now.is_unproven:

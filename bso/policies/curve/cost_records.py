@@ -100,7 +100,8 @@ class EpochCostKnowledge:
     ``profiling_ratio`` is the mean, over ``profiled`` epochs, of what an epoch in which power limits were profiled
     cost, as a multiple of an ordinary one. ``within_squares`` and ``within_freedom`` are like ``squares`` and
     ``freedom``, of epoch costs of the reports of a run; ``interval`` is the progress between two of them in the latest
-    run, in epochs. ``is_inherited``: what ``before`` of the records holds is another version's, or another job's.
+    run, in epochs. ``is_inherited``: what ``before`` of the records holds is another version's, or another job's;
+    ``is_uncounted``: it is of runs whose epochs nobody counted.
     """
 
     records: Mapping[int, EpochCostRecord] = field(default_factory=dict)
@@ -116,6 +117,7 @@ class EpochCostKnowledge:
     within_freedom: float = 0.0
     interval: float = 1.0
     is_inherited: bool = False
+    is_uncounted: bool = False
 
     @property
     def is_seen(self) -> bool:
@@ -154,6 +156,23 @@ class EpochCostKnowledge:
             within_freedom=self.within_freedom,
             interval=self.interval,
             is_inherited=True,
+        )
+
+    def with_uncounted(self, batch_size: int, ln_epoch_cost: float) -> EpochCostKnowledge:
+        """The knowledge with a run whose epochs nobody counted: it says how batch sizes compare, and no level.
+
+        Runs of one batch size also say by how much costs vary, that of epochs included.
+        """
+        record = self.record(batch_size)
+        before, is_first = record.before, not any(one.is_known for one in self.records.values())
+        square = (ln_epoch_cost - before.mean) ** 2 * before.weight / (before.weight + 1.0)
+        added = replace(record, before=before.plus(RunSums(weight=1.0, mean=ln_epoch_cost), 1.0))
+        return replace(
+            self,
+            records={**self.records, batch_size: added},
+            squares=self.squares + square,
+            freedom=self.freedom + min(before.weight, 1.0),
+            is_uncounted=self.is_uncounted or is_first,
         )
 
     @property
@@ -217,6 +236,7 @@ def with_learnt_cost(
         within_freedom=knowledge.within_freedom * kept + learnt.within_freedom,
         interval=learnt.interval,
         is_inherited=knowledge.is_inherited and not learnt.moved,
+        is_uncounted=knowledge.is_uncounted and not learnt.moved,
     )
 
 

@@ -146,6 +146,24 @@ class EpochRecord:
             failed_in_a_row=self.failed_in_a_row + failed,
         )
 
+    def with_uncounted(self, ln_epochs: float, *, variance: float | None) -> EpochRecord:
+        """The record with one more run whose epochs nobody counted: it stands with those before a change.
+
+        One that ended before its target has a ``variance``, as a censored one has.
+        """
+        if variance is None:
+            run = RunSums(weight=1.0, mean=ln_epochs)
+        else:
+            run = RunSums(censored_precision=1.0 / variance, censored_sum=ln_epochs / variance)
+        has_converged = variance is None
+        return replace(
+            self,
+            before=self.before.plus(run, 1.0),
+            converged=self.converged + has_converged,
+            looks=self.looks + 1,
+            failed_in_a_row=0.0 if has_converged else self.failed_in_a_row,
+        )
+
     def with_failure(self, failed: float) -> EpochRecord:
         """The record with one more run that would not have converged, perhaps on its hardware only."""
         return replace(self, failed=self.failed + failed, looks=self.looks + 1)
@@ -171,7 +189,7 @@ class EpochKnowledge:
     ``second_looks`` are the numbers of running trials that the policy lets run although they look expensive.
     ``approaches`` says, by number, how near running trials have come to the target, and ``landmarks``, by exponent,
     how long trials took from there. ``is_inherited``: what ``before`` of the records holds is another version's, or
-    another job's.
+    another job's, or, where it ``is_uncounted``, of runs of its own whose epochs nobody counted.
     """
 
     records: Mapping[int, EpochRecord] = field(default_factory=dict)
@@ -179,6 +197,7 @@ class EpochKnowledge:
     approaches: Mapping[int, Approach] = field(default_factory=dict)
     landmarks: Mapping[int, Landmark] = field(default_factory=dict)
     is_inherited: bool = False
+    is_uncounted: bool = False
 
     @property
     def is_unproven(self) -> bool:
@@ -209,6 +228,17 @@ class EpochKnowledge:
                 size: EpochRecord(before=RunSums(weight=sums.weight, mean=sums.mean)) for size, sums in known.items()
             },
             is_inherited=True,
+        )
+
+    def with_uncounted(self, batch_size: int, ln_epochs: float, *, variance: float | None) -> EpochKnowledge:
+        """The knowledge with a run whose epochs nobody counted."""
+        is_first = all(one.sums == _NO_RUNS == one.before for one in self.records.values())
+        record = self.record(batch_size).with_uncounted(ln_epochs, variance=variance)
+        return replace(
+            self,
+            records={**self.records, batch_size: record},
+            is_inherited=self.is_inherited or is_first,
+            is_uncounted=self.is_uncounted or is_first,
         )
 
     def without_trial(self, trial_number: int) -> EpochKnowledge:

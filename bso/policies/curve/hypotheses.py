@@ -60,6 +60,11 @@ COST_ELSEWHERE = Prior(
     level=0.0, slope=0.0, level_variance=400.0, slope_variance=0.01, curve_variance=0.02, own_variance=0.002
 )
 """By how much it may differ on another hardware kind, or in another version of a job: the level says nothing."""
+UNCOUNTED = replace(COST_CHANGE, level_variance=400.0)
+"""By how much it may differ from that of runs whose epochs nobody counted: only what is for all alike is unknown.
+
+How their costs in all compare is known; what is wrong in the guess of their epochs is wrong the other way round here.
+"""
 SMOOTH, ROUGH = 0.005, 0.05
 """The variance of what each batch size has for itself: some 7 %, or some 22 %."""
 HYPOTHESES = (
@@ -200,6 +205,7 @@ class _Seen:
         now = replace(now, noises=now.noises + SPIKE * spikes[:, now.at])
         before = self._observed(((size, record.before) for size, record in records), given.variances)
         change = COST_ELSEWHERE if self.knowledge.is_inherited else COST_CHANGE
+        change = UNCOUNTED if self.knowledge.is_uncounted else change
         related = [Related(observed=before, change=change)]
         if self.elsewhere is not None:
             others = self._observed(self.elsewhere.compared.items(), given.variances)

@@ -20,11 +20,25 @@ _NO_EPOCHS, _NO_COSTS = EpochKnowledge(), EpochCostKnowledge()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Uncounted:
+    """What a run cost whose epochs nobody counted, split by what is believed of them: ln epochs, and ln J of each.
+
+    Only the sum of both was measured. ``variance``: it ended before its target, and how little its epochs say then;
+    None: it converged.
+    """
+
+    ln_epochs: float
+    ln_epoch_cost: float
+    variance: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearntCurve:
     """What is learnt from the end of a trial; a part is None where the trial says nothing of it."""
 
     epochs: LearntEpochs | None
     epoch_cost: LearntEpochCost | None
+    uncounted: Uncounted | None = None
 
 
 def epochs_of(version: JobVersion) -> EpochKnowledge:
@@ -92,9 +106,14 @@ def _with_learnt(before: Job, after: Job, event: TrialEnded | LateResult) -> Job
         return after
     learnt = learnt or LearntCurve(epochs=None, epoch_cost=None)
     epochs = with_learnt_epochs(epochs, number, trial.batch_size, learnt.epochs)
+    if learnt.uncounted is not None:
+        ln_epochs, variance = learnt.uncounted.ln_epochs, learnt.uncounted.variance
+        epochs = epochs.with_uncounted(trial.batch_size, ln_epochs, variance=variance)
     after = after.with_version(version.with_memory(NAME, epochs))
     knowledge = after.knowledge_of(trial)
     costs = with_learnt_cost(epoch_costs_on(knowledge), trial.batch_size, learnt.epoch_cost)
+    if learnt.uncounted is not None:
+        costs = costs.with_uncounted(trial.batch_size, learnt.uncounted.ln_epoch_cost)
     return after.with_knowledge(trial.version_number, knowledge.with_memory(NAME, costs))
 
 

@@ -147,6 +147,7 @@ def _situation(
         aborts=aborts,
         is_last=recurrence is not None and recurrence.is_on_last_attempt(version.spec),
         is_unproven=epochs.is_unproven,
+        is_uncounted=epochs.is_uncounted,
         is_unpriced=_is_unpriced(version, knowledge),
         inherits_costs=epoch_costs_on(knowledge).is_inherited,
         looks=looks,

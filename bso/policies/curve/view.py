@@ -14,7 +14,7 @@ from bso.policies.curve import cost_observations, epoch_observations, normal, st
 from bso.policies.curve.beliefs import Beliefs, beliefs_of
 from bso.policies.curve.cost_records import EpochCostKnowledge, LearntEpochCost
 from bso.policies.curve.epoch_records import EpochKnowledge, LearntEpochs
-from bso.policies.curve.memory import LearntCurve, epoch_costs_on, epochs_of
+from bso.policies.curve.memory import LearntCurve, Uncounted, epoch_costs_on, epochs_of
 from bso.policies.curve.standing import standing_of
 from bso.policies.curve.validation import Forecast, forecast
 
@@ -79,12 +79,26 @@ class View:
         if trial.batch_size not in self.beliefs.sizes:
             return None
         if not trial.reports:
-            return LearntCurve(epochs=_FAILED, epoch_cost=None) if _cannot_converge(ended) else None
+            return self._learnt_without_epochs(trial, ended)
         epochs = self._learnt_epochs(trial, ended)
         is_measured = trial.has_measured_cost(self.spec) and ended.cost > 0.0
         has_cost = is_measured and ended.outcome is not Outcome.CANCELLED
         own = self._learnt_cost(trial) if has_cost else None
         return None if epochs is None and own is None else LearntCurve(epochs=epochs, epoch_cost=own)
+
+    def _learnt_without_epochs(self, trial: Trial, ended: TrialEnded | LateResult) -> LearntCurve | None:
+        """What a run without a report says; one that was taken over from elsewhere may have a result all the same."""
+        if _cannot_converge(ended) or (ended.outcome is Outcome.NOT_CONVERGED and ended.cost > 0.0):
+            return LearntCurve(epochs=_FAILED, epoch_cost=None)
+        if ended.learnt_cost is None:
+            return None
+        belief = self.beliefs.of(trial.batch_size)
+        uncounted = Uncounted(
+            ln_epochs=belief.epochs,
+            ln_epoch_cost=math.log(ended.learnt_cost) - belief.epochs,
+            variance=None if ended.outcome is Outcome.CONVERGED else belief.noise,
+        )
+        return LearntCurve(epochs=None, epoch_cost=None, uncounted=uncounted)
 
     def _underway(self, trial: Trial, own: cost_observations.RunningCost) -> stops.Underway:
         return stops.Underway(

@@ -27,6 +27,8 @@ COMMANDS = [
     ["events"],
     *(["events", name] for name in ("history", "tail", "prune")),
     *(["replay", name] for name in ("verify", "export", "import", "rebuild", "publish", "what-if")),
+    ["import"],
+    ["import", "zeus"],
 ]
 
 run = CliRunner().invoke

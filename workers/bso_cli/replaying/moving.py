@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from bso.domain.errors import Misconfigured, Rejected
-from bso_cli.access import NothingThere, reading
+from bso.domain.errors import Rejected
+from bso_cli.access import reading, writing
 from bso_cli.options import DatabaseOption, JsonOption, OutputOption, YesOption, here
 from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandRefused
@@ -152,7 +152,7 @@ async def _both(
     log: AbstractAsyncContextManager[SqlStore | None], database: str
 ) -> AsyncIterator[tuple[SqlStore, SqlStore]]:
     """Where the log is, None: in the database itself, and the database."""
-    async with _writing(database) as store, log as elsewhere:
+    async with writing(database) as store, log as elsewhere:
         yield elsewhere or store, store
 
 
@@ -206,16 +206,3 @@ async def _each(
         left = f"; {counted(refused, 'job')} refused" if refused else ""
         print_result(f"{counted(done, 'job')} with {counted(events, 'event')}: {new}{left}")
     return not refused
-
-
-@asynccontextmanager
-async def _writing(url: str) -> AsyncIterator[SqlStore]:
-    """A store to write to: it must have exactly this program's schema."""
-    from bso.service.readiness import require_schema
-
-    try:
-        async with reading(url) as store:
-            await require_schema(store)
-            yield store
-    except NothingThere as error:
-        raise Misconfigured("the database does not exist yet: run `bso migrate` with the same address") from error
