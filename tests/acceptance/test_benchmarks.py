@@ -46,6 +46,9 @@ PATHS = {
     ("engine_sqlite", "history"),
     ("embedded", "embedded (SQLite)"),
     ("client", "through broker and worker"),
+    ("gateway", "over Zeus' wire"),
+    ("gateway_sqlite", "over Zeus' wire"),
+    ("zeus", "over Zeus' wire"),
     ("floor_fsync", "a row and a commit in SQLite, bare driver"),
 }
 OTHERS = {

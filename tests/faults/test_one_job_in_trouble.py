@@ -139,8 +139,8 @@ async def test_a_worker_dies_between_parking_a_command_and_acknowledging_it(
         assert await asyncio.to_thread(doomed.wait) == -signal.SIGKILL
     heir = start_worker().ready()
     assert isinstance(await pending, EpochJudged)
-    await eventually_async(lambda: heir.metric("bso_commands_total", type="report_epoch") == 2, what="the second copy")
-    assert heir.metric("bso_commands_total", type="report_epoch", result="repeated") == 1
+    await eventually_async(lambda: heir.metric("bso_commands_total", type="report_epoch") >= 2, what="the second copy")
+    assert heir.metric("bso_commands_total", type="report_epoch", result="decided") == 1  # the client may ask again
     assert (await store.trials(job))[0].reports == 1
     assert await audit(store, job) == 1
     assert heir.metric("bso_dead_letters_total") == 0
