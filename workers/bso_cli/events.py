@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 from rich.markup import escape
 
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, YesOption, here, known_types
-from bso_cli.refusals import CommandGroup
+from bso_cli.refusals import CommandGroup, CommandRefused
 from bso_cli.settings import Places
 from bso_cli.terminal import (
     HANG,
@@ -31,13 +33,22 @@ from bso_cli.terminal import (
 if TYPE_CHECKING:
     from bso.domain.log import RecordedEvent
     from bso.service.records import StoredEvent
+    from bso_client.transports.http import HttpCaller
 
 app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Read the history of jobs, or follow it live.")
 
 LOOK_S = 0.5
+SILENCE_S = 25.0
+"""How long a gateway's stream may be silent: the gateway itself says that it lives every ten seconds."""
+FIRST_LINE_S = 5.0
 ROOM_BELOW = 1000
 """How far below the last event_id a live tail looks again: transactions commit in another order than they number."""
 MOST_SEEN = 10_000
+
+
+class HeldBack(Exception):
+    """Something on the way to a gateway does not let a stream through."""
+
 
 OptionalJob = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Only this job.", show_default=False)]
 
@@ -85,7 +96,8 @@ def tail(
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Follow events as they happen, until Ctrl-C: through the broker where BSO_URL names one, else in the database.
+    """Follow events as they happen, until Ctrl-C: through the broker or the gateway (then of one job) that BSO_URL
+    names, else in the database.
 
     Each event is shown once, as it arrives; the order of a job's events is that of (log_epoch, seq).
     """
@@ -140,6 +152,10 @@ def prune(
 
 
 def _live(places: Places, job_id: str | None) -> AsyncIterator[RecordedEvent]:
+    if places.url is not None and places.url.startswith("http"):
+        if job_id is None:
+            raise CommandRefused("through a gateway, events are followed job by job: `bso events tail JOB`")
+        return _from_gateway(places.url, job_id)
     if places.url is not None and not places.is_embedded:
         return _from_broker(places.url, job_id)
     return _from_database(places.database("bso events tail"), job_id)
@@ -167,6 +183,61 @@ async def _from_broker(url: str, job_id: str | None) -> AsyncIterator[RecordedEv
         finally:
             announcement.cancel()
             await subscriber.close()
+
+
+async def _from_gateway(url: str, job_id: str) -> AsyncIterator[RecordedEvent]:
+    """The events of a job as they come; where something on the way holds the stream back, asked for again and again."""
+    from bso_cli.access import whole_history
+    from bso_cli.broker_reads import BrokerReads
+    from bso_client.errors import Unreachable
+    from bso_client.transports.http import HttpCaller
+
+    gateway = HttpCaller(url)
+    await gateway.start()
+    try:
+        reads, seen, is_streamed = BrokerReads(gateway), 0, True
+        async for stored in whole_history(reads, job_id):
+            seen = stored.event_id
+        _announce()
+        while True:
+            news = _streamed(gateway, job_id, after=seen) if is_streamed else whole_history(reads, job_id, after=seen)
+            try:
+                async for stored in news:
+                    seen = stored.event_id
+                    yield stored.recorded
+            except HeldBack:
+                is_streamed = False
+                print_notice("something between here and the gateway holds live events back: asking every second")
+            except Unreachable as error:
+                print_notice(f"{error}; trying again")
+            await asyncio.sleep(1.0)
+    finally:
+        await gateway.close()
+
+
+async def _streamed(gateway: HttpCaller, job_id: str, *, after: int) -> AsyncIterator[StoredEvent]:
+    """The events of a job from a stream that does not end. Raises HeldBack, Unreachable."""
+    from bso.schema.codec import decode_event
+    from bso.service.records import StoredEvent
+
+    lines = gateway.stream(f"jobs/{quote(job_id)}/events?after={after}", silence_s=SILENCE_S)
+    data = b""
+    try:
+        async with asyncio.timeout(FIRST_LINE_S):
+            line = await anext(lines)  # at once: an event, or that there is none yet
+    except (StopAsyncIteration, TimeoutError):
+        raise HeldBack from None
+    while True:
+        if line.startswith(b"data: "):
+            data = line.removeprefix(b"data: ")
+        elif not line.strip() and data:
+            event_id = json.loads(data)["event_id"]
+            yield StoredEvent(event_id=event_id, recorded=decode_event(data))
+            data = b""
+        try:
+            line = await anext(lines)
+        except StopAsyncIteration:
+            return
 
 
 async def _from_database(database: str, job_id: str | None) -> AsyncIterator[RecordedEvent]:

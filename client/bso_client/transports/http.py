@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
@@ -93,18 +95,52 @@ class HttpCaller:
             await asyncio.sleep(wait_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _once(self, message: bytes, kind: str, *, timeout_s: float) -> bytes:
+    async def stream(self, path: str, *, silence_s: float) -> AsyncIterator[bytes]:
+        """The lines of an answer without an end. Raises Unreachable when it breaks off, GatewayRefuses, NotTaken.
+
+        The answer's first line may be ``silence_s`` away, and each further one from the one before.
+        """
         import aiohttp
 
-        if self._session is None:
-            raise _Away("the connection to the gateway is closed")
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=silence_s)
         try:
+            with self._in_words():
+                asking = self._connected().get(
+                    f"{self._base}/{path}",
+                    headers={"Accept": "text/event-stream"},
+                    allow_redirects=False,
+                    timeout=timeout,
+                    read_bufsize=MAX_ANSWER_BYTES,
+                )
+                async with asking as answer:
+                    if answer.status != 200:
+                        self._check(answer.status, answer.headers.get("Retry-After", ""), await _read(answer))
+                    async for line in answer.content:
+                        yield line
+        except _Away as error:
+            raise Unreachable(str(error)) from error
+
+    async def _once(self, message: bytes, kind: str, *, timeout_s: float) -> bytes:
+        with self._in_words():
             async with asyncio.timeout(timeout_s):
-                sending = self._session.post(f"{self._base}/{kind}", data=message, allow_redirects=False)
+                sending = self._connected().post(f"{self._base}/{kind}", data=message, allow_redirects=False)
                 async with sending as answer:
                     body = await _read(answer)
                     self._check(answer.status, answer.headers.get("Retry-After", ""), body)
                     return body
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise _Away("the connection to the gateway is closed")
+        return self._session
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Raise what a failed request means."""
+        import aiohttp
+
+        try:
+            yield
         except aiohttp.ClientConnectorCertificateError as error:
             words = f"the certificate of {self._address} is not trusted: {error}; SSL_CERT_FILE names other authorities"
             raise GatewayRefuses(words) from error

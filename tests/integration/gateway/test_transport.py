@@ -29,7 +29,9 @@ from bso_client.transports import Transport, open_transport
 from tests.integration.gateway.conftest import StartGateway
 from tests.integration.workers.fixtures import StartWorker
 from tests.servers import PATIENCE_S
+from tests.servers.proxy import TcpProxy
 
+JSON = {"Content_Type": "application/json"}
 A40 = HardwareKind(gpu_model="A40", max_power_w=300.0, energy_method=EnergyMethod.NVML_COUNTER)
 SPEC = {"batch_sizes": [32, 64, 128], "default_batch_size": 64, "target_metric": 0.9, "max_epochs": 4}
 
@@ -233,3 +235,67 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def tailing(url: str, job_id: str, *, count: int) -> Iterator["subprocess.Popen[str]"]:
+    """``bso events tail``, once it follows what happens."""
+    command = [sys.executable, "-m", "bso_cli", "events", "tail", job_id, "--json", "--count", str(count)]
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("BSO_")} | {"BSO_URL": url}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert "from now on" in said_by(process)
+            yield process
+        finally:
+            process.kill()
+
+
+def said_by(process: "subprocess.Popen[str]") -> str:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+def seqs_of(process: "subprocess.Popen[str]") -> list[int]:
+    assert process.stdout is not None
+    return [json.loads(process.stdout.readline())["seq"] for _ in range(2)]
+
+
+def test_live_events_are_received_through_a_gateway_and_after_its_restart(start: StartGateway) -> None:
+    gateway = start()
+    gateway.register()
+    with tailing(gateway.url, gateway.job_id, count=4) as process:
+        gateway.begin()
+        assert seqs_of(process) == [2, 3]
+        gateway.process.process.kill()
+        gateway.process.wait()
+        again = start(port=gateway.port)
+        again.job_id = gateway.job_id
+        assert again.ask("PUT", f"/v1/jobs/{gateway.job_id}/allowed/64", {}, **JSON).status == 200
+        assert again.ask("PUT", f"/v1/jobs/{gateway.job_id}/allowed/64", {}, **JSON).status == 200
+        assert seqs_of(process) == [4, 5]
+        assert process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.slow
+def test_where_a_proxy_holds_live_events_back_they_are_asked_for(start: StartGateway) -> None:
+    gateway = start()
+    gateway.register()
+    with TcpProxy(gateway.url) as proxy:
+        proxy.stall_replies_after(b"text/event-stream")
+        with tailing(proxy.url, gateway.job_id, count=2) as process:
+            assert "holds live events back" in said_by(process)
+            proxy.restore()
+            gateway.begin()
+            assert seqs_of(process) == [2, 3]
+
+
+def test_live_events_of_all_jobs_need_the_broker(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bso_cli", "events", "tail"],
+        env=os.environ | {"BSO_URL": "http://127.0.0.1:1", "BSO_STATE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, "bso events tail JOB" in done.stderr) == (1, True), done.stderr
