@@ -149,9 +149,11 @@ class InMemoryStore:
         ids = (event_id for event_id, event in self.tables.events.items() if job_id in (None, event.new.job_id))
         return max(ids, default=0)
 
-    async def last_event_ids(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+    async def last_event_ids(self, job_ids: Sequence[str], *, reader: Reader | None = None) -> Mapping[str, int]:
         """The event_id of the last event of each of these jobs that there are; 0 where that was pruned."""
-        last = dict.fromkeys((job_id for job_id in job_ids if job_id in self.tables.jobs), 0)
+        jobs = self.tables.jobs
+        there = (name for name in job_ids if name in jobs and _may_read(reader, name, jobs[name].snapshot))
+        last = dict.fromkeys(there, 0)
         for event_id, one in sorted(self.tables.events.items()):
             known = self.tables.jobs.get(one.new.job_id)
             if one.new.job_id in last and known is not None and one.new.seq == known.last_seq:

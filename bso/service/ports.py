@@ -265,8 +265,11 @@ class Reads(JobReads, Protocol):
         """The highest event_id in the log of a job or of all; 0 if there is none."""
         ...
 
-    async def last_event_ids(self, job_ids: Sequence[str]) -> Mapping[str, int]:
-        """The event_id of the last event of each of these jobs that there are; 0 where that was pruned."""
+    async def last_event_ids(self, job_ids: Sequence[str], *, reader: Reader | None = None) -> Mapping[str, int]:
+        """The event_id of the last event of each of these jobs that there are; 0 where that was pruned.
+
+        With a ``reader`` only of those that it may be allowed to read; see ``jobs``.
+        """
         ...
 
 

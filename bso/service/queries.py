@@ -32,6 +32,8 @@ MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 10, 200, 100
 """Rows of one page, few enough to hold up no decision; fewer still where they would not fit into a message."""
 MOST_FOLLOWED = 50
 """Jobs whose logs are read together."""
+THE_END = -1
+_PRUNED = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class ListTrials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListEvents:
-    """The log of a job, after this event_id."""
+    """The log of a job, after this event_id; THE_END: nothing yet, and ``next_after`` is where the log ends."""
 
     after: int = 0
 
@@ -280,6 +282,8 @@ async def _page(reads: Reads, asked: Asked, *, rules: Rules, limit: int) -> Page
             trials = await reads.trials(cast(str, job_id), after=query.after, limit=limit)
             last = trials[-1].trial_number if len(trials) == limit else None
             return TrialsPage(trials=tuple(replace(trial, trial_id="") for trial in trials), next_after=last)
+        case ListEvents(after=after) if after <= THE_END:
+            return EventsPage(events=(), next_after=await reads.last_event_id(job_id))
         case ListEvents():
             events = await reads.history(job_id, after=query.after, limit=limit)
             return EventsPage(events=_listed(events), next_after=events[-1].event_id if len(events) == limit else None)
@@ -296,17 +300,28 @@ def _listed(events: Sequence[StoredEvent]) -> tuple[ListedEvent, ...]:
 
 
 async def _followed(reads: Reads, query: FollowJobs, asked: Asked, *, rules: Rules, limit: int) -> EventsPage | Problem:
-    """What is new in the logs of several jobs, an equal part of each."""
-    last = await reads.last_event_ids(tuple(query.after))
-    if (unknown := next((job_id for job_id in query.after if job_id not in last), None)) is not None:
-        return _unknown(unknown)
-    changed = [job_id for job_id, seen in query.after.items() if last[job_id] != seen][:limit]
+    """What is new in the logs of several jobs, an equal part of each.
+
+    That a job has changed, too, is for those alone who may read it.
+    """
+    last = await reads.last_event_ids(tuple(query.after), reader=_reader(asked.user, rules))
+    if (hidden := next((job_id for job_id in query.after if job_id not in last), None)) is not None:
+        return await _denied(reads, replace(asked, job_id=hidden), rules=rules) or _unknown(hidden)
+    changed = [job_id for job_id, seen in query.after.items() if last[job_id] not in (seen, _PRUNED)]
     events: list[StoredEvent] = []
     for job_id in changed:
+        if len(events) >= limit:
+            break
         if (problem := await _denied(reads, replace(asked, job_id=job_id), rules=rules)) is not None:
             return problem
-        events += await reads.history(job_id, after=query.after[job_id], limit=limit // len(changed))
+        share = max(1, limit // len(changed))
+        events += await reads.history(job_id, after=query.after[job_id], limit=share)
     return EventsPage(events=_listed(events))
+
+
+def _reader(user: str | None, rules: Rules) -> Reader | None:
+    """Whom a store looks for jobs for; None: somebody who may read all."""
+    return None if user is None or user in rules.operators else Reader(login=user, teams=rules.teams)
 
 
 async def checked(tokens: Tokens, query: CheckToken) -> Token | None:
@@ -323,8 +338,7 @@ async def checked(tokens: Tokens, query: CheckToken) -> Token | None:
 
 async def _jobs(reads: Reads, query: ListJobs, *, user: str | None, rules: Rules, limit: int) -> JobsPage:
     """A page of jobs. Few of those found may turn out not to be the login's to read: a page may be a bit short."""
-    reader = None if user is None or user in rules.operators else Reader(login=user, teams=rules.teams)
-    found = await _overviews(reads, after=query.after, limit=limit, reader=reader)
+    found = await _overviews(reads, after=query.after, limit=limit, reader=_reader(user, rules))
     seen = tuple([_without_trial_id(one) for one in found if _may_read(one, user=user, rules=rules)])
     names = {one.summary.job_id for one in seen}
     parked = tuple(one for one in await reads.parked_jobs.all() if one.job_id in names) if names else ()

@@ -26,6 +26,11 @@ def readable_job_ids(dialect: Dialect, reader: Reader, *, after: str, limit: int
     return select(found.c.job_id).order_by(found.c.job_id).limit(limit)
 
 
+def may_be_readable(reader: Reader) -> ColumnElement[bool]:
+    """Whether a reader may read a job, as far as its row shows that: a condition for jobs that are named."""
+    return or_(*(way for way, _ in _ways(reader)))
+
+
 def _ways(reader: Reader) -> list[tuple[ColumnElement[bool], str]]:
     """Each way to be allowed to read a job, with the index that finds these jobs; none finds those of all ways."""
     name = dump(reader.login).decode()

@@ -41,7 +41,7 @@ from bso.storage.job_logs import JobRows, LockedJob, append_missing, job_rows, k
 from bso.storage.log_epochs import SqlLogEpochs
 from bso.storage.mysql import MySqlUnitOfWork
 from bso.storage.parked_jobs import SqlParkedJobs, is_parked
-from bso.storage.readable_jobs import readable_job_ids
+from bso.storage.readable_jobs import may_be_readable, readable_job_ids
 from bso.storage.rows import Moment, Row, profile_from, readable_event, stored_event, trial_from
 from bso.storage.schema import schema_state, state_of_revision
 from bso.storage.sqlite import SqliteStatement, SqliteUnitOfWork
@@ -201,11 +201,12 @@ class SqlStore:
         rows = await self._read(statement if job_id is None else statement.where(event.c.job_id == job_id))
         return int(rows[0]["event_id"]) if rows else 0
 
-    async def last_event_ids(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+    async def last_event_ids(self, job_ids: Sequence[str], *, reader: Reader | None = None) -> Mapping[str, int]:
         """The event_id of the last event of each of these jobs that there are; 0 where that was pruned."""
         is_last = and_(event.c.job_id == job.c.job_id, event.c.seq == job.c.last_seq)
         joined = select(job.c.job_id, func.coalesce(event.c.event_id, 0).label("event_id")).outerjoin(event, is_last)
-        rows = await self._read(joined.where(job.c.job_id.in_(job_ids), job.c.last_seq > 0))
+        wanted = joined.where(job.c.job_id.in_(job_ids), job.c.last_seq > 0)
+        rows = await self._read(wanted if reader is None else wanted.where(may_be_readable(reader)))
         return {row["job_id"]: int(row["event_id"]) for row in rows}
 
     async def lapsed_leases(

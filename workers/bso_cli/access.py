@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bso.domain.errors import Misconfigured
 from bso.domain.quantities import seconds
-from bso_cli.refusals import CommandRefused
+from bso_cli.refusals import CommandRefused, RefusedForNow
 from bso_cli.settings import Places
 from bso_cli.terminal import print_notice
 
@@ -209,7 +209,8 @@ async def show_job(places: Places, job_id: str) -> ShownJob:
 def refused(problem: Problem, *, where_to_look: str) -> CommandRefused:
     """A problem in words; where a job is not known also where to look for it."""
     advice = f"; {where_to_look}" if problem.type == "unknown_job" else ""
-    return CommandRefused(f"{problem.title}: {problem.detail}{advice}")
+    kind = RefusedForNow if problem.is_retryable else CommandRefused
+    return kind(f"{problem.title}: {problem.detail}{advice}")
 
 
 async def _where_to_look(store: SqlStore, job_id: str) -> str:

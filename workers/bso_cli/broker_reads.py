@@ -96,6 +96,12 @@ class BrokerReads:
             following = page.next_after
         return events[:limit]
 
+    async def last_event_id(self, job_id: str) -> int:
+        """Where the log of a job ends now; 0 if it is empty."""
+        from bso.service.queries import THE_END, EventsPage, ListEvents
+
+        return (await self._ask(EventsPage, ListEvents(after=THE_END), job_id)).next_after or 0
+
     async def requires_logins(self) -> bool:
         """Whether workers refuse what does not name its login: else everybody may do everything."""
         from bso.domain.replies import Problem

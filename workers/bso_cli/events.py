@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, YesOption, here, known_types
-from bso_cli.refusals import CommandGroup, CommandRefused
+from bso_cli.refusals import CommandGroup, CommandRefused, RefusedForNow
 from bso_cli.settings import Places
 from bso_cli.terminal import (
     HANG,
@@ -41,6 +41,9 @@ LOOK_S = 0.5
 SILENCE_S = 25.0
 """How long a gateway's stream may be silent: the gateway itself says that it lives every ten seconds."""
 FIRST_LINE_S = 5.0
+ASK_S = 1.0
+HELD_BACK_S, AWAY_S = 300.0, 10.0
+"""After how long a stream is tried again that something holds back, or that has broken off."""
 ROOM_BELOW = 1000
 """How far below the last event_id a live tail looks again: transactions commit in another order than they number."""
 MOST_SEEN = 10_000
@@ -195,49 +198,50 @@ async def _from_gateway(url: str, job_id: str) -> AsyncIterator[RecordedEvent]:
     gateway = HttpCaller(url)
     await gateway.start()
     try:
-        reads, seen, is_streamed = BrokerReads(gateway), 0, True
-        async for stored in whole_history(reads, job_id):
-            seen = stored.event_id
+        reads = BrokerReads(gateway)
+        seen = await reads.last_event_id(job_id)
         _announce()
+        clock = asyncio.get_running_loop().time
+        stream_again_s, is_said = clock(), False
         while True:
+            is_streamed = clock() >= stream_again_s
             news = _streamed(gateway, job_id, after=seen) if is_streamed else whole_history(reads, job_id, after=seen)
             try:
                 async for stored in news:
-                    seen = stored.event_id
+                    seen, is_said = stored.event_id, False
                     yield stored.recorded
-            except HeldBack:
-                is_streamed = False
-                print_notice("something between here and the gateway holds live events back: asking every second")
-            except Unreachable as error:
-                print_notice(f"{error}; trying again")
-            await asyncio.sleep(1.0)
+            except (HeldBack, Unreachable, RefusedForNow) as error:
+                if not is_said:
+                    print_notice(f"{error}; asking every second")
+                is_said = True
+                if is_streamed:
+                    stream_again_s = clock() + (HELD_BACK_S if isinstance(error, HeldBack) else AWAY_S)
+            await asyncio.sleep(ASK_S)
     finally:
         await gateway.close()
 
 
 async def _streamed(gateway: HttpCaller, job_id: str, *, after: int) -> AsyncIterator[StoredEvent]:
-    """The events of a job from a stream that does not end. Raises HeldBack, Unreachable."""
+    """The events of a job from a stream, until it breaks off. Raises HeldBack, Unreachable."""
     from bso.schema.codec import decode_event
     from bso.service.records import StoredEvent
 
     lines = gateway.stream(f"jobs/{quote(job_id)}/events?after={after}", silence_s=SILENCE_S)
-    data = b""
+    await anext(lines)  # the head of the answer
     try:
         async with asyncio.timeout(FIRST_LINE_S):
-            line = await anext(lines)  # at once: an event, or that there is none yet
-    except (StopAsyncIteration, TimeoutError):
-        raise HeldBack from None
-    while True:
+            line = await anext(lines, None)  # at once: an event, or that there is none yet
+    except TimeoutError:
+        raise HeldBack("something between here and the gateway holds live events back") from None
+    data = b""
+    while line is not None:
         if line.startswith(b"data: "):
             data = line.removeprefix(b"data: ")
         elif not line.strip() and data:
             event_id = json.loads(data)["event_id"]
             yield StoredEvent(event_id=event_id, recorded=decode_event(data))
             data = b""
-        try:
-            line = await anext(lines)
-        except StopAsyncIteration:
-            return
+        line = await anext(lines, None)
 
 
 async def _from_database(database: str, job_id: str | None) -> AsyncIterator[RecordedEvent]:

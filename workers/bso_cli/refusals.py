@@ -27,6 +27,10 @@ class CommandRefused(Rejected):
     """The optimizer refused what a command asked of it."""
 
 
+class RefusedForNow(CommandRefused):
+    """It may be asked again later."""
+
+
 class CommandGroup(TyperGroup):
     """Commands below one name. Help shows flags without a value, and arguments as manual pages do.
 

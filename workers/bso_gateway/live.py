@@ -1,33 +1,35 @@
 """Logs as server-sent events: first what is there, then each event as it comes, each once, those of a job in order.
 
 The id of an event says where to go on after it, at any gateway (Last-Event-ID): in the log of one job
-``<log epoch>.<seq>.<event_id>``, in several a cursor with the place in each log.
+``<log epoch>.<seq>.<event_id>``, in the logs of several jobs a cursor with the place in each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from pydantic import Field, TypeAdapter
 from pydantic_core import from_json, to_json
 
 from bso.service.queries import EventsPage, FollowJobs, ListEvents, Page, Query
 from bso_gateway.http import HttpError
 
 LOOK_AGAIN_S = 0.7
-_ALIVE_EVERY = 15  # looks without an event, after which a comment shows proxies that the stream lives
+_ALIVE_EVERY_S = 10.0  # after so long without an event, a comment shows proxies that the stream lives
 _MOST_DIGITS = 18
-_PLACES = TypeAdapter(Mapping[str, Annotated[int, Field(ge=0, lt=10**_MOST_DIGITS, strict=True)]])
 
 
 class PlaceInLog:
-    """The place in the log of one job, after the event that a client has seen last."""
+    """The place in the log of one job, after the event that a client has seen last.
+
+    ``last_id``: the id of the last event that was passed here; empty before the first one.
+    """
 
     def __init__(self, job_id: str, *, after: int, last_event_id: str | None) -> None:
         self.job_id: str | None = job_id
+        self.last_id = ""
         self._seen = _event_id_of(last_event_id) if last_event_id else after
 
     @property
@@ -35,36 +37,42 @@ class PlaceInLog:
         """What asks for the events after it."""
         return ListEvents(after=self._seen)
 
-    def move(self, event_id: int, message: Mapping[str, Any]) -> str:
-        """Go on after an event; the id of that event for clients."""
+    def move(self, event_id: int, message: Mapping[str, Any]) -> None:
+        """Go on after an event."""
         self._seen = event_id
-        return f"{message['log_epoch']}.{message['seq']}.{event_id}"
+        self.last_id = f"{message['log_epoch']}.{message['seq']}.{event_id}"
 
 
 class PlacesInLogs:
-    """The same in the logs of several jobs. ``cursor`` holds all places."""
+    """The same in the logs of several jobs, which the cursor names by a digest: ``<digest>.<event_id>.<event_id>...``.
+
+    Raises HttpError for a cursor that is none, or one of other jobs.
+    """
 
     job_id: str | None = None
 
-    def __init__(self, job_ids: Sequence[str], *, cursor: str | None) -> None:
-        known = _places_of(cursor) if cursor else {}
-        self._seen = {job_id: known.get(job_id, 0) for job_id in job_ids}
+    def __init__(self, job_ids: Collection[str], *, cursor: str | None) -> None:
+        names = sorted(job_ids)
+        self.last_id = ""
+        self._digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+        self._seen = dict(zip(names, self._places(cursor) if cursor else [0] * len(names), strict=True))
 
     @property
     def query(self) -> Query:
         """What asks for the events after them."""
         return FollowJobs(after=dict(self._seen))
 
-    @property
-    def cursor(self) -> str:
-        """All places, as clients keep them."""
-        known = {job_id: seen for job_id, seen in self._seen.items() if seen}
-        return urlsafe_b64encode(to_json(known)).decode().rstrip("=")
-
-    def move(self, event_id: int, message: Mapping[str, Any]) -> str:
-        """Go on after an event; the id of that event for clients."""
+    def move(self, event_id: int, message: Mapping[str, Any]) -> None:
+        """Go on after an event."""
         self._seen[message["job_id"]] = event_id
-        return self.cursor
+        self.last_id = ".".join([self._digest, *map(str, self._seen.values())])
+
+    def _places(self, cursor: str) -> Sequence[int]:
+        digest, *numbers = cursor.split(".")
+        if digest != self._digest or not all(map(_is_event_id, numbers)):
+            words = f"expected the id of an event of exactly these jobs, got {cursor[:60]!r}"
+            raise HttpError(400, words, kind="invalid_event_id")
+        return [int(number) for number in numbers]
 
 
 Place = PlaceInLog | PlacesInLogs
@@ -72,28 +80,22 @@ Place = PlaceInLog | PlacesInLogs
 
 def _event_id_of(text: str) -> int:
     number = text.rpartition(".")[2]
-    if not (number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS):
+    if not _is_event_id(number):
         raise HttpError(400, f"Last-Event-ID must be the id of an event, got {text[:60]!r}", kind="invalid_event_id")
     return int(number)
 
 
-def _places_of(cursor: str) -> Mapping[str, int]:
-    try:
-        return _PLACES.validate_json(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except ValueError as error:  # no base64, or no such JSON
-        words = f"expected a cursor, the id of an event of several jobs, got {cursor[:60]!r}"
-        raise HttpError(400, words, kind="invalid_event_id") from error
+def _is_event_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
-def listed(page: EventsPage, place: Place, *, types: Collection[str] = ()) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """The events of a page, of these types if any are named, with their ids for clients; the place goes on after it."""
-    found: list[tuple[str, Mapping[str, Any]]] = []
+def passed(page: EventsPage, place: Place, *, types: Collection[str] = ()) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The events of a page, of these types if any are named, each with its id for clients; the place moves on."""
     for each in page.events:
         message = from_json(each.message)
-        name = place.move(each.event_id, message)
+        place.move(each.event_id, message)
         if not types or message["type"] in types:
-            found.append((name, {"event_id": each.event_id, **message}))
-    return found
+            yield place.last_id, {"event_id": each.event_id, **message}
 
 
 async def followed(
@@ -106,19 +108,18 @@ async def followed(
 ) -> AsyncIterator[bytes]:
     """The events after a place, until somebody ends it; an optimizer that is away is waited for."""
     page: Page | None = first
-    quiet = 0
+    clock = asyncio.get_running_loop().time
+    silent_since_s = clock() - _ALIVE_EVERY_S  # the first line comes at once
     while not until.is_set():
-        shown: Sequence[tuple[str, Mapping[str, Any]]] = ()
-        is_end = True
-        if isinstance(page, EventsPage):
-            is_end = not page.events
-            shown = listed(page, place, types=types)
-        for name, event in shown:
+        has_events = isinstance(page, EventsPage) and bool(page.events)
+        for name, event in passed(page, place, types=types) if isinstance(page, EventsPage) else ():
             yield f"id: {name}\nevent: {event['type']}\ndata: ".encode() + to_json(event) + b"\n\n"
-        quiet = 0 if shown else quiet + 1
-        if quiet % _ALIVE_EVERY == 1:
-            yield b": alive\n\n"
-        if is_end:
+            silent_since_s = clock()
+        if clock() - silent_since_s >= _ALIVE_EVERY_S:
+            at = f"id: {place.last_id}\n" if place.last_id else ""  # clients pass what the filter left out, too
+            yield f"{at}: alive\n\n".encode()
+            silent_since_s = clock()
+        if not has_events:
             await _pause(until)
         try:
             page = await look()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any
@@ -12,7 +13,9 @@ from fastapi import Query as QueryParameter
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import ContentStream, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
 from bso.domain import commands as do
 from bso.domain import replies
@@ -24,18 +27,18 @@ from bso.domain.replies import Problem
 from bso.domain.rights import Right
 from bso.domain.tokens import Token
 from bso.domain.trial import Outcome, TrialState
-from bso.schema.codec import decode_command, encode_reply, wire_name
+from bso.schema.codec import all_events, decode_command, encode_reply, wire_name
 from bso.schema.envelope import validated
 from bso.schema.errors import MalformedMessage
 from bso.service import queries
 from bso.service.queries import Page, Query
 from bso.service.records import JobOverview
 from bso_gateway.http import BEARER, RECHECK, UNTIL, Gate, HttpError, answer, command_id_of, token_of
-from bso_gateway.live import Place, PlaceInLog, PlacesInLogs, followed, listed
+from bso_gateway.live import Place, PlaceInLog, PlacesInLogs, followed, passed
 from bso_gateway.problems import PROBLEM_SCHEMA, refused
 
 PREFIX = "/v1"
-_MOST_STREAMS, _STREAM_LATER_S = 64, 30.0
+_MOST_STREAMS, _MOST_STREAMS_OF_ONE, _STREAM_LATER_S = 64, 16, 30.0
 """Streams of events that one gateway has open: each asks for news again and again."""
 _MOST = 2**63 - 1
 Cursor = Annotated[int, QueryParameter(ge=0, le=_MOST)]
@@ -117,7 +120,7 @@ class RestApi:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._streams = 0
+        self._streams: Counter[str | None] = Counter()
 
     def router(self) -> APIRouter:
         """All routes, with what they take and return."""
@@ -250,9 +253,13 @@ class RestApi:
 
         With ``Accept: text/event-stream`` all of it, and then each event as it comes.
         """
-        place = PlaceInLog(job_id, after=after, last_event_id=_resumed_after(request))
-        page, answered = await self._events(request, place, types)
-        return answered or answer({"events": _messages(page, place, types), "next_after": page.next_after})
+        _require_known(types)
+        if _wants_stream(request):
+            resumed = request.headers.get("last-event-id")
+            return await self._live(request, PlaceInLog(job_id, after=after, last_event_id=resumed), types)
+        place = PlaceInLog(job_id, after=after, last_event_id=None)
+        page = await self._news(request, place)
+        return answer({"events": _messages(page, place, types), "next_after": page.next_after})
 
     async def events_of_jobs(
         self,
@@ -265,46 +272,51 @@ class RestApi:
 
         With ``Accept: text/event-stream`` all of them, and then each event as it comes, those of a job in order.
         """
+        _require_known(types)
         for each in job_id:
             _check("job_id", each)
-        place = PlacesInLogs(sorted(job_id), cursor=_resumed_after(request) or after)
-        page, answered = await self._events(request, place, types)
-        if answered is not None:
-            return answered
-        events = _messages(page, place, types)
-        return answer({"events": events, "next_after": place.cursor if page.events else None})
+        if _wants_stream(request):
+            resumed = request.headers.get("last-event-id")
+            return await self._live(request, PlacesInLogs(job_id, cursor=resumed or after), types)
+        place = PlacesInLogs(job_id, cursor=after)
+        page = await self._news(request, place)
+        return answer({"events": _messages(page, place, types), "next_after": place.last_id or None})
 
-    async def _events(
-        self, request: Request, place: Place, types: Collection[str]
-    ) -> tuple[queries.EventsPage, Response | None]:
-        """The events after a place, and the stream that begins with them, if one is wanted."""
-        is_stream = _wants_stream(request)
-        if is_stream and self._streams >= _MOST_STREAMS:
-            words = f"{self._streams} streams of events are open, and no more are allowed"
-            raise HttpError(503, words, kind="too_many_streams", retry_after_s=_STREAM_LATER_S)
-        first = await self._ask(request, place.query, place.job_id)
-        assert isinstance(first, queries.EventsPage)
-        if not is_stream:
-            return first, None
+    async def _news(self, request: Request, place: Place) -> queries.EventsPage:
+        """The events after a place."""
+        page = await self._ask(request, place.query, place.job_id)
+        assert isinstance(page, queries.EventsPage)
+        return page
+
+    async def _live(self, request: Request, place: Place, types: Collection[str]) -> Response:
+        """The events after a place, and then each as it comes."""
+        token = token_of(request)
+        user = None if token is None else token.user
+        self._take_place(user)
+        try:
+            first = await self._news(request, place)
+        except BaseException:
+            self._streams[user] -= 1
+            raise
         look = partial(self._later, request, place)
         stream = followed(look, first, place, types=types, until=self._gate.is_draining)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return first, StreamingResponse(self._counted(stream), media_type=_STREAM, headers=headers)
+        return _Counted(stream, media_type=_STREAM, headers=headers, when_over=lambda: self._streams.subtract([user]))
+
+    def _take_place(self, user: str | None) -> None:
+        """Count a stream. Raises HttpError where too many are open, of all or of one user's."""
+        own = 0 if user is None else self._streams[user]
+        if self._streams.total() >= _MOST_STREAMS or own >= _MOST_STREAMS_OF_ONE:
+            words = f"{self._streams.total()} streams of events are open, {own} of this user; no more are allowed"
+            raise HttpError(503, words, kind="too_many_streams", retry_after_s=_STREAM_LATER_S)
+        self._streams[user] += 1
 
     async def _later(self, request: Request, place: Place) -> Page:
-        """The events after a place, for who may still see them."""
+        """The events after a place, for a reader who still has the right."""
         request.scope.pop(UNTIL, None)
         if (recheck := request.scope.get(RECHECK)) is not None:
             request.scope[BEARER] = await recheck()
         return await self._ask(request, place.query, place.job_id)
-
-    async def _counted(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        self._streams += 1
-        try:
-            async for part in stream:
-                yield part
-        finally:
-            self._streams -= 1
 
     async def power_profiles(self, request: Request, job_id: str) -> Response:
         """All power profiles of a job."""
@@ -317,6 +329,21 @@ class RestApi:
         if isinstance(page, Problem):
             raise refused(page)
         return page
+
+
+class _Counted(StreamingResponse):
+    """A stream that says when it is over, however it ends."""
+
+    def __init__(self, stream: ContentStream, *, when_over: Callable[[], None], **options: Any) -> None:
+        super().__init__(stream, **options)
+        self._when_over = when_over
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._when_over()
 
 
 def schemas() -> dict[str, Any]:
@@ -344,13 +371,16 @@ def _wants_stream(request: Request) -> bool:
     return _STREAM in request.headers.get("accept", "")
 
 
-def _resumed_after(request: Request) -> str | None:
-    """The id of the event that a stream goes on after."""
-    return request.headers.get("last-event-id") if _wants_stream(request) else None
+def _require_known(types: Collection[str]) -> None:
+    """Raise HttpError for a type that no event has."""
+    known = all_events()
+    if unknown := sorted(each for each in types if each not in known):
+        words = f"no event is of type {unknown[0][:60]!r}; known are {', '.join(sorted(known))}"
+        raise HttpError(422, words, kind="invalid_query", fields={"query.type": words})
 
 
 def _messages(page: queries.EventsPage, place: Place, types: Collection[str]) -> Sequence[Mapping[str, Any]]:
-    return [event for _, event in listed(page, place, types=types)]
+    return [event for _, event in passed(page, place, types=types)]
 
 
 def _as_message(body: bytes) -> Response:

@@ -75,7 +75,8 @@ class GatewaySettings(BaseModel):
     tls_key: Path | None = Field(default=None, description="The file with the key of the certificate (PEM).")
     trusted_proxies: frozenset[str] = Field(
         default=frozenset(),
-        description="Addresses, separated by commas, of proxies whose X-Forwarded-For and -Proto headers are believed.",
+        description="Addresses or networks (10.0.0.0/8), separated by commas, of proxies whose X-Forwarded-For and "
+        "-Proto headers are believed.",
     )
     access_log: bool = Field(default=True, description="Log a line for each request.")
     log_format: LogFormat = Field(

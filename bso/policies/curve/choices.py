@@ -38,7 +38,7 @@ class Situation:
 
     ``recurrences`` counts those before this one, ``aborts`` the failed trials of this one; ``is_last``: no attempt is
     left after this one. ``is_unproven``: all that is known of epochs is inherited from another version or job;
-    ``is_uncounted``: that is of runs of its own, of which nobody counted the epochs;
+    ``is_uncounted``: all that is known of epochs comes from runs of its own whose epochs nobody counted;
     ``is_unpriced``: no run has ended on this hardware kind, and how costs compare is known from others or, if
     ``inherits_costs``, inherited. By batch size: ``looks`` counts its ended trials,
     ``failures`` those of them that would never have converged, as far as can be seen. ``too_large_from``: the smallest

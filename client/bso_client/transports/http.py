@@ -96,9 +96,10 @@ class HttpCaller:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def stream(self, path: str, *, silence_s: float) -> AsyncIterator[bytes]:
-        """The lines of an answer without an end. Raises Unreachable when it breaks off, GatewayRefuses, NotTaken.
+        """The lines of a stream of server-sent events, after an empty one when its head has come.
 
-        The answer's first line may be ``silence_s`` away, and each further one from the one before.
+        It ends with the gateway. Raises Unreachable when it breaks off, or is silent for ``silence_s``, GatewayRefuses,
+        NotTaken.
         """
         import aiohttp
 
@@ -115,6 +116,10 @@ class HttpCaller:
                 async with asking as answer:
                     if answer.status != 200:
                         self._check(answer.status, answer.headers.get("Retry-After", ""), await _read(answer))
+                    if answer.content_type != "text/event-stream":
+                        words = f"{self._address} answers with {answer.content_type[:60]}, where live events come"
+                        raise GatewayRefuses(f"{words}: BSO_URL has to be the address of `bso serve`")
+                    yield b""
                     async for line in answer.content:
                         yield line
         except _Away as error:
@@ -154,11 +159,11 @@ class HttpCaller:
         """Raise what a status stands for, unless it is that of an answer."""
         if status == 200:
             return
-        words = _words_of(body)
+        code, words = _problem_in(body)
         said = f"the gateway at {self._address} answers {status}{f' ({words})' if words else ''}"
         if status in _REFUSED:
             raise GatewayRefuses(f"{said}: BSO_TOKEN, or the password in BSO_URL, has to be a token for this")
-        if status in _IS_NONE:
+        if status in _IS_NONE and code != "unknown_job":
             raise GatewayRefuses(f"{said}: BSO_URL has to be the address of `bso serve`")
         if status >= 500 or status in _AWAY:
             raise _Away(said, after_s=float(retry_after) if retry_after.isdigit() and len(retry_after) < 6 else 0.0)
@@ -203,13 +208,13 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _words_of(body: bytes) -> str:
-    """What a problem says; nothing where it is none."""
+def _problem_in(body: bytes) -> tuple[str, str]:
+    """The code of a problem and what it says; nothing where it is none."""
     from pydantic_core import from_json
 
     try:
         found = from_json(body)
     except ValueError:
-        return ""
-    detail = found.get("detail") if isinstance(found, dict) else None
-    return shown(detail)[:500] if isinstance(detail, str) else ""
+        return "", ""
+    code, detail = (found.get("code"), found.get("detail")) if isinstance(found, dict) else (None, None)
+    return str(code), shown(detail)[:500] if isinstance(detail, str) else ""

@@ -152,7 +152,8 @@ def test_pages_of_several_logs(gateway: Gateway) -> None:
         ("job_id=no%20name", 422, "invalid_identifier"),
         ("job_id={own}&job_id=nobody", 404, "unknown_job"),
         ("job_id={own}&after=none", 400, "invalid_event_id"),
-        ("job_id={own}&after=eyJhIjotMX0", 400, "invalid_event_id"),  # {"a":-1}
+        ("job_id={own}&after=0123456789ab.-1", 400, "invalid_event_id"),
+        ("job_id={own}&type=trial_end", 422, "invalid_query"),
         ("&".join(f"job_id=job-{number}" for number in range(51)), 422, "invalid_query"),
     ],
 )

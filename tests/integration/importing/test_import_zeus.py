@@ -4,15 +4,17 @@ import asyncio
 import hashlib
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from bso.domain.commands import BeginTrial, ReportEpoch, Request
+from bso.domain.commands import BeginTrial, OnConflict, RegisterJob, ReportEpoch, Request
 from bso.domain.job import Job
 from bso.domain.knowledge import costs_of
 from bso.domain.replies import EpochJudged, TrialBegun
@@ -22,8 +24,9 @@ from bso.service.engine import Engine
 from bso.service.ports import UnitOfWork
 from bso.storage import open_store
 from bso.storage.store import SqlStore
+from bso.storage.urls import database_url
 from bso_cli.importing.past import Past
-from bso_cli.importing.zeus_database import read_zeus
+from bso_cli.importing.zeus_database import read_zeus, snapshot
 from bso_cli.importing.zeus_history import ZeusHistory, history_of
 from tests.integration.gateway.conftest import Gateway, gateway_process
 from tests.integration.importing.zeus_jobs import CHEAPEST, EPOCH_S, EPOCHS, JOBS, NIGHTLY, WATTS, decide_at_zeus
@@ -112,6 +115,29 @@ def test_a_second_import_adds_only_what_has_ended_since(bso: Bso, zeus_file: Pat
     assert "job night-odd: 1 trial taken over, 5 trials there already" in bso.ok("import", "zeus", address)
     assert trials_of(bso, "night-odd")[-1].reason == "taken over from Zeus: its trial 3 (Exploration)"
     assert "no differences" in bso.ok("replay", "verify")
+
+
+def test_a_second_import_adds_nothing_where_the_job_has_a_new_version_meanwhile(bso: Bso, zeus_file: Path) -> None:
+    bso.ok("import", "zeus", f"sqlite:///{zeus_file}")
+    spec = {**registration_of(zeus_file, "nightly"), "version": "b"}
+
+    async def change(store: SqlStore) -> Any:
+        command = RegisterJob(spec=spec, on_conflict=OnConflict.NEW_VERSION)
+        [answer] = await Engine(store).execute(
+            [Request(command_id=str(uuid.uuid4()), job_id="nightly", command=command)]
+        )
+        return answer.reply
+
+    assert in_store(bso, change).version_number == 2
+    assert "3 jobs with 0 new trials taken over" in bso.ok("import", "zeus", f"sqlite:///{zeus_file}")
+    assert len(trials_of(bso, "nightly")) == 10
+
+
+def registration_of(file: Path, job_id: str) -> Mapping[str, Any]:
+    """The specification that an import registers."""
+    [rows] = [rows for rows in asyncio.run(read_zeus(f"sqlite:///{file}")) if rows.job["job_id"] == job_id]
+    registration = history_of(rows, policy=None, is_strict=False).registration
+    return {**registration.defaults, **registration.spec}
 
 
 def test_a_dry_run_says_what_an_import_would_do_and_changes_nothing(bso: Bso, zeus_file: Path) -> None:
@@ -352,3 +378,18 @@ def test_jobs_of_a_server_on_mariadb_are_taken_over(bso: Bso, mysql_url: str, tm
     said = [json.loads(line) for line in bso.ok("import", "zeus", address, "--json").splitlines()]
     assert [(one["job_id"], one["added"]) for one in said] == [("night-loss", 12), ("night-odd", 5), ("nightly", 10)]
     assert [trial.batch_size for trial in trials_of(bso, "nightly")][:4] == [128, 64, 32, 256]
+
+
+async def test_all_tables_are_read_as_they_were_at_one_moment(mysql_url: str) -> None:
+    writing = open_store(mysql_url).engine
+    try:
+        async with writing.begin() as connection:
+            await connection.execute(sa.text("CREATE TABLE Job (job_id VARCHAR(10) PRIMARY KEY)"))
+        async with snapshot(database_url(mysql_url), mysql_url) as reading:
+            async with writing.begin() as connection:
+                await connection.execute(sa.text("INSERT INTO Job VALUES ('late')"))
+            assert not (await reading.execute(sa.text("SELECT * FROM Job"))).all()
+            with pytest.raises(sa.exc.DBAPIError, match=r"(?i)read only"):
+                await reading.execute(sa.text("DELETE FROM Job"))
+    finally:
+        await writing.dispose()

@@ -1,5 +1,6 @@
 """What the rows of Zeus' server mean, and which jobs cannot be taken over, and why."""
 
+import time
 from datetime import datetime
 from typing import Any
 
@@ -144,3 +145,15 @@ def test_a_job_that_bso_cannot_have_is_refused_with_the_reason(changes: dict[str
 
 def test_a_job_without_batch_sizes_is_refused() -> None:
     assert "batch_sizes: " in refused(sizes=())
+
+
+def test_a_trial_may_end_in_the_hour_that_summer_time_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        moments = {"start_timestamp": "2026-10-25 02:50:00.000000", "end_timestamp": "2026-10-25 02:10:00.000000"}
+        [taken] = history(trial(1, **moments)).trials
+        assert (taken.ended_at - taken.started_at).total_seconds() == 20 * 60
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -42,6 +42,17 @@ def test_what_exists_stays_as_it_is(secrets: Path) -> None:
     assert after == before
 
 
+def test_a_folder_without_one_of_the_logins_is_refused_with_the_remedy(secrets: Path) -> None:
+    logins = json.loads((secrets / "rabbitmq_logins.json").read_text())
+    logins["users"] = [user for user in logins["users"] if user["name"] != "bso-gateway"]
+    (secrets / "rabbitmq_logins.json").chmod(0o644)
+    (secrets / "rabbitmq_logins.json").write_text(json.dumps(logins))
+    done = subprocess.run(
+        [sys.executable, DEPLOY / "make-secrets", secrets], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "has no bso-gateway" in done.stderr) == (1, True), done.stderr
+
+
 def test_two_installations_share_no_password(tmp_path: Path) -> None:
     one, other = contents(made(tmp_path / "one")), contents(made(tmp_path / "other"))
     assert not set(one.values()) & set(other.values())

@@ -119,9 +119,9 @@ class Past:
         """What ``record`` would do. Raises NotTransferable where the optimizer would refuse the job."""
         await self._require_acceptable(history)
         found = await self._store.summary(history.job_id)
-        version = 1 if found is None else found.version_number + found.is_deleted
         known = await self._known(history.job_id)
-        new = [one for one in _all_sent(history, version) if not _has_ended(known.get(one.trial_id))]
+        every = _all_sent(history, await self._first_version(history.job_id))
+        new = [one for one in every if not _has_ended(known.get(one.trial_id))]
         return TakenOver(
             job_id=history.job_id,
             is_new=found is None or found.is_deleted,
@@ -138,7 +138,7 @@ class Past:
         """
         registered = await self._register(history)
         known = await self._known(history.job_id)
-        every = _all_sent(history, registered.version_number)
+        every = _all_sent(history, await self._first_version(history.job_id))
         new = [one for one in every if not _has_ended(known.get(one.trial_id))]
         progress(len(every) - len(new))
         for some in _in_batches(new):
@@ -160,12 +160,20 @@ class Past:
             return answer.reply
         raise _refusal(answer.reply)
 
+    async def _first_version(self, job_id: str) -> int:
+        """The number of the job's first version since it was last deleted; where there is none yet, of the next one."""
+        job = await self._job(job_id)
+        return min(job.versions, default=job.current_version + 1)
+
+    async def _job(self, job_id: str) -> Job:
+        stored = await self._store.job(job_id)
+        if stored is None:
+            return Job(job_id=job_id)
+        return job_from_state(job_id, stored.last_seq, json.loads(stored.state))
+
     async def _require_acceptable(self, history: ZeusHistory) -> None:
         """Decide the registration, and record nothing."""
-        stored = await self._store.job(history.job_id)
-        job = Job(job_id=history.job_id)
-        if stored is not None:
-            job = job_from_state(history.job_id, stored.last_seq, json.loads(stored.state))
+        job = await self._job(history.job_id)
         context = Context(command_id=str(uuid.uuid4()), user=None, now=datetime.now(UTC), rules=Rules())
         reply = decide(job, history.registration, Facts(), context).reply
         if not isinstance(reply, Registered):
@@ -205,7 +213,7 @@ class Past:
 
 
 def _all_sent(history: ZeusHistory, version: int) -> list[_Sent]:
-    """The commands for all trials. A job that was deleted and is taken over anew has another version, and others."""
+    """The commands for all trials; ``version`` is the job's first one, another where it was deleted meanwhile."""
     names = [f"{history.job_id} {version} {trial.name}" for trial in history.trials]
     return [
         _Sent(

@@ -33,10 +33,11 @@ _TRIAL = (
 )  # fmt: skip
 _TABLES = {"Job": _JOB, "BatchSize": _SIZE, "Trial": _TRIAL}
 _DRIVER = re.compile(r"^(sqlite|mysql|mariadb|postgres(?:ql)?)\+[a-z0-9_]+(?=:)", re.IGNORECASE)
+_REPEATABLE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _AT_ONE_MOMENT = {
-    "sqlite": "BEGIN",
-    "mysql": "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
-    "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+    "sqlite": ("BEGIN",),
+    "mysql": (_REPEATABLE, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"),
+    "postgresql": (f"{_REPEATABLE}, READ ONLY",),
 }
 
 
@@ -46,7 +47,7 @@ class NotZeus(Misconfigured):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeusRows:
-    """All that is stored of one job; ``trials`` by number as far as they have one, else anyhow."""
+    """All that is stored of one job; ``trials`` in no order."""
 
     job: Row
     batch_sizes: Sequence[Any]
@@ -60,9 +61,9 @@ async def read_zeus(address: str) -> Sequence[ZeusRows]:
     """
     url = database_url(_DRIVER.sub(r"\1", address.strip()))
     try:
-        async with _snapshot(url, address) as connection:
-            await connection.run_sync(_require_tables, shown(url))
-            jobs, sizes, trials = [await _rows(connection, name) for name in _TABLES]
+        async with snapshot(url, address) as connection:
+            names = await connection.run_sync(_names_of_tables, shown(url))
+            jobs, sizes, trials = [await _rows(connection, name, columns) for name, columns in names.items()]
     except NotZeus:
         raise
     except BsoError as error:
@@ -71,13 +72,14 @@ async def read_zeus(address: str) -> Sequence[ZeusRows]:
 
 
 @asynccontextmanager
-async def _snapshot(url: URL, address: str) -> AsyncIterator[AsyncConnection]:
+async def snapshot(url: URL, address: str) -> AsyncIterator[AsyncConnection]:
     """A transaction that reads and sees one moment."""
     engine = _file_engine(url) if url.get_backend_name() == "sqlite" else _server_engine(url, address)
     try:
         with connecting():
             async with engine.connect() as connection:
-                await connection.exec_driver_sql(_AT_ONE_MOMENT[url.get_backend_name()])
+                for statement in _AT_ONE_MOMENT[url.get_backend_name()]:
+                    await connection.exec_driver_sql(statement)
                 yield connection
                 await connection.rollback()
     finally:
@@ -113,7 +115,8 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
-def _require_tables(connection: Connection, name: str) -> None:
+def _names_of_tables(connection: Connection, name: str) -> Mapping[str, Sequence[str]]:
+    """The tables as this server spells them, with the columns that are needed of each. Raises NotZeus."""
     there = inspect(connection)
     found = {known.lower(): known for known in there.get_table_names()}
     missing = [wanted for wanted in _TABLES if wanted.lower() not in found]
@@ -128,10 +131,10 @@ def _require_tables(connection: Connection, name: str) -> None:
             raise NotZeus(
                 f"{name} is not a database that Zeus 0.16 has made: table {wanted} has no column {', '.join(lacking)}"
             )
+    return {found[wanted.lower()]: columns for wanted, columns in _TABLES.items()}
 
 
-async def _rows(connection: AsyncConnection, name: str) -> Sequence[Row]:
-    columns = _TABLES[name]
+async def _rows(connection: AsyncConnection, name: str, columns: Sequence[str]) -> Sequence[Row]:
     wanted: list[ColumnClause[Any]] = [column(each) for each in columns]
     found = await connection.execute(select(*wanted).select_from(table(name)))
     return [dict(zip(columns, row, strict=True)) for row in found]

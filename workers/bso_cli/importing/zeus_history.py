@@ -144,7 +144,7 @@ def _contradiction(trial: _Trial, spec: ZeusJobSpec) -> str | None:
         return f"has batch size {trial.batch_size}, which is not one of its job"
     if trial.status != "Dispatched" and trial.end_timestamp is None:
         return f"is {trial.status}, and has no end_timestamp"
-    if trial.end_timestamp is not None and trial.end_timestamp < trial.start_timestamp:
+    if trial.end_timestamp is not None and _ended_at(trial) < _started_at(trial):
         return f"ends at {trial.end_timestamp}, before its start at {trial.start_timestamp}"
     if trial.status == "Succeeded" and None in (trial.time, trial.energy, trial.converged):
         return "is Succeeded, and has no time, energy or converged"
@@ -161,8 +161,18 @@ def _in_words(error: ValidationError) -> str:
 
 
 def _end(trial: _Trial) -> tuple[datetime, int]:
+    return _ended_at(trial), trial.trial_number
+
+
+def _started_at(trial: _Trial) -> datetime:
+    return trial.start_timestamp.astimezone()
+
+
+def _ended_at(trial: _Trial) -> datetime:
+    """The end; where summer time ended, the hour that came twice is the second one if the first would not do."""
     assert trial.end_timestamp is not None
-    return trial.end_timestamp, trial.trial_number
+    first = trial.end_timestamp.astimezone()
+    return first if first >= _started_at(trial) else trial.end_timestamp.replace(fold=1).astimezone()
 
 
 class _Costs:
@@ -184,8 +194,8 @@ class _Costs:
             name=f"{trial.trial_number} {trial.start_timestamp.isoformat()}",
             batch_size=trial.batch_size,
             stage=trial.type,
-            started_at=trial.start_timestamp.astimezone(),
-            ended_at=trial.end_timestamp.astimezone(),
+            started_at=_started_at(trial),
+            ended_at=_ended_at(trial),
             outcome=outcome,
             reason=f"{SOURCE}: {reason}",
             time_s=None if outcome is Outcome.INTERRUPTED else trial.time,
