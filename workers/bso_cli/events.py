@@ -40,7 +40,7 @@ app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Read the history
 LOOK_S = 0.5
 SILENCE_S = 25.0
 """How long a gateway's stream may be silent: the gateway itself says that it lives every ten seconds."""
-FIRST_LINE_S = 5.0
+FIRST_LINE_S = 10.0
 ASK_S = 1.0
 HELD_BACK_S, AWAY_S = 300.0, 10.0
 """After how long a stream is tried again that something holds back, or that has broken off."""
@@ -227,9 +227,9 @@ async def _streamed(gateway: HttpCaller, job_id: str, *, after: int) -> AsyncIte
     from bso.service.records import StoredEvent
 
     lines = gateway.stream(f"jobs/{quote(job_id)}/events?after={after}", silence_s=SILENCE_S)
-    await anext(lines)  # the head of the answer
     try:
         async with asyncio.timeout(FIRST_LINE_S):
+            await anext(lines)  # the head of the answer
             line = await anext(lines, None)  # at once: an event, or that there is none yet
     except TimeoutError:
         raise HeldBack("something between here and the gateway holds live events back") from None

@@ -60,8 +60,11 @@ def train(addresses: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     return trained_at(url, tmp_path)
 
 
-def trained_at(url: str, tmp_path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    return run("-c", TRAINING, BSO_URL=url, BSO_STATE_DIR=str(tmp_path / "state"), BSO_ENERGY="assumed", **environ)
+def trained_at(
+    url: str, tmp_path: Path, *, job_id: str = "nightly", **environ: str
+) -> subprocess.CompletedProcess[str]:
+    script = TRAINING.replace("nightly", job_id)
+    return run("-c", script, BSO_URL=url, BSO_STATE_DIR=str(tmp_path / "state"), BSO_ENERGY="assumed", **environ)
 
 
 @pytest.fixture
@@ -117,12 +120,12 @@ def test_a_training_reaches_the_workers_through_the_gateway_with_a_token(
     gateway: str, addresses: Path, secrets: Path, tmp_path: Path
 ) -> None:
     database = {"BSO_DATABASE_URL_FILE": str(addresses / "database_url"), "BSO_STATE_DIR": str(tmp_path)}
-    made = run("-m", "bso_cli", "tokens", "create", "vision-ci", "--jobs", "nightly", **database)
+    made = run("-m", "bso_cli", "tokens", "create", "vision-ci", "--jobs", "over-https", **database)
     assert made.returncode == 0, made.stderr
     trusted = {"SSL_CERT_FILE": str(secrets / "trusted/ca.pem")}
-    trained = trained_at(gateway, tmp_path, BSO_TOKEN=made.stdout.strip(), **trusted)
+    trained = trained_at(gateway, tmp_path, job_id="over-https", BSO_TOKEN=made.stdout.strip(), **trusted)
     assert trained.stdout == "True\n", trained.stderr
-    shown = run("-m", "bso_cli", "jobs", "show", "nightly", "--json", **database)
+    shown = run("-m", "bso_cli", "jobs", "show", "over-https", "--json", **database)
     assert '"vision-ci"' in shown.stdout, shown.stdout + shown.stderr
 
 
