@@ -77,7 +77,7 @@ def spreads_in(row: dict[str, Any]) -> Iterator[dict[str, float]]:
 @pytest.mark.timeout(1800)
 def test_every_benchmark_runs_on_its_private_servers(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    found = json.loads(run("--quick", "--json", "--out", str(out)))
+    found = json.loads(run("--quick", "--repetitions", "1", "--json", "--out", str(out)))
     assert {figure["benchmark"] for figure in found["figures"]} == set(BENCHMARKS) - {"many"}, (
         "which is tested by itself"
     )

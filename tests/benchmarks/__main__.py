@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.benchmarks import machine, page
@@ -35,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
     options = _parser().parse_args(arguments)
     figures: list[Figure] = []
-    with Laboratory(QUICK if options.quick else THOROUGH, say=_say) as laboratory:
+    effort = QUICK if options.quick else THOROUGH
+    effort = replace(effort, repetitions=options.repetitions or effort.repetitions)
+    with Laboratory(effort, say=_say) as laboratory:
         for name in options.only or [name for name in BENCHMARKS if name != "many" or not options.quick]:
             began_s = time.perf_counter()
             _say(f"{name}: {BENCHMARKS[name]}")
@@ -76,7 +79,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with every single value")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: shows that they run, not how fast")
+    parser.add_argument(
+        "--repetitions",
+        type=_at_least_one,
+        metavar="N",
+        help=f"how often each is measured ({THOROUGH.repetitions}, with --quick {QUICK.repetitions})",
+    )
     return parser
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
+    return number
 
 
 def _say(words: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from bso.domain.commands import BeginTrial, OnConflict, RegisterJob, ReportEpoch, Request
 from bso.domain.job import Job
@@ -389,7 +390,7 @@ async def test_all_tables_are_read_as_they_were_at_one_moment(mysql_url: str) ->
             async with writing.begin() as connection:
                 await connection.execute(sa.text("INSERT INTO Job VALUES ('late')"))
             assert not (await reading.execute(sa.text("SELECT * FROM Job"))).all()
-            with pytest.raises(sa.exc.DBAPIError, match=r"(?i)read only"):
+            with pytest.raises(DBAPIError, match=r"(?i)read only"):
                 await reading.execute(sa.text("DELETE FROM Job"))
     finally:
         await writing.dispose()
