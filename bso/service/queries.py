@@ -33,7 +33,8 @@ MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 10, 200, 100
 MOST_FOLLOWED = 50
 """Jobs whose logs are read together."""
 THE_END = -1
-_PRUNED = 0
+"""In place of an event_id: nothing that is there already is wanted."""
+_PRUNED = 0  # in place of the last event_id: then all events before it were pruned, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

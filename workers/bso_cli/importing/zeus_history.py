@@ -23,7 +23,7 @@ from bso_gateway.zeus_models import ZeusJobSpec
 SOURCE = "taken over from Zeus"
 _MOST = 1e18
 _Total = Annotated[float, Field(ge=0, le=_MOST, allow_inf_nan=False)]
-_Moment = Annotated[NaiveDatetime, Field(ge=datetime(1990, 1, 1), le=datetime(2200, 1, 1))]  # noqa: DTZ001 - as Zeus has it
+_Moment = Annotated[NaiveDatetime, Field(ge=datetime(1990, 1, 1), le=datetime(2200, 1, 1))]  # noqa: DTZ001  # as Zeus has it
 
 
 class NotTransferable(Exception):
