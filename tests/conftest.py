@@ -1,7 +1,9 @@
-"""What all tests share: the fixtures of tests.servers, and how hypothesis searches."""
+"""What all tests share: the fixtures of tests.servers, how hypothesis searches, and an end where time is short."""
 
 import os
+import random
 import signal
+import time
 
 import hypothesis
 import pytest
@@ -27,3 +29,40 @@ os.environ["BSO_ENERGY"] = "assumed"
 
 # A shell's background job ignores SIGINT, and so would every program that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_ENDS_S = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--minutes``."""
+    parser.addoption(
+        "--minutes",
+        type=float,
+        help="begin no test that may last beyond this by its timeout; files come in an order by chance, and those that "
+        "were not run are named",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note when the time is up."""
+    config.stash[_ENDS_S] = time.monotonic() + 60.0 * (config.getoption("--minutes") or float("inf"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--minutes``, files come in another order each time: none is always the one that is left out."""
+    if config.getoption("--minutes"):
+        chance = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID"))  # all processes need the same order
+        places = {path: chance.random() for path in sorted({item.path for item in items})}
+        items.sort(key=lambda item: places[item.path])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what may last for too long; a test that has failed is repeated all the same."""
+    marker = item.get_closest_marker("timeout")
+    timeout_s = float(marker.args[0] if marker else item.config.getoption("timeout") or item.config.getini("timeout"))
+    is_repeated = getattr(item, "execution_count", 1) > 1
+    if time.monotonic() + timeout_s > item.config.stash[_ENDS_S] and not is_repeated:
+        pytest.skip(f"no time was left for {item.path.relative_to(item.config.rootpath)}")

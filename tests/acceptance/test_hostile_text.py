@@ -402,6 +402,7 @@ def test_no_word_of_a_command_line_is_obeyed(recorded: Path, screen: str, tmp_pa
     assert {one.code for one in ran} >= {1, 2}
 
 
+@pytest.mark.slow
 def test_help_draws_nothing_but_colours(recorded: Path, tmp_path: Path) -> None:
     ran = run(tmp_path, [([*path, "--help"], on(recorded)) for path in LEAVES], "on a terminal")
     assert_nothing_is_obeyed(ran, "on a terminal")

@@ -4,11 +4,14 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.conftest import Command
 
 ZEUS = Path(__file__).parents[1] / "integration" / "importing" / "zeus.sql"
 
 
+@pytest.mark.slow
 def test_jobs_of_zeus_are_taken_over_from_the_address_in_a_file(bso: Command, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "zeus.db")) as database:
         database.executescript(ZEUS.read_text())

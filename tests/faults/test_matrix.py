@@ -106,6 +106,7 @@ def test_a_build_that_acknowledges_before_it_commits_fails_the_program(tmp_path:
     assert result["lost"] > 0, result
 
 
+@pytest.mark.slow
 def test_a_build_that_ignores_command_ids_is_noticed(pair: Pair) -> None:
     program = (BROKEN, "ignores_command_id")
     result = asyncio.run(played(all_scenarios()["one_command_at_once"], pair, seed=11, worker_program=program))

@@ -156,8 +156,10 @@ _ZERO_DATE = (
     "damage",
     [
         "UPDATE job SET revision = revision + 1, last_seq = last_seq - 1 WHERE job_id = '{job}'",
-        "DELETE FROM job WHERE job_id = '{job}'",
-        "UPDATE job SET revision = revision + 1, state = '[' WHERE job_id = '{job}'",
+        pytest.param("DELETE FROM job WHERE job_id = '{job}'", marks=pytest.mark.slow),
+        pytest.param(
+            "UPDATE job SET revision = revision + 1, state = '[' WHERE job_id = '{job}'", marks=pytest.mark.slow
+        ),
         pytest.param(
             "UPDATE trial SET energy_method = 'nonsense', lease_expires_at = '2000-01-01' WHERE job_id = '{job}'",
             marks=pytest.mark.slow,

@@ -130,6 +130,7 @@ async def test_the_broker_is_frozen_until_the_workers_give_up_and_thawed(
     await under_load(watchful, break_and_mend)
 
 
+@pytest.mark.slow
 async def test_the_database_is_killed_and_started_again(stack: Stack) -> None:
     async def break_and_mend() -> None:
         stack.mariadb.kill()

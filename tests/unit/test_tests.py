@@ -1,6 +1,9 @@
-"""Each test asserts something, and reaches through no private name of ours."""
+"""Each test asserts something, and reaches through no private name of ours; none begins that may last for too long."""
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,3 +59,22 @@ def test_no_test_reaches_through_a_private_name() -> None:
     found = [(path, name) for path, tree in PARSED.items() if path not in EXPERIMENTS for name in private_names(tree)]
     private = [(path, name) for path, name in found if name.startswith("_") and not name.startswith("__")]
     assert [f"{path}: {name}" for path, name in private if name not in THEIRS] == []
+
+
+def test_with_too_few_minutes_none_is_begun_and_each_file_is_named(tmp_path: Path) -> None:
+    """Each may last for its timeout, 10 minutes; with more time than that, all are run."""
+    files = ["tests/unit/domain/test_quotas.py", "tests/unit/test_tls.py"]
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
+
+    def printed(minutes: float) -> str:
+        program = [sys.executable, "-m", "pytest", "-o", f"cache_dir={tmp_path}", f"--minutes={minutes}", *files]
+        done = subprocess.run(program, cwd=TESTS.parent, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    too_few = printed(0.2)
+    assert " passed" not in too_few
+    assert all(f"no time was left for {file}" in too_few for file in files), too_few
+    enough = printed(90)
+    assert " passed" in enough
+    assert "no time was left" not in enough

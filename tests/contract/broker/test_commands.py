@@ -373,6 +373,7 @@ async def test_commands_parked_together_come_back_in_their_order(
     assert {delivery.parked_s for delivery in again} == {5.0}
 
 
+@pytest.mark.slow
 async def test_a_parked_command_comes_back_as_its_senders(broker: Broker, consumer: CommandSource, ask: Ask) -> None:
     asked = ask(b"later", message_id="1")
     first = await one(consumer)

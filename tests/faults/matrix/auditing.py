@@ -87,7 +87,8 @@ def unanswered(ledger: Ledger, result: Result, *, before_s: float) -> None:
     found = ledger.unanswered(before_s=before_s)
     for one in found[:5]:
         words = f"never answered: {one.request}"[:300]
-        result.unexpected.append(f"{words}, sent {before_s - one.sent_s:.1f} s before the recovery")
+        put_off = f"put off {len(one.put_off)} times, at last by {one.put_off[-3:]}"
+        result.unexpected.append(f"{words}, sent {before_s - one.sent_s:.1f} s before the recovery, {put_off}")
     if len(found) > 5:
         result.unexpected.append(f"never answered: {len(found)} commands in all")
 

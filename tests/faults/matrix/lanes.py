@@ -98,7 +98,8 @@ class Sender:
                 reply = decode_reply(
                     await self.caller.call(body, message_id=asked.request.command_id, timeout_s=_CALL_TIMEOUT_S)
                 )
-            except (CallTimeout, NoCommandQueue, Misconfigured):
+            except (CallTimeout, NoCommandQueue, Misconfigured) as error:
+                asked.put_off.append(type(error).__name__)
                 await asyncio.sleep(0.2)
                 continue
             except BrokerClosed as error:
@@ -108,6 +109,7 @@ class Sender:
             if reply.type == KEPT and (asked.was_kept or self.rng.random() < 0.5):
                 return reply
             asked.was_kept |= reply.type == KEPT
+            asked.put_off.append(reply.type)
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(_LONGEST_PAUSE_S, reply.retry_after_s)):
                     await self.is_over.wait()

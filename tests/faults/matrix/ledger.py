@@ -26,7 +26,8 @@ _DECIDED = (Registered, TrialBegun, EpochJudged, TrialFinished, PowerProfileReco
 class Asked:
     """A command, when it was sent [s] and by which lane (empty: by none), and what was answered.
 
-    ``was_kept``: the optimizer has taken it over. ``is_forgotten``: restoring a backup has taken away what it did.
+    ``put_off``: why it was sent again, each time. ``was_kept``: the optimizer has taken it over. ``is_forgotten``:
+    restoring a backup has taken away what it did.
     """
 
     request: Request
@@ -38,6 +39,7 @@ class Asked:
     was_kept: bool = False
     is_forgotten: bool = False
     asked_again: Reply | None = None
+    put_off: list[str] = field(default_factory=list)
 
     @property
     def command(self) -> Command:

@@ -20,7 +20,7 @@ from tests.integration.workers.processes import MODULE
 
 Play = Callable[[Stage], Awaitable[None]]
 
-_LONGEST_S = 420.0
+_LONGEST_S = 540.0
 _MORE = 200  # answers after everything has recovered
 RECOVERED_S = 12.0
 """What every scenario promises about ``recovery_s``, unless it promises something else."""

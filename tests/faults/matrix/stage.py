@@ -33,8 +33,7 @@ from tests.servers.sql import execute
 
 _SCRIPT = Path(__file__).with_name("training_script.py")
 _RECOVERY_S = 150.0
-"""So long a scenario waits for everything to go on: longer than the longest pause of a parked job."""
-_ANSWERS_S = 60.0
+"""So long a scenario waits for everything to go on, and for all answers: longer than two pauses of a parked job."""
 _ENDED_S = 150.0
 _QUICK = {"relay_interval_s": 1.0, "relay_age_s": 2.0}
 """Only what the audit waits for is quicker than usual."""
@@ -270,7 +269,7 @@ class Stage:
         """Wait until all that was sent before the recovery is answered: lost commands and replies come again."""
         with suppress(AssertionError):  # what is not answered is counted at the end
             await eventually_async(
-                lambda: not self.ledger.unanswered(before_s=self.recovered_s), timeout_s=_ANSWERS_S, what="all answers"
+                lambda: not self.ledger.unanswered(before_s=self.recovered_s), timeout_s=_RECOVERY_S, what="all answers"
             )
 
     async def _all_ready(self) -> bool:

@@ -67,6 +67,7 @@ def test_each_login_has_the_privileges_of_its_work(server: MariaDB) -> None:
     assert privileges(server, "bso-migrate") == rows | {"CREATE", "ALTER", "DROP", "INDEX", "REFERENCES"}
 
 
+@pytest.mark.slow
 def test_one_login_migrates_and_the_other_one_works(
     server: MariaDB, secrets: Path, tmp_path: Path, amqp_url: str
 ) -> None:

@@ -66,6 +66,7 @@ LIMITS = {"expires": 600_000, "max-length": 100_000, "max-length-bytes": 100_000
         ("stream", "bso-replies-in-streams", {"max-length-bytes": 100_000_000}),
     ],
 )
+@pytest.mark.slow
 async def test_what_a_training_declares_is_limited_whatever_it_asks_for(
     rabbitmq: AlsoPlainRabbitMQ, kind: str, policy: str, limits: dict[str, int]
 ) -> None:

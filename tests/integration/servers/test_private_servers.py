@@ -53,6 +53,7 @@ def test_a_server_that_died_of_itself_comes_back_with_its_data_and_is_guarded_an
     assert database in breakable_mariadb.execute("SHOW DATABASES")
 
 
+@pytest.mark.slow
 def test_a_killed_postgresql_comes_back_with_what_was_committed(breakable_postgresql: PostgreSQL) -> None:
     breakable_postgresql.execute("CREATE TABLE kept AS SELECT 7 AS n")
     breakable_postgresql.kill()

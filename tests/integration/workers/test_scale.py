@@ -73,6 +73,7 @@ async def _all_published(store: SqlStore) -> bool:
     return not (await store.unpublished(older_than_s=0.0)).events
 
 
+@pytest.mark.slow
 async def test_three_workers_answer_one_hundred_trials(store: SqlStore, ask: Queue, start_worker: StartWorker) -> None:
     workers = [start_worker(database_timeout_s=PATIENCE_S) for _ in range(3)]
     for worker in workers:

@@ -124,6 +124,7 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_page_has_a_table_for_each_kind_of_row_and_pictures(tmp_path: Path) -> None:
     path = page.write(MACHINE, rows(), tmp_path)
     text = path.read_text(encoding="utf-8")

@@ -65,6 +65,7 @@ def test_of_several_lines_the_ends_and_tabs_stay() -> None:
     assert shown_lines("a\n\tb\r\n\x1b\u2028c\n") == "a\n\tb\\r\n\\x1b\\u2028c\n"
 
 
+@pytest.mark.slow
 def test_every_character_is_shown_or_seen() -> None:
     for one in map(chr, range(sys.maxunicode + 1)):
         is_hidden = unicodedata.category(one) in HIDDEN

@@ -161,6 +161,7 @@ def test_a_login_without_a_quota_has_no_series(metrics: Metrics, clock: Clock) -
     assert over(metrics, "bob", "jobs") is None
 
 
+@pytest.mark.slow
 def test_of_too_many_logins_the_first_is_forgotten(clock: Clock, metrics: Metrics) -> None:
     limited = rates(clock, metrics, commands_per_s=1.0)
     while limited.passed_by(sent_by("ann")) is None:
