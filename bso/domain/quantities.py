@@ -1,8 +1,10 @@
-"""Quantities as people read them: three significant digits, and a unit that suits."""
+"""Quantities as people read them: three significant digits, and a unit that suits; moments, counts and lists."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
 NOTHING = "–"
 """What stands for a quantity that is not known, or not finite."""
@@ -74,6 +76,29 @@ def figure(value: float | None, digits: int = _DIGITS) -> str:
         return NOTHING
     text = _fixed(value, digits)
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A bare number with so many significant digits; that a metric is NaN or infinite is said."""
+    return str(value) if value is not None and not math.isfinite(value) else figure(value, digits)
+
+
+def moment(value: datetime | None) -> str:
+    """A point in time, in UTC, to the second."""
+    if value is None:
+        return NOTHING
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """``1 trial``, ``2 trials``, ``2 launches``. Without ``plural`` it is the noun with an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or f'{noun}s'}"
+
+
+def listed(words: Sequence[object]) -> str:
+    """Words with commas between, a dash for none."""
+    return ", ".join(map(str, words)) or NOTHING
 
 
 def _with_prefix(value: float | None, unit: str, *, largest: int = 12) -> str:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from rich.text import Text
 
-from bso.domain.quantities import NOTHING
+from bso.domain.quantities import NOTHING, counted, moment
 from bso_cli.options import BrokerOption, JsonOption, YesOption, operators_broker
 from bso_cli.refusals import CommandGroup, CommandRefused
-from bso_cli.terminal import HANG, confirm, counted, moment, print_answer, print_json, print_notice, print_result
+from bso_cli.terminal import HANG, confirm, print_answer, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
     from bso_broker.dead_letters import DeadLetters

@@ -11,9 +11,10 @@ import typer
 from rich.markup import escape
 
 from bso.domain.errors import Misconfigured
+from bso.domain.quantities import counted
 from bso_cli.options import DatabaseOption, JsonOption, UrlOption, here
 from bso_cli.refusals import FAILURE, sentence_of
-from bso_cli.terminal import HANG, counted, print_json, print_result, styled
+from bso_cli.terminal import HANG, print_json, print_result, styled
 
 if TYPE_CHECKING:
     from bso_cli.findings import Finding

@@ -14,21 +14,12 @@ from urllib.parse import quote
 import typer
 from rich.markup import escape
 
+from bso.domain.quantities import counted, moment
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, YesOption, here, known_types
 from bso_cli.refusals import CommandGroup, CommandRefused, RefusedForNow
 from bso_cli.settings import Places
-from bso_cli.terminal import (
-    HANG,
-    confirm,
-    counted,
-    moment,
-    print_answer,
-    print_json,
-    print_notice,
-    print_result,
-    styled,
-)
+from bso_cli.terminal import HANG, confirm, print_answer, print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
     from bso.domain.log import RecordedEvent
@@ -271,8 +262,8 @@ def _announce() -> None:
 
 
 def _show(recorded: RecordedEvent, *, event_id: int | None, as_json: bool) -> None:
+    from bso.domain.sentences import sentence
     from bso_cli.exports import recorded_fields
-    from bso_cli.sentences import sentence
 
     if as_json:
         place = {} if event_id is None else {"event_id": event_id}

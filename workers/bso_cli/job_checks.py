@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bso.domain.errors import Rejected
-from bso.domain.quantities import percent
+from bso.domain.quantities import counted, percent
 from bso_cli.findings import Finding, broken, note, ok
 from bso_cli.jobs_listed import ListedJob, attention_of, listed_job, trouble_of
-from bso_cli.terminal import counted
 
 if TYPE_CHECKING:
     from bso.service.ports import Store

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.text import Text
 
+from bso.domain.quantities import counted, listed, moment
+from bso.domain.sentences import RIGHTS
 from bso_cli import jobs_decisions, live_events
 from bso_cli import jobs_hindsight as hindsight
 from bso_cli import jobs_listed as listed_jobs
@@ -28,14 +30,10 @@ from bso_cli.options import (
     known_broker,
 )
 from bso_cli.refusals import CommandGroup, CommandRefused
-from bso_cli.sentences import RIGHTS
 from bso_cli.settings import Places
 from bso_cli.terminal import (
     HANG,
     confirm,
-    counted,
-    listed,
-    moment,
     print_answer,
     print_block,
     print_blocks,

@@ -18,13 +18,13 @@ from bso.domain.events import (
     TrialEnded,
     TrialStarted,
 )
+from bso.domain.quantities import moment
+from bso.domain.sentences import ENERGY_ASSUMED, sentence
 from bso.schema.codec import EVENTS, wire_name
 from bso.service.ports import JobReads
 from bso.service.records import StoredEvent
 from bso_cli.access import whole_history
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
-from bso_cli.sentences import ENERGY_ASSUMED, sentence
-from bso_cli.terminal import moment
 
 _DECISIONS = (
     TrialStarted,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from bso.domain.quantities import joules
+from bso.domain.quantities import joules, listed
 from bso_cli.access import whole_history
 from bso_cli.jobs_printed import costs_table, explained
 from bso_cli.refusals import CommandRefused
 from bso_cli.tables import Table
-from bso_cli.terminal import listed
 
 if TYPE_CHECKING:
     from bso.domain.log import RecordedEvent

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from bso.domain.quantities import NOTHING, seconds
+from bso.domain.quantities import NOTHING, counted, listed, moment, number, seconds
 from bso_cli import jobs_printed as printed
 from bso_cli.jobs_printed import ATTENTION, outcome
 from bso_cli.tables import Table, table_of
-from bso_cli.terminal import counted, listed, moment, number
 
 if TYPE_CHECKING:
     from bso.domain.replies import JobDescription, KindDescription

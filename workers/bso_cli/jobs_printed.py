@@ -8,14 +8,13 @@ from rich.markup import escape
 from rich.text import Text
 
 from bso.domain.hardware import EnergyMethod
-from bso.domain.quantities import NOTHING, joules, joules_within, percent, seconds
+from bso.domain.quantities import NOTHING, counted, joules, joules_within, listed, moment, number, percent, seconds
 from bso.domain.replies import ActiveTrialDescription, Confidence, JobDescription, KindDescription
+from bso.domain.savings import saved, saved_in_words
+from bso.domain.sentences import RIGHTS, described
 from bso.domain.tally import LAST, Tally, tallies
 from bso.domain.trial import Outcome, Trial, TrialState
-from bso_cli.savings import saved, saved_in_words
-from bso_cli.sentences import RIGHTS, described
 from bso_cli.tables import Table, table_of
-from bso_cli.terminal import counted, listed, moment, number
 
 _COLOURS = {
     Outcome.CONVERGED: "green",

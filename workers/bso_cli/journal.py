@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from bso.domain.quantities import counted
 from bso_cli.options import JsonOption, UrlOption, YesOption, here
 from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandGroup, CommandRefused
-from bso_cli.terminal import HANG, confirm, counted, print_answer, print_json, print_notice, print_result
+from bso_cli.terminal import HANG, confirm, print_answer, print_json, print_notice, print_result
 
 if TYPE_CHECKING:
     from bso_client.delivery.flush import Flushed

@@ -13,7 +13,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bso.domain.foreign_text import shown
-from bso_cli.terminal import HANG, in_one_line, listed, words_of, wrapped
+from bso.domain.quantities import listed
+from bso_cli.terminal import HANG, in_one_line, words_of, wrapped
 
 Cell = str | Text | Sequence[str]
 _GAP = 2

@@ -9,13 +9,11 @@ the consoles look at each text again before they colour it, and what typer and o
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from functools import cache
 from typing import IO, Any, cast
 
@@ -27,7 +25,6 @@ from rich.text import Span, Text
 
 from bso.credentials import without_passwords
 from bso.domain.foreign_text import shown, shown_lines
-from bso.domain.quantities import NOTHING, figure
 from bso.guarded_stream import GuardedStream
 
 _WIDER_THAN_ANY = 100_000
@@ -193,29 +190,6 @@ def print_answer(fields: object, words: str, *, as_json: bool) -> None:
         print_json(fields)
     else:
         print_result(words)
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """A bare number with so many significant digits; that a metric is NaN or infinite is said."""
-    return str(value) if value is not None and not math.isfinite(value) else figure(value, digits)
-
-
-def moment(value: datetime | None) -> str:
-    """A point in time, in UTC, to the second."""
-    if value is None:
-        return NOTHING
-    aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """``1 trial``, ``2 trials``, ``2 launches``. Without ``plural`` it is the noun with an s."""
-    return f"{count} {noun}" if count == 1 else f"{count} {plural or f'{noun}s'}"
-
-
-def listed(words: Sequence[object]) -> str:
-    """Words with commas between, a dash for none."""
-    return ", ".join(map(str, words)) or NOTHING
 
 
 def _console(name: str) -> Console:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bso.domain.quantities import NOTHING
+from bso.domain.quantities import NOTHING, moment
 from bso.domain.rights import Right
 from bso.domain.tokens import ALL_JOBS, Token, token_problems
 from bso_cli.access import in_store
@@ -18,7 +18,7 @@ from bso_cli.moments import span_from
 from bso_cli.options import DatabaseOption, JsonOption, here
 from bso_cli.refusals import CommandGroup, CommandRefused
 from bso_cli.tables import Table
-from bso_cli.terminal import moment, print_answer, print_block, print_json, print_notice
+from bso_cli.terminal import print_answer, print_block, print_json, print_notice
 
 if TYPE_CHECKING:
     from bso.storage.store import SqlStore

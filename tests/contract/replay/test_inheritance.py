@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from bso.domain.commands import DeleteJob
 from bso.domain.decide import Rules
 from bso.domain.log import RecordedEvent
+from bso.domain.sentences import sentence
 from bso.policies.curve.memory import epochs_of
 from bso.replay.export_file import export, stage
 from bso.replay.hindsight import before_trial
@@ -14,7 +15,6 @@ from bso.service.retention import purge_jobs
 from bso.service.serialization import read_snapshot
 from bso.storage import SqlStore
 from bso_cli.jobs_decisions import decisions, story
-from bso_cli.sentences import sentence
 from tests.contract.replay.histories import FAR, assert_sound, execute, in_sqlite, pruned
 from tests.contract.storage.job_requests import ask, begin, beginning, folded, registration, request, whole_history
 from tests.contract.storage.siblings import BEST, KNOWN, NEW, like, trained

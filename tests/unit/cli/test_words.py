@@ -16,11 +16,11 @@ from bso.domain.events import (
     RecurrenceEnded,
     TrialStarted,
 )
+from bso.domain.quantities import counted, listed, moment, number
+from bso.domain.sentences import sentence
 from bso.policies.pruning_thompson.memory import RoundEnded
 from bso.schema.codec import all_events
 from bso_cli.moments import moment_from
-from bso_cli.sentences import sentence
-from bso_cli.terminal import counted, listed, moment, number
 from tests.unit.cli.samples import EVENTS, NOW
 
 

@@ -17,13 +17,13 @@ import typer
 
 from bso.credentials import handed_on
 from bso.domain.errors import Misconfigured
-from bso.domain.quantities import watts
+from bso.domain.quantities import counted, watts
 from bso_cli.access import NothingThere, reading, show_job
 from bso_cli.options import DatabaseOption, JsonOption, UrlOption, here
 from bso_cli.programs import Program
 from bso_cli.refusals import CommandRefused
 from bso_cli.settings import Places
-from bso_cli.terminal import counted, print_blocks, print_json, print_notice, print_result, styled
+from bso_cli.terminal import print_blocks, print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
     from bso_cli.demo.summary import DemoSummary

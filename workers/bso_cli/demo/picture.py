@@ -8,10 +8,10 @@ from typing import Any
 
 from bso.domain.frozen_values import replace
 from bso.domain.quantities import joules
+from bso.domain.savings import recurrence_costs
 from bso.domain.tally import LAST
 from bso.domain.trial import Outcome
 from bso_cli.demo.summary import DemoSummary
-from bso_cli.savings import recurrence_costs
 
 _MARKS: Mapping[Outcome, tuple[str, str, str]] = {
     Outcome.CONVERGED: ("o", "#2a9d5c", "reached the target"),

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from bso.domain.quantities import counted
 from bso.domain.replies import JobDescription, KindDescription
+from bso.domain.savings import Saving, converged_costs, recurrence_costs, saving_of
 from bso.domain.trial import Trial
-from bso_cli.savings import Saving, converged_costs, recurrence_costs, saving_of
-from bso_cli.terminal import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,12 @@ from rich.markup import escape
 
 from bso.credentials import setting
 from bso.domain.errors import Misconfigured
+from bso.domain.quantities import counted, listed
 from bso_cli.access import writing
 from bso_cli.options import DatabaseOption, JsonOption, here
 from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandGroup, CommandRefused
-from bso_cli.terminal import counted, listed, print_json, print_notice, print_result, styled
+from bso_cli.terminal import print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
     from bso.storage.store import SqlStore

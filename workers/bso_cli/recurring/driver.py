@@ -21,14 +21,14 @@ from rich.rule import Rule
 from bso.credentials import handed_on
 from bso.domain.commands import FinishTrial, Request
 from bso.domain.errors import BsoError
-from bso.domain.quantities import joules
+from bso.domain.quantities import counted, joules
 from bso.domain.trial import Outcome
 from bso_cli.access import call
 from bso_cli.options import here
 from bso_cli.programs import Program
 from bso_cli.recurring.recurrences import RecurringRun, RunFolder, ScheduledRun, signal_of
 from bso_cli.recurring.trials import SeenTrial, TrialLog
-from bso_cli.terminal import HANG, counted, onlookers, print_notice, styled
+from bso_cli.terminal import HANG, onlookers, print_notice, styled
 from bso_client import RELAUNCH
 from bso_client.energy.meters import ENERGY_ASSUMED, NOTICE_GIVEN
 

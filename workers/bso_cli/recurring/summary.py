@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bso.domain.quantities import NOTHING, joules, seconds
+from bso.domain.quantities import NOTHING, counted, joules, moment, seconds
+from bso.domain.savings import Saving, saved_in_words, saving_of
 from bso.domain.trial import Outcome
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
 from bso_cli.recurring.recurrences import RecurringRun, ScheduledRun, signal_of
 from bso_cli.recurring.trials import SeenTrial
-from bso_cli.savings import Saving, saved_in_words, saving_of
 from bso_cli.tables import Table
-from bso_cli.terminal import counted, moment, styled
+from bso_cli.terminal import styled
 
 MOST_JOBS_NAMED = 5
 _MARKS = {

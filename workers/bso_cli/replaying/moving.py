@@ -14,12 +14,13 @@ import typer
 from rich.markup import escape
 
 from bso.domain.errors import Rejected
+from bso.domain.quantities import counted
 from bso_cli.access import reading, writing
 from bso_cli.options import DatabaseOption, JsonOption, OutputOption, YesOption, here
 from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandRefused
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, JobsArgument, job_ids, log_of, staged
-from bso_cli.terminal import confirm, counted, print_json, print_notice, print_result, styled
+from bso_cli.terminal import confirm, print_json, print_notice, print_result, styled
 
 if TYPE_CHECKING:
     from bso.replay.rebuild import Rebuilt

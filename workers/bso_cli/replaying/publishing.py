@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from bso.domain.errors import BsoError
+from bso.domain.quantities import counted
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import (
     BrokerOption,
@@ -25,7 +26,7 @@ from bso_cli.options import (
 from bso_cli.progress import counting
 from bso_cli.refusals import CommandRefused
 from bso_cli.replaying.sources import FromOption, JobsArgument, log_of
-from bso_cli.terminal import counted, print_answer, print_notice
+from bso_cli.terminal import print_answer, print_notice
 
 if TYPE_CHECKING:
     from bso.domain.errors import Retryable

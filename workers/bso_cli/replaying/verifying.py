@@ -12,12 +12,13 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
+from bso.domain.quantities import counted
 from bso_cli.access import reading
 from bso_cli.options import DatabaseOption, JsonOption, here
 from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandRefused
 from bso_cli.replaying.sources import FromOption, JobsArgument, job_ids, log_of, staged
-from bso_cli.terminal import HANG, counted, print_json, print_result, styled
+from bso_cli.terminal import HANG, print_json, print_result, styled
 
 if TYPE_CHECKING:
     from bso.replay.verification import JobCheck

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bso.domain.hardware import EnergyMethod
-from bso.domain.quantities import NOTHING, joules, more_or_less, percent, seconds
+from bso.domain.quantities import NOTHING, counted, joules, more_or_less, percent, seconds
 from bso.replay.what_if.record import End
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
 from bso_cli.tables import Table
-from bso_cli.terminal import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bso.domain.foreign_text import csv_cell
-from bso.domain.quantities import NOTHING, more_or_less, percent
+from bso.domain.quantities import NOTHING, counted, more_or_less, percent
 from bso_cli.tables import Table
-from bso_cli.terminal import counted
 
 if TYPE_CHECKING:
     from rich.console import Console

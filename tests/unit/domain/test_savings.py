@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from bso.domain.savings import saved, saving_of
 from bso.domain.trial import Outcome
 from bso_cli.jobs_printed import savings
-from bso_cli.savings import saved, saving_of
 from tests.unit.cli.samples import HARDWARE, SPEC, description, trial
 
 DEFAULT = [trial(1, batch_size=32, cost=10.0), trial(2, batch_size=32, cost=12.0)]

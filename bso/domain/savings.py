@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bso.domain.job_spec import JobSpec
-from bso.domain.quantities import percent
+from bso.domain.quantities import counted, percent
 from bso.domain.statistics import CostStatistics, statistics_of
 from bso.domain.trial import Outcome, Trial
-from bso_cli.terminal import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

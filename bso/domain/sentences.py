@@ -27,10 +27,9 @@ from bso.domain.events import (
 )
 from bso.domain.hardware import EnergyMethod
 from bso.domain.job_spec import JobSpec
-from bso.domain.quantities import joules, seconds
+from bso.domain.quantities import joules, listed, number, seconds
 from bso.domain.rights import Right
 from bso.domain.trial import Outcome
-from bso_cli.terminal import listed, number
 
 RIGHTS = {
     Right.READ: "read it",
