@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from bso.domain.errors import Rejected
 from bso.domain.quantities import counted, percent
 from bso_cli.findings import Finding, broken, note, ok
-from bso_cli.jobs_listed import ListedJob, attention_of, listed_job, trouble_of
+from bso_cli.jobs_listed import trouble_of
 
 if TYPE_CHECKING:
+    from bso.service.listed_jobs import ListedJob
     from bso.service.ports import Store
 
 MOST_JOBS = 200
@@ -41,6 +42,8 @@ async def check_log(store: Store) -> list[Finding]:
 
 async def check_jobs(store: Store) -> list[Finding]:
     """Which jobs need attention, and by how much costs vary, as far as jobs have shown it."""
+    from bso.service.listed_jobs import listed_job
+
     jobs = []
     for overview in await store.overviews(limit=MOST_JOBS):
         with contextlib.suppress(Rejected):  # a damaged snapshot: `bso replay verify` looks for these
@@ -50,7 +53,7 @@ async def check_jobs(store: Store) -> list[Finding]:
 
 def _attention(jobs: Sequence[ListedJob]) -> list[Finding]:
     """Which jobs end one recurrence after the other without a model."""
-    found = [sentence for sentence in map(attention_of, jobs) if sentence]
+    found = [job.attention_in_full for job in jobs if job.attention_in_full]
     others = f"; and {counted(len(found) - 1, 'more job')} (`bso jobs list`)" if len(found) > 1 else ""
     advice = "a recurrence is one training there, until one reaches the target"
     return [note("jobs", f"{found[0]}{others}", advice)] if found else []

@@ -78,7 +78,9 @@ def list_jobs(
         except NothingThere as error:
             found, parked = [], {}
             print_notice(Text(str(error)))
-        jobs = [listed_jobs.listed_job(one, parked.get(one.summary.job_id)) for one in found]
+        from bso.service.listed_jobs import listed_job
+
+        jobs = [listed_job(one, parked.get(one.summary.job_id)) for one in found]
         if as_json:
             print_json([listed_jobs.fields_of(job) for job in jobs])
         elif jobs:
@@ -87,8 +89,9 @@ def list_jobs(
             print_notice(Text(listed_jobs.trouble_of(one, has_database=places.has_database)))
         for sentence in listed_jobs.dead_trainings(jobs, without_process(places)):
             print_notice(sentence)
-        for sentence in filter(None, map(listed_jobs.attention_of, jobs)):
-            print_notice(Text(sentence))
+        for job in jobs:
+            if job.attention_in_full:
+                print_notice(Text(job.attention_in_full))
 
     asyncio.run(read())
 

@@ -4,65 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from bso.domain.quantities import NOTHING, counted, listed, moment, number, seconds
+from bso.domain.quantities import NOTHING, counted, moment, number, seconds
 from bso_cli import jobs_printed as printed
-from bso_cli.jobs_printed import ATTENTION, outcome
+from bso_cli.jobs_printed import outcome
 from bso_cli.tables import Table, table_of
 
 if TYPE_CHECKING:
-    from bso.domain.replies import JobDescription, KindDescription
     from bso.domain.trial import Trial
-    from bso.service.records import JobOverview, ParkedJob
+    from bso.service.listed_jobs import ListedJob
+    from bso.service.records import ParkedJob
 
-IN_TROUBLE = "in trouble"
 _BY_OPERATORS = "an operator can look into it (`bso doctor`)"
 _NUMBERS = ("version", "best batch size", "default", "trials", "recurrences", "took", "target")
 _OPTIONAL = ("target", "owner", "default", "ended (UTC)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedJob:
-    """A job of the list. ``description`` is None of a deleted job, and of one whose state cannot be read.
-
-    ``parked``: its commands cannot be decided for now.
-    """
-
-    overview: JobOverview
-    description: JobDescription | None
-    parked: ParkedJob | None = None
-
-    @property
-    def kind(self) -> KindDescription | None:
-        """What the current version knows on the hardware kind of the last trial; None: nothing."""
-        kinds = self.description.kinds if self.description is not None else ()
-        last = self.overview.last_trial
-        return next((kind for kind in kinds if last is not None and kind.hardware_key == last.hardware.key), None)
-
-    @property
-    def attention(self) -> str:
-        """Why somebody should look at it, in a word or two; empty: nobody need."""
-        return IN_TROUBLE if self.parked is not None else ATTENTION if attention_of(self) else ""
-
-
-def listed_job(overview: JobOverview, parked: ParkedJob | None = None) -> ListedJob:
-    """A job of the list, its snapshot read."""
-    from bso.domain.decide import describe_job
-    from bso.domain.policies import PolicyMissing
-    from bso.schema.errors import MalformedMessage, StateTooNew
-    from bso.service.serialization import read_snapshot
-
-    description = None
-    if not overview.summary.is_deleted:
-        try:
-            description = describe_job(read_snapshot(overview.stored))
-        except (MalformedMessage, PolicyMissing, StateTooNew):
-            description = None
-    return ListedJob(overview=overview, description=description, parked=parked)
 
 
 def trouble_of(parked: ParkedJob, *, has_database: bool = True) -> str:
@@ -93,16 +51,6 @@ def dead_trainings(jobs: Sequence[ListedJob], without_process: Collection[tuple[
     for job in jobs:
         last = [job.overview.last_trial] if job.overview.last_trial is not None else []
         yield from printed.dead_trainings(job.overview.summary.job_id, last, without_process)
-
-
-def attention_of(job: ListedJob) -> str:
-    """Why somebody should look at a job, and what to do, in a sentence; empty: nobody need."""
-    kinds = job.description.kinds if job.description is not None else ()
-    needing = [kind for kind in kinds if kind.needs_attention]
-    if not needing:
-        return ""
-    where = f" on {listed([kind.hardware for kind in needing])}" if len(kinds) > 1 else ""
-    return f"job {job.overview.summary.job_id} {ATTENTION}{where}: {needing[-1].attention}"
 
 
 def fields_of(job: ListedJob) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from bso.domain.trial import Outcome, TrialState
 from bso.schema.codec import EVENTS, all_events, decode_event, encode_event, job_from_state, state_of, wire_name
 from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
+from bso.service.listed_jobs import listed_job
 from bso.service.memory import InMemoryStore
-from bso_cli.jobs_listed import listed_job
 from tests.fakes.policies import installed
 from tests.unit.domain.builders import A100, THE_EPOCH, command_id
 from tests.unit.policies import broken_policies

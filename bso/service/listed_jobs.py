@@ -1,0 +1,60 @@
+"""Jobs as lists show them: what is stored of each at a glance, and what the current version knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bso.domain.decide import describe_job
+from bso.domain.policies import PolicyMissing
+from bso.domain.quantities import listed
+from bso.domain.replies import JobDescription, KindDescription
+from bso.schema.errors import MalformedMessage, StateTooNew
+from bso.service.records import JobOverview, ParkedJob
+from bso.service.serialization import read_snapshot
+
+IN_TROUBLE, NEEDS_ATTENTION = "in trouble", "needs attention"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedJob:
+    """A job of the list. ``description`` is None of a deleted job, and of one whose state cannot be read.
+
+    ``parked``: its commands cannot be decided for now.
+    """
+
+    overview: JobOverview
+    description: JobDescription | None
+    parked: ParkedJob | None = None
+
+    @property
+    def kind(self) -> KindDescription | None:
+        """What the current version knows on the hardware kind of the last trial; None: nothing."""
+        kinds = self.description.kinds if self.description is not None else ()
+        last = self.overview.last_trial
+        return next((kind for kind in kinds if last is not None and kind.hardware_key == last.hardware.key), None)
+
+    @property
+    def attention(self) -> str:
+        """Why somebody should look at it, in a word or two; empty: nobody need."""
+        return IN_TROUBLE if self.parked is not None else NEEDS_ATTENTION if self.attention_in_full else ""
+
+    @property
+    def attention_in_full(self) -> str:
+        """Why it needs attention, and what to do, in a sentence; empty: it does not."""
+        kinds = self.description.kinds if self.description is not None else ()
+        needing = [kind for kind in kinds if kind.needs_attention]
+        if not needing:
+            return ""
+        where = f" on {listed([kind.hardware for kind in needing])}" if len(kinds) > 1 else ""
+        return f"job {self.overview.summary.job_id} {NEEDS_ATTENTION}{where}: {needing[-1].attention}"
+
+
+def listed_job(overview: JobOverview, parked: ParkedJob | None = None) -> ListedJob:
+    """A job of the list, its snapshot read."""
+    description = None
+    if not overview.summary.is_deleted:
+        try:
+            description = describe_job(read_snapshot(overview.stored))
+        except (MalformedMessage, PolicyMissing, StateTooNew):
+            description = None
+    return ListedJob(overview=overview, description=description, parked=parked)
