@@ -29,7 +29,7 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-gpu test-packaging lint types audit dist asyncapi faults fuzz bench bench-quick decisions clean
+.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-gpu test-browser test-packaging lint types audit dist asyncapi faults fuzz bench bench-quick decisions clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-14s %s\n' "$$name" "$$words"; done
@@ -98,6 +98,10 @@ types: $(DEV) ## mypy (strict) and pyright
 # 75: the service could not be asked, and the audit has said so.
 audit: $(DEV) ## ask whether a vulnerability is known of what the image ships and the wheel requires (ARGS="-s osv")
 	@$(BIN)/python -m tools.audit $(ARGS) || [ $$? = 75 ]
+
+test-browser: servers $(DEV) ## the pages in a real browser, Chromium; its pictures of them lie in build/pages
+	@tools/install-servers browser
+	$(PYTEST) tests/browser -m browser $(ARGS)
 
 test-packaging: $(DEV) ## build the distribution, upload it to a private index, install it from there and try it
 	$(PYTEST) tests/packaging -m packaging --timeout 900 -o faulthandler_timeout=1000 $(ARGS)

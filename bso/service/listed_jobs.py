@@ -34,6 +34,19 @@ class ListedJob:
         return next((kind for kind in kinds if last is not None and kind.hardware_key == last.hardware.key), None)
 
     @property
+    def expected_saving(self) -> float | None:
+        """By what share less a training with the best batch size is expected to cost than one with the default.
+
+        None: one of the two has not converged yet, or there is nothing to compare.
+        """
+        if self.kind is None or self.description is None:
+            return None
+        sizes = (self.kind.best_batch_size, self.description.spec.default_batch_size)
+        arms = {arm.batch_size: arm.posterior_mean for arm in self.kind.arms if arm.convergences}
+        best, default = (arms.get(size) if size is not None else None for size in sizes)
+        return None if best is None or not default else 1.0 - best / default
+
+    @property
     def attention(self) -> str:
         """Why somebody should look at it, in a word or two; empty: nobody need."""
         return IN_TROUBLE if self.parked is not None else NEEDS_ATTENTION if self.attention_in_full else ""

@@ -56,7 +56,7 @@ GOOD_WORDS = {
 }
 """What an argument, or an option that must be given, may be called, and a good word for it."""
 LASTING: set[tuple[str, ...]] = {("demo",), ("events", "tail"), ("worker",), ("recur",), ("monitor",)}
-LASTING |= {("simulate", "single"), ("serve",)}
+LASTING |= {("simulate", "single"), ("serve",), ("dashboard",)}
 """What runs for long once its words are right: tried with all words wrong at once."""
 CHANGING = {"allow", "grant", "give", "delete", "purge", "prune", "rebuild", "import", "publish", "restored", "migrate"}
 CHANGING |= {"flush", "drop", "requeue", "trace", "cluster", "zeus"}

@@ -18,7 +18,7 @@ from tools.private_servers import Management, MariaDB, PostgreSQL, PrivateServer
 
 Server = TypeVar("Server", bound=PrivateServer)
 
-KINDS = ("unit", "contract", "integration", "faults", "acceptance", "training", "gpu", "packaging")
+KINDS = ("unit", "contract", "integration", "faults", "acceptance", "training", "gpu", "packaging", "browser")
 # What can be a MySQL 9 or a RabbitMQ 4 that the environment names, and what never is.
 NEWEST_FIXTURES = {"amqp_url", "rabbitmq_management", "mysql_url"}
 PRIVATE_FIXTURES = {"rabbitmq_server", "mariadb_server", "postgresql_server"}

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from bso_cli import (
+    dashboard,
     dead_letters,
     doctor,
     events,
@@ -64,6 +65,7 @@ app.command("recur")(recur.recur)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(events.app, name="events")
 app.add_typer(journal.app, name="journal")
+app.command("dashboard")(dashboard.dashboard)
 app.command("monitor")(monitor.monitor)
 app.add_typer(simulate, name="simulate")
 app.command("serve", rich_help_panel="Operation")(serve.serve)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -26,6 +27,8 @@ from bso_gateway.access import Access
 from bso_gateway.front import Front, GatewayMetrics
 from bso_gateway.http import Gate, HttpError, Limits, answer
 from bso_gateway.optimizer import Optimizer
+from bso_gateway.pages.door import KeyDoor, TokenDoor
+from bso_gateway.pages.routes import Pages
 from bso_gateway.problems import error_page, problem_response
 from bso_gateway.rest import PREFIX, RestApi, schemas
 from bso_gateway.settings import GatewaySettings
@@ -40,16 +43,16 @@ _DESCRIPTION = (
 )
 
 
-def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining: asyncio.Event) -> ASGIApp:
-    """The application over an optimizer that somebody else starts and closes."""
+def gateway_app(
+    settings: GatewaySettings, optimizer: Optimizer, *, is_draining: asyncio.Event, show_key: Callable[[str], None]
+) -> ASGIApp:
+    """The application over an optimizer that somebody else starts and closes.
+
+    ``show_key`` is called with each key that opens the pages, where no token does.
+    """
     metrics = GatewayMetrics()
     app = FastAPI(title="bso", description=_DESCRIPTION, openapi_url=None, redirect_slashes=False)
-    limits = Limits(
-        max_body_bytes=settings.max_body_bytes,
-        body_timeout_s=settings.body_timeout_s,
-        answer_timeout_s=settings.answer_timeout_s,
-    )
-    gate = Gate(optimizer, limits, is_draining=is_draining)
+    gate = _gate(settings, optimizer, is_draining)
     wire = ZeusWire(gate, policy=settings.policy_of_new_jobs, is_strict=settings.zeus_strict)
     app.include_router(wire.router())
     app.include_router(RestApi(gate).router())
@@ -66,6 +69,7 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining:
     access = Access(gate.check) if settings.tokens else None
     return Front(
         app,
+        pages=_pages(gate, access, show_key),
         names=settings.names,
         metrics=metrics,
         has_access_log=settings.access_log,
@@ -73,6 +77,40 @@ def gateway_app(settings: GatewaySettings, optimizer: Optimizer, *, is_draining:
         answer_timeout_s=settings.answer_timeout_s,
         direct={("POST", "/report"): reports},
     )
+
+
+def dashboard_app(
+    settings: GatewaySettings, optimizer: Optimizer, *, is_draining: asyncio.Event, show_key: Callable[[str], None]
+) -> ASGIApp:
+    """The pages alone, for the one who gets the keys."""
+    pages = _pages(_gate(settings, optimizer, is_draining), None, show_key)
+    return Front(
+        pages,
+        pages=pages,
+        names=frozenset(),
+        metrics=GatewayMetrics(),
+        has_access_log=settings.access_log,
+        access=None,
+        answer_timeout_s=settings.answer_timeout_s,
+        direct={},
+    )
+
+
+def _gate(settings: GatewaySettings, optimizer: Optimizer, is_draining: asyncio.Event) -> Gate:
+    limits = Limits(
+        max_body_bytes=settings.max_body_bytes,
+        body_timeout_s=settings.body_timeout_s,
+        answer_timeout_s=settings.answer_timeout_s,
+    )
+    return Gate(optimizer, limits, is_draining=is_draining)
+
+
+def _pages(gate: Gate, access: Access | None, show_key: Callable[[str], None]) -> ASGIApp:
+    if access is not None:
+        return Pages(gate, TokenDoor(access)).app()
+    door = KeyDoor(show=show_key)
+    door.show_key()
+    return Pages(gate, door).app()
 
 
 def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> None:

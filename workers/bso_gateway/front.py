@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from bso_gateway.access import Access
 from bso_gateway.http import ASKED, BEARER, RECHECK, UNTIL, HttpError
+from bso_gateway.pages.routes import PREFIX as PAGES
 from bso_gateway.problems import error_page
 from bso_gateway.settings import LOOPBACK_NAMES
 from bso_gateway.zeus_wire import is_zeus_path
@@ -63,6 +64,7 @@ class Front:
         self,
         app: ASGIApp,
         *,
+        pages: ASGIApp,
         names: Container[str],
         metrics: GatewayMetrics,
         has_access_log: bool,
@@ -71,6 +73,7 @@ class Front:
         direct: Mapping[tuple[str, str], ASGIApp],
     ) -> None:
         self._app = app
+        self._pages = pages
         self._names = names
         self._metrics = metrics
         self._has_access_log = has_access_log
@@ -100,8 +103,7 @@ class Front:
         try:
             refusal = self._refusal(scope, headers) or await self._identify(scope, headers)
             if refusal is None:
-                app = self._direct.get((scope["method"], scope["path"]), self._app)
-                await app(scope, receive, sent)
+                await self._app_for(scope)(scope, receive, sent)
             else:
                 answer = error_page(scope["path"], refusal)
                 answer.headers["Connection"] = "close"  # a body that comes with it is not read
@@ -110,6 +112,11 @@ class Front:
             took_s = time.perf_counter() - began_s
             self._note(scope, status, took_s, request_id=request_id, is_stream=is_stream)
 
+    def _app_for(self, scope: Scope) -> ASGIApp:
+        if is_page(scope):
+            return self._pages
+        return self._direct.get((scope["method"], scope["path"]), self._app)
+
     def _refusal(self, scope: Scope, headers: Headers) -> HttpError | None:
         host = headers.get("host", "")
         if scope["path"] not in _QUIET and not self._is_known(host):
@@ -117,16 +124,18 @@ class Front:
             return HttpError(421, words, kind="unknown_host")
         origin = headers.get("origin")
         is_foreign = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+        if is_foreign and is_page(scope) and scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate":
+            is_foreign = False  # somebody follows a link to a page, which changes nothing
         if is_foreign or (origin is not None and origin.partition("://")[2] != host):
             words = f"a page of {origin[:80] if origin else 'another site'!r} may not use this gateway"
             return HttpError(403, words, kind="foreign_origin")
-        if scope["method"] in _WITH_BODY:
+        if scope["method"] in _WITH_BODY and not is_page(scope):
             return _wrong_content(headers.get("content-type"), may_lack=is_zeus_path(scope["path"]) and origin is None)
         return None
 
     async def _identify(self, scope: Scope, headers: Headers) -> HttpError | None:
         """Find out who sends a request, where that matters."""
-        if self._access is None or scope["path"] in _QUIET:
+        if self._access is None or scope["path"] in _QUIET or is_page(scope):
             return None
         scope[UNTIL] = asyncio.get_running_loop().time() + self._answer_timeout_s
         client = scope.get("client")
@@ -150,6 +159,7 @@ class Front:
     def _note(self, scope: Scope, status: int, took_s: float, *, request_id: str, is_stream: bool) -> None:
         is_direct = (scope["method"], scope["path"]) in self._direct
         route = scope["path"] if is_direct else getattr(scope.get("route"), "path", "other")
+        route = PAGES if is_page(scope) else route
         self._metrics.requests.labels(route, status).inc()
         if not is_stream:
             self._metrics.seconds.labels(route).observe(took_s)
@@ -169,6 +179,12 @@ class Front:
             job_id=None if (asked := scope.get(ASKED)) is None else asked.job_id,
             command_id=None if asked is None else asked.command_id,
         )
+
+
+def is_page(scope: Scope) -> bool:
+    """Whether a request is for a page for people."""
+    path: str = scope["path"]
+    return path in ("/", PAGES) or path.startswith(f"{PAGES}/")
 
 
 def _request_id(headers: Headers) -> str:

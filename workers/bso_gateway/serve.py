@@ -7,9 +7,9 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import structlog
 import uvicorn
@@ -19,8 +19,10 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bso.domain.errors import Misconfigured, Retryable
-from bso_gateway.app import gateway_app
+from bso_gateway.app import dashboard_app, gateway_app
 from bso_gateway.optimizer import Optimizer, optimizer_of
+from bso_gateway.pages.door import KEY
+from bso_gateway.pages.routes import PREFIX as PAGES
 from bso_gateway.settings import GatewaySettings
 from bso_workers.errors import CannotListen
 from bso_workers.lifecycle import ExitCode, StopSignal, fastest_loop
@@ -32,22 +34,53 @@ _BACKLOG = 2048
 _MOST_HEAD_BYTES = 65_536
 
 
+class App(Protocol):
+    """Makes the application that a process serves."""
+
+    def __call__(
+        self,
+        settings: GatewaySettings,
+        optimizer: Optimizer,
+        *,
+        is_draining: asyncio.Event,
+        show_key: Callable[[str], None],
+    ) -> ASGIApp:
+        """The application over an optimizer; ``show_key`` is called with each key that opens its pages."""
+
+
 def run_gateway(settings: GatewaySettings) -> ExitCode:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends the process at once."""
+    return _run(settings, gateway_app, _log_address)
+
+
+def run_dashboard(settings: GatewaySettings, *, show: Callable[[str], None]) -> ExitCode:
+    """The same for the pages alone; ``show`` is called with each address that opens them in one browser."""
+    return _run(settings, dashboard_app, show)
+
+
+def _run(settings: GatewaySettings, app: App, show: Callable[[str], None]) -> ExitCode:
     configure_logs(level=settings.log_level, style=settings.log_format, stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        return runner.run(_until_signalled(settings))
+        return runner.run(_until_signalled(settings, app, show))
 
 
-async def _until_signalled(settings: GatewaySettings) -> ExitCode:
+def _log_address(address: str) -> None:
+    _log.info("pages for people: this address opens them in one browser", action="pages", url=address)
+
+
+async def _until_signalled(settings: GatewaySettings, app: App, show: Callable[[str], None]) -> ExitCode:
     with StopSignal() as stop:
         try:
             with _listener(settings) as listener:
-                optimizer = optimizer_of(settings.url)
+                optimizer, is_draining = optimizer_of(settings.url), asyncio.Event()
+                opening = f"{_address(settings, listener)}{PAGES}?{KEY}="
                 await optimizer.start()
                 try:
-                    return await _serve(settings, optimizer, listener, stop)
+                    made = app(
+                        settings, optimizer, is_draining=is_draining, show_key=lambda key: show(f"{opening}{key}")
+                    )
+                    return await _serve(settings, made, listener, stop, is_draining)
                 finally:
                     await optimizer.close()
         except Misconfigured as error:
@@ -59,10 +92,9 @@ async def _until_signalled(settings: GatewaySettings) -> ExitCode:
 
 
 async def _serve(
-    settings: GatewaySettings, optimizer: Optimizer, listener: socket.socket, stop: StopSignal
+    settings: GatewaySettings, app: ASGIApp, listener: socket.socket, stop: StopSignal, is_draining: asyncio.Event
 ) -> ExitCode:
-    is_draining = asyncio.Event()
-    server = _Server(_config(settings, gateway_app(settings, optimizer, is_draining=is_draining)))
+    server = _Server(_config(settings, app))
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="gateway")
     stopping = asyncio.create_task(stop.wait(), name="signal")
     try:
@@ -193,6 +225,12 @@ def _listener(settings: GatewaySettings) -> Iterator[socket.socket]:
         ) from error
     with listener:
         yield listener
+
+
+def _address(settings: GatewaySettings, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    scheme = "http" if settings.tls_certificate is None else "https"
+    return f"{scheme}://{_shown_host(host)}:{port}"
 
 
 def _shown_host(host: str) -> str:

@@ -145,3 +145,13 @@ def read_settings(environ: Mapping[str, str], *, url: str | None = None, **optio
     except Misconfigured as error:
         raise InvalidSettings(str(error)) from error
     return settings_of(GatewaySettings, texts, options, prefix=PREFIX)
+
+
+def dashboard_settings(environ: Mapping[str, str], *, url: str | None, port: int) -> GatewaySettings:
+    """The settings of pages for one user on this machine. Raises InvalidSettings."""
+    try:
+        resolved = read_client_settings(environ, url=url).resolved_url
+    except Misconfigured as error:
+        raise InvalidSettings(str(error)) from error
+    options = {"port": port, "access_log": False, "log_level": "warning"}
+    return settings_of(GatewaySettings, {"url": resolved}, options, prefix=PREFIX)

@@ -78,6 +78,12 @@ class Stream:
                 fields = {}
         return found
 
+    def line(self, beginning: str) -> str:
+        """The rest of the next line that begins so."""
+        while not (line := self._answer.readline().decode().rstrip("\n")).startswith(beginning):
+            pass
+        return line.removeprefix(beginning)
+
     def ends(self) -> bool:
         """Whether the gateway ends it, after whatever is left."""
         self._answer.read()

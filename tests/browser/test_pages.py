@@ -1,0 +1,139 @@
+"""The pages in a real browser: what people see and do there, in both themes, with a keyboard, while trainings run."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, expect
+
+from tests.browser.conftest import PICTURES, Dashboard, Theme, Visit
+
+PAGES = {
+    "jobs": "/ui",
+    "job": "/ui/jobs/vision-digits",
+    "trial": "/ui/jobs/vision-digits/trials/3",
+    "hostile-job": "/ui/jobs/hostile",
+    "hostile-trial": "/ui/jobs/hostile/trials/1",
+    "no-such-job": "/ui/jobs/nobody-knows",
+}
+WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
+PATIENCE_MS = 30_000.0
+
+OpenWindow = Callable[..., Visit]
+
+every_page = pytest.mark.parametrize("path", PAGES.values(), ids=PAGES)
+both_themes = pytest.mark.parametrize("theme", ["light", "dark"])
+
+
+@both_themes
+@every_page
+def test_a_page_complains_of_nothing_and_asks_no_other_host(visit: OpenWindow, path: str, theme: Theme) -> None:
+    visited = visit(theme)
+    page = visited.go(path)
+    expect(page.locator("h1")).to_be_visible()
+    page.wait_for_load_state("load")
+    name = next(name for name, one in PAGES.items() if one == path)
+    page.screenshot(path=PICTURES / f"{name}-{theme}.png")
+    refused = [words for words in visited.complaints if "404" not in words]  # of the page that is not there
+    assert refused == []
+    assert visited.hosts == {visited.host.partition("://")[2]}
+
+
+@both_themes
+@every_page
+def test_a_page_is_accessible(visit: OpenWindow, path: str, theme: Theme) -> None:
+    """After WCAG 2.2, AA, as far as axe can see it."""
+    found = Axe().run(visit(theme).go(path), options=WCAG)
+    assert found.violations_count == 0, found.generate_report()
+
+
+@every_page
+def test_on_a_phone_no_page_is_wider_than_the_screen(visit: OpenWindow, path: str) -> None:
+    visited = visit()
+    visited.page.set_viewport_size({"width": 360, "height": 740})
+    page = visited.go(path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_every_link_leads_to_a_page(visit: OpenWindow) -> None:
+    visited = visit()
+    links: set[str] = set()
+    for path in PAGES.values():
+        found = visited.go(path).eval_on_selector_all(
+            "a[href], svg a", "all => all.map(one => one.getAttribute('href'))"
+        )
+        links |= {one for one in found if one.startswith("/")}
+    assert any("/trials/" in one for one in links)
+    broken = [one for one in links if visited.page.request.get(visited.host + one).status != 200]
+    assert broken == []
+
+
+def test_a_running_training_moves_the_page(visit: OpenWindow, dashboard: Dashboard, tmp_path: Path) -> None:
+    visited, goes_on = visit(), tmp_path / "goes-on"
+    training = dashboard.train("moving", recurrences=1, waits_for=goes_on)
+    jobs = visited.go("/ui?prefix=moving")
+    expect(jobs.locator("tbody")).to_contain_text("running", timeout=PATIENCE_MS)
+    page = visited.go("/ui/jobs/moving")
+    expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
+    expect(page.locator("p.running")).to_contain_text("epoch 1,")
+    page.evaluate("window.isTheSamePage = true")
+    goes_on.touch()
+    expect(page.locator(".story")).to_contain_text("ended as converged", timeout=PATIENCE_MS)
+    expect(page.locator("p.running")).to_have_count(0)
+    assert page.evaluate("window.isTheSamePage")
+    assert training.wait() == 0
+    assert visited.complaints == []
+
+
+def test_the_jobs_are_reached_with_the_keyboard_alone(visit: OpenWindow) -> None:
+    page = visit().go("/ui")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("To the content")).to_be_focused()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "vision-digits":
+            break
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("vision-digits")
+
+
+def test_a_mark_in_a_picture_leads_to_its_trial_and_says_what_it_was(visit: OpenWindow) -> None:
+    page = visit().go("/ui/jobs/vision-digits")
+    mark = page.locator("figure svg a[href$='/trials/2']").first
+    assert "trial 2: batch size" in (mark.text_content() or "")
+    mark.click()
+    expect(page.locator("h1")).to_have_text("Trial 2 of vision-digits")
+
+
+def test_a_job_is_found_by_the_beginning_of_its_name(visit: OpenWindow) -> None:
+    page = visit().go("/ui")
+    page.get_by_label("Jobs whose name begins with").fill("vis")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_a_browser_without_the_key_sees_nothing(browser: Browser, dashboard: Dashboard, visit: OpenWindow) -> None:
+    used = dashboard.addresses[0]
+    visit()
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        for address in (used, f"{dashboard.host}/ui/jobs/vision-digits"):
+            page.goto(address)
+            expect(page.get_by_role("alert")).to_be_visible()
+            expect(page.locator("table")).to_have_count(0)
+    finally:
+        context.close()
+
+
+def test_without_a_connection_the_page_says_so_and_goes_on_by_itself(visit: OpenWindow) -> None:
+    visited = visit()
+    page = visited.go("/ui/jobs/vision-digits")
+    expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
+    page.route("**/changes", lambda route: route.abort())
+    page.reload()
+    expect(page.locator("#live")).to_have_text("waiting for the gateway", timeout=PATIENCE_MS)
+    page.unroute("**/changes")
+    page.reload()
+    expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
