@@ -418,7 +418,6 @@ async def test_workers_read_the_new_passwords_of_their_logins_from_their_files(
             changing = _for(database, "The login of `bso migrate`").replace("bso_migrate", "bso_worker")
             await asyncio.to_thread(renewed.execute, changing)
             await asyncio.to_thread(rotating.change_password, TRAININGS, "bso-worker")
-            await load.progress(3)
             await asyncio.to_thread(renewed.execute, DISCONNECTING[database.is_mysql])
             await asyncio.to_thread(rotating.disconnect, "bso-worker")
             fleet.write(amqp_url=rotating.url("bso-worker"), database_url=renewed.url("bso_worker"))
