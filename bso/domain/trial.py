@@ -160,6 +160,11 @@ class Trial:
         return self.state is not TrialState.ENDED
 
     @property
+    def last_outcome(self) -> Outcome | None:
+        """What came of it in the end: a result that came late counts. None: it has not ended."""
+        return self.late_outcome or self.outcome
+
+    @property
     def totals(self) -> Totals:
         """How far it had come at its last report."""
         return Totals(epoch=self.epoch, time_s=self.time_s, energy_j=self.energy_j)

@@ -1,5 +1,6 @@
 """Pictures of a job as SVG text, for a page, a notebook or a file.
 
+    job_pictures         all pictures that a job's trials are enough for
     trial_pictures       which batch sizes trials had, and what they cost
     recurrence_picture   what each recurrence cost
     curve_pictures       the metric and the cost of trainings over their epochs
@@ -18,10 +19,22 @@ names all classes.
 from __future__ import annotations
 
 from bso.drawing.curve_pictures import Curve, curves, progress_of_cost
+from bso.drawing.job_pictures import job_pictures
 from bso.drawing.looks import CLASSES
 from bso.drawing.recurrence_picture import recurrences
 from bso.drawing.svg import Size
 from bso.drawing.trial_marks import Link
 from bso.drawing.trial_pictures import choices, costs
 
-__all__ = ["CLASSES", "Curve", "Link", "Size", "choices", "costs", "curves", "progress_of_cost", "recurrences"]
+__all__ = [
+    "CLASSES",
+    "Curve",
+    "Link",
+    "Size",
+    "choices",
+    "costs",
+    "curves",
+    "job_pictures",
+    "progress_of_cost",
+    "recurrences",
+]

@@ -13,7 +13,7 @@ from bso.drawing.frame import Entry, Frame
 from bso.drawing.looks import ABORTED, DEFAULT, MODEL, UNFINISHED, Look
 from bso.drawing.scales import Linear, cost_label, linear_from_zero
 from bso.drawing.svg import Markup, Size, box, clipped, counted, path, picture, sentence, titled
-from bso.drawing.trial_marks import MOST_TRIALS, NONE_YET, cost_of, outcome_of
+from bso.drawing.trial_marks import MOST_TRIALS, NONE_YET, cost_of
 
 _WORDS = {MODEL: "the training that converged", ABORTED: "other trainings", UNFINISHED: "running, so far"}
 
@@ -49,7 +49,7 @@ class _Recurrence:
     @property
     def model(self) -> Trial | None:
         """Its last trial that converged."""
-        return next((one for one in reversed(self.trials) if outcome_of(one) is Outcome.CONVERGED), None)
+        return next((one for one in reversed(self.trials) if one.last_outcome is Outcome.CONVERGED), None)
 
     @property
     def parts(self) -> list[tuple[Look, float]]:
@@ -104,7 +104,7 @@ def _default_costs(trials: Sequence[Trial], spec: JobSpec) -> list[float]:
         cost_of(trial)
         for trial in trials
         if trial.batch_size == spec.default_batch_size
-        and outcome_of(trial) is Outcome.CONVERGED
+        and trial.last_outcome is Outcome.CONVERGED
         and (trial.version_number, trial.hardware) == (last.version_number, last.hardware)
         and trial.has_measured_cost(spec)
         and cost_of(trial)

@@ -24,11 +24,6 @@ def last_trials(trials: Iterable[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda trial: trial.trial_number)[-MOST_TRIALS:]
 
 
-def outcome_of(trial: Trial) -> Outcome | None:
-    """How it ended; if its result came late, what that was."""
-    return trial.late_outcome or trial.outcome
-
-
 def cost_of(trial: Trial) -> float:
     """What it cost or has cost so far [J]; 0 if that is no positive finite number."""
     return trial.cost if math.isfinite(trial.cost) and trial.cost > 0.0 else 0.0
@@ -41,7 +36,7 @@ def outcome_words(outcome: Outcome) -> str:
 
 def trial_words(trial: Trial) -> str:
     """A trial in one line: ``trial 12: batch size 64, converged, 1.30 kJ``."""
-    outcome, cost = outcome_of(trial), cost_of(trial)
+    outcome, cost = trial.last_outcome, cost_of(trial)
     state = "suspended" if trial.state is TrialState.SUSPENDED else "running"
     so_far = " so far" if outcome is None else ""
     paid = f", {joules(cost)}{so_far}" if cost else ""
@@ -58,7 +53,7 @@ def trial_mark(trial: Trial, at: Point, *, radius: float, link: Link | None) -> 
 
 def legend_of(trials: Sequence[Trial]) -> list[Entry]:
     """The outcomes that these trials have, in the order of `Outcome`, and whether some are active."""
-    found = {outcome_of(trial) for trial in trials}
+    found = {trial.last_outcome for trial in trials}
     ended = [Entry(look=OUTCOMES[one], words=outcome_words(one)) for one in Outcome if one in found]
     return [*ended, *([Entry(look=RUNNING, words="running")] if None in found else [])]
 
@@ -70,5 +65,5 @@ def legend_of_sizes(spec: JobSpec, best: int | None) -> list[Entry]:
 
 
 def _look_of(trial: Trial) -> Look:
-    outcome = outcome_of(trial)
+    outcome = trial.last_outcome
     return OUTCOMES[outcome] if outcome else RUNNING

@@ -12,7 +12,7 @@ from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.records import JobOverview, ParkedJob
 from bso.service.serialization import read_snapshot
 
-IN_TROUBLE, NEEDS_ATTENTION = "in trouble", "needs attention"
+IN_TROUBLE, NEEDS_ATTENTION, UNREADABLE = "in trouble", "needs attention", "cannot be read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,11 @@ class ListedJob:
     @property
     def attention(self) -> str:
         """Why somebody should look at it, in a word or two; empty: nobody need."""
-        return IN_TROUBLE if self.parked is not None else NEEDS_ATTENTION if self.attention_in_full else ""
+        if self.parked is not None:
+            return IN_TROUBLE
+        if self.description is None and not self.overview.summary.is_deleted:
+            return UNREADABLE
+        return NEEDS_ATTENTION if self.attention_in_full else ""
 
     @property
     def attention_in_full(self) -> str:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -82,6 +83,24 @@ def test_a_job_in_trouble_is_shown_with_its_reason_and_the_remedy(trained: Comma
     assert (trouble["health"], "its row is [locked]" in trouble["found"]) == ("broken", True)
     trained.ok("replay", "rebuild", "toy", "--yes")
     assert trained.json("jobs", "list")[0]["kinds"], "it can be read again"
+
+
+def test_the_pictures_of_a_job_are_written_as_files(trained: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    done = trained("jobs", "show", "toy", "--plots", folder)
+    assert done.returncode == 0, done.stderr
+    written = {path.name: ET.fromstring(path.read_text()) for path in folder.iterdir()}
+    assert written.keys() == {"choices.svg", "costs.svg", "recurrences.svg"}
+    assert {root.tag for root in written.values()} == {"{http://www.w3.org/2000/svg}svg"}
+    assert all(f"wrote {folder / name}" in " ".join(done.stderr.split()) for name in written)
+
+
+def test_pictures_that_cannot_be_written_are_said(trained: Command, tmp_path: Path) -> None:
+    taken = tmp_path / "a-file"
+    taken.touch()
+    done = trained("jobs", "show", "toy", "--plots", taken)
+    assert done.returncode != 0
+    assert "pictures cannot be written to" in done.stderr
 
 
 def test_why_shows_the_recorded_reasons_in_order(trained: Command) -> None:

@@ -141,6 +141,7 @@ def visit(browser: Browser, dashboard: Dashboard) -> Iterator[Callable[[Theme], 
         visited.page.on("request", lambda request: visited.note(request.url))
         before = len(dashboard.addresses)
         visited.page.goto(dashboard.addresses[-1])
+        visited.page.wait_for_url("**/ui")
         eventually(lambda: len(dashboard.addresses) > before, what="the address for the next browser")
         return visited
 

@@ -1,13 +1,19 @@
 """The pages in a real browser: what people see and do there, in both themes, with a keyboard, while trainings run."""
 
-from collections.abc import Callable
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import PICTURES, Dashboard, Theme, Visit
+from tests.integration.gateway.conftest import Gateway, gateway_process
 
 PAGES = {
     "jobs": "/ui",
@@ -116,24 +122,63 @@ def test_a_job_is_found_by_the_beginning_of_its_name(visit: OpenWindow) -> None:
 def test_a_browser_without_the_key_sees_nothing(browser: Browser, dashboard: Dashboard, visit: OpenWindow) -> None:
     used = dashboard.addresses[0]
     visit()
-    context = browser.new_context()
-    try:
-        page = context.new_page()
+    with new_page(browser) as page:
         for address in (used, f"{dashboard.host}/ui/jobs/vision-digits"):
             page.goto(address)
             expect(page.get_by_role("alert")).to_be_visible()
             expect(page.locator("table")).to_have_count(0)
-    finally:
-        context.close()
 
 
-def test_without_a_connection_the_page_says_so_and_goes_on_by_itself(visit: OpenWindow) -> None:
+def test_without_a_connection_the_page_says_so_and_goes_on_by_itself(visit: OpenWindow, dashboard: Dashboard) -> None:
+    visited = visit()
+    page = visited.page
+    page.route("**/changes", lambda route: route.abort())
+    visited.go("/ui/jobs/vision-digits")
+    expect(page.locator("#live")).to_have_text("waiting for the gateway", timeout=PATIENCE_MS)
+    dashboard.train("vision-digits", recurrences=1).wait()
+    page.unroute("**/changes")
+    expect(page.locator(".story")).to_contain_text("recurrence-13 ended with the model", timeout=PATIENCE_MS)
+    expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
+
+
+def test_the_focus_stays_where_it_was_when_a_page_moves(visit: OpenWindow, dashboard: Dashboard) -> None:
     visited = visit()
     page = visited.go("/ui/jobs/vision-digits")
     expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
-    page.route("**/changes", lambda route: route.abort())
-    page.reload()
-    expect(page.locator("#live")).to_have_text("waiting for the gateway", timeout=PATIENCE_MS)
-    page.unroute("**/changes")
-    page.reload()
-    expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
+    link = page.locator("table a[href$='/trials/3']")
+    link.focus()
+    before = page.locator(".story li").first.text_content()
+    dashboard.train("vision-digits", recurrences=1).wait()
+    expect(page.locator(".story li").first).not_to_have_text(before or "", timeout=PATIENCE_MS)
+    expect(link).to_be_focused()
+
+
+def test_a_reader_logs_in_with_a_token_and_out_again(browser: Browser, tmp_path: Path) -> None:
+    url, log = f"sqlite:///{tmp_path / 'bso.sqlite'}", tmp_path / "gateway.log"
+    with Gateway(gateway_process(log, url, tokens=True)) as gateway, new_page(browser) as page:
+        made = subprocess.run(
+            [sys.executable, "-m", "bso_cli", "tokens", "create", "ann", "--may", "read", "--json"],
+            env=os.environ | {"BSO_DATABASE_URL": url},
+            capture_output=True,
+            check=True,
+        )
+        page.goto(f"{gateway.url}/ui/jobs/nobody-knows")
+        page.get_by_label("Your token").fill(json.loads(made.stdout)["token"])
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text("nobody-knows is not registered")
+        page.get_by_role("link", name="All jobs").click()
+        expect(page.locator("h1")).to_have_text("Jobs")
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_label("Your token")).to_be_visible()
+        page.goto(f"{gateway.url}/ui")
+        expect(page.get_by_label("Your token")).to_be_visible()
+
+
+@contextmanager
+def new_page(browser: Browser) -> Iterator[Page]:
+    """A page in a window of its own, with no session."""
+    context = browser.new_context()
+    try:
+        yield context.new_page()
+    finally:
+        context.close()

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from threading import Thread
 from typing import Annotated
 
 import typer
 
+from bso.credentials import without_passwords
 from bso.domain.errors import Misconfigured
 from bso_cli.options import UrlOption
 from bso_cli.terminal import print_notice, print_result
@@ -24,8 +28,8 @@ def dashboard(
     """Look at the jobs in a browser: what is saved, what runs, and why each training had its batch size.
 
     Shows what trainings have recorded in the SQLite file of this user, or the jobs that a login of a broker may read
-    (`--url amqp://...`). The pages change nothing, and move while a training runs. Ctrl-C ends them. A team has the
-    same pages at its gateway (`bso serve`), under /ui.
+    (`--url amqp://...`). The pages change nothing of a job, and move while a training runs. Ctrl-C ends them. A team
+    has the same pages at its gateway (`bso serve`), under /ui.
 
     Exit codes: 0 ended by a signal, 1 crashed, 2 misconfigured.
     """
@@ -37,12 +41,15 @@ def dashboard(
             f"pages need {error.name}, which is not installed: pip install 'bso-optimizer[web]'"
         ) from error
     settings = dashboard_settings(os.environ, url=url, port=port)
+    print_notice(f"looking at {without_passwords(settings.url)}")
     is_first = True
 
     def show(address: str) -> None:
         nonlocal is_first
         print_result(f"{'The pages are at' if is_first else 'For another browser:'} {address}")
-        if is_first and not (opens and _has_screen() and webbrowser.open(address)):
+        if is_first and opens and _has_screen():
+            Thread(target=_open, args=(address,), name="browser", daemon=True).start()
+        elif is_first:
             print_notice("Open this address in a browser: its key lets one in. Ctrl-C ends the pages.")
         is_first = False
 
@@ -52,3 +59,15 @@ def dashboard(
 def _has_screen() -> bool:
     """Whether a browser would have a window: one in this terminal would take it."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _open(address: str) -> None:
+    """Open an address in the user's browser, by way of a file: others see the arguments of programs (ps), and the key.
+
+    The file, which is for this user alone, is left to the system's cleaning of temporary files: a browser that has to
+    start first reads it late, and a used key opens nothing.
+    """
+    with NamedTemporaryFile("w", prefix="bso-", suffix=".html", delete=False, encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={address}">')
+    if not webbrowser.open(Path(file.name).as_uri()):
+        print_notice("no browser was found here: open the address by hand")

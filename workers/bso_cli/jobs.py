@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.text import Text
 
+from bso.domain.errors import Misconfigured
 from bso.domain.quantities import counted, listed, moment
 from bso.domain.sentences import RIGHTS
 from bso_cli import jobs_decisions, live_events
@@ -44,7 +46,7 @@ from bso_cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bso.domain.replies import JobDescription
     from bso.domain.rights import Right
@@ -100,6 +102,14 @@ def list_jobs(
 def show(
     job_id: JobArgument,
     trials: Annotated[int, typer.Option(min=0, metavar="N", help="How many of the last trials to show.")] = 20,
+    plots: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Also draw what was chosen, what batch sizes cost and what recurrences cost, as SVG files there.",
+            show_default=False,
+        ),
+    ] = None,
     url: UrlOption = None,
     database_url: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -119,6 +129,9 @@ def show(
         else:
             dead = printed.dead_trainings(job_id, shown.job.active_trials, without_process(places))
             _print_job(shown.job, profiles=profiles, recorded=recorded, last=last, dead=dead)
+        if plots is not None and shown.job is not None:
+            for path in _drawn(shown.job, recorded, plots):
+                print_notice(Text(f"wrote {path}"))
         if shown.parked is not None:
             print_notice(Text(listed_jobs.trouble_of(shown.parked, has_database=places.has_database)))
         if shown.unreadable is not None:
@@ -318,6 +331,21 @@ def purge(
         confirm(f"Remove all jobs deleted before {moment(limit)} UTC for good?")
     purged = in_store(database, lambda store: purge_jobs(store, deleted_before=limit))
     print_answer({"purged": purged}, f"{counted(len(purged), 'job')} removed: {listed(purged)}", as_json=as_json)
+
+
+def _drawn(job: JobDescription, recorded: Sequence[Trial], folder: Path) -> Iterator[Path]:
+    """Write the pictures of a job, those of several hardware kinds with a number. Raises Misconfigured."""
+    from bso.drawing import job_pictures
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, kind in enumerate(job.kinds or (None,), start=1):
+            for name, svg in job_pictures(job, recorded, kind=kind).items():
+                path = folder / (f"{name}-{number}.svg" if len(job.kinds) > 1 else f"{name}.svg")
+                path.write_text(svg, encoding="utf-8")
+                yield path
+    except OSError as error:
+        raise Misconfigured(f"pictures cannot be written to {folder}: {error.strerror}") from error
 
 
 def _print_job(

@@ -234,7 +234,7 @@ def _rate(trial: Trial) -> str:
 
 def outcome(trial: Trial) -> Text:
     """How a trial ended, or that it has not, with its colour."""
-    ended = trial.late_outcome or trial.outcome
+    ended = trial.last_outcome
     if ended is None:
         return Text(trial.state.value, style="cyan")
     return Text(ended.value.replace("_", " "), style=_COLOURS[ended])

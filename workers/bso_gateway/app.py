@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -15,17 +15,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic_core import to_json
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from bso.credentials import without_passwords
 from bso_gateway.access import Access
 from bso_gateway.front import Front, GatewayMetrics
 from bso_gateway.http import Gate, HttpError, Limits, answer
+from bso_gateway.live import Streams
 from bso_gateway.optimizer import Optimizer
 from bso_gateway.pages.door import KeyDoor, TokenDoor
 from bso_gateway.pages.routes import Pages
@@ -52,38 +51,50 @@ def gateway_app(
     """
     metrics = GatewayMetrics()
     app = FastAPI(title="bso", description=_DESCRIPTION, openapi_url=None, redirect_slashes=False)
-    gate = _gate(settings, optimizer, is_draining)
+    gate, streams = _gate(settings, optimizer, is_draining), Streams()
     wire = ZeusWire(gate, policy=settings.policy_of_new_jobs, is_strict=settings.zeus_strict)
     app.include_router(wire.router())
-    app.include_router(RestApi(gate).router())
+    app.include_router(RestApi(gate, streams).router())
     _add_health(app, optimizer, metrics)
     _add_description(app)
     app.add_exception_handler(HttpError, _shown)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StarletteHTTPException, _not_routed)
     app.add_exception_handler(Exception, _unforeseen)
-    reports = Starlette(
-        routes=[Route("/report", wire.report, methods=["POST"])],
-        exception_handlers={HttpError: _shown, Exception: _unforeseen},
-    )
     access = Access(gate.check) if settings.tokens else None
     return Front(
         app,
-        pages=_pages(gate, access, show_key),
+        pages=_pages(gate, streams, access, show_key),
         names=settings.names,
         metrics=metrics,
         has_access_log=settings.access_log,
         access=access,
         answer_timeout_s=settings.answer_timeout_s,
-        direct={("POST", "/report"): reports},
+        direct={("POST", "/report"): _directly(wire.report)},
     )
+
+
+def _directly(route: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    """A route without the framework around it, and with the same answers to what goes wrong."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            answered = await route(request)
+        except HttpError as error:
+            answered = await _shown(request, error)
+        except Exception as error:  # noqa: BLE001  the next request may be answered
+            answered = await _unforeseen(request, error)
+        await answered(scope, receive, send)
+
+    return app
 
 
 def dashboard_app(
     settings: GatewaySettings, optimizer: Optimizer, *, is_draining: asyncio.Event, show_key: Callable[[str], None]
 ) -> ASGIApp:
     """The pages alone, for the one who gets the keys."""
-    pages = _pages(_gate(settings, optimizer, is_draining), None, show_key)
+    pages = _pages(_gate(settings, optimizer, is_draining), Streams(), None, show_key)
     return Front(
         pages,
         pages=pages,
@@ -105,12 +116,12 @@ def _gate(settings: GatewaySettings, optimizer: Optimizer, is_draining: asyncio.
     return Gate(optimizer, limits, is_draining=is_draining)
 
 
-def _pages(gate: Gate, access: Access | None, show_key: Callable[[str], None]) -> ASGIApp:
+def _pages(gate: Gate, streams: Streams, access: Access | None, show_key: Callable[[str], None]) -> ASGIApp:
     if access is not None:
-        return Pages(gate, TokenDoor(access)).app()
+        return Pages(gate, streams, TokenDoor(access)).app()
     door = KeyDoor(show=show_key)
     door.show_key()
-    return Pages(gate, door).app()
+    return Pages(gate, streams, door).app()
 
 
 def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> None:

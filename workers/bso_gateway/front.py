@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
@@ -87,7 +86,8 @@ class Front:
             await self._app(scope, receive, send)
             return
         began_s = time.perf_counter()
-        headers = Headers(scope=scope)
+        # The first of several of a name, as the framework has it.
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
         request_id = _request_id(headers)
         status, is_stream = 500, False
 
@@ -95,9 +95,9 @@ class Front:
             nonlocal status, is_stream
             if message["type"] == "http.response.start":
                 status = message["status"]
-                answered = MutableHeaders(scope=message)
-                answered["X-Request-Id"] = request_id
-                is_stream = answered.get("content-type", "").startswith("text/event-stream")
+                given = dict(message["headers"])
+                is_stream = given.get(b"content-type", b"").startswith(b"text/event-stream")
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
         try:
@@ -117,7 +117,7 @@ class Front:
             return self._pages
         return self._direct.get((scope["method"], scope["path"]), self._app)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> HttpError | None:
+    def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> HttpError | None:
         host = headers.get("host", "")
         if scope["path"] not in _QUIET and not self._is_known(host):
             words = f"this gateway is not known as {host[:80]!r}: add that name to BSO_GATEWAY_NAMES if it should be"
@@ -133,7 +133,7 @@ class Front:
             return _wrong_content(headers.get("content-type"), may_lack=is_zeus_path(scope["path"]) and origin is None)
         return None
 
-    async def _identify(self, scope: Scope, headers: Headers) -> HttpError | None:
+    async def _identify(self, scope: Scope, headers: Mapping[str, str]) -> HttpError | None:
         """Find out who sends a request, where that matters."""
         if self._access is None or scope["path"] in _QUIET or is_page(scope):
             return None
@@ -187,7 +187,7 @@ def is_page(scope: Scope) -> bool:
     return path in ("/", PAGES) or path.startswith(f"{PAGES}/")
 
 
-def _request_id(headers: Headers) -> str:
+def _request_id(headers: Mapping[str, str]) -> str:
     """The client's own id of a request, if it is plain and short; else a new one."""
     given = headers.get("x-request-id", "")
     is_plain = 0 < len(given) <= 64 and all(each.isalnum() or each in "-_." for each in given) and given.isascii()

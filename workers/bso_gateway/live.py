@@ -8,17 +8,64 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import from_json, to_json
+from starlette.responses import ContentStream, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
 from bso.service.queries import EventsPage, FollowJobs, ListEvents, Page, Query
 from bso_gateway.http import HttpError
 
 LOOK_AGAIN_S = 0.7
+_MOST_STREAMS, _MOST_STREAMS_OF_ONE, _STREAM_LATER_S = 64, 16, 30.0
+"""Streams that one gateway has open: each asks for news again and again."""
+_STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _ALIVE_EVERY_S = 10.0  # after so long without an event, a comment shows proxies that the stream lives
 _MOST_DIGITS = 18
+
+
+class Streams:
+    """The streams that a gateway has open, of all users and of each."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str | None] = Counter()
+
+    def take_place(self, user: str | None) -> None:
+        """Count a stream. Raises HttpError where too many are open, of all or of one user's."""
+        own = 0 if user is None else self._open[user]
+        if self._open.total() >= _MOST_STREAMS or own >= _MOST_STREAMS_OF_ONE:
+            words = f"{self._open.total()} streams of events are open, {own} of this user; no more are allowed"
+            raise HttpError(503, words, kind="too_many_streams", retry_after_s=_STREAM_LATER_S)
+        self._open[user] += 1
+
+    def leave(self, user: str | None) -> None:
+        """Count it no more."""
+        self._open[user] -= 1
+
+    def answer(self, stream: ContentStream, user: str | None) -> Response:
+        """The answer of a stream that has its place, which it leaves when it is over."""
+        return _Counted(
+            stream, media_type="text/event-stream", headers=_STREAM_HEADERS, when_over=lambda: self.leave(user)
+        )
+
+
+class _Counted(StreamingResponse):
+    """A stream that says when it is over, however it ends."""
+
+    def __init__(self, stream: ContentStream, *, when_over: Callable[[], None], **options: Any) -> None:
+        super().__init__(stream, **options)
+        self._when_over = when_over
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._when_over()
 
 
 class PlaceInLog:
@@ -120,7 +167,7 @@ async def followed(
             yield f"{at}: alive\n\n".encode()
             silent_since_s = clock()
         if not has_events:
-            await _pause(until)
+            await pause(until)
         try:
             page = await look()
         except HttpError as error:
@@ -129,7 +176,8 @@ async def followed(
             page = None
 
 
-async def _pause(until: asyncio.Event) -> None:
+async def pause(until: asyncio.Event) -> None:
+    """Wait a moment before the next look, less where the gateway ends."""
     try:
         async with asyncio.timeout(LOOK_AGAIN_S):
             await until.wait()

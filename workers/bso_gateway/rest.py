@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -13,9 +12,7 @@ from fastapi import Query as QueryParameter
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 from starlette.requests import Request
-from starlette.responses import ContentStream, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
-from typing_extensions import override
+from starlette.responses import Response
 
 from bso.domain import commands as do
 from bso.domain import replies
@@ -34,12 +31,10 @@ from bso.service import queries
 from bso.service.queries import Page, Query
 from bso.service.records import JobOverview
 from bso_gateway.http import BEARER, RECHECK, UNTIL, Gate, HttpError, answer, command_id_of, token_of
-from bso_gateway.live import Place, PlaceInLog, PlacesInLogs, followed, passed
+from bso_gateway.live import Place, PlaceInLog, PlacesInLogs, Streams, followed, passed
 from bso_gateway.problems import PROBLEM_SCHEMA, refused
 
 PREFIX = "/v1"
-_MOST_STREAMS, _MOST_STREAMS_OF_ONE, _STREAM_LATER_S = 64, 16, 30.0
-"""Streams of events that one gateway has open: each asks for news again and again."""
 _MOST = 2**63 - 1
 Cursor = Annotated[int, QueryParameter(ge=0, le=_MOST)]
 EventTypes = Annotated[
@@ -118,9 +113,9 @@ _SHOWN = (replies.JobDescription, *(kind for route in _ROUTES for kind in (route
 class RestApi:
     """The routes under /v1."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, streams: Streams) -> None:
         self._gate = gate
-        self._streams: Counter[str | None] = Counter()
+        self._streams = streams
 
     def router(self) -> APIRouter:
         """All routes, with what they take and return."""
@@ -292,24 +287,15 @@ class RestApi:
         """The events after a place, and then each as it comes."""
         token = token_of(request)
         user = None if token is None else token.user
-        self._take_place(user)
+        self._streams.take_place(user)
         try:
             first = await self._news(request, place)
         except BaseException:
-            self._streams[user] -= 1
+            self._streams.leave(user)
             raise
         look = partial(self._later, request, place)
         stream = followed(look, first, place, types=types, until=self._gate.is_draining)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return _Counted(stream, media_type=_STREAM, headers=headers, when_over=lambda: self._streams.subtract([user]))
-
-    def _take_place(self, user: str | None) -> None:
-        """Count a stream. Raises HttpError where too many are open, of all or of one user's."""
-        own = 0 if user is None else self._streams[user]
-        if self._streams.total() >= _MOST_STREAMS or own >= _MOST_STREAMS_OF_ONE:
-            words = f"{self._streams.total()} streams of events are open, {own} of this user; no more are allowed"
-            raise HttpError(503, words, kind="too_many_streams", retry_after_s=_STREAM_LATER_S)
-        self._streams[user] += 1
+        return self._streams.answer(stream, user)
 
     async def _later(self, request: Request, place: Place) -> Page:
         """The events after a place, for a reader who still has the right."""
@@ -329,21 +315,6 @@ class RestApi:
         if isinstance(page, Problem):
             raise refused(page)
         return page
-
-
-class _Counted(StreamingResponse):
-    """A stream that says when it is over, however it ends."""
-
-    def __init__(self, stream: ContentStream, *, when_over: Callable[[], None], **options: Any) -> None:
-        super().__init__(stream, **options)
-        self._when_over = when_over
-
-    @override
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._when_over()
 
 
 def schemas() -> dict[str, Any]:

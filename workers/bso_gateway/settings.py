@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from bso.credentials import without_passwords
 from bso.domain.errors import Misconfigured
 from bso.domain.policies import is_policy_name, policy_names
 from bso.schema.envelope import MAX_MESSAGE_BYTES
@@ -153,5 +154,10 @@ def dashboard_settings(environ: Mapping[str, str], *, url: str | None, port: int
         resolved = read_client_settings(environ, url=url).resolved_url
     except Misconfigured as error:
         raise InvalidSettings(str(error)) from error
+    if resolved.startswith("http"):
+        words = (
+            f"that gateway has the same pages itself: open {without_passwords(resolved).rstrip('/')}/ui in a browser"
+        )
+        raise InvalidSettings(words)
     options = {"port": port, "access_log": False, "log_level": "warning"}
     return settings_of(GatewaySettings, {"url": resolved}, options, prefix=PREFIX)

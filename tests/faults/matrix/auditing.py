@@ -173,7 +173,9 @@ def _count(stage: Stage, log: Log, result: Result) -> None:
     result.applied = sum(one.request.command_id in known for one in changing)
     missing = lost(changing, log)
     result.lost = len(missing)
-    result.unexpected += [f"lost: answered {one.reply}, kept {one.was_kept}: {one.request}"[:500] for one in missing[:5]]
+    result.unexpected += [
+        f"lost: answered {one.reply}, kept {one.was_kept}: {one.request}"[:500] for one in missing[:5]
+    ]
     for one in changing:
         if one.asked_again is not None and one.reply is not None and one.request.command_id in known:
             first, second = (reply_payload(reply) for reply in (one.reply, one.asked_again))

@@ -80,9 +80,9 @@ class Stream:
 
     def line(self, beginning: str) -> str:
         """The rest of the next line that begins so."""
-        while not (line := self._answer.readline().decode().rstrip("\n")).startswith(beginning):
-            pass
-        return line.removeprefix(beginning)
+        while not (line := self._answer.readline().decode()).startswith(beginning):
+            assert line, f"the stream has ended without a line that begins with {beginning!r}"
+        return line.rstrip("\n").removeprefix(beginning)
 
     def ends(self) -> bool:
         """Whether the gateway ends it, after whatever is left."""

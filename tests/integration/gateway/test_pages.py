@@ -39,7 +39,7 @@ def keys(gateway: Gateway) -> list[str]:
 def opened(gateway: Gateway) -> Browser:
     """A browser in which the address that was logged last has been opened."""
     answer = gateway.ask("GET", keys(gateway)[-1])
-    assert (answer.status, answer.headers["location"]) == (303, "/ui")
+    assert (answer.status, onwards(answer)) == (200, "/ui")
     return Browser(gateway, answer.headers["set-cookie"].partition(";")[0])
 
 
@@ -47,6 +47,12 @@ def log_in(gateway: Gateway, token: str, *, following: str = "") -> Answered:
     """The answer to the form with a token."""
     form = urlencode({"token": token, "next": following}).encode()
     return gateway.ask("POST", "/ui/login", form, Content_Type="application/x-www-form-urlencoded")
+
+
+def onwards(answer: Answered) -> str:
+    """Where a page sends its browser on to."""
+    (address,) = re.findall(r'http-equiv="refresh" content="0;url=([^"]*)"', answer.text)
+    return unescape(address)
 
 
 def words(answer: Answered) -> str:
@@ -106,7 +112,7 @@ def test_a_page_moves_when_a_training_reports(start: StartGateway) -> None:
 def test_a_key_opens_one_browser_and_the_next_one_is_logged(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     (first,) = keys(gateway)
-    assert gateway.ask("GET", first).status == 303
+    assert onwards(gateway.ask("GET", first)) == "/ui"
     eventually(lambda: len(keys(gateway)) == 2, what="the next key")
     again = gateway.ask("GET", first)
     assert (again.status, "set-cookie" in again.headers) == (401, False)
@@ -132,7 +138,7 @@ def test_the_session_is_for_pages_alone(guarded: Guarded) -> None:
 
 def test_a_cookie_is_for_no_script_and_no_other_site(guarded: Guarded) -> None:
     answer = log_in(guarded.gateway, guarded.token("ann", "--may", "read"))
-    assert answer.status == 303
+    assert onwards(answer) == "/ui"
     given = {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
     assert {"httponly", "path=/ui", "samesite=strict"} <= given
 
@@ -143,11 +149,11 @@ def test_with_tokens_a_reader_logs_in_and_sees_what_the_token_is_for(guarded: Gu
     for job_id in (f"{gateway.job_id}-seen", f"{gateway.job_id}-hidden"):
         spec = {"batch_sizes": [32, 64], "default_batch_size": 64, "target_metric": 0.9}
         assert guarded.ask(trainer, "PUT", f"/v1/jobs/{job_id}", {"spec": spec}).status in (200, 201)
-    asked = gateway.ask("GET", f"/ui/jobs/{gateway.job_id}-seen")
+    asked = gateway.ask("GET", f"/ui/jobs/{gateway.job_id}-seen", Accept="text/html")
     assert (asked.status, asked.headers["location"]) == (303, f"/ui/login?next=/ui/jobs/{gateway.job_id}-seen")
     reader = guarded.token("ann", "--may", "read", "--jobs", "*-seen")
     let_in = log_in(gateway, reader, following=f"/ui/jobs/{gateway.job_id}-seen")
-    assert (let_in.status, let_in.headers["location"]) == (303, f"/ui/jobs/{gateway.job_id}-seen")
+    assert onwards(let_in) == f"/ui/jobs/{gateway.job_id}-seen"
     browser = Browser(gateway, let_in.headers["set-cookie"].partition(";")[0])
     listed = words(browser.page("/ui"))
     assert f"{gateway.job_id}-seen" in listed
@@ -164,10 +170,18 @@ def test_a_wrong_token_is_refused_in_the_form_and_kept_out_of_the_page(guarded: 
     assert "set-cookie" not in answer.headers
 
 
-@pytest.mark.parametrize("following", ["https://evil.example/", "//evil.example/ui/jobs/x", "/ui/jobs/..\\evil", "/v1"])
+@pytest.mark.parametrize(
+    "following", ["https://evil.example/", "//evil.example/ui/jobs/x", "/ui/jobs/..\\evil", "/v1", "//["]
+)
 def test_after_the_login_nobody_is_sent_elsewhere(guarded: Guarded, following: str) -> None:
     answer = log_in(guarded.gateway, guarded.token("ann", "--may", "read"), following=following)
-    assert (answer.status, answer.headers["location"]) == (303, "/ui")
+    assert onwards(answer) == "/ui"
+
+
+def test_where_tokens_are_asked_for_no_address_lets_anybody_in(guarded: Guarded) -> None:
+    """Else a link could make a reader somebody else, and tokens would stand in the logs of proxies."""
+    answer = guarded.gateway.ask("GET", f"/ui?key={guarded.token('ann', '--may', 'read')}")
+    assert (answer.status, "set-cookie" in answer.headers) == (401, False)
 
 
 def test_a_form_of_another_site_is_refused(guarded: Guarded) -> None:
@@ -178,9 +192,14 @@ def test_a_form_of_another_site_is_refused(guarded: Guarded) -> None:
 
 
 def test_a_link_from_another_site_leads_to_a_page(start_gateway: StartGateway) -> None:
-    browser = opened(start_gateway())
-    assert browser.page("/ui", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate").status == 200
-    assert browser.page("/ui", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status == 403
+    """A browser keeps the session back in that request; it sends it when our page goes on."""
+    gateway = start_gateway()
+    browser, link = opened(gateway), "/ui/jobs/any?hardware=x"
+    foreign = {"Sec_Fetch_Site": "cross-site", "Accept": "text/html"}
+    first = gateway.ask("GET", link, Sec_Fetch_Mode="navigate", **foreign)
+    assert (first.status, onwards(first)) == (200, link)
+    assert browser.page(onwards(first), Sec_Fetch_Site="same-origin", Accept="text/html").status == 404
+    assert browser.page("/ui", Sec_Fetch_Mode="no-cors", **foreign).status == 403
 
 
 @pytest.mark.parametrize("path", ["/ui", "/ui/nothing", "/ui/static/page.css", "/ui/static/live.js"])
@@ -219,6 +238,9 @@ def test_hostile_words_are_shown_as_words(start_gateway: StartGateway) -> None:
         ("/ui/jobs/any%20job", 404, "job_id"),
         ("/ui/static/..%2froutes.py", 404, "there is no"),
         ("/ui/nothing", 404, "there is no page /ui/nothing"),
+        ("/ui/login", 404, "nobody needs a token here"),
+        (f"/ui/jobs/any/trials/{'9' * 5000}", 404, "is no number of a trial"),
+        ("/ui/jobs/any/trials/-1", 404, "is no number of a trial"),
     ],
 )
 def test_what_is_not_there_has_a_page_that_says_so(
@@ -256,6 +278,43 @@ def test_jobs_are_found_by_the_beginning_of_their_names_and_listed_in_parts(star
     assert "No job that you may see" in browser.page("/ui?prefix=zzz").text
 
 
+@pytest.mark.parametrize("prefix", ["%00", "%EE%80%80", "a%2Fb", "x" * 5000, "zzz"])
+def test_no_job_has_a_name_that_begins_so(start_gateway: StartGateway, prefix: str) -> None:
+    answer = opened(start_gateway()).page(f"/ui?prefix={prefix}")
+    assert answer.status == 200
+    assert "No job that you may see has a name beginning with" in words(answer)
+
+
+def test_hardware_that_a_job_has_not_run_on_is_named(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    trained(gateway)
+    answer = opened(gateway).page(f"/ui/jobs/{gateway.job_id}?hardware=abacus")
+    assert answer.status == 404
+    assert f"job {gateway.job_id} has not run on abacus" in words(answer)
+
+
+def test_a_trial_of_an_earlier_version_is_not_measured_against_the_target_of_now(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    trained(gateway)
+    spec = {name: SPEC[name] for name in ("batch_sizes", "default_batch_size", "max_epochs")} | {"target_metric": 0.99}
+    path = f"/v1/jobs/{gateway.job_id}"
+    changed = gateway.ask("PUT", path, {"spec": spec}, Content_Type="application/json")
+    assert changed.value["version_number"] == 2, changed.text
+    shown = words(opened(gateway).page(f"/ui/jobs/{gateway.job_id}/trials/1"))
+    assert "It is of version 1 of the job" in shown
+    assert "0.99" not in shown
+
+
+def test_the_last_of_many_trials_are_shown_and_that_there_are_more(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    gateway.register()
+    for _ in range(70):
+        gateway.end(gateway.begin())
+    page = opened(gateway).page(f"/ui/jobs/{gateway.job_id}")
+    assert "The last 60; bso jobs export" in words(page)
+    assert f'/ui/jobs/{gateway.job_id}/trials/70"' in page.text
+
+
 def test_an_empty_list_says_how_a_job_comes_into_it(start_gateway: StartGateway) -> None:
     assert "No job yet. A training appears here as soon as it begins" in words(opened(start_gateway()).page("/ui"))
 
@@ -271,7 +330,7 @@ def test_a_revoked_token_opens_no_page(guarded: Guarded) -> None:
     secret = guarded.token("ann", "--may", "read")
     cookie = log_in(guarded.gateway, secret).headers["set-cookie"].partition(";")[0]
     guarded.bso("revoke", guarded.bso("list")[0]["token_id"])
-    eventually(lambda: guarded.gateway.ask("GET", "/ui", Cookie=cookie).status == 303, what="the end of the session")
+    eventually(lambda: guarded.gateway.ask("GET", "/ui", Cookie=cookie).status == 401, what="the end of the session")
 
 
 def test_the_routes_of_programs_are_as_before(start_gateway: StartGateway) -> None:

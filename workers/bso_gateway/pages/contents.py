@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,10 +10,11 @@ from starlette.requests import Request
 
 from bso.domain.events import EpochReported, TrialStarted
 from bso.domain.identifiers import identifier_problem
+from bso.domain.job_spec import JobSpec
 from bso.domain.replies import JobDescription, KindDescription, Problem
 from bso.domain.rights import Right
 from bso.domain.savings import saved, saved_in_words
-from bso.domain.trial import Trial
+from bso.domain.trial import Outcome, Trial
 from bso.service import queries
 from bso.service.listed_jobs import ListedJob, listed_job
 from bso.service.queries import THE_END, Query
@@ -22,8 +23,11 @@ from bso_gateway.http import Gate, HttpError, token_of
 from bso_gateway.problems import refused
 
 MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 100, 400, 600
+_MOST_PAGES = 25
+"""Pages of answers that one page for people asks for, of each sort: what lies further back is left out."""
 _FIRST_WINDOW = 1_000  # event_ids of all jobs together, in which a job's last events are looked for first
-_WIDER = 10
+_WIDER = 4
+_MOST_PREFIX = 200
 _HIGHEST = "~"  # sorts after all that an id may hold
 
 Answer = TypeVar("Answer")
@@ -39,10 +43,19 @@ class FleetContents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What was saved as a sentence; where it is not known, why."""
+
+    sentence: str
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobContents:
     """A job, its last trials and its last events.
 
     ``job`` is None where it cannot be read, ``unreadable`` says why. ``parked``: its commands wait for now.
+    ``has_earlier``: trials or events from before are left out.
     """
 
     job_id: str
@@ -51,32 +64,37 @@ class JobContents:
     unreadable: str | None
     trials: Sequence[Trial]
     events: Sequence[StoredEvent]
+    has_earlier: bool = False
 
     def kind(self, hardware_key: str | None) -> KindDescription | None:
-        """What is known on a hardware kind; without a name, on that of the last trial."""
+        """What is known on a hardware kind; without a name, on that of the last trial. Raises HttpError 404."""
         kinds = {each.hardware_key: each for each in self.job.kinds} if self.job is not None else {}
+        if hardware_key is not None and hardware_key not in kinds:
+            words = f"job {self.job_id} has not run on {hardware_key[:200]}"
+            raise HttpError(404, words, kind="unknown_hardware")
         last = self.trials[-1].hardware.key if self.trials else None
         return kinds.get(hardware_key or last or "", next(iter(kinds.values()), None))
 
-    def saving(self, kind: KindDescription) -> str:
-        """What was saved on a hardware kind, net of all that was tried, as a sentence; empty: not known yet."""
-        if self.job is None:
-            return ""
+    def saving(self, kind: KindDescription) -> Saved:
+        """What was saved on a hardware kind, net of all that was tried."""
+        assert self.job is not None
         number, spec = self.job.version_number, self.job.spec
-        found = saved(self.trials, spec, version_number=number, hardware_key=kind.hardware_key)
-        return "" if found is None else saved_in_words(found, spec)
+        own = [each for each in self.trials if (each.version_number, each.hardware.key) == (number, kind.hardware_key)]
+        if self.has_earlier and own:  # of the first recurrence a part may be missing
+            own = [each for each in own if each.recurrence_id != own[0].recurrence_id]
+        found = saved(own, spec, version_number=number, hardware_key=kind.hardware_key)
+        of_last = f" Of the last {len(self.trials)} trials alone." if self.has_earlier else ""
+        if found is not None:
+            return Saved(sentence=f"{saved_in_words(found, spec)}{of_last}", is_known=True)
+        return Saved(sentence=f"What was saved is not known: {_why_unknown(own, spec)}.{of_last}", is_known=False)
 
-    def reports_of(self, trial_number: int) -> Sequence[EpochReported]:
-        """The reports of a trial that are among the last events, in order."""
-        return [
-            event
-            for event in (each.recorded.event for each in self.events)
-            if isinstance(event, EpochReported) and event.trial_number == trial_number
-        ]
-
-    def trial(self, trial_number: int) -> Trial | None:
-        """A trial by its number."""
-        return next((each for each in self.trials if each.trial_number == trial_number), None)
+    def reports(self) -> Mapping[int, Sequence[EpochReported]]:
+        """The reports among the last events, in order, by their trials."""
+        found: dict[int, list[EpochReported]] = {}
+        for each in self.events:
+            if isinstance(each.recorded.event, EpochReported):
+                found.setdefault(each.recorded.event.trial_number, []).append(each.recorded.event)
+        return found
 
 
 class Contents:
@@ -87,10 +105,14 @@ class Contents:
 
     async def fleet(self, request: Request, *, prefix: str, after: str) -> FleetContents:
         """A screen full of jobs."""
+        if prefix and (len(prefix) > _MOST_PREFIX or identifier_problem(prefix) is not None):
+            return FleetContents(jobs=(), prefix=prefix, next_after=None)  # no job has such a name
         jobs: list[ListedJob] = []
         place: str | None = max(after, _before(prefix))
         token = token_of(request)
-        while place is not None and len(jobs) <= MOST_JOBS:
+        for _ in range(_MOST_PAGES):
+            if place is None or len(jobs) > MOST_JOBS:
+                break
             page = await self._ask(request, queries.ListJobs(after=place), queries.JobsPage)
             parked = {each.job_id: each for each in page.parked}
             for each in page.jobs:
@@ -99,25 +121,27 @@ class Contents:
                 if job_id.startswith(prefix) and is_covered and not each.summary.is_deleted:
                     jobs.append(listed_job(each, parked.get(job_id)))
             place = page.next_after
-            if place is not None and prefix and not place.startswith(prefix) and place > prefix:
+            if place is not None and not place.startswith(prefix) and place > prefix:
                 place = None  # they come by their ids
-        has_more = len(jobs) > MOST_JOBS
-        jobs = jobs[:MOST_JOBS]
-        next_after = jobs[-1].overview.summary.job_id if has_more else None
-        return FleetContents(jobs=jobs, prefix=prefix, next_after=next_after)
+        if len(jobs) > MOST_JOBS:
+            jobs = jobs[:MOST_JOBS]
+            place = jobs[-1].overview.summary.job_id
+        return FleetContents(jobs=jobs, prefix=prefix, next_after=place)
 
     async def job(self, request: Request, job_id: str) -> JobContents:
         """A job as far as it can be read."""
         _check(job_id)
         shown = await self._ask(request, queries.ShowJob(), queries.ShownJob, job_id)
-        count = 0 if shown.job is None else shown.job.trials
+        earlier = 0 if shown.job is None else max(0, shown.job.trials - MOST_TRIALS)
+        trials = [] if shown.job is None else await self._trials(request, job_id, after=earlier)
         return JobContents(
             job_id=job_id,
             job=shown.job,
             parked=shown.parked,
             unreadable=shown.unreadable,
-            trials=await self._trials(request, job_id, after=max(0, count - MOST_TRIALS)),
-            events=await self._last_events(request, job_id),
+            trials=trials,
+            events=(await self._last_events(request, job_id))[-MOST_EVENTS:],
+            has_earlier=earlier > 0,
         )
 
     async def trial(self, request: Request, job_id: str, trial_number: int) -> JobContents:
@@ -129,8 +153,15 @@ class Contents:
         if not trials:
             raise HttpError(404, f"job {job_id} has no trial {trial_number}", kind="unknown_trial")
         events = await self._last_events(request, job_id, since_trial=trial_number)
+        own = [each for each in events if getattr(each.recorded.event, "trial_number", None) == trial_number]
         return JobContents(
-            job_id=job_id, job=shown.job, parked=shown.parked, unreadable=shown.unreadable, trials=trials, events=events
+            job_id=job_id,
+            job=shown.job,
+            parked=shown.parked,
+            unreadable=shown.unreadable,
+            trials=trials,
+            events=own[:MOST_EVENTS],
+            has_earlier=not _has_begun(own, trial_number) or len(own) > MOST_EVENTS,
         )
 
     async def newest(self, request: Request, job_id: str) -> int:
@@ -142,7 +173,7 @@ class Contents:
     async def _trials(self, request: Request, job_id: str, *, after: int) -> Sequence[Trial]:
         trials: list[Trial] = []
         place: int | None = after
-        while place is not None:
+        while place is not None and len(trials) < MOST_TRIALS:
             page = await self._ask(request, queries.ListTrials(after=place), queries.TrialsPage, job_id)
             trials += page.trials
             place = page.next_after
@@ -151,28 +182,26 @@ class Contents:
     async def _last_events(
         self, request: Request, job_id: str, *, since_trial: int | None = None
     ) -> Sequence[StoredEvent]:
-        """The last events of a job, about 600 of them, or those since a trial began.
+        """The last events of a job, 600 at least if there are as many, or those since a trial began.
 
-        The log is read forwards from a place: one is looked for that is far enough back. Event_ids are those of all
-        jobs together.
+        A log is read forwards from a place, and event_ids are those of all jobs together: places further and further
+        back are tried, and from each what has not been read yet. After 25 pages, what there is has to do.
         """
-        end = await self.newest(request, job_id)
-        window = _FIRST_WINDOW
-        while True:
-            first = max(0, end - window)
-            events = await self._events(request, job_id, after=first)
-            is_enough = len(events) >= MOST_EVENTS if since_trial is None else _has_begun(events, since_trial)
-            if is_enough or not first:
-                return events if since_trial is not None else events[-MOST_EVENTS:]
-            window *= _WIDER
-
-    async def _events(self, request: Request, job_id: str, *, after: int) -> Sequence[StoredEvent]:
+        first = await self.newest(request, job_id)
+        window, pages = _FIRST_WINDOW, _MOST_PAGES
         events: list[StoredEvent] = []
-        place: int | None = after
-        while place is not None:
-            page = await self._ask(request, queries.ListEvents(after=place), queries.EventsPage, job_id)
-            events += page.stored
-            place = page.next_after
+        while first > 0 and pages > 0:
+            until, first = first, max(0, first - window)
+            found: list[StoredEvent] = []
+            place: int | None = first
+            while place is not None and place < until and pages > 0:
+                page = await self._ask(request, queries.ListEvents(after=place), queries.EventsPage, job_id)
+                found += [each for each in page.stored if each.event_id <= until]
+                place, pages = page.next_after, pages - 1
+            events = [*found, *events]
+            if len(events) >= MOST_EVENTS if since_trial is None else _has_begun(events, since_trial):
+                break
+            window *= _WIDER
         return events
 
     async def _ask(self, request: Request, query: Query, kind: type[Answer], job_id: str | None = None) -> Answer:
@@ -186,6 +215,15 @@ class Contents:
 def _before(prefix: str) -> str:
     """A text that sorts before all ids that begin with a prefix, and after those that are smaller."""
     return prefix[:-1] + chr(ord(prefix[-1]) - 1) + _HIGHEST if prefix else ""
+
+
+def _why_unknown(own: Sequence[Trial], spec: JobSpec) -> str:
+    ended = [each for each in own if each.outcome is not None]
+    if not all(each.has_measured_cost(spec) for each in ended):
+        return "the energy of some trials was not measured to its end"
+    if not any((each.batch_size, each.outcome) == (spec.default_batch_size, Outcome.CONVERGED) for each in ended):
+        return f"no training with the default batch size {spec.default_batch_size} has reached the target yet"
+    return "it takes two recurrences"
 
 
 def _has_begun(events: Sequence[StoredEvent], trial_number: int) -> bool:

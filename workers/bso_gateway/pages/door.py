@@ -12,16 +12,16 @@ from bso.domain.tokens import Token
 from bso_gateway.access import Access
 from bso_gateway.http import HttpError
 
-COOKIE = "bso_session"
 KEY = "key"
 """The parameter of an address that holds a one-time key."""
 _MOST_SESSIONS = 100
 
 
 class Door(Protocol):
-    """Lets browsers in. A gateway has one of these."""
+    """Lets browsers in. A gateway has one of these. ``cookie`` is the name of the cookie that holds a session."""
 
     asks_for_token: bool
+    cookie: str
 
     async def admit(self, session: str | None, *, client: str) -> Token | None:
         """Whose session a cookie is; None: one of somebody who may do everything. Raises HttpError, 401 mostly."""
@@ -34,6 +34,7 @@ class TokenDoor:
     """A session is a token: any gateway of a team knows it, and a revoked one opens nothing any more."""
 
     asks_for_token = True
+    cookie = "bso_session"
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -53,12 +54,14 @@ class TokenDoor:
 class KeyDoor:
     """For the one who started the process, and no other user of the machine: a key in an address that it logs.
 
-    Each key opens once; ``show`` is called with the next one.
+    Each key opens once; ``show`` is called with the next one. The cookie has a name of its own, since browsers send it
+    to all ports of a machine.
     """
 
     asks_for_token = False
 
     def __init__(self, *, show: Callable[[str], None]) -> None:
+        self.cookie = f"bso_session_{secrets.token_hex(4)}"
         self._show = show
         self._key = secrets.token_urlsafe(24)
         self._sessions: OrderedDict[str, None] = OrderedDict()

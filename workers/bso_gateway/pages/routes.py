@@ -3,46 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
+import structlog
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.typing import FilteringBoundLogger
 
 from bso import drawing
 from bso.domain.events import EpochReported
 from bso.domain.foreign_text import shown
+from bso.domain.job_spec import JobSpec
 from bso.domain.quantities import NOTHING, joules, joules_within, moment, number, percent, seconds
 from bso.domain.replies import KindDescription
 from bso.domain.sentences import described, sentence
 from bso.domain.trial import Trial
 from bso.service.records import StoredEvent
-from bso_gateway.http import BEARER, UNTIL, Gate, HttpError
+from bso_gateway.http import BEARER, UNTIL, Gate, HttpError, token_of
+from bso_gateway.live import Streams, pause
 from bso_gateway.pages.contents import Contents, JobContents
-from bso_gateway.pages.door import COOKIE, KEY, Door
+from bso_gateway.pages.door import KEY, Door
 from bso_optimizer import DISTRIBUTION
 
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
 PREFIX = "/ui"
-LOOK_AGAIN_S = 0.5
 _ALIVE_EVERY_S = 10.0
-_MOST_STREAMS, _STREAM_LATER_S = 64, 30.0
 _MOST_CURVES, _MOST_SENTENCES, _MOST_LISTED = 12, 40, 60
+_MOST_DIGITS = 15
 _STATIC = {"page.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _STATUS = {"arm": "available"}  # a status in a reader's words, where it is the policy's
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with none at all, browsers do not say where a form comes from
     "Cache-Control": "no-store",
 }
 
@@ -50,11 +56,11 @@ _HEADERS = {
 class Pages:
     """All pages, as an application below /ui. ``is_draining`` ends those that are followed live."""
 
-    def __init__(self, gate: Gate, door: Door) -> None:
+    def __init__(self, gate: Gate, streams: Streams, door: Door) -> None:
         self._gate = gate
+        self._streams = streams
         self._door = door
         self._contents = Contents(gate)
-        self._streams = 0
         self._templates = Environment(
             loader=PackageLoader("bso_gateway.pages"),
             autoescape=True,
@@ -87,12 +93,16 @@ class Pages:
             Route(PREFIX, self.fleet),
             Route(f"{PREFIX}/jobs/{{job_id}}", self.job),
             Route(f"{PREFIX}/jobs/{{job_id}}/changes", self.changes),
-            Route(f"{PREFIX}/jobs/{{job_id}}/trials/{{trial_number:int}}", self.trial),
+            Route(f"{PREFIX}/jobs/{{job_id}}/trials/{{trial_number}}", self.trial),
             Route(f"{PREFIX}/login", self.login, methods=["GET", "POST"]),
             Route(f"{PREFIX}/logout", self.logout, methods=["POST"]),
             Route(f"{PREFIX}/static/{{name}}", self.static),
         ]
-        handlers: Mapping[Any, Any] = {HttpError: self._refused, HTTPException: self._not_routed}
+        handlers: Mapping[Any, Any] = {
+            HttpError: self._refused,
+            HTTPException: self._not_routed,
+            Exception: self._unforeseen,
+        }
         return _WithHeaders(Starlette(routes=routes, exception_handlers=handlers))
 
     async def first(self, request: Request) -> Response:
@@ -101,24 +111,24 @@ class Pages:
 
     async def fleet(self, request: Request) -> Response:
         """All jobs at a glance."""
-        if KEY in request.query_params:
+        if KEY in request.query_params and not self._door.asks_for_token:
             return await self._opened(request, request.query_params[KEY], PREFIX)
         await self._admit(request)
         given = request.query_params
         found = await self._contents.fleet(request, prefix=given.get("prefix", ""), after=given.get("after", ""))
-        return self._page("fleet.html", fleet=found)
+        return await self._page("fleet.html", fleet=found)
 
     async def job(self, request: Request) -> Response:
         """One job: what is expected, what ran, and why."""
         await self._admit(request)
         found = await self._contents.job(request, request.path_params["job_id"])
         kind = found.kind(request.query_params.get("hardware"))
-        return self._page(
+        return await self._page(
             "job.html",
             contents=found,
             kind=kind,
-            saving="" if kind is None else found.saving(kind),
-            pictures=_pictures_of_job(found, kind) if found.job is not None else {},
+            saving=None if kind is None else found.saving(kind),
+            pictures={} if found.job is None else await asyncio.to_thread(_pictures_of_job, found, kind),
             trials=list(reversed(found.trials))[:_MOST_LISTED],
             story=_story([each for each in found.events if not isinstance(each.recorded.event, EpochReported)])[
                 :_MOST_SENTENCES
@@ -128,67 +138,71 @@ class Pages:
     async def trial(self, request: Request) -> Response:
         """One trial: why it had its batch size, what it reported, how it ended."""
         await self._admit(request)
-        trial_number = request.path_params["trial_number"]
-        found = await self._contents.trial(request, request.path_params["job_id"], trial_number)
+        number: str = request.path_params["trial_number"]
+        if not (number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS):
+            raise HttpError(404, f"{number[:60]!r} is no number of a trial", kind="unknown_trial")
+        found = await self._contents.trial(request, request.path_params["job_id"], int(number))
         trial = found.trials[0]
-        own = [each for each in found.events if getattr(each.recorded.event, "trial_number", None) == trial_number]
-        return self._page(
+        return await self._page(
             "trial.html",
             contents=found,
             trial=trial,
-            reports=found.reports_of(trial_number),
-            pictures=_pictures_of_trial(found, trial) if found.job is not None else {},
-            story=_story(own)[::-1],
+            spec=_spec_of(found, trial),
+            reports=found.reports().get(trial.trial_number, ()),
+            pictures=await asyncio.to_thread(_pictures_of_trial, found, trial),
+            story=_story(found.events)[::-1],
         )
 
     async def changes(self, request: Request) -> Response:
         """A line of an event stream whenever the log of a job has grown."""
         await self._admit(request)
-        job_id = request.path_params["job_id"]
-        newest = await self._contents.newest(request, job_id)
-        if self._streams >= _MOST_STREAMS:
-            words = f"{self._streams} pages are followed live already"
-            raise HttpError(503, words, kind="too_many_streams", retry_after_s=_STREAM_LATER_S)
-        return StreamingResponse(self._followed(request, job_id, newest), media_type="text/event-stream")
-
-    async def _followed(self, request: Request, job_id: str, newest: int) -> AsyncIterator[bytes]:
-        self._streams += 1
+        token = token_of(request)
+        user = None if token is None else token.user
+        self._streams.take_place(user)
         try:
-            clock = asyncio.get_running_loop().time
-            silent_since_s = clock() - _ALIVE_EVERY_S
-            while not self._gate.is_draining.is_set():
-                if clock() - silent_since_s >= _ALIVE_EVERY_S:
-                    yield b": alive\n\n"
-                    silent_since_s = clock()
-                await _pause(self._gate.is_draining)
-                try:
-                    request.scope.pop(UNTIL, None)
-                    await self._admit(request)
-                    before, newest = newest, await self._contents.newest(request, job_id)
-                except HttpError as error:
-                    if error.status < 500 and error.status != 429:
-                        return
-                    continue
-                if newest != before:
-                    yield b"event: changed\ndata: %d\n\n" % newest
-        finally:
-            self._streams -= 1
+            newest = await self._contents.newest(request, request.path_params["job_id"])
+        except BaseException:
+            self._streams.leave(user)
+            raise
+        return self._streams.answer(self._followed(request, newest), user)
+
+    async def _followed(self, request: Request, newest: int) -> AsyncIterator[bytes]:
+        clock = asyncio.get_running_loop().time
+        silent_since_s = clock() - _ALIVE_EVERY_S
+        while not self._gate.is_draining.is_set():
+            if clock() - silent_since_s >= _ALIVE_EVERY_S:
+                yield b": alive\n\n"
+                silent_since_s = clock()
+            await pause(self._gate.is_draining)
+            try:
+                request.scope.pop(UNTIL, None)
+                await self._admit(request)
+                before, newest = newest, await self._contents.newest(request, request.path_params["job_id"])
+            except HttpError as error:
+                if error.status < 500 and error.status != 429:
+                    return
+                continue
+            if newest != before:
+                yield b"event: changed\ndata: %d\n\n" % newest
 
     async def login(self, request: Request) -> Response:
         """The form for a token, and what becomes of it."""
+        if not self._door.asks_for_token:
+            raise HttpError(404, "nobody needs a token here", kind="no_such_page")
         if request.method == "GET":
-            return self._page("login.html", next=_own_path(request.query_params.get("next", "")), failed="")
+            following = _own_path(request.query_params.get("next", ""))
+            return await self._page("login.html", next=following, failed="")
         form = parse_qs((await self._gate.body(request)).decode(errors="replace"))
         following = _own_path(form.get("next", [""])[0])
         try:
             return await self._opened(request, form.get("token", [""])[0].strip(), following)
         except HttpError as error:
-            return self._page("login.html", next=following, failed=error.message, status=error.status)
+            return await self._page("login.html", next=following, failed=error.message, status=error.status)
 
     async def logout(self, request: Request) -> Response:
         """Forget the session in this browser."""
-        answer = RedirectResponse(f"{PREFIX}/login", 303)
-        answer.delete_cookie(COOKIE, path=PREFIX)
+        answer = RedirectResponse(f"{PREFIX}/login" if self._door.asks_for_token else PREFIX, 303)
+        answer.delete_cookie(self._door.cookie, path=PREFIX)
         return answer
 
     async def static(self, request: Request) -> Response:
@@ -201,31 +215,43 @@ class Pages:
 
     async def _admit(self, request: Request) -> None:
         """Find out who looks. Raises HttpError 401."""
-        request.scope[BEARER] = await self._door.admit(request.cookies.get(COOKIE), client=_client(request))
+        session = request.cookies.get(self._door.cookie)
+        request.scope[BEARER] = await self._door.admit(session, client=_client(request))
 
     async def _opened(self, request: Request, secret: str, following: str) -> Response:
-        """To the page that was asked for, with a session."""
+        """On to the page that was asked for, with a session."""
         session = await self._door.open(secret, client=_client(request))
-        answer = RedirectResponse(following, 303)
+        answer = await self._page("onwards.html", following=following)
         is_secure = request.url.scheme == "https"
-        answer.set_cookie(COOKIE, session, path=PREFIX, httponly=True, samesite="strict", secure=is_secure)
+        answer.set_cookie(self._door.cookie, session, path=PREFIX, httponly=True, samesite="strict", secure=is_secure)
         return answer
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HttpError)
-        if error.status == 401 and self._door.asks_for_token and request.method == "GET":
-            return RedirectResponse(f"{PREFIX}/login?next={quote(request.url.path)}", 303)
-        page = self._page("error.html", error=error, status=error.status)
+        if error.status == 401 and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+            if request.headers.get("sec-fetch-site") == "cross-site":
+                # A link of another site: the browser keeps the session back, and sends it when this page goes on.
+                following = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+                return await self._page("onwards.html", following=following)
+            if self._door.asks_for_token:
+                return RedirectResponse(f"{PREFIX}/login?next={quote(request.url.path)}", 303)
+        page = await self._page("error.html", error=error, status=error.status)
         page.headers.update({name: value for name, value in error.headers.items() if name != "WWW-Authenticate"})
         return page
+
+    async def _unforeseen(self, request: Request, error: Exception) -> Response:
+        _log.error("an unforeseen error of a page", action="unforeseen_error", exc_info=error)
+        words = "an unforeseen error, which stands in the log of the gateway"
+        return await self._refused(request, HttpError(500, words, kind="unforeseen"))
 
     async def _not_routed(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         words = f"there is no page {shown(request.url.path[:200])}"
         return await self._refused(request, HttpError(error.status_code, words, kind="no_such_page"))
 
-    def _page(self, template: str, *, status: int = 200, **values: Any) -> Response:
-        return Response(self._templates.get_template(template).render(**values), status, media_type="text/html")
+    async def _page(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        text = await asyncio.to_thread(self._templates.get_template(template).render, **values)
+        return Response(text, status, media_type="text/html")
 
 
 class _WithHeaders:
@@ -247,48 +273,46 @@ class _WithHeaders:
 
 def _pictures_of_job(found: JobContents, kind: KindDescription | None) -> dict[str, Markup]:
     assert found.job is not None
-    spec, trials = found.job.spec, [each for each in found.trials if each.version_number == found.job.version_number]
 
     def link(trial_number: int) -> str:
         return _trial_path(found.job_id, trial_number)
 
-    drawn = {
-        "choices": drawing.choices(
-            trials, spec, best=None if kind is None else kind.best_batch_size, name="choices", link=link
-        ),
-        "recurrences": drawing.recurrences(trials, spec, name="recurrences"),
-        "curves": drawing.curves(_curves(found, trials), spec, name="curves", link=link),
-    }
-    if kind is not None:
-        here = [each for each in trials if each.hardware.key == kind.hardware_key]
-        drawn["costs"] = drawing.costs(here, kind, spec, name="costs", link=link)
+    own = [each for each in found.trials if each.version_number == found.job.version_number]
+    drawn = drawing.job_pictures(found.job, own, kind=kind, link=link)
+    drawn["curves"] = drawing.curves(_curves(found, own), found.job.spec, name="curves", link=link)
     return {name: Markup(svg) for name, svg in drawn.items()}  # noqa: S704  the drawing functions escape all text
 
 
 def _pictures_of_trial(found: JobContents, trial: Trial) -> dict[str, Markup]:
-    assert found.job is not None
-    points = tuple((each.epoch, each.cost) for each in found.reports_of(trial.trial_number))
-    drawn = {
-        "curves": drawing.curves(_curves(found, [trial]), found.job.spec, name="curves"),
-        "cost": drawing.progress_of_cost(points, bound=trial.bound, name="cost"),
-    }
+    reports = found.reports().get(trial.trial_number, ())
+    drawn: dict[str, str] = {}
+    if reports and (spec := _spec_of(found, trial)) is not None:
+        drawn["curves"] = drawing.curves(_curves(found, [trial]), spec, name="curves")
+    if reports:
+        points = tuple((each.epoch, each.cost) for each in reports)
+        drawn["cost"] = drawing.progress_of_cost(points, bound=trial.bound, name="cost")
     return {name: Markup(svg) for name, svg in drawn.items()}  # noqa: S704  the same
 
 
-def _curves(found: JobContents, trials: list[Trial]) -> list[drawing.Curve]:
-    curves: list[drawing.Curve] = []
-    for trial in reversed(trials):
-        points = tuple((each.epoch, each.metric) for each in found.reports_of(trial.trial_number))
-        if points and len(curves) < _MOST_CURVES:
-            curves.append(
-                drawing.Curve(
-                    trial_number=trial.trial_number,
-                    batch_size=trial.batch_size,
-                    points=points,
-                    is_running=trial.is_active,
-                )
-            )
-    return curves[::-1]
+def _spec_of(found: JobContents, trial: Trial) -> JobSpec | None:
+    """The specification that a trial had; None: an earlier one than what the job has now."""
+    is_current = found.job is not None and trial.version_number == found.job.version_number
+    return found.job.spec if found.job is not None and is_current else None
+
+
+def _curves(found: JobContents, trials: Sequence[Trial]) -> list[drawing.Curve]:
+    """The metric of the last trials that have reported."""
+    reports = found.reports()
+    last = [trial for trial in trials if trial.trial_number in reports][-_MOST_CURVES:]
+    return [
+        drawing.Curve(
+            trial_number=trial.trial_number,
+            batch_size=trial.batch_size,
+            points=tuple((each.epoch, each.metric) for each in reports[trial.trial_number]),
+            is_running=trial.is_active,
+        )
+        for trial in last
+    ]
 
 
 def _story(events: Sequence[StoredEvent]) -> list[tuple[str, str]]:
@@ -306,18 +330,13 @@ def _trial_path(job_id: str, trial_number: int) -> str:
 
 def _own_path(given: str) -> str:
     """A path of ours to go on to; anything else leads to the first page."""
-    parts = urlsplit(given)
-    is_own = not parts.scheme and not parts.netloc and parts.path.startswith(f"{PREFIX}/jobs/") and "\\" not in given
-    return parts.path if is_own else PREFIX
+    return given if re.fullmatch(rf"{PREFIX}/jobs/[A-Za-z0-9._+:%-]+(/trials/[0-9]+)?", given) else PREFIX
+
+
+def _plain(value: Any) -> Any:
+    """What a template prints: text without characters that would hide or reorder it."""
+    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _client(request: Request) -> str:
     return request.client.host if request.client else "an unknown address"
-
-
-async def _pause(until: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(LOOK_AGAIN_S):
-            await until.wait()
-    except TimeoutError:
-        return
