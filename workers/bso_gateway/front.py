@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from bso_gateway.access import Access
 from bso_gateway.http import ASKED, BEARER, RECHECK, UNTIL, HttpError
-from bso_gateway.pages.routes import PREFIX as PAGES
+from bso_gateway.pages.paths import PREFIX as PAGES
 from bso_gateway.problems import error_page
 from bso_gateway.settings import LOOPBACK_NAMES
 from bso_gateway.zeus_wire import is_zeus_path

@@ -22,7 +22,7 @@ from bso.domain.errors import Misconfigured, Retryable
 from bso_gateway.app import dashboard_app, gateway_app
 from bso_gateway.optimizer import Optimizer, optimizer_of
 from bso_gateway.pages.door import KEY
-from bso_gateway.pages.routes import PREFIX as PAGES
+from bso_gateway.pages.paths import PREFIX as PAGES
 from bso_gateway.settings import GatewaySettings
 from bso_workers.errors import CannotListen
 from bso_workers.lifecycle import ExitCode, StopSignal, fastest_loop

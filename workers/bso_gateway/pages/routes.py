@@ -21,26 +21,23 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
-from bso import drawing
 from bso.domain.events import EpochReported
 from bso.domain.foreign_text import shown
-from bso.domain.job_spec import JobSpec
 from bso.domain.quantities import NOTHING, joules, joules_within, moment, number, percent, seconds
-from bso.domain.replies import KindDescription
 from bso.domain.sentences import described, sentence
-from bso.domain.trial import Trial
 from bso.service.records import StoredEvent
 from bso_gateway.http import BEARER, UNTIL, Gate, HttpError, token_of
 from bso_gateway.live import Streams, pause
-from bso_gateway.pages.contents import Contents, JobContents
+from bso_gateway.pages.contents import Contents
 from bso_gateway.pages.door import KEY, Door
+from bso_gateway.pages.paths import PREFIX, job_path, trial_path
+from bso_gateway.pages.pictures import pictures_of_job, pictures_of_trial, spec_of
 from bso_optimizer import DISTRIBUTION
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
-PREFIX = "/ui"
 _ALIVE_EVERY_S = 10.0
-_MOST_CURVES, _MOST_SENTENCES, _MOST_LISTED = 12, 40, 60
+_MOST_SENTENCES, _MOST_LISTED = 40, 60
 _MOST_DIGITS = 15
 _STATIC = {"page.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _STATUS = {"arm": "available"}  # a status in a reader's words, where it is the policy's
@@ -80,8 +77,8 @@ class Pages:
             "NOTHING": NOTHING,
             "PREFIX": PREFIX,
             "version": version(DISTRIBUTION),
-            "job_path": _job_path,
-            "trial_path": _trial_path,
+            "job_path": job_path,
+            "trial_path": trial_path,
             "asks_for_token": door.asks_for_token,
             "status_in_words": lambda status: _STATUS.get(status, status.replace("_", " ")),
         }
@@ -128,7 +125,7 @@ class Pages:
             contents=found,
             kind=kind,
             saving=None if kind is None else found.saving(kind),
-            pictures={} if found.job is None else await asyncio.to_thread(_pictures_of_job, found, kind),
+            pictures={} if found.job is None else await asyncio.to_thread(pictures_of_job, found, kind),
             trials=list(reversed(found.trials))[:_MOST_LISTED],
             story=_story([each for each in found.events if not isinstance(each.recorded.event, EpochReported)])[
                 :_MOST_SENTENCES
@@ -147,9 +144,9 @@ class Pages:
             "trial.html",
             contents=found,
             trial=trial,
-            spec=_spec_of(found, trial),
+            spec=spec_of(found, trial),
             reports=found.reports().get(trial.trial_number, ()),
-            pictures=await asyncio.to_thread(_pictures_of_trial, found, trial),
+            pictures=await asyncio.to_thread(pictures_of_trial, found, trial),
             story=_story(found.events)[::-1],
         )
 
@@ -271,61 +268,9 @@ class _WithHeaders:
         await self._app(scope, receive, sent)
 
 
-def _pictures_of_job(found: JobContents, kind: KindDescription | None) -> dict[str, Markup]:
-    assert found.job is not None
-
-    def link(trial_number: int) -> str:
-        return _trial_path(found.job_id, trial_number)
-
-    own = [each for each in found.trials if each.version_number == found.job.version_number]
-    drawn = drawing.job_pictures(found.job, own, kind=kind, link=link)
-    drawn["curves"] = drawing.curves(_curves(found, own), found.job.spec, name="curves", link=link)
-    return {name: Markup(svg) for name, svg in drawn.items()}  # noqa: S704  the drawing functions escape all text
-
-
-def _pictures_of_trial(found: JobContents, trial: Trial) -> dict[str, Markup]:
-    reports = found.reports().get(trial.trial_number, ())
-    drawn: dict[str, str] = {}
-    if reports and (spec := _spec_of(found, trial)) is not None:
-        drawn["curves"] = drawing.curves(_curves(found, [trial]), spec, name="curves")
-    if reports:
-        points = tuple((each.epoch, each.cost) for each in reports)
-        drawn["cost"] = drawing.progress_of_cost(points, bound=trial.bound, name="cost")
-    return {name: Markup(svg) for name, svg in drawn.items()}  # noqa: S704  the same
-
-
-def _spec_of(found: JobContents, trial: Trial) -> JobSpec | None:
-    """The specification that a trial had; None: an earlier one than what the job has now."""
-    is_current = found.job is not None and trial.version_number == found.job.version_number
-    return found.job.spec if found.job is not None and is_current else None
-
-
-def _curves(found: JobContents, trials: Sequence[Trial]) -> list[drawing.Curve]:
-    """The metric of the last trials that have reported."""
-    reports = found.reports()
-    last = [trial for trial in trials if trial.trial_number in reports][-_MOST_CURVES:]
-    return [
-        drawing.Curve(
-            trial_number=trial.trial_number,
-            batch_size=trial.batch_size,
-            points=tuple((each.epoch, each.metric) for each in reports[trial.trial_number]),
-            is_running=trial.is_active,
-        )
-        for trial in last
-    ]
-
-
 def _story(events: Sequence[StoredEvent]) -> list[tuple[str, str]]:
     """What happened, the newest first: moments and sentences."""
     return [(moment(each.recorded.recorded_at), sentence(each.recorded.event)) for each in reversed(events)]
-
-
-def _job_path(job_id: str) -> str:
-    return f"{PREFIX}/jobs/{quote(job_id, safe='')}"
-
-
-def _trial_path(job_id: str, trial_number: int) -> str:
-    return f"{_job_path(job_id)}/trials/{trial_number}"
 
 
 def _own_path(given: str) -> str:
