@@ -14,7 +14,7 @@ import pytest
 from bso.domain.commands import BeginTrial, Command, DescribeJob, FinishTrial, ReportPowerProfile, Request
 from bso.domain.events import EpochReported, TrialStarted
 from bso.domain.log import RecordedEvent
-from bso.domain.replies import KEPT, EpochJudged, PowerProfileRecorded, Problem, Reply
+from bso.domain.replies import KEPT, EpochJudged, PowerProfileRecorded, Problem, Reply, TrialFinished
 from bso.domain.trial import Outcome
 from bso.schema.codec import encode_reply
 from bso.service.records import StoredEvent
@@ -179,6 +179,28 @@ def test_a_kept_finish_is_lost_where_another_outcome_is_recorded(outcome: Outcom
     one = replace(asked(finish, sent_s=1.0, answered_s=2.0), was_kept=True)
     trial = replace(life.rows[begun.trial_number], outcome=Outcome.CANCELLED)
     assert len(lost([one], Log(events=[], trials={("job", begun.trial_number): trial}))) == count
+
+
+@pytest.mark.parametrize(
+    ("was_kept", "said", "count"),
+    [(True, Outcome.COST_EXCEEDED, 0), (False, Outcome.COST_EXCEEDED, 1), (True, Outcome.CANCELLED, 1)],
+)
+def test_a_finish_is_no_loss_where_its_trial_had_ended_by_a_report_that_was_kept(
+    was_kept: bool, said: Outcome, count: int
+) -> None:
+    life = JobLife()
+    life.register()
+    begun = life.begin()
+    report = replace(asked(life.reporting(begun, 1.0), sent_s=1.0, answered_s=2.0), was_kept=was_kept)
+    finish = FinishTrial(trial_number=begun.trial_number, trial_id=begun.trial_id, outcome=Outcome.NOT_CONVERGED)
+    reply = TrialFinished(outcome=said, reason="", cost=1.0, should_retry=False)
+    one = replace(asked(finish, sent_s=3.0, answered_s=4.0), reply=reply)
+    trial = replace(life.rows[begun.trial_number], outcome=Outcome.COST_EXCEEDED)
+    log = Log(
+        events=[StoredEvent(event_id=1, recorded=replace(event(1), command_id=report.request.command_id))],
+        trials={("job", begun.trial_number): trial},
+    )
+    assert len(lost([report, one], log)) == count
 
 
 def test_a_kept_command_whose_decision_contradicts_the_log_is_found_when_it_is_asked_again() -> None:

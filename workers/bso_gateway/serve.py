@@ -46,6 +46,7 @@ class App(Protocol):
         show_key: Callable[[str], None],
     ) -> ASGIApp:
         """The application over an optimizer; ``show_key`` is called with each key that opens its pages."""
+        ...
 
 
 def run_gateway(settings: GatewaySettings) -> ExitCode:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import aio_pika
@@ -221,11 +221,27 @@ def is_recorded_after_all(one: Asked, log: Log) -> bool:
 def lost(asked: Sequence[Asked], log: Log) -> list[Asked]:
     """Commands that are acknowledged and not recorded."""
     known, reported = log.command_ids, log.reported
+    unjudged = {getattr(one.command, "trial_id", "") for one in asked if one.was_kept}
     return [
         one
         for one in asked
-        if one.is_acknowledged and one.request.command_id not in known and not _is_elsewhere(one, log, reported)
+        if one.is_acknowledged
+        and one.request.command_id not in known
+        and not _is_elsewhere(one, log, reported)
+        and not _had_ended_unseen(one, log, unjudged)
     ]
+
+
+def _had_ended_unseen(one: Asked, log: Log, unjudged: Collection[str]) -> bool:
+    """Whether a finish was answered with the end that its trial had before.
+
+    Its sender could not know of that end: a report of the trial was answered ``kept`` though it had been judged, since
+    the outcome of the commit was not known to the worker.
+    """
+    if not isinstance(one.command, FinishTrial) or one.command.trial_id not in unjudged:
+        return False
+    trial = log.trials.get((one.request.job_id, one.command.trial_number))
+    return trial is not None and trial.outcome is not None and _said_outcome(one.decision) is trial.outcome
 
 
 def _is_elsewhere(one: Asked, log: Log, reported: Mapping[tuple[str, int, float], EpochReported]) -> bool:

@@ -25,9 +25,11 @@ class Door(Protocol):
 
     async def admit(self, session: str | None, *, client: str) -> Token | None:
         """Whose session a cookie is; None: one of somebody who may do everything. Raises HttpError, 401 mostly."""
+        ...
 
     async def open(self, secret: str, *, client: str) -> str:
         """A new session for a token or a key. Raises HttpError."""
+        ...
 
 
 class TokenDoor:
