@@ -76,11 +76,15 @@ test-slow: servers $(DEV) ## the tests marked slow
 	$(PYTEST) -m slow -n 2 $(SPREAD) -o faulthandler_timeout=1900 $(ARGS)
 
 test-training: $(TRAINING) ## the tests with PyTorch, transformers, Lightning and Zeus, which are installed (large)
+ifneq ($(ARGS),)
+	$(PYTEST) tests/training -m "not slow" -n 2 $(SPREAD) $(ARGS)
+else
 	$(BIN)/coverage erase --data-file=$(TRAINED)
 	@# Not by greenlet: CPython 3.11 that traces hangs when two threads end at once and coverage minds their greenlets.
-	$(BIN)/coverage run --concurrency=thread --data-file=$(TRAINED) -m pytest tests/training -m "not slow" -n 2 $(SPREAD) $(ARGS)
+	$(BIN)/coverage run --concurrency=thread --data-file=$(TRAINED) -m pytest tests/training -m "not slow" -n 2 $(SPREAD)
 	@$(BIN)/coverage combine --quiet --data-file=$(TRAINED)
 	@$(BIN)/coverage report --data-file=$(TRAINED) --include="$(NEEDS_TORCH)" --fail-under=75
+endif
 
 test-gpu: ## the tests on this machine's NVIDIA GPU, with the torch that is installed; they set no power limit
 	$(BIN)/python -m pytest tests/gpu -m gpu $(ARGS)
