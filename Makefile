@@ -25,7 +25,7 @@ TRAINED := .cache/coverage/training
 # The specification that docs/asyncapi.yaml is held against.
 ASYNCAPI := .cache/asyncapi/3.0.0.json
 # The demonstrations need less than development does; where that is installed, nothing more is.
-DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
+DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+web)
 QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
 
 .DEFAULT_GOAL := help

@@ -175,6 +175,7 @@ def _show(summary: DemoSummary, plot: Path, places: Places) -> None:
     if places.is_embedded:  # the address of a broker holds a password
         setting = "" if places.url is None else f"BSO_URL={places.optimizer_url} "
         print_result(f"Why each batch size was chosen: {setting}{_program()} jobs why {JOB}")
+        print_result(f"All of it in a browser: {setting}{_program()} dashboard")
 
 
 def _estimate(summary: DemoSummary) -> str:
