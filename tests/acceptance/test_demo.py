@@ -41,12 +41,20 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 
 def test_people_see_a_table_what_is_saved_and_where_to_look_further(shown: Shown, bso: Command) -> None:
-    for words in ("expected next", "estimated", "a recurrence cost", "Picture:", "bso jobs why demo-digits"):
+    for words in (
+        "expected next",
+        "estimated",
+        "a recurrence cost",
+        "Picture:",
+        "bso jobs why demo-digits",
+        "bso dashboard",
+    ):
         assert words in shown.words
     # Which one is best depends on what this machine's trainings cost; after few of them it may be the default.
     assert ("Best batch size: " in shown.words) != ("The default is the best one known" in shown.words)
     assert "256 is the default" in shown.progress
-    hint = shown.words.splitlines()[-1].rpartition(": ")[2]  # BSO_URL=... bso jobs why demo-digits
+    (line,) = [one for one in shown.words.splitlines() if "jobs why" in one]
+    hint = line.rpartition(": ")[2]  # BSO_URL=... bso jobs why demo-digits
     explanation = bso.ok("jobs", "why", "demo-digits", BSO_URL=hint.split()[0].removeprefix("BSO_URL="))
     assert "256 is the default" in explanation
 
