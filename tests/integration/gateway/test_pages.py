@@ -84,6 +84,24 @@ def test_the_jobs_a_job_and_a_trial_are_shown_with_their_reasons(start: StartGat
     assert "epoch 2: metric 0.3" in shown
 
 
+def test_a_job_shows_its_specification_and_what_was_measured_under_power_limits(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    trained(gateway)
+    body = {
+        "hardware": gateway.ask("GET", f"/v1/jobs/{gateway.job_id}").value["hardware"],
+        "measurements": [
+            {"power_limit_w": 150.0, "average_power_w": 140.0, "samples_per_s": 700.0},
+            {"power_limit_w": 300.0, "average_power_w": 290.0, "samples_per_s": 1000.0},
+        ],
+    }
+    path = f"/v1/jobs/{gateway.job_id}/power-profiles/64"
+    assert gateway.ask("PUT", path, body, Content_Type="application/json").status == 200
+    shown = words(opened(gateway).page(f"/ui/jobs/{gateway.job_id}"))
+    assert "64 300 W 290 W 1000 290 mJ 64 150 W 140 W 700 200 mJ" in shown
+    assert "batch_sizes 32, 64, 128" in shown
+    assert "max_epochs 10" in shown
+
+
 def test_a_page_has_pictures_that_lead_to_trials(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     trained(gateway)

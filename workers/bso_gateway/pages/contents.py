@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from starlette.requests import Request
 
+from bso.domain.commands import PowerMeasurement
 from bso.domain.events import EpochReported, TrialStarted
 from bso.domain.identifiers import identifier_problem
 from bso.domain.job_spec import JobSpec
@@ -18,7 +19,7 @@ from bso.domain.trial import Outcome, Trial
 from bso.service import queries
 from bso.service.listed_jobs import ListedJob, listed_job
 from bso.service.queries import THE_END, Query
-from bso.service.records import ParkedJob, StoredEvent
+from bso.service.records import ParkedJob, PowerProfile, StoredEvent
 from bso_gateway.http import Gate, HttpError, token_of
 from bso_gateway.problems import refused
 
@@ -65,6 +66,7 @@ class JobContents:
     trials: Sequence[Trial]
     events: Sequence[StoredEvent]
     has_earlier: bool = False
+    profiles: Sequence[PowerProfile] = ()
 
     def kind(self, hardware_key: str | None) -> KindDescription | None:
         """What is known on a hardware kind; without a name, on that of the last trial. Raises HttpError 404."""
@@ -87,6 +89,13 @@ class JobContents:
         if found is not None:
             return Saved(sentence=f"{saved_in_words(found, spec)}{of_last}", is_known=True)
         return Saved(sentence=f"What was saved is not known: {_why_unknown(own, spec)}.{of_last}", is_known=False)
+
+    def measured(self, kind: KindDescription) -> Iterator[tuple[int, PowerMeasurement]]:
+        """What was measured under power limits on a hardware kind: batch sizes, and of each the highest limit first."""
+        for profile in self.profiles:
+            if profile.hardware.key == kind.hardware_key:
+                for one in sorted(profile.measurements, key=lambda each: -each.power_limit_w):
+                    yield profile.batch_size, one
 
     def reports(self) -> Mapping[int, Sequence[EpochReported]]:
         """The reports among the last events, in order, by their trials."""
@@ -142,6 +151,7 @@ class Contents:
             trials=trials,
             events=(await self._last_events(request, job_id))[-MOST_EVENTS:],
             has_earlier=earlier > 0,
+            profiles=await self._profiles(request, job_id),
         )
 
     async def trial(self, request: Request, job_id: str, trial_number: int) -> JobContents:
@@ -169,6 +179,10 @@ class Contents:
         _check(job_id)
         page = await self._ask(request, queries.ListEvents(after=THE_END), queries.EventsPage, job_id)
         return page.next_after or 0
+
+    async def _profiles(self, request: Request, job_id: str) -> Sequence[PowerProfile]:
+        page = await self._ask(request, queries.ListPowerProfiles(), queries.PowerProfilesPage, job_id)
+        return sorted(page.profiles, key=lambda profile: profile.batch_size)
 
     async def _trials(self, request: Request, job_id: str, *, after: int) -> Sequence[Trial]:
         trials: list[Trial] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,19 @@ from structlog.typing import FilteringBoundLogger
 
 from bso.domain.events import EpochReported
 from bso.domain.foreign_text import shown
-from bso.domain.quantities import NOTHING, joules, joules_within, moment, number, percent, seconds
+from bso.domain.job_spec import JobSpec
+from bso.domain.quantities import (
+    NOTHING,
+    figure,
+    joules,
+    joules_within,
+    listed,
+    moment,
+    number,
+    percent,
+    seconds,
+    watts,
+)
 from bso.domain.sentences import described, sentence
 from bso.service.records import StoredEvent
 from bso_gateway.http import BEARER, UNTIL, Gate, HttpError, token_of
@@ -72,6 +85,8 @@ class Pages:
             "moment": moment,
             "number": number,
             "percent": percent,
+            "watts": watts,
+            "figure": figure,
             "described": described,
             "shown": shown,
             "NOTHING": NOTHING,
@@ -125,6 +140,8 @@ class Pages:
             contents=found,
             kind=kind,
             saving=None if kind is None else found.saving(kind),
+            measured=[] if kind is None else list(found.measured(kind)),
+            specification=[] if found.job is None else _fields_of(found.job.spec),
             pictures={} if found.job is None else await asyncio.to_thread(pictures_of_job, found, kind),
             trials=list(reversed(found.trials))[:_MOST_LISTED],
             story=_story([each for each in found.events if not isinstance(each.recorded.event, EpochReported)])[
@@ -266,6 +283,12 @@ class _WithHeaders:
             await send(message)
 
         await self._app(scope, receive, sent)
+
+
+def _fields_of(spec: JobSpec) -> list[tuple[str, str]]:
+    """The names that a specification has in scripts, and its values as people read them."""
+    values = ((field.name, getattr(spec, field.name)) for field in fields(spec))
+    return [(name, listed(value) if isinstance(value, tuple) else str(value)) for name, value in values]
 
 
 def _story(events: Sequence[StoredEvent]) -> list[tuple[str, str]]:
