@@ -50,7 +50,7 @@ from bso_optimizer import DISTRIBUTION
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _ALIVE_EVERY_S = 10.0
-_MOST_SENTENCES, _MOST_LISTED = 40, 60
+_MOST_SENTENCES, _MOST_LISTED = 30, 30  # with four pictures, less than 2 000 elements
 _MOST_DIGITS = 15
 _STATIC = {"page.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _STATUS = {"arm": "available"}  # a status in a reader's words, where it is the policy's
