@@ -36,6 +36,7 @@ RIGHTS = {
     Right.TRAIN: "read it, and train",
     Right.OPERATE: "read it, train, change it, and delete it",
 }
+_STATUSES = {"arm": "available"}  # in a reader's words, where it is the policy's
 ENERGY_ASSUMED = " (energy assumed, not measured)"
 
 
@@ -143,3 +144,10 @@ def described(spec: JobSpec) -> str:
 
 def _words(value: str) -> str:
     return value.replace("_", " ")
+
+
+def status_in_words(status: str, *, is_best: bool, is_tried: bool = True) -> str:
+    """Where a batch size stands; it may be best on hardware that it has never run on."""
+    if is_best:
+        return "best so far" if is_tried else "expected best"
+    return _STATUSES.get(status, status)

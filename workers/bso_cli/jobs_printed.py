@@ -11,7 +11,7 @@ from bso.domain.hardware import EnergyMethod
 from bso.domain.quantities import NOTHING, counted, joules, joules_within, listed, moment, number, percent, seconds
 from bso.domain.replies import ActiveTrialDescription, Confidence, JobDescription, KindDescription
 from bso.domain.savings import saved, saved_in_words
-from bso.domain.sentences import RIGHTS, described
+from bso.domain.sentences import RIGHTS, described, status_in_words
 from bso.domain.tally import LAST, Tally, tallies
 from bso.domain.trial import Outcome, Trial, TrialState
 from bso_cli.tables import Table, table_of
@@ -30,7 +30,6 @@ EXPECTED_NEXT = "expected next"
 _MEAN = f"mean cost of last {LAST}"
 _WORTH_SAYING = 0.005  # of the cost
 _OPTIONAL = ("trials", "converged")
-_WORDS = {"arm": "available"}  # a status in a reader's words, where it is the policy's
 
 
 def job_lines(job: JobDescription) -> Iterator[str]:
@@ -144,13 +143,6 @@ def is_energy_assumed(job: JobDescription, trials: Iterable[Trial]) -> bool:
 def expected_in_words(about_costs: str) -> str:
     """What the column of expected costs means, which differ from means."""
     return f"Expected next: {about_costs}." if about_costs else ""
-
-
-def status_in_words(status: str, *, is_best: bool, is_tried: bool = True) -> str:
-    """Where a batch size stands; it may be best on hardware that it has never run on."""
-    if is_best:
-        return "best so far" if is_tried else "expected best"
-    return _WORDS.get(status, status)
 
 
 _NONE = Tally(ended=0, converged=0, mean_cost=None)

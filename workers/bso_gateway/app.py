@@ -38,7 +38,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _DESCRIPTION = (
     "The batch size optimizer over HTTP. Clients of Zeus' batch size server find the same routes, bodies and statuses; "
-    "all else is under /v1."
+    "all else for programs is under /v1."
 )
 
 

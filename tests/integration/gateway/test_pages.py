@@ -303,6 +303,12 @@ def test_no_job_has_a_name_that_begins_so(start_gateway: StartGateway, prefix: s
     assert "No job that you may see has a name beginning with" in words(answer)
 
 
+def test_characters_that_would_hide_or_reorder_text_are_shown_by_their_numbers(start_gateway: StartGateway) -> None:
+    page = opened(start_gateway()).page("/ui?prefix=a%E2%80%AEb").text
+    assert "\u202e" not in page
+    assert "a\\u202eb" in page
+
+
 def test_hardware_that_a_job_has_not_run_on_is_named(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     trained(gateway)

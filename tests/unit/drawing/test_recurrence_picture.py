@@ -78,8 +78,8 @@ def test_a_line_shows_the_mean_cost_with_the_default_batch_size() -> None:
         "3 recurrences; the training of the last model cost 1.50 kJ with batch size 64, "
         "50% less than the mean of 2 trainings with the default, 128."
     )
-    dearer = recurrences([*trials[:2], trial(3, cost=3300.0)], SPEC, name="a")
-    assert "10% more than the mean" in description(dearer)
+    costlier = recurrences([*trials[:2], trial(3, cost=3300.0)], SPEC, name="a")
+    assert "10% more than the mean" in description(costlier)
 
 
 def test_the_mean_of_the_default_leaves_out_what_does_not_compare() -> None:

@@ -37,7 +37,7 @@ from bso.domain.quantities import (
     seconds,
     watts,
 )
-from bso.domain.sentences import described, sentence
+from bso.domain.sentences import described, sentence, status_in_words
 from bso.service.records import StoredEvent
 from bso_gateway.http import BEARER, UNTIL, Gate, HttpError, token_of
 from bso_gateway.live import Streams, pause
@@ -53,7 +53,6 @@ _ALIVE_EVERY_S = 10.0
 _MOST_SENTENCES, _MOST_LISTED = 30, 30  # with four pictures, less than 2 000 elements
 _MOST_DIGITS = 15
 _STATIC = {"page.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
-_STATUS = {"arm": "available"}  # a status in a reader's words, where it is the policy's
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'",
@@ -64,7 +63,7 @@ _HEADERS = {
 
 
 class Pages:
-    """All pages, as an application below /ui. ``is_draining`` ends those that are followed live."""
+    """All pages, as an application below /ui. Those that are followed live end when the gateway does."""
 
     def __init__(self, gate: Gate, streams: Streams, door: Door) -> None:
         self._gate = gate
@@ -75,6 +74,7 @@ class Pages:
             loader=PackageLoader("bso_gateway.pages"),
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=_plain,
             trim_blocks=True,
             lstrip_blocks=True,
         )
@@ -88,14 +88,13 @@ class Pages:
             "watts": watts,
             "figure": figure,
             "described": described,
-            "shown": shown,
             "NOTHING": NOTHING,
             "PREFIX": PREFIX,
             "version": version(DISTRIBUTION),
             "job_path": job_path,
             "trial_path": trial_path,
             "asks_for_token": door.asks_for_token,
-            "status_in_words": lambda status: _STATUS.get(status, status.replace("_", " ")),
+            "status_in_words": status_in_words,
         }
 
     def app(self) -> ASGIApp:
