@@ -85,6 +85,12 @@ def test_a_job_in_trouble_is_shown_with_its_reason_and_the_remedy(trained: Comma
     assert trained.json("jobs", "list")[0]["kinds"], "it can be read again"
 
 
+def test_the_list_says_what_the_best_batch_size_is_expected_to_save(trained: Command) -> None:
+    [job] = trained.json("jobs", "list")
+    assert job["expected_saving"] is None, "the default batch size has failed: there is nothing to compare with"
+    assert "saves" in trained.ok("jobs", "list", COLUMNS="200")
+
+
 def test_the_pictures_of_a_job_are_written_as_files(trained: Command, tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     done = trained("jobs", "show", "toy", "--plots", folder)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from bso.domain.quantities import NOTHING, counted, moment, number, seconds
+from bso.domain.quantities import NOTHING, counted, moment, number, percent, seconds
 from bso_cli import jobs_printed as printed
 from bso_cli.jobs_printed import outcome
 from bso_cli.tables import Table, table_of
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from bso.service.records import ParkedJob
 
 _BY_OPERATORS = "an operator can look into it (`bso doctor`)"
-_NUMBERS = ("version", "best batch size", "default", "trials", "recurrences", "took", "target")
-_OPTIONAL = ("target", "owner", "default", "ended (UTC)")
+_NUMBERS = ("version", "best batch size", "default", "saves", "trials", "recurrences", "took", "target")
+_OPTIONAL = ("target", "owner", "default", "ended (UTC)", "saves")
 
 
 def trouble_of(parked: ParkedJob, *, has_database: bool = True) -> str:
@@ -76,6 +76,7 @@ def fields_of(job: ListedJob) -> dict[str, Any]:
             }
             for kind in kinds
         ],
+        "expected_saving": job.expected_saving,
         "last_trial": last,
         "parked": job.parked,
         "spec": _spec(job),
@@ -85,12 +86,13 @@ def fields_of(job: ListedJob) -> dict[str, Any]:
 
 
 def jobs_table(jobs: Sequence[ListedJob]) -> Table:
-    """One line per job."""
+    """One line per job. What it saves: a training with the best batch size, as expected, beside the default."""
     columns: dict[str, Sequence[str | Text]] = {
         "job": [_name(job) for job in jobs],
         "version": [str(job.overview.summary.version_number) for job in jobs],
         "best batch size": [_best(job) for job in jobs],
         "default": [str(_spec(job).get("default_batch_size", NOTHING)) for job in jobs],
+        "saves": [percent(job.expected_saving) for job in jobs],
         "trials": [str(job.overview.summary.last_trial_number) for job in jobs],
         "recurrences": [NOTHING if job.description is None else str(job.description.recurrences) for job in jobs],
         "last training": [_of_last(job, outcome) for job in jobs],
