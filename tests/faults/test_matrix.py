@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.matrix.__main__ import left_out, main
+from tests.faults.matrix.__main__ import is_played_again, left_out, main
 from tests.faults.matrix.of_ranks import RankedTraining, disagreements
 from tests.faults.matrix.pair import Pair, running_pair
 from tests.faults.matrix.result import FAR_ABOVE, Result
@@ -56,6 +56,25 @@ def test_what_takes_far_longer_than_promised_fails_also_where_slowness_does_not(
         judge(result, {"others_stall_s": stall_s})
         verdicts.append((result.is_sound, len(result.broken_promises)))
     assert verdicts == [(True, 0), (True, 1), (True, 1), (False, 0)]
+
+
+@pytest.mark.parametrize(
+    ("stall_s", "options", "is_again"),
+    [
+        (0.5, {"again": True, "lenient": False}, False),
+        (1.5, {"again": False, "lenient": False}, True),
+        (1.5, {"again": True, "lenient": True}, False),
+        (60.0, {"again": False, "lenient": False}, False),
+        (60.0, {"again": True, "lenient": True}, True),
+    ],
+)
+def test_what_a_slow_machine_may_explain_is_played_once_more(
+    stall_s: float, options: dict[str, bool], is_again: bool
+) -> None:
+    result = Result(scenario="any", seed=1, broker="", database="", promises={"others_stall_s": 1.0})
+    judge(result, {"others_stall_s": stall_s})
+    assert is_played_again(result, **options) is is_again
+    assert not is_played_again(replace(result, lost=1), **options), "no machine explains a loss"
 
 
 def test_a_build_in_which_others_wait_for_a_minute_after_the_fault_is_noticed() -> None:

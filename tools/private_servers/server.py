@@ -280,7 +280,7 @@ def _is_alive(pid: int) -> bool:
 
 def _has_stopped(pid: int) -> bool:
     """Whether SIGSTOP has reached every thread of a process, or the process has ended."""
-    return all(_state(stat) in {None, "T", "Z"} for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return all(_state(thread / "stat") in {None, "T", "Z"} for thread in _threads(pid))
 
 
 def _state(stat: Path) -> str | None:
@@ -291,11 +291,19 @@ def _state(stat: Path) -> str | None:
         return None
 
 
+def _threads(pid: int) -> list[Path]:
+    """The threads of a process, see proc(5); none of one that has gone, be it while they are listed."""
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def descendants(pid: int) -> Iterator[int]:
     """The processes that a process and its descendants have started, by any of their threads, and that still run."""
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+    for thread in _threads(pid):
         try:
-            found = [int(child) for child in children.read_text().split()]
+            found = [int(child) for child in (thread / "children").read_text().split()]
         except (FileNotFoundError, ProcessLookupError):
             continue
         for child in found:

@@ -314,10 +314,15 @@ class Stage:
         self.lanes += more
 
     async def harm_more(self, jobs: int, *, lanes: int) -> Sequence[str]:
-        """Register so many more jobs that the scenario may harm, and start their lanes."""
+        """Register so many more jobs that the scenario may harm, and start their lanes.
+
+        All of them together ask as often as one job would, or else everybody would wait for the processor.
+        """
         more = new_jobs(self.rng, jobs)
         for job_id in more:
             own = list(lanes_of(job_id, self.sender, at_once=lanes, is_others=False))
+            for lane in own:
+                lane.pause_s *= jobs
             await own[0].register()
             self.lanes += own
             self.run(own)
