@@ -29,7 +29,7 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+web)
 QUEUE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo+server+mysql)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-gpu test-browser test-packaging lint types audit dist asyncapi faults fuzz bench bench-quick decisions clean
+.PHONY: help demo demo-queue venv servers test coverage unit test-newest test-slow test-training test-gpu test-browser test-packaging lint types audit dist asyncapi faults fuzz bench bench-quick bench-pages decisions clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name words; do printf '  %-14s %s\n' "$$name" "$$words"; done
@@ -136,6 +136,11 @@ bench: servers $(DEV) ## what decisions cost, against peers: build/bench.json, b
 
 bench-quick: servers $(DEV) ## the same in 6 minutes, with a tenth of the work: shows that it runs, and roughly how fast
 	$(BIN)/python -m tests.benchmarks --quick $(ARGS)
+
+bench-pages: $(DEV) ## what the pages of 1 000 jobs and 100 000 trials cost a browser: build/pages.json (ARGS="--help")
+	@tools/install-servers browser
+	@mkdir -p build
+	$(BIN)/python -m tests.benchmarks.pages --output build/pages.json $(ARGS)
 
 decisions: $(DEV) ## how well batch sizes are chosen in noisy worlds: a page of results in build/decisions (ARGS="--help")
 	$(BIN)/python -m tests.benchmarks.decisions $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
@@ -17,8 +18,13 @@ def make_folders(folder: Path) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file for its owner alone, unless there is one. Raises OSError."""
-    os.close(opener(str(path), os.O_RDWR | os.O_CREAT))
+    """Make an empty file for its owner alone, unless there is one. Raises OSError.
+
+    One that exists is not even opened: closing it would lift the locks that SQLite holds on it in this process, and
+    another process would then remove a log that is in use (sqlite.org/howtocorrupt.html, section 2.2).
+    """
+    with suppress(FileExistsError):
+        os.close(opener(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
 
 
 def opener(path: str, flags: int) -> int:

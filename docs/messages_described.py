@@ -29,6 +29,7 @@ ANSWERS: Mapping[str, str] = {
     "renew_lease": "lease_renewed",
     "expire_lease": "lease_expired",
     "report_power_profile": "power_profile_recorded",
+    "report_epoch_costs": "epoch_costs_recorded",
     "allow_batch_size": "allowed_again",
     "delete_job": "deleted",
     "grant_job": "rights_recorded",

@@ -142,6 +142,36 @@ class ReportPowerProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCostProbe:
+    """What an epoch with a batch size would take: seconds, and joules of all devices (None: not measured).
+
+    It was measured over a few training steps, without training anything. ``variance`` is that of the logarithm of both
+    that comes from so few steps.
+    """
+
+    batch_size: int
+    time_s: float
+    energy_j: float | None
+    variance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportEpochCosts:
+    """Report what epochs with other batch sizes would cost, as probed in the course of a trial.
+
+    ``out_of_memory`` are batch sizes whose steps did not fit. ``time_s`` and ``energy_j`` are what this probing took,
+    and no part of what the trial reports.
+    """
+
+    trial_number: int
+    trial_id: str
+    probes: tuple[EpochCostProbe, ...] = ()
+    out_of_memory: tuple[int, ...] = ()
+    time_s: float = 0.0
+    energy_j: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllowBatchSize:
     """Lift the infeasibility of a batch size, on one hardware kind (its key) or on all."""
 
@@ -182,6 +212,7 @@ Command = (
     | RenewLease
     | ExpireLease
     | ReportPowerProfile
+    | ReportEpochCosts
     | AllowBatchSize
     | DeleteJob
     | GrantJob
@@ -206,6 +237,7 @@ class Request:
     trace: Mapping[str, str] = field(default_factory=dict)
 
 
-TRIAL_COMMANDS = (ReportEpoch, FinishTrial, RenewLease, ExpireLease)
+TrialCommand = ReportEpoch | FinishTrial | RenewLease | ExpireLease | ReportEpochCosts
+"""Those that are about one trial."""
 EXPIRING = (BeginTrial, DescribeJob)
 """Commands whose answer is worthless after the client's deadline; all others never expire."""

@@ -268,6 +268,34 @@ class PowerProfiled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedEpochCost:
+    """What an epoch with a batch size would cost, as probed: [J], and its natural logarithm with its variance."""
+
+    batch_size: int
+    cost: float
+    ln_cost: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCostsProbed:
+    """Epoch costs were probed in the course of a trial with ``batch_size``, which took ``time_s`` and ``energy_j``.
+
+    The trial's own totals leave that out. Steps with the batch sizes ``out_of_memory`` did not fit. ``month``: by UTC.
+    """
+
+    trial_number: int
+    version_number: int
+    hardware_key: str
+    batch_size: int
+    month: str
+    probes: tuple[ProbedEpochCost, ...]
+    out_of_memory: tuple[int, ...]
+    time_s: float
+    energy_j: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobGranted:
     """A login may use the job from now on as ``right`` says; None: no longer."""
 
@@ -311,6 +339,7 @@ CommonEvent = (
     | RecurrenceEnded
     | BatchSizeAllowed
     | PowerProfiled
+    | EpochCostsProbed
     | JobGranted
     | JobGiven
     | JobDeleted

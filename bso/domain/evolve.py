@@ -9,8 +9,14 @@ from bso.domain import events as happened
 from bso.domain.events import Event
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job, JobVersion, Recurrence
-from bso.domain.knowledge import Knowledge
-from bso.domain.knowledge_updates import after_allowing, after_change_point, with_end_of_trial
+from bso.domain.knowledge import Knowledge, is_of_the_job
+from bso.domain.knowledge_updates import (
+    after_allowing,
+    after_change_point,
+    with_end_of_trial,
+    without_memory_for,
+)
+from bso.domain.ledger import OTHER_SIZES, UNKNOWN
 from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
 from bso.domain.progress import progressed, squares_after
@@ -100,14 +106,13 @@ def _epoch_reported(job: Job, event: happened.EpochReported) -> Job:
     trial = job.trials[event.trial_number]
     if event.is_fill_in:
         return job.with_trial(replace(trial, reports=trial.reports + 1))
-    return job.with_trial(
-        replace(
-            progressed(trial, event.report, cost=event.cost),
-            cost_squares=squares_after(trial, epoch=event.epoch, cost=event.cost, is_profiling=event.is_profiling),
-            bound=event.bound,
-            silence_s=_silence_after(trial, event),
-        )
+    after = replace(
+        progressed(trial, event.report, cost=event.cost),
+        cost_squares=squares_after(trial, epoch=event.epoch, cost=event.cost, is_profiling=event.is_profiling),
+        bound=event.bound,
+        silence_s=_silence_after(trial, event),
     )
+    return job.with_trial(after) if trial.is_active else _entered(job, trial, after)
 
 
 def _silence_after(trial: Trial, event: happened.EpochReported) -> float | None:
@@ -140,9 +145,10 @@ def _trial_ended(job: Job, event: happened.TrialEnded) -> Job:
         is_over_bound=event.is_over_bound,
         ended_at=event.ended_at,
     )
+    entered = _entered(job, trial, ended)
     if job.is_deleted:  # nothing is learnt any more
-        return job.with_trial(ended)
-    after = _with_result(job.with_trial(ended), trial, event)
+        return entered
+    after = _with_result(entered, trial, event)
     return with_stop(job, after, trial) if event.is_stop else after
 
 
@@ -157,7 +163,21 @@ def _late_result(job: Job, event: happened.LateResult) -> Job:
         bound=event.bound,
         is_over_bound=event.is_over_bound,
     )
-    return _with_result(job.with_trial(ended), trial, event)
+    return _with_result(_entered(job, trial, ended), trial, event)
+
+
+def _entered(job: Job, before: Trial, ended: Trial) -> Job:
+    """The job with a trial that has ended, and what it took in the ledger; ``before`` the event."""
+    version = job.versions.get(ended.version_number)
+    batch_size, default, change_points = ended.batch_size, UNKNOWN, 0
+    if version is not None:
+        known = version.knowledge_on(ended.hardware)
+        default, change_points = version.spec.default_batch_size, known.change_points
+        batch_size = batch_size if is_of_the_job(known, version.spec, batch_size) else OTHER_SIZES
+    ledger = job.ledger.with_ended(
+        before, ended, batch_size=batch_size, default_batch_size=default, change_points=change_points
+    )
+    return replace(job.with_trial(ended), ledger=ledger)
 
 
 def _stop_acknowledged(job: Job, event: happened.StopAcknowledged) -> Job:
@@ -250,8 +270,31 @@ def _unchanged(job: Job, _: Event) -> Job:
     return job
 
 
-def _power_profiled(job: Job, _event: happened.PowerProfiled) -> Job:
+def _power_profiled(job: Job, event: happened.PowerProfiled) -> Job:
+    if job.is_registered:
+        eta_knob = job.spec.eta_knob
+        ledger = job.ledger.with_power(event.hardware, event.batch_size, event.measurements, eta_knob=eta_knob)
+        job = replace(job, ledger=ledger)
     return job if job.has_power_profiles else replace(job, has_power_profiles=True)
+
+
+def _epoch_costs_probed(job: Job, event: happened.EpochCostsProbed) -> Job:
+    version = job.versions[event.version_number]
+    known = version.knowledge[event.hardware_key]
+    ledger = job.ledger.with_probing(
+        known.hardware,
+        month=event.month,
+        version_number=event.version_number,
+        change_points=known.change_points,
+        batch_size=event.batch_size,
+        default_batch_size=version.spec.default_batch_size,
+        time_s=event.time_s,
+        energy_j=event.energy_j,
+    )
+    job = replace(job, ledger=ledger)
+    if not event.out_of_memory:
+        return job
+    return job.with_knowledge(event.version_number, without_memory_for(known, event.out_of_memory))
 
 
 def _knowledge(job: Job, event: happened.ChangePoint | happened.AttentionNeeded) -> Knowledge:
@@ -265,7 +308,7 @@ def _concerned(job: Job, event: Any) -> Policy | None:
             return None
         case happened.EpochReported() | happened.TrialEnded() | happened.LateResult() | happened.StopWithdrawn():
             number = job.trials[event.trial_number].version_number
-        case happened.TrialStarted() | happened.ChangePoint():
+        case happened.TrialStarted() | happened.ChangePoint() | happened.EpochCostsProbed():
             number = event.version_number
         case happened.BatchSizeAllowed():
             number = job.current_version
@@ -293,6 +336,7 @@ _EVOLUTIONS: dict[type, Callable[[Job, Any], Job]] = {
     happened.RecurrenceEnded: _recurrence_ended,
     happened.BatchSizeAllowed: _batch_size_allowed,
     happened.PowerProfiled: _power_profiled,
+    happened.EpochCostsProbed: _epoch_costs_probed,
     happened.JobGranted: _granted,
     happened.JobGiven: _given,
     happened.JobDeleted: _deleted,

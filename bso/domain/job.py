@@ -11,6 +11,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge, feasible
 from bso.domain.learning_rate import LearningRate
+from bso.domain.ledger import Ledger
 from bso.domain.rights import Right
 from bso.domain.trial import Trial, TrialState
 
@@ -85,7 +86,7 @@ class Job:
     ``unacknowledged_stops``, by trial number, are the last stops that trainings have not acknowledged.
     ``has_power_profiles``: some batch size was measured under several power limits; those are loaded where needed.
     ``grants`` are what other logins than the owner's may do. ``hardware`` is what it was registered with; None: its
-    trials say what they run on.
+    trials say what they run on. ``ledger``: what its trials took in each month.
     """
 
     job_id: str
@@ -102,6 +103,7 @@ class Job:
     trials: Mapping[int, Trial] = field(default_factory=dict)
     unacknowledged_stops: Mapping[int, UnacknowledgedStop] = field(default_factory=dict)
     has_power_profiles: bool = False
+    ledger: Ledger = Ledger()
 
     @property
     def version(self) -> JobVersion:

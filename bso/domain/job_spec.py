@@ -51,6 +51,7 @@ class JobSpec:
     window_size * len(batch_sizes). ``cost_budget`` [J] bounds a trial while nothing has converged. ``max_attempts``
     trials at most serve one recurrence, those not counted that were interrupted or cancelled; the last of them runs
     without a bound. ``min_saving``: a policy that minds it stays where it is unless it saves this share of the cost.
+    ``probing_budget``: the share of a training's time that probing epoch costs of other batch sizes may take.
     """
 
     batch_sizes: tuple[int, ...]
@@ -72,6 +73,7 @@ class JobSpec:
     early_stopping: bool = True
     max_attempts: int = 3
     min_saving: float = 0.02
+    probing_budget: float = 0.05
 
     @property
     def identity(self) -> SpecIdentity:
@@ -259,4 +261,5 @@ _CHECKS: Mapping[str, Callable[[object], Any]] = {
     "early_stopping": _boolean,
     "max_attempts": _integer(1, 1000),
     "min_saving": _number(0.0, 0.5, "a share of the cost from 0 to 0.5"),
+    "probing_budget": _number(0.0, 0.5, "a share of the time from 0 (no probing) to 0.5"),
 }

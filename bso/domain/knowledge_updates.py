@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bso.domain.events import LateResult, TrialEnded
 from bso.domain.frozen_values import replace
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import (
     INTERRUPTIONS_BEFORE_REST,
+    OUT_OF_MEMORY_FOR_GOOD,
     ArmRecord,
     Knowledge,
     Observation,
@@ -74,6 +77,12 @@ def after_allowing(knowledge: Knowledge, batch_size: int) -> Knowledge:
         allowed = replace(arms[batch_size], exceeds_wall_time=False, interrupted_after_s=(), is_resting=False)
         arms[batch_size] = allowed
     return replace(knowledge, arms=arms)
+
+
+def without_memory_for(knowledge: Knowledge, batch_sizes: Iterable[int]) -> Knowledge:
+    """The knowledge after steps with some batch sizes did not fit: no training need fail to show it."""
+    arms = {size: replace(knowledge.arm(size), out_of_memories=OUT_OF_MEMORY_FOR_GOOD) for size in batch_sizes}
+    return replace(knowledge, arms={**knowledge.arms, **arms})
 
 
 def _arm_after(arm: ArmRecord, ended: TrialEnded | LateResult) -> ArmRecord:

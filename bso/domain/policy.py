@@ -110,6 +110,11 @@ class Policy(ABC):
     def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
         """The batch size for the next trial of a recurrence, of the job's current version."""
 
+    def to_probe(self, version: JobVersion, knowledge: Knowledge, batch_size: int) -> tuple[int, ...]:
+        """The batch sizes whose epoch costs a trial with ``batch_size`` should probe, the most wanted first."""
+        del version, knowledge, batch_size
+        return ()
+
     def bound(self, job: Job, trial: Trial) -> float | None:
         """The cost [J] above which the trial is stopped; None: there is none. Not called for an unbounded trial."""
         del job, trial
@@ -130,8 +135,9 @@ class Policy(ABC):
     def evolve(self, before: Job, after: Job, event: Any) -> Job:
         """The job ``after`` an event, as far as all policies have it in common, with what this one remembers of it.
 
-        Called for the start, each report and the end of a trial, a late result, a withdrawn stop, a change point, a
-        batch size that was allowed, and the policy's own events. It copies and adds; nothing is decided here.
+        Called for the start, each report and the end of a trial, a late result, a withdrawn stop, a change point,
+        probed epoch costs, a batch size that was allowed, and the policy's own events. It copies and adds; nothing is
+        decided here.
         """
         del before, event
         return after

@@ -44,14 +44,26 @@ def seconds(value: float | None) -> str:
 
 def joules_within(mean: float | None, deviation: float | None) -> str:
     """An energy or a cost and its standard deviation [J], in the unit of the former: ``33.4 ± 1.1 MJ``."""
-    if mean is None or deviation is None or not (math.isfinite(mean) and math.isfinite(deviation)):
+    return within(mean, deviation, "J")
+
+
+def within(value: float | None, error: float | None, unit: str) -> str:
+    """A quantity and how far it may be off, in the unit of the former with a prefix: ``33.4 ± 1.1 MWh``."""
+    if value is None or error is None or not (math.isfinite(value) and math.isfinite(error)):
         return NOTHING
-    exponent = _exponent(mean)
-    unit = 10.0**exponent
-    decimals = min(_decimals(deviation / unit, 2), _decimals(mean / unit, _DIGITS))
-    if deviation and not round(deviation / unit, decimals):
+    exponent = _exponent(max(abs(value), abs(error)))
+    scale = 10.0**exponent
+    decimals = min(_decimals(error / scale, 2), _decimals(value / scale, _DIGITS))
+    if error and not round(error / scale, decimals):
         decimals += 1
-    return f"{mean / unit:.{decimals}f} ± {deviation / unit:.{decimals}f} {_PREFIXES[exponent]}J"
+    return f"{value / scale:.{decimals}f} ± {error / scale:.{decimals}f} {_PREFIXES[exponent]}{unit}"
+
+
+def seconds_within(value: float | None, error: float | None) -> str:
+    """A duration that may be negative, and how far it may be off [s]: ``-2 h 05 min ± 34 min 12 s``."""
+    if value is None or error is None or not (math.isfinite(value) and math.isfinite(error)):
+        return NOTHING
+    return f"{'-' if value < 0 else ''}{seconds(abs(value))} ± {seconds(error)}"
 
 
 def percent(share: float | None, digits: int = 2) -> str:

@@ -12,6 +12,7 @@ from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
 from bso.domain.rights import Right
+from bso.domain.savings import SavedInMonth
 from bso.domain.trial import Outcome, TrialState
 
 
@@ -32,6 +33,7 @@ class TrialBegun:
 
     ``lease_s``: how long the trial may stay silent. ``spec`` is the job's specification for this trial.
     ``power_profile``: what was measured of this batch size on this hardware kind, under several power limits.
+    ``to_probe``: batch sizes whose epoch costs the policy wants to know, the most wanted first.
     """
 
     trial_number: int
@@ -46,6 +48,7 @@ class TrialBegun:
     spec: JobSpec
     warnings: tuple[str, ...] = ()
     power_profile: tuple[PowerMeasurement, ...] = ()
+    to_probe: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,11 @@ class LeaseExpired:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerProfileRecorded:
     """The measurements are stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCostsRecorded:
+    """What was probed is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +209,19 @@ class ActiveTrialDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionDescription:
+    """One of the versions of a job, its specification in a few words."""
+
+    version_number: int
+    specification: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobDescription:
     """A job as people want to see it. ``learning_rate`` is that of the last trial which named one.
 
-    ``grants`` are what other logins than its owner's may do. ``hardware`` is what it was registered with.
+    ``grants`` are what other logins than its owner's may do. ``hardware`` is what it was registered with. ``saved``:
+    what all its versions saved, by month. ``versions``: the newest 20 of several, the newest first.
     """
 
     job_id: str
@@ -219,6 +236,8 @@ class JobDescription:
     learning_rate: LearningRate | None = None
     grants: Mapping[str, Right] = field(default_factory=dict)
     hardware: HardwareKind | None = None
+    saved: tuple[SavedInMonth, ...] = ()
+    versions: tuple[VersionDescription, ...] = ()
 
 
 KEPT = "kept"
@@ -250,6 +269,7 @@ Reply = (
     | LeaseRenewed
     | LeaseExpired
     | PowerProfileRecorded
+    | EpochCostsRecorded
     | AllowedAgain
     | Deleted
     | RightsRecorded

@@ -6,6 +6,7 @@ from bso.domain.events import (
     AttentionNeeded,
     BatchSizeAllowed,
     ChangePoint,
+    EpochCostsProbed,
     EpochReported,
     Event,
     JobDeleted,
@@ -61,10 +62,22 @@ def sentence(event: Event) -> str:
             return f"somebody should look at this job: {event.reason}"
         case BatchSizeAllowed():
             return f"batch size {event.batch_size} may be tried again"
-        case PowerProfiled():
-            return f"batch size {event.batch_size} was measured under {len(event.measurements)} power limits"
+        case PowerProfiled() | EpochCostsProbed():
+            return _measured(event)
         case _:  # an event of a policy's own
             return event.sentence
+
+
+def _measured(event: PowerProfiled | EpochCostsProbed) -> str:
+    if isinstance(event, PowerProfiled):
+        return f"batch size {event.batch_size} was measured under {len(event.measurements)} power limits"
+    costs = listed([f"{each.batch_size} ({joules(each.cost)} an epoch)" for each in event.probes])
+    found = f"trial {event.trial_number} probed batch sizes {costs}" if event.probes else ""
+    if event.out_of_memory:
+        full = f"batch sizes {listed(event.out_of_memory)} do not fit in memory"
+        found = f"{found}; {full}" if found else f"trial {event.trial_number} found that {full}"
+    took = f"took {seconds(event.time_s)} and {joules(event.energy_j)}"
+    return f"{found}; this {took}" if found else f"trial {event.trial_number} probed epoch costs, which {took}"
 
 
 def _of_job(event: RecurrenceOpened | RecurrenceEnded | JobRegistered | JobRespecified | JobDeleted) -> str:

@@ -3,6 +3,7 @@
     job_pictures         all pictures that a job's trials are enough for
     trial_pictures       which batch sizes trials had, and what they cost
     recurrence_picture   what each recurrence cost
+    savings_picture      the energy that was saved in each month
     curve_pictures       the metric and the cost of trainings over their epochs
     trial_marks          what stands for a trial in a picture
     frame                axes, their labels and titles, and the legend
@@ -22,6 +23,7 @@ from bso.drawing.curve_pictures import Curve, curves, progress_of_cost
 from bso.drawing.job_pictures import job_pictures
 from bso.drawing.looks import CLASSES
 from bso.drawing.recurrence_picture import recurrences
+from bso.drawing.savings_picture import savings
 from bso.drawing.svg import Size
 from bso.drawing.trial_marks import Link
 from bso.drawing.trial_pictures import choices, costs
@@ -37,4 +39,5 @@ __all__ = [
     "job_pictures",
     "progress_of_cost",
     "recurrences",
+    "savings",
 ]

@@ -24,6 +24,7 @@ from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.identifiers import identifier_problem, job_id_for
 from bso.domain.job import Job, JobVersion, Recurrence, UnacknowledgedStop
+from bso.domain.ledger import Ledger
 from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.policies import PolicyMissing, find_policy, own_policies, policy_names
 from bso.domain.replies import Reply
@@ -54,6 +55,7 @@ class JobState:
     has_power_profiles: bool
     grants: Mapping[str, Right] = field(default_factory=dict)
     hardware: HardwareKind | None = None
+    ledger: Ledger = Ledger()
 
 
 def dump(value: object) -> bytes:
@@ -251,6 +253,7 @@ def state_of(job: Job) -> str:
             has_power_profiles=job.has_power_profiles,
             grants=job.grants,
             hardware=job.hardware,
+            ledger=job.ledger,
         )
     )
     return dump(state).decode()
@@ -281,6 +284,7 @@ def job_from_state(job_id: str, last_seq: int, state: Mapping[str, Any]) -> Job:
         recurrences=stored.recurrences,
         unacknowledged_stops={number: read_stop(stop) for number, stop in stored.unacknowledged_stops.items()},
         has_power_profiles=stored.has_power_profiles,
+        ledger=stored.ledger,
     )
 
 

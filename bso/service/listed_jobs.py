@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from bso.domain.decide import describe_job
 from bso.domain.policies import PolicyMissing
-from bso.domain.quantities import listed
+from bso.domain.quantities import NOTHING, listed
 from bso.domain.replies import JobDescription, KindDescription
+from bso.domain.savings import SavedInMonth, TotalSaved, saved_by_month, total_saved
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.records import JobOverview, ParkedJob
 from bso.service.serialization import read_snapshot
@@ -19,12 +20,13 @@ IN_TROUBLE, NEEDS_ATTENTION, UNREADABLE = "in trouble", "needs attention", "cann
 class ListedJob:
     """A job of the list. ``description`` is None of a deleted job, and of one whose state cannot be read.
 
-    ``parked``: its commands cannot be decided for now.
+    ``parked``: its commands cannot be decided for now. ``saved``: what it saved, by month, before it was deleted, too.
     """
 
     overview: JobOverview
     description: JobDescription | None
     parked: ParkedJob | None = None
+    saved: tuple[SavedInMonth, ...] = ()
 
     @property
     def kind(self) -> KindDescription | None:
@@ -45,6 +47,24 @@ class ListedJob:
         arms = {arm.batch_size: arm.posterior_mean for arm in self.kind.arms if arm.convergences}
         best, default = (arms.get(size) if size is not None else None for size in sizes)
         return None if best is None or not default else 1.0 - best / default
+
+    @property
+    def next_decision(self) -> str:
+        """What the next training will probably run with, in a few words."""
+        if self.description is None:
+            return NOTHING
+        if self.kind is None:
+            return f"{self.description.spec.default_batch_size} (default)"
+        best, confidence = self.kind.best_batch_size, self.kind.confidence
+        if best is None:
+            return "not known yet"
+        is_explored = self.kind.round_number is not None or (confidence is not None and confidence.more_runs_pay)
+        return f"{best} or another" if is_explored else f"{best}"
+
+    @property
+    def total_saved(self) -> TotalSaved:
+        """What it saved in all."""
+        return total_saved((self.overview.summary.job_id, one) for one in self.saved)
 
     @property
     def attention(self) -> str:
@@ -68,10 +88,14 @@ class ListedJob:
 
 def listed_job(overview: JobOverview, parked: ParkedJob | None = None) -> ListedJob:
     """A job of the list, its snapshot read."""
-    description = None
-    if not overview.summary.is_deleted:
-        try:
-            description = describe_job(read_snapshot(overview.stored))
-        except (MalformedMessage, PolicyMissing, StateTooNew):
-            description = None
-    return ListedJob(overview=overview, description=description, parked=parked)
+    description, saved = None, tuple[SavedInMonth, ...]()
+    try:
+        job = read_snapshot(overview.stored)
+        if overview.summary.is_deleted:
+            saved = saved_by_month(job.ledger)
+        else:
+            description = describe_job(job)
+            saved = description.saved
+    except (MalformedMessage, PolicyMissing, StateTooNew):
+        pass
+    return ListedJob(overview=overview, description=description, parked=parked, saved=saved)

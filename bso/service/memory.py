@@ -14,6 +14,7 @@ from bso.service.errors import EventIdsReused
 from bso.service.log_epochs import InMemoryLogEpochs
 from bso.service.parked_jobs import InMemoryParkedJobs
 from bso.service.records import (
+    MOST_ACTIVE,
     ChangeSet,
     JobChange,
     JobOnKind,
@@ -97,13 +98,14 @@ class InMemoryStore:
     async def overviews(
         self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
     ) -> Sequence[JobOverview]:
-        """The jobs that ``jobs`` gives, each with its snapshot and its last trial."""
+        """The jobs that ``jobs`` gives, each with its snapshot, its last and its active trials."""
         tables = self.tables
         return [
             JobOverview(
                 summary=summary,
                 stored=_stored(summary.job_id, tables.jobs[summary.job_id]),
                 last_trial=tables.trials.get((summary.job_id, summary.last_trial_number)),
+                active=tuple((await self.active_trials(summary.job_id))[-MOST_ACTIVE:]),
             )
             for summary in await self.jobs(after=after, limit=limit, reader=reader)
         ]

@@ -234,6 +234,28 @@ class Reads(JobReads, Protocol):
         """The tokens of gateways' clients."""
         ...
 
+    @property
+    def log_epochs(self) -> LogEpochs:
+        """The epoch of the log."""
+        ...
+
+    async def lapsed_leases(
+        self, *, job_id: str | None = None, without: Collection[str] = (), limit: int = 100
+    ) -> Sequence[LapsedLease]:
+        """Active trials whose lease is over by the store's clock, the oldest first.
+
+        Without those of the jobs ``without``, of parked jobs, and of jobs that have just recovered.
+        """
+        ...
+
+    async def unpublished(self, *, older_than_s: float, after: int = 0, limit: int = 500) -> UnpublishedPage:
+        """A page of the events that nobody marked as published, by event_id: those after event_id ``after``."""
+        ...
+
+    async def schema_state(self) -> SchemaState:
+        """Which schema the store has."""
+        ...
+
     async def jobs(
         self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
     ) -> Sequence[JobSummary]:
@@ -276,34 +298,12 @@ class Reads(JobReads, Protocol):
 class Store(UnitsOfWork, Reads, Protocol):
     """A store: units of work, and reads that take no locks."""
 
-    @property
-    def log_epochs(self) -> LogEpochs:
-        """The epoch of the log."""
-        ...
-
-    async def lapsed_leases(
-        self, *, job_id: str | None = None, without: Collection[str] = (), limit: int = 100
-    ) -> Sequence[LapsedLease]:
-        """Active trials whose lease is over by the store's clock, the oldest first.
-
-        Without those of the jobs ``without``, of parked jobs, and of jobs that have just recovered.
-        """
-        ...
-
-    async def unpublished(self, *, older_than_s: float, after: int = 0, limit: int = 500) -> UnpublishedPage:
-        """A page of the events that nobody marked as published, by event_id: those after event_id ``after``."""
-        ...
-
     async def mark_published(self, event_ids: Collection[int]) -> None:
         """Say that these events have reached the broker."""
         ...
 
     async def ping(self) -> None:
         """Return if the store answers, else raise Retryable or Misconfigured."""
-        ...
-
-    async def schema_state(self) -> SchemaState:
-        """Which schema the store has."""
         ...
 
     async def close(self) -> None:

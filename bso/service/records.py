@@ -104,13 +104,21 @@ class JobSummary:
     changed_at: datetime
 
 
+MOST_ACTIVE = 10
+"""Active trials that a line about a job is made of."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOverview:
-    """A job with its snapshot and its last trial, None before the first: all that a line about it is made of."""
+    """A job with its snapshot and its last trial, None before the first: all that a line about it is made of.
+
+    ``active``: its trials that have not ended, in order of their numbers, the last ten of them.
+    """
 
     summary: JobSummary
     stored: StoredJob
     last_trial: Trial | None
+    active: tuple[Trial, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

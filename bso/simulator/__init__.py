@@ -4,6 +4,7 @@ from bso.simulator.drift import NO_DRIFT, Drift, parse_drift
 from bso.simulator.errors import InvalidSimulation, InvalidTrace
 from bso.simulator.noise import NO_NOISE, Noise, parse_noise
 from bso.simulator.phases import NO_CHANGES, Changes, Move, NewVersion, parse_changes
+from bso.simulator.probes import Probing
 from bso.simulator.problem import BatchSizeProblem, make_problem, read_problems
 from bso.simulator.run import Run, SimulatedTrial
 from bso.simulator.simulation import Submission, simulate
@@ -23,6 +24,7 @@ __all__ = [
     "Move",
     "NewVersion",
     "Noise",
+    "Probing",
     "Run",
     "SimulatedTrial",
     "Submission",

@@ -14,6 +14,7 @@ from bso.domain.commands import (
     PowerMeasurement,
     RegisterJob,
     ReportEpoch,
+    ReportEpochCosts,
     ReportPowerProfile,
 )
 from bso.domain.decide import Context, Known, Rules, decide, facts_for
@@ -24,6 +25,7 @@ from bso.domain.job_spec import JobSpec
 from bso.domain.policies import policy_named
 from bso.domain.policy import Outlook
 from bso.domain.replies import (
+    EpochCostsRecorded,
     EpochJudged,
     PowerProfileRecorded,
     Problem,
@@ -92,6 +94,10 @@ class SimulatedJob:
         if judged.should_stop:
             self._job = self._job.without_ended_trials()
         return judged
+
+    def report_epoch_costs(self, report: ReportEpochCosts, now_s: float) -> None:
+        """Report what was probed in the course of a trial."""
+        self._send(report, now_s, EpochCostsRecorded)
 
     def finish(self, begun: TrialBegun, outcome: Outcome, reason: str, now_s: float) -> TrialFinished:
         """Say how a trial ended that has reached neither its target nor a bound."""

@@ -22,8 +22,6 @@ from bso.simulator.traces import (
 )
 from bso.simulator.workloads import WORKLOADS_FILE, Workload, known_workloads
 
-_SAMPLES_PER_EPOCH = 50_000  # traces do not say how large the data are; only ratios of throughput matter
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPrice:
@@ -133,7 +131,7 @@ class BatchSizeProblem:
             PowerMeasurement(
                 power_limit_w=one.power_limit_w,
                 average_power_w=one.average_power_w,
-                samples_per_s=_SAMPLES_PER_EPOCH / (one.time_s * stretched),
+                samples_per_s=self.workload.samples / (one.time_s * stretched),
             )
             for one in self.epochs[batch_size]
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from bso.domain.commands import ReportEpoch
+from bso.domain.commands import ReportEpoch, ReportEpochCosts
 from bso.domain.policies import PolicyMissing, policy_named
 from bso.domain.replies import EpochJudged, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, Outcome
@@ -17,6 +17,7 @@ from bso.simulator.drift import NO_DRIFT, Drift
 from bso.simulator.errors import InvalidSimulation
 from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.optimizer import SimulatedJob
+from bso.simulator.probes import Probing
 from bso.simulator.problem import BatchSizeProblem, EpochPrice
 from bso.simulator.run import BestKnown, Run, SimulatedTrial
 from bso.simulator.workloads import Workload
@@ -47,12 +48,14 @@ def simulate(
     drift: Drift = NO_DRIFT,
     failure_rate: float = 0.0,
     noise: Noise = NO_NOISE,
+    probing: Probing | None = None,
 ) -> Run:
     """Let a job recur, each recurrence until it has a model; ``overlap`` others run beside each one.
 
     ``spec_overrides`` are fields of the job specification (policy, eta_knob, beta_knob ...). ``recurrences`` None: as
     often as in the paper, 2 x batch sizes x power limits. With ``submissions`` recurrences begin when they are
-    submitted instead. The same arguments give the same run. Raises InvalidSimulation.
+    submitted instead. With ``probing`` trainings probe the epoch costs that the policy wants to know. The same
+    arguments give the same run. Raises InvalidSimulation.
     """
     overrides = _checked(spec_overrides or {})
     eta_knob = float(overrides.get("eta_knob", 0.5))
@@ -67,7 +70,8 @@ def simulate(
         "mab_seed": world.policy_seed,
     }
     job = SimulatedJob(spec | overrides)
-    life = _Life(world, job, _back_to_back(problem, recurrences, overlap) if submissions is None else submissions)
+    planned = _back_to_back(problem, recurrences, overlap) if submissions is None else submissions
+    life = _Life(world, job, planned, probing)
     return life.run()
 
 
@@ -105,9 +109,13 @@ class _Training:
     later: EpochPrice
     is_profiling: bool
     running: EpochPrice
+    to_probe: list[int]
+    length: float
     epoch: int = 0
     time_s: float = 0.0
     energy_j: float = 0.0
+    probed_s: float = 0.0
+    probed_j: float = 0.0
 
 
 _Happening = tuple[float, int, int | _Training]
@@ -117,10 +125,13 @@ _Happening = tuple[float, int, int | _Training]
 class _Life:
     """The events of one job, in virtual time."""
 
-    def __init__(self, world: World, job: SimulatedJob, submissions: Sequence[Submission]) -> None:
+    def __init__(
+        self, world: World, job: SimulatedJob, submissions: Sequence[Submission], probing: Probing | None
+    ) -> None:
         self._world = world
         self._job = job
         self._submissions = submissions
+        self._probing = probing
         self._order = count()
         self._happenings: list[_Happening] = []
         self._waiting = [number for number, one in enumerate(submissions, start=1) if one.start_s is None]
@@ -220,6 +231,8 @@ class _Life:
             later=price,
             is_profiling=is_profiling,
             running=first,
+            to_probe=[] if self._probing is None else list(begun.to_probe),
+            length=length,
         )
 
     def _end_epoch(self, training: _Training, now_s: float) -> None:
@@ -249,12 +262,45 @@ class _Life:
         if judged.should_stop:
             self._end_trial(training, judged, now_s)
         else:
-            self._run_epoch(training, now_s)
+            self._run_epoch(training, now_s + self._probe(training, now_s))
+
+    def _probe(self, training: _Training, now_s: float) -> float:
+        """Probe as many batch sizes as the budget allows for now, each once; how long that takes [s]."""
+        began_s = training.probed_s
+        if self._probing is not None:
+            for size in tuple(training.to_probe):
+                self._probe_one(self._probing, training, size, now_s)
+        return training.probed_s - began_s
+
+    def _probe_one(self, probing: Probing, training: _Training, size: int, now_s: float) -> None:
+        world, begun, problem = self._world, training.begun, self._world.problem.at(training.recurrence)
+        epoch = world.price(size, training.recurrence).scaled(training.length)
+        took = probing.took(size, epoch, samples=problem.workload.samples)
+        if training.probed_s + took.time_s > begun.spec.probing_budget * training.time_s:
+            return
+        training.to_probe.remove(size)
+        if size in problem.infeasible:
+            report = ReportEpochCosts(
+                trial_number=begun.trial_number, trial_id=begun.trial_id, out_of_memory=(size,), energy_j=0.0
+            )
+            self._job.report_epoch_costs(report, now_s)
+            return
+        training.probed_s += took.time_s
+        training.probed_j += took.energy_j
+        own = probing.own_probe(begun.batch_size, training.later)
+        report = ReportEpochCosts(
+            trial_number=begun.trial_number,
+            trial_id=begun.trial_id,
+            probes=(own, probing.probe(world.seed, begun.trial_number, size, epoch)),
+            time_s=took.time_s,
+            energy_j=took.energy_j,
+        )
+        self._job.report_epoch_costs(report, now_s)
 
     def _end_trial(self, training: _Training, judged: EpochJudged | TrialFinished, now_s: float) -> None:
         assert judged.outcome is not None, "a trial that was stopped has an outcome"
         begun = training.begun
-        paid = EpochPrice(time_s=training.time_s, energy_j=training.energy_j)
+        paid = EpochPrice(time_s=training.time_s + training.probed_s, energy_j=training.energy_j + training.probed_j)
         self._trials.append(
             SimulatedTrial(
                 recurrence=training.recurrence,
@@ -268,8 +314,8 @@ class _Life:
                 is_profiling=training.is_profiling,
                 cost=self._world.cost(paid, training.recurrence),
                 judged_cost=judged.cost,
-                time_s=training.time_s,
-                energy_j=training.energy_j,
+                time_s=paid.time_s,
+                energy_j=paid.energy_j,
                 began_s=training.began_s,
                 ended_s=now_s,
             )

@@ -9,6 +9,7 @@ from typing import Any
 
 from bso.simulator.drift import NO_DRIFT, Drift
 from bso.simulator.noise import NO_NOISE, Noise
+from bso.simulator.probes import Probing
 from bso.simulator.problem import BatchSizeProblem
 from bso.simulator.process_pool import spread
 from bso.simulator.run import Run
@@ -34,6 +35,7 @@ class StudySettings:
     drift: Drift = NO_DRIFT
     failure_rate: float = 0.0
     noise: Noise = NO_NOISE
+    probing: Probing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,4 +79,5 @@ def run_case(case: Case, seed: int, settings: StudySettings) -> Run:
         drift=settings.drift,
         failure_rate=settings.failure_rate,
         noise=settings.noise,
+        probing=settings.probing,
     )

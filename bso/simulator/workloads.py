@@ -14,7 +14,10 @@ WorkloadKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A training and its job settings. ``default_batch_size`` is lowered to the largest one that a GPU can run."""
+    """A training and its job settings. ``default_batch_size`` is lowered to the largest one that a GPU can run.
+
+    ``samples``: in an epoch.
+    """
 
     dataset: str
     network: str
@@ -23,6 +26,7 @@ class Workload:
     max_epochs: int
     default_batch_size: int
     higher_is_better_metric: bool = True
+    samples: int = 50_000
 
     @property
     def key(self) -> WorkloadKey:
@@ -45,14 +49,15 @@ KNOWN_WORKLOADS: Mapping[WorkloadKey, Workload] = {
         max_epochs=max_epochs,
         default_batch_size=default_batch_size,
         higher_is_better_metric=dataset not in _LOWER_IS_BETTER,
+        samples=samples,
     )
-    for dataset, network, optimizer, target_metric, max_epochs, default_batch_size in (
-        ("cifar100", "shufflenetv2", "adadelta", 0.6, 100, 1024),
-        ("squad", "bert_base_uncased", "adamw", 84.0, 6, 32),
-        ("librispeech", "deepspeech2", "adamw", 40.0, 16, 256),
-        ("movielens-1m", "ncf", "adam", 0.41, 100, 1024),
-        ("imagenet", "resnet50", "adadelta", 0.65, 100, 256),
-        ("sentiment140", "bert_base_uncased", "adamw", 0.84, 10, 128),
+    for dataset, network, optimizer, target_metric, max_epochs, default_batch_size, samples in (
+        ("cifar100", "shufflenetv2", "adadelta", 0.6, 100, 1024, 50_000),
+        ("squad", "bert_base_uncased", "adamw", 84.0, 6, 32, 87_599),
+        ("librispeech", "deepspeech2", "adamw", 40.0, 16, 256, 28_539),
+        ("movielens-1m", "ncf", "adam", 0.41, 100, 1024, 4_970_845),
+        ("imagenet", "resnet50", "adadelta", 0.65, 100, 256, 1_281_167),
+        ("sentiment140", "bert_base_uncased", "adamw", 0.84, 10, 128, 1_600_000),
     )
 }
 """Workloads of the Zeus paper (NSDI '23) with the settings of its artifact."""

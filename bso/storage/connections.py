@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -26,6 +28,8 @@ READS_ONLY = {"bso_reads_only": True}
 BEGIN_IMMEDIATELY = "BEGIN IMMEDIATE"
 """How a transaction that writes begins on SQLite: a lock that is taken later could be refused at once."""
 _USED_AT = "bso_used_at_s"
+_OWN_POOLS = "bso"
+_LOGGER_OF_POOLS = f"sqlalchemy.pool.impl.AsyncAdaptedQueuePool.{_OWN_POOLS}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,9 @@ def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
         "pool_reset_on_return": None,  # closing rolls back what is open; after a commit it would be one more round trip
         "connect_args": _connect_args(url.get_backend_name(), limits),
         "hide_parameters": True,
+        "pool_logging_name": _OWN_POOLS,
     }
+    logging.getLogger(_LOGGER_OF_POOLS).addFilter(_is_news)
     if url.get_backend_name() == "sqlite":
         engine = create_async_engine(url, **options)
         _begin_immediately(engine, limits)
@@ -106,6 +112,11 @@ def create_engine(url: URL, limits: ConnectionLimits) -> AsyncEngine:
     if url.get_backend_name() == "mysql":
         check_sessions(engine)
     return engine
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record of a pool is logged. A cancelled close is no error; its traceback would confuse a training."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def read_password_again(engine: AsyncEngine, address: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from types import TracebackType
 from typing import Any, Self, SupportsFloat, Unpack
@@ -37,6 +37,13 @@ class AsyncTrial(TrialView):
     async def report_power_profile(self, measurements: Sequence[PowerMeasurement]) -> None:
         """Keep what was measured under several power limits; as Trial.report_power_profile."""
         self._here.report_power_profile(measurements)
+
+    async def probe_epoch_costs(self, step: Callable[[int], object]) -> None:
+        """Measure what epochs with other batch sizes would cost, which blocks the loop; as Trial.probe_epoch_costs."""
+        driver = self._here
+        found = driver.probe(step)
+        if found is not None:
+            driver.report_epoch_costs(found)
 
     async def call_off(self, reason: str) -> None:
         """End the trial as cancelled, and the loop over trials; as Trial.call_off."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bso.domain.commands import BeginTrial, Command, RenewLease, Request
+from bso.domain.commands import BeginTrial, Command, DescribeJob, RenewLease, Request
 from bso.domain.errors import BsoError, Misconfigured
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec as WholeSpec
 from bso.domain.learning_rate import LearningRate
-from bso.domain.replies import LeaseRenewed, Registered, TrialBegun
+from bso.domain.replies import JobDescription, LeaseRenewed, Registered, TrialBegun
 from bso_client.delivery.journal import Destination, Journal, folder_of
 from bso_client.delivery.lease import keep_lease
 from bso_client.delivery.obstacle import AWAY, REFUSED, obstacle_of
@@ -110,6 +110,16 @@ class Contact:
                 return await self._resume_asked(saved)
         except (Unreachable, Misconfigured) as error:
             return self._resume_alone(saved, self._remembered_or_raise(error).spec)
+
+    async def describe(self, *, timeout_s: float) -> JobDescription | None:
+        """The job as the optimizer knows it; None where it does not answer in time, or was not asked for it yet."""
+        if not self._has_started or self._registration.whole is None:
+            return None
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            return await ask(self._transport, self._request(DescribeJob()), JobDescription, deadline=deadline)
+        except BsoError:
+            return None
 
     def follow(self, training: Sender) -> None:
         """Renew the lease of a training until it has ended."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import SupportsFloat
 
 from bso.domain.commands import Command, PowerMeasurement
+from bso.domain.progress import undistorted
 from bso.domain.replies import EpochJudged, Reply
 from bso.domain.trial import EpochReport, Outcome
 from bso_client.delivery.outbox import Letter, Outbox
@@ -31,13 +33,15 @@ from bso_client.distributed.ranks import Ranks
 from bso_client.errors import BsoError, RankLost, RanksOutOfStep, TrainFailed
 from bso_client.failures import OUT_OF_MEMORY_REASON, described, ending_of
 from bso_client.meter import PooledMeter
-from bso_client.training.state import Consumption, Notice, Step, TrainingState
+from bso_client.prober import Prober
+from bso_client.training.state import Consumption, Notice, Probed, Step, TrainingState
 from bso_client.training.transitions import (
     acknowledged,
     checked_evaluation,
     checkpointed,
     end_notices,
     ended,
+    probed,
     profiled,
     received,
     reported,
@@ -54,6 +58,7 @@ REPORT_TIMEOUT_S = 5.0
 EVALUATION = "the training (on_evaluate)"
 END = "the training (the end of the trial)"
 
+_MOST_EVALUATIONS = 1000
 _END_NOTE, _CHECKPOINT_NOTE = "out-of-memory", "checkpoint"
 _GRACE_S = 3.0  # for the others to come and learn of an error, before it goes its way
 
@@ -69,7 +74,7 @@ class Place:
 
 
 class Driver:
-    """One training in this process. Without an ``outbox`` another rank sends.
+    """One training in this process. Without an ``outbox`` another rank sends; without a ``prober`` nothing is probed.
 
     ``on_orphaned`` lets the optimizer know how the trial has ended where the process of rank 0 has died.
     The state is changed on the event loop alone; ``measured``, ``paused`` and ``go_on``, which only measure, belong to
@@ -86,6 +91,7 @@ class Driver:
         outbox: Outbox | None,
         on_end: Callable[[TrainingState], None],
         on_orphaned: Callable[[TrainingState, Consumption], Awaitable[None]] | None = None,
+        prober: Prober | None = None,
     ) -> None:
         self._state = step.state
         self.place = place
@@ -96,9 +102,11 @@ class Driver:
         self._outbox = outbox
         self._on_end = on_end
         self._on_orphaned = on_orphaned
+        self._prober = prober
         self._inbox: list[Received] = []  # what rank 0 has received, and not handed on to all ranks yet
         self._is_profiling = False
         self._pauses = 0
+        self._evaluations: deque[tuple[float, float, float]] = deque(maxlen=_MOST_EVALUATIONS)
         self._is_end_announced = False
         self._apply(step)
 
@@ -106,6 +114,11 @@ class Driver:
     def state(self) -> TrainingState:
         """The training as it stands."""
         return self._state
+
+    @property
+    def evaluations(self) -> Sequence[tuple[float, float, float]]:
+        """Epoch, metric and cost [J] at each evaluation in this process, the last ones where there are many."""
+        return tuple(self._evaluations)
 
     @property
     def ranks(self) -> Ranks:
@@ -162,6 +175,8 @@ class Driver:
             self._say(notices)
         self._is_profiling = False
         await self._take(reported(self.state, self._pooled(evaluations)), about=EVALUATION)
+        if self.state.metric is not None:
+            self._evaluations.append((self.state.epoch, self.state.metric, self.state.cost))
         self.acknowledge()
 
     def _pooled(self, said: Sequence[Evaluated]) -> EpochReport:
@@ -222,6 +237,38 @@ class Driver:
         That of rank 0 is sent. The ranks need not meet.
         """
         self._apply(profiled(self.state, measurements))
+
+    def probe(self, step: Callable[[int], object]) -> Probed | None:
+        """Probe what epochs with other batch sizes would cost, as far as the budget allows; None: nothing is due.
+
+        It is for a training of one process, not while power limits are profiled, and no part of what is measured.
+        """
+        state = self.state
+        usual = undistorted(state.totals, state.profiled)
+        if self._prober is None or not self._may_probe or not usual.epoch:
+            return None
+        energy_j = usual.energy_j / usual.epoch if state.is_energy_complete else None
+        with self.paused():
+            found = self._prober.probe(
+                step,
+                state.to_probe,
+                own=state.batch_size,
+                epoch=Consumption(time_s=usual.time_s / usual.epoch, energy_j=energy_j),
+                allowance_s=state.spec.probing_budget * state.time_s - state.probing_s,
+            )
+        return found if found.time_s else None
+
+    @property
+    def _may_probe(self) -> bool:
+        state, last = self.state, self.state.last
+        is_underway = state.has_started and not (state.has_ended or self.has_left or self._pauses)
+        is_profiling = self._is_profiling or last is None or last.is_profiling
+        is_behind = last is not None and state.is_known(last.epoch)
+        return bool(state.to_probe) and is_underway and self._exchange.is_alone and not (is_profiling or is_behind)
+
+    def report_epoch_costs(self, found: Probed) -> None:
+        """Report what was probed."""
+        self._apply(probed(self.state, found))
 
     async def leave(self, error: BaseException | None) -> bool:
         """End the trial with its ``with`` block, on all ranks; returns whether the exception is dealt with.

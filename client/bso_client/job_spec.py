@@ -34,6 +34,7 @@ class SpecFields(TypedDict, total=False):
     early_stopping: bool
     max_attempts: int
     min_saving: float
+    probing_budget: float
 
 
 _ADDRESS = ("job_id", "job_id_prefix")
@@ -57,6 +58,7 @@ class JobSpec:
     ``early_stopping``          False lets every training run to its end (True)
     ``max_attempts``            trainings for one model; the last one is never stopped for its cost (3)
     ``min_saving``              the share of the cost below which the job stays with its batch size (0.02)
+    ``probing_budget``          the share of a training's time that trial.probe_epoch_costs may take; 0: none (0.05)
     ``policy``                  how batch sizes are chosen: "curve", which believes in smooth curves over the batch
                                 size, or "pruning_thompson", that of the Zeus paper ("curve")
     ``window_size``             pruning_thompson learns only from the last so many trainings per batch size; 0: all (0)

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("bso")
 
+_SHOWN_WITHIN_S = 2.0  # a notebook shows the plain text of an optimizer that takes longer
+
 
 class BatchSizeOptimizer:
     """Gives a recurring training its batch size, and decides when it stops.
@@ -179,6 +181,17 @@ class BatchSizeOptimizer:
         """
         if not self._session.is_copy:
             Shell(self._session, self._thread).close(timeout_s=timeout, reason="the optimizer was closed")
+
+    def _repr_html_(self) -> str | None:
+        """The job as a notebook shows it; None, for the plain text, before the first trial and without an answer."""
+        if self._session.is_copy or not self._session.is_open:
+            return None
+        job = self._wait(self._session.described(timeout_s=_SHOWN_WITHIN_S))
+        if job is None:
+            return None
+        from bso_client.html import job_as_html  # a training in a script needs no pictures
+
+        return job_as_html(job)
 
     def __enter__(self) -> Self:
         """For ``with BatchSizeOptimizer(...) as bso:``, which closes it."""

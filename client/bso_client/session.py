@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+from bso.domain.replies import JobDescription
 from bso.domain.trial import Outcome
 from bso_client.contact import Contact, Journals, Waiting
 from bso_client.delivery.journal import destination_of, unnamed_destination
@@ -33,6 +34,7 @@ from bso_client.job_spec import JobSpec
 from bso_client.meter import Meter, PooledMeter
 from bso_client.notes import Notebook
 from bso_client.options import OptimizerOptions, check_options, kind_of
+from bso_client.prober import Prober
 from bso_client.registration import Registration
 from bso_client.settings import read_settings
 from bso_client.training.checkpoint import read_checkpoint
@@ -111,6 +113,10 @@ class Session:
         except BsoError as error:
             logger.debug("no trial could be begun", exc_info=True, extra={"action": "begin_failed"})
             raise error.with_traceback(None) from None
+
+    async def described(self, *, timeout_s: float) -> JobDescription | None:
+        """The job as the optimizer knows it; None where it is not open here, or nobody answers in time."""
+        return None if self._contact is None else await self._contact.describe(timeout_s=timeout_s)
 
     async def end_unstarted(self) -> None:
         """Call off a trial whose training never began. The ranks need not meet."""
@@ -215,6 +221,7 @@ class Session:
             outbox=None if contact is None else contact.outbox,
             on_end=(lambda _state: None) if contact is None else contact.ended,
             on_orphaned=group.speak_for_rank_0,
+            prober=Prober(party.monitor) if self.settings.probes else None,
         )
 
     def _find_group(self) -> Group:

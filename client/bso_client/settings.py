@@ -30,7 +30,7 @@ EXPECTED = (
 class Settings:
     """Where the optimizer is, which job and recurrence this process works for, and its place among its ranks.
 
-    ``trial_log`` is the file in which ``bso recur`` follows this process.
+    ``trial_log`` is the file in which ``bso recur`` follows this process. ``probes``: epoch costs may be probed.
     """
 
     url: str | None = field(repr=False)  # may hold a password
@@ -41,6 +41,7 @@ class Settings:
     rank: int | None
     local_rank: int | None = None
     trial_log: Path | None = None
+    probes: bool = True
 
     @property
     def resolved_state_dir(self) -> Path:
@@ -101,6 +102,7 @@ def read_settings(
         rank=_whole_number(environ, "RANK"),
         local_rank=_whole_number(environ, "LOCAL_RANK"),
         trial_log=Path(environ["BSO_TRIAL_LOG"]) if environ.get("BSO_TRIAL_LOG") else None,
+        probes=_switch(environ, "BSO_PROBING"),
     )
 
 
@@ -206,6 +208,14 @@ def _identifier(name: str, value: str | None) -> str | None:
     if problem is not None:
         raise InvalidSetting(f"{name} {problem}")
     return value
+
+
+def _switch(environ: Mapping[str, str], name: str) -> bool:
+    """Whether something is on; it is unless the variable says ``off``."""
+    text = environ.get(name, "").lower()
+    if text not in ("", "on", "off"):
+        raise InvalidSetting(f"{name} must be on or off, got {text!r}")
+    return text != "off"
 
 
 def _whole_number(environ: Mapping[str, str], name: str) -> int | None:

@@ -215,6 +215,12 @@ class TrialView:
         ended = f", {self.outcome.value}" if self.outcome else ""
         return f"<{type(self).__name__} {self.trial_number}: batch size {self.batch_size}, epoch {self.epoch:g}{ended}>"
 
+    def _repr_html_(self) -> str:
+        """The training as a notebook shows it: figures, its metric and its cost over the epochs."""
+        from bso_client.html import trial_as_html  # a training in a script needs no pictures
+
+        return trial_as_html(self._state, () if self._driver is None else self._driver.evaluations)
+
 
 class Trial(TrialView):
     """One training with one batch size, inside ``with trial:``.
@@ -249,6 +255,20 @@ class Trial(TrialView):
         Returns at once and raises nothing because of the optimizer's absence; it is delivered when that is back.
         """
         self._wait(_done(self._here.report_power_profile, measurements))
+
+    def probe_epoch_costs(self, step: Callable[[int], object]) -> None:
+        """Measure what epochs with other batch sizes would cost: later trials then need not try them one after another.
+
+        Call it after each evaluation. It does nothing unless the optimizer wants to know more, and takes about
+        ``probing_budget`` (5 %) of the training's time, which is no part of the trial's time, energy and cost. ``step``
+        is called with a batch size: it loads so many samples and trains one step with them, but updates nothing. For
+        PyTorch, bso_client.integrations.probe_step makes such a step. What it raises ends the probing, and not the
+        training; out of memory excludes that batch size, so do not probe where micro batches make up larger ones.
+        """
+        driver = self._here
+        found = driver.probe(step)
+        if found is not None:
+            self._wait(_done(driver.report_epoch_costs, found))
 
     def call_off(self, reason: str) -> None:
         """End the trial as cancelled: its training says nothing about the batch size. The loop over trials ends, too.

@@ -24,6 +24,8 @@ try:
     from network import Network
     from torch import nn
     from torch.utils.data import DataLoader
+
+    from bso_client.integrations.probe_step import ProbeStep
 except ImportError as missing:
     sys.exit(f"this example needs torch ({missing}): pip install torch")
 
@@ -71,10 +73,16 @@ def train(trial: Trial, digits: Digits, arguments: argparse.Namespace) -> None:
     validation = DataLoader(digits.validation, batch_size=512)
     model = Network().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=trial.learning_rate, momentum=0.9)
+
+    def loss_of(batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch[0].to(device)), batch[1].to(device))
+
+    step = ProbeStep(model, loss_of, training)
     with trial:
         while not trial.finished:
             train_epoch(model, optimizer, training, device)
             trial.on_evaluate(accuracy(model, validation, device))
+            trial.probe_epoch_costs(step)  # what epochs with other batch sizes would cost
 
 
 def main() -> None:

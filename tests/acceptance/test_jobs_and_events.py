@@ -22,6 +22,7 @@ def trained_state(tmp_path_factory: pytest.TempPathFactory, training: list[str])
     """A state directory after three recurrences of job toy; the default batch size failed in the first."""
     folder = tmp_path_factory.mktemp("trained") / "state"
     command_in(folder).ok("recur", 1, "--", *training, "fails")
+    shutil.copytree(folder, folder.with_name("once"))
     command_in(folder).ok("recur", 2, "--", *training, "goes")
     return folder
 
@@ -85,15 +86,16 @@ def test_a_job_in_trouble_is_shown_with_its_reason_and_the_remedy(trained: Comma
     assert trained.json("jobs", "list")[0]["kinds"], "it can be read again"
 
 
-def test_the_list_says_what_the_best_batch_size_is_expected_to_save(trained: Command) -> None:
-    [job] = trained.json("jobs", "list")
+def test_the_list_says_what_the_best_batch_size_is_expected_to_save(trained_state: Path) -> None:
+    once = command_in(trained_state.with_name("once"))
+    [job] = once.json("jobs", "list")
     assert job["expected_saving"] is None, "the default batch size has failed: there is nothing to compare with"
-    assert "saves" in trained.ok("jobs", "list", COLUMNS="200")
+    assert "saves" in once.ok("jobs", "list", COLUMNS="200")
 
 
 def test_the_pictures_of_a_job_are_written_as_files(trained: Command, tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
-    done = trained("jobs", "show", "toy", "--plots", folder)
+    done = trained("jobs", "show", "toy", "--plot", folder)
     assert done.returncode == 0, done.stderr
     written = {path.name: ET.fromstring(path.read_text()) for path in folder.iterdir()}
     assert written.keys() == {"choices.svg", "costs.svg", "recurrences.svg"}
@@ -104,7 +106,7 @@ def test_the_pictures_of_a_job_are_written_as_files(trained: Command, tmp_path: 
 def test_pictures_that_cannot_be_written_are_said(trained: Command, tmp_path: Path) -> None:
     taken = tmp_path / "a-file"
     taken.touch()
-    done = trained("jobs", "show", "toy", "--plots", taken)
+    done = trained("jobs", "show", "toy", "--plot", taken)
     assert done.returncode != 0
     assert "pictures cannot be written to" in done.stderr
 

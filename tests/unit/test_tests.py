@@ -13,7 +13,7 @@ PARSED = {path: ast.parse(path.read_text(encoding="utf-8")) for path in TESTS.rg
 EXPERIMENTS = {TESTS / "unit" / "benchmarks" / "test_left_out.py", *(TESTS / "benchmarks").rglob("*.py")}
 # Of the standard library, torch, Hugging Face and NVML, which offer no other way.
 THEIRS = {"_exit", "_replace", "_getframe", "_writer", "_send", "_n_gpu", "_load_best_model", "_valClassMapping"}
-THEIRS |= {"_errcode_to_string", "_sleep"}
+THEIRS |= {"_errcode_to_string", "_sleep", "_repr_html_"}
 WAITING = {"eventually", "eventually_async"}  # they fail where nothing comes
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

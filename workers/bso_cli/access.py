@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bso.domain.commands import Command, Request
     from bso.domain.replies import Problem, Reply
     from bso.service.ports import JobReads
-    from bso.service.queries import ShownJob
+    from bso.service.queries import JobSavings, ShownJob
     from bso.service.records import JobOverview, ParkedJob, StoredEvent
     from bso.storage.store import SqlStore
 
@@ -94,6 +94,19 @@ async def jobs_seen(places: Places) -> tuple[Sequence[JobOverview], Sequence[Par
 
     async with asking(places.optimizer_url) as reads:
         return await reads.jobs()
+
+
+async def savings_seen(places: Places) -> tuple[Sequence[JobSavings], Sequence[str]]:
+    """What all jobs saved that can be seen from here, and the job_ids of those that cannot be read."""
+    from bso.service.query_answers import readable_overviews, savings_of
+
+    if places.has_database:
+        async with reading(places.database("bso")) as store:
+            return savings_of(await readable_overviews(store, after="", limit=None))
+    from bso_cli.broker_reads import asking
+
+    async with asking(places.optimizer_url) as reads:
+        return await reads.savings()
 
 
 def without_process(places: Places) -> frozenset[tuple[str, int]]:
@@ -192,7 +205,7 @@ async def ask(places: Places, job_id: str, command: Command, expected: type[R]) 
 async def show_job(places: Places, job_id: str) -> ShownJob:
     """A job as far as it can be read from here; no decision is involved. Raises CommandRefused."""
     from bso.domain.replies import Problem
-    from bso.service.queries import shown_job
+    from bso.service.query_answers import shown_job
 
     if places.has_database:
         async with reading(places.database("bso")) as store:

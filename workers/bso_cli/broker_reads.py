@@ -14,7 +14,7 @@ from bso_cli.refusals import CommandRefused
 if TYPE_CHECKING:
     from bso.domain.replies import Problem
     from bso.domain.trial import Trial
-    from bso.service.queries import Page, Query, ShownJob
+    from bso.service.queries import JobSavings, Page, Query, ShownJob
     from bso.service.records import JobOverview, ParkedJob, PowerProfile, StoredEvent
     from bso_broker.rpc import RpcClient
     from bso_client.transports.http import HttpCaller
@@ -52,6 +52,20 @@ class BrokerReads:
             parked += page.parked
             following = page.next_after
         return jobs[:limit], parked
+
+    async def savings(self) -> tuple[Sequence[JobSavings], Sequence[str]]:
+        """What the jobs saved that the login may read, and the job_ids of those that cannot be read."""
+        from bso.service.queries import ListSavings, SavingsPage
+
+        jobs: list[JobSavings] = []
+        unreadable: list[str] = []
+        following: str | None = ""
+        while following is not None:
+            page = await self._ask(SavingsPage, ListSavings(after=following))
+            jobs += page.jobs
+            unreadable += page.unreadable
+            following = page.next_after
+        return jobs, unreadable
 
     async def shown_job(self, job_id: str) -> ShownJob:
         """A job as far as it can be read."""

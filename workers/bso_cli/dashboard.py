@@ -28,8 +28,8 @@ def dashboard(
     """Look at the jobs in a browser: what is saved, what runs, and why each training had its batch size.
 
     Shows what trainings have recorded in the SQLite file of this user, or the jobs that a login of a broker may read
-    (`--url amqp://...`). The pages change nothing of a job, and move while a training runs. Ctrl-C ends them. A team
-    has the same pages at its gateway (`bso serve`), under /ui.
+    (`--url amqp://...`). The pages move while a training runs, and change a job only where you confirm it. Ctrl-C ends
+    them. A team has the same pages at its gateway (`bso serve`), under /ui.
 
     Exit codes: 0 ended by a signal, 1 crashed, 2 misconfigured.
     """

@@ -5,23 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from bso.credentials import Data, value_without_passwords, without_passwords
-from bso.domain.foreign_text import csv_cell
-from bso.domain.hardware import HardwareKind
 from bso.domain.log import RecordedEvent
 from bso.schema.codec import dump, event_payload
+from bso.service.flat_rows import Row, csv_value, hardware_fields, trial_fields
 from bso.service.ports import JobReads
 from bso.service.records import StoredEvent
 from bso_cli.access import whole_history
 from bso_cli.jobs_power import highest_first
-
-Row = Mapping[str, Any]
 
 
 async def exported(store: JobReads, job_id: str, *, what: str, form: str, output: Path | None) -> int:
@@ -42,21 +38,9 @@ async def exported(store: JobReads, job_id: str, *, what: str, form: str, output
 
 
 async def trial_rows(store: JobReads, job_id: str) -> AsyncIterator[Row]:
-    """One row per trial, the fields of its parts beside its own; ``learning_rate`` is that of its batch size."""
+    """One row per trial."""
     for trial in await store.trials(job_id):
-        fields: dict[str, Any] = json.loads(dump(replace(trial, learning_rate=None)))
-        del fields["hardware"]
-        rate = trial.learning_rate
-        fields["learning_rate"] = None if rate is None else rate.at(trial.batch_size)
-        yield {
-            "job_id": job_id,
-            **fields,
-            "learning_rate_reference": None if rate is None else rate.value,
-            "learning_rate_reference_batch_size": None if rate is None else rate.reference_batch_size,
-            "learning_rate_rule": None if rate is None else rate.rule,
-            **_prefixed("profiled", fields.pop("profiled")),
-            **hardware_fields(trial.hardware),
-        }
+        yield trial_fields(job_id, trial)
 
 
 async def power_rows(store: JobReads, job_id: str) -> AsyncIterator[Row]:
@@ -69,15 +53,6 @@ async def power_rows(store: JobReads, job_id: str) -> AsyncIterator[Row]:
                 **json.loads(dump(measured)),
                 **hardware_fields(profile.hardware),
             }
-
-
-def hardware_fields(hardware: HardwareKind) -> dict[str, Any]:
-    """A hardware kind as columns."""
-    return _prefixed("hardware", json.loads(dump(hardware)))
-
-
-def _prefixed(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{prefix}_{name}": value for name, value in fields.items()}
 
 
 async def event_rows(store: JobReads, job_id: str | None) -> AsyncIterator[Row]:
@@ -116,7 +91,7 @@ def csv_writer(stream: IO[str], first: Row) -> Any:
 
     What is printed shows no password in a text; a file has every text as it is kept.
     """
-    cell = _printed if stream is sys.stdout else _cell
+    cell = _printed if stream is sys.stdout else csv_value
     writer = csv.DictWriter(_Lines(stream), fieldnames=list(first), lineterminator="\n")
     writer.writeheader()
     return lambda row: writer.writerow({name: cell(value) for name, value in row.items()})
@@ -133,11 +108,7 @@ class _Lines:
 
 
 def _printed(value: object) -> object:
-    cell = _cell(value)
+    cell = csv_value(value)
     if isinstance(value, dict | list):
         return without_passwords(str(cell))
     return value_without_passwords(cell) if isinstance(cell, str) else cell
-
-
-def _cell(value: object) -> object:
-    return json.dumps(value) if isinstance(value, dict | list) else csv_cell(value)

@@ -105,6 +105,7 @@ def show(
     plots: Annotated[
         Path | None,
         typer.Option(
+            *("--plot", "--plots"),
             metavar="FOLDER",
             help="Also draw what was chosen, what batch sizes cost and what recurrences cost, as SVG files there.",
             show_default=False,
@@ -365,7 +366,7 @@ def _print_job(
     print_blocks(*(printed.kind_table(kind, job, recorded) for kind in job.kinds))
     if job.kinds:
         print_result(printed.explained(job.kinds[0].about_costs, has_means=True))
-    for line in printed.savings(job, recorded):
+    for line in printed.savings(job):
         print_result(styled(line))
     print_blocks(*profile_tables(profiles, job.spec), *printed.trials_tables(last, of=job.trials))
     if printed.is_energy_assumed(job, recorded):

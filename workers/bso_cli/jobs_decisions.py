@@ -11,6 +11,7 @@ from rich.markup import escape
 from bso.domain.events import (
     AttentionNeeded,
     ChangePoint,
+    EpochCostsProbed,
     Event,
     LateResult,
     RecurrenceOpened,
@@ -34,6 +35,7 @@ _DECISIONS = (
     ChangePoint,
     AttentionNeeded,
     RecurrenceOpened,
+    EpochCostsProbed,
 )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from bso.domain.quantities import NOTHING, counted, moment, number, percent, seconds
+from bso.domain.savings_in_words import energy_in_words
 from bso_cli import jobs_printed as printed
 from bso_cli.jobs_printed import outcome
 from bso_cli.tables import Table, table_of
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from bso.service.records import ParkedJob
 
 _BY_OPERATORS = "an operator can look into it (`bso doctor`)"
-_NUMBERS = ("version", "best batch size", "default", "saves", "trials", "recurrences", "took", "target")
-_OPTIONAL = ("target", "owner", "default", "ended (UTC)", "saves")
+_NUMBERS = ("version", "best batch size", "default", "saves", "saved", "trials", "recurrences", "took", "target")
+_OPTIONAL = ("target", "owner", "default", "ended (UTC)", "saved", "saves")
 
 
 def trouble_of(parked: ParkedJob, *, has_database: bool = True) -> str:
@@ -77,6 +78,7 @@ def fields_of(job: ListedJob) -> dict[str, Any]:
             for kind in kinds
         ],
         "expected_saving": job.expected_saving,
+        "saved": job.total_saved,
         "last_trial": last,
         "parked": job.parked,
         "spec": _spec(job),
@@ -86,13 +88,14 @@ def fields_of(job: ListedJob) -> dict[str, Any]:
 
 
 def jobs_table(jobs: Sequence[ListedJob]) -> Table:
-    """One line per job. What it saves: a training with the best batch size, as expected, beside the default."""
+    """One line per job. It saves: a training with the best batch size, as expected; saved: the energy of all so far."""
     columns: dict[str, Sequence[str | Text]] = {
         "job": [_name(job) for job in jobs],
         "version": [str(job.overview.summary.version_number) for job in jobs],
         "best batch size": [_best(job) for job in jobs],
         "default": [str(_spec(job).get("default_batch_size", NOTHING)) for job in jobs],
         "saves": [percent(job.expected_saving) for job in jobs],
+        "saved": [_saved(job) for job in jobs],
         "trials": [str(job.overview.summary.last_trial_number) for job in jobs],
         "recurrences": [NOTHING if job.description is None else str(job.description.recurrences) for job in jobs],
         "last training": [_of_last(job, outcome) for job in jobs],
@@ -115,6 +118,14 @@ def _name(job: ListedJob) -> str | Text:
 def _best(job: ListedJob) -> str:
     """The best batch size on the hardware of the last trial."""
     return NOTHING if job.kind is None or job.kind.best_batch_size is None else str(job.kind.best_batch_size)
+
+
+def _saved(job: ListedJob) -> str:
+    """The energy that it saved; a tilde stands before assumed energy."""
+    total = job.total_saved
+    if total.energy_j is None and total.assumed_energy_j is not None:
+        return f"~ {energy_in_words(total.assumed_energy_j)}"
+    return energy_in_words(total.energy_j)
 
 
 def _of_last(job: ListedJob, say: Callable[[Trial], str | Text]) -> str | Text:

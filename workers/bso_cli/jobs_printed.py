@@ -10,7 +10,8 @@ from rich.text import Text
 from bso.domain.hardware import EnergyMethod
 from bso.domain.quantities import NOTHING, counted, joules, joules_within, listed, moment, number, percent, seconds
 from bso.domain.replies import ActiveTrialDescription, Confidence, JobDescription, KindDescription
-from bso.domain.savings import saved, saved_in_words
+from bso.domain.savings import saved_on
+from bso.domain.savings_in_words import in_words
 from bso.domain.sentences import RIGHTS, described, status_in_words
 from bso.domain.tally import LAST, Tally, tallies
 from bso.domain.trial import Outcome, Trial, TrialState
@@ -39,6 +40,9 @@ def job_lines(job: JobDescription) -> Iterator[str]:
     yield described(job.spec)
     for login, right in sorted(job.grants.items()):
         yield f"login {escape(login)} may {RIGHTS[right]}"
+    for version in job.versions:
+        if version.version_number != job.version_number:
+            yield f"version {version.version_number}: {escape(version.specification)}"
     if job.learning_rate is not None:
         yield f"learning rate {job.learning_rate.describe()}"
     waiting = f"; open: {escape(listed(job.open_recurrences))}" if job.open_recurrences else ""
@@ -125,13 +129,13 @@ def explained(about_costs: str, *, has_means: bool) -> str:
     return f"{means}{expected_in_words(about_costs)}"
 
 
-def savings(job: JobDescription, trials: Sequence[Trial]) -> Iterator[str]:
-    """What recurrences of the current version have saved, a sentence for each hardware kind."""
+def savings(job: JobDescription) -> Iterator[str]:
+    """What the current version has saved, a sentence for each hardware kind on which that is known."""
     for kind in job.kinds:
-        found = saved(trials, job.spec, version_number=job.version_number, hardware_key=kind.hardware_key)
-        if found is not None:
+        found = saved_on(job.saved, version_number=job.version_number, hardware_key=kind.hardware_key)
+        if found.time_s is not None:
             where = f"On {kind.hardware}: " if len(job.kinds) > 1 else ""
-            yield f"[bold]{escape(where)}{saved_in_words(found, job.spec)}[/]"
+            yield f"[bold]{escape(where)}{in_words(found)}[/]"
 
 
 def is_energy_assumed(job: JobDescription, trials: Iterable[Trial]) -> bool:

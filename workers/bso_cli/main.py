@@ -16,6 +16,7 @@ from bso_cli import (
     migrate,
     monitor,
     recur,
+    report,
     restored,
     serve,
     tokens,
@@ -63,6 +64,7 @@ def bso(
 app.command("demo")(demo.demo)
 app.command("recur")(recur.recur)
 app.add_typer(jobs.app, name="jobs")
+app.command("report")(report.report)
 app.add_typer(events.app, name="events")
 app.add_typer(journal.app, name="journal")
 app.command("dashboard")(dashboard.dashboard)

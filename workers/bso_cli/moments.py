@@ -29,3 +29,10 @@ def moment_from(text: str, *, now: datetime) -> datetime:
     except (ValueError, OverflowError) as error:
         raise typer.BadParameter(f"expected {EXPECTED}, got {text!r}") from error
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def month_from(text: str) -> str:
+    """A month as it is written, ``2026-01``. Raises typer.BadParameter."""
+    if re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", text.strip()) is None:
+        raise typer.BadParameter(f"expected a month such as 2026-01, got {text!r}")
+    return text.strip()

@@ -49,6 +49,9 @@ class RecurOptions:
     grace: Annotated[
         float, typer.Option(min=0.0, metavar="SEC", help="How long a stopped training may take to end.")
     ] = 30.0
+    no_probe: Annotated[
+        bool, typer.Option("--no-probe", help="Trainings probe no epoch costs of other batch sizes (BSO_PROBING=off).")
+    ] = False
     url: UrlOption = None
     as_json: JsonOption = False
 

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from bso.credentials import without_passwords
+from bso.domain.savings import Tariff
 from bso_gateway.access import Access
 from bso_gateway.front import Front, GatewayMetrics
 from bso_gateway.http import Gate, HttpError, Limits, answer
@@ -43,11 +44,17 @@ _DESCRIPTION = (
 
 
 def gateway_app(
-    settings: GatewaySettings, optimizer: Optimizer, *, is_draining: asyncio.Event, show_key: Callable[[str], None]
+    settings: GatewaySettings,
+    optimizer: Optimizer,
+    *,
+    is_draining: asyncio.Event,
+    show_key: Callable[[str], None],
+    tariff: Tariff,
 ) -> ASGIApp:
     """The application over an optimizer that somebody else starts and closes.
 
-    ``show_key`` is called with each key that opens the pages, where no token does.
+    ``show_key`` is called with each key that opens the pages, where no token does. ``tariff`` is what savings are
+    valued at.
     """
     metrics = GatewayMetrics()
     app = FastAPI(title="bso", description=_DESCRIPTION, openapi_url=None, redirect_slashes=False)
@@ -64,7 +71,7 @@ def gateway_app(
     access = Access(gate.check) if settings.tokens else None
     return Front(
         app,
-        pages=_pages(gate, streams, access, show_key),
+        pages=_pages(gate, streams, access, show_key, tariff),
         names=settings.names,
         metrics=metrics,
         has_access_log=settings.access_log,
@@ -91,10 +98,15 @@ def _directly(route: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
 
 
 def dashboard_app(
-    settings: GatewaySettings, optimizer: Optimizer, *, is_draining: asyncio.Event, show_key: Callable[[str], None]
+    settings: GatewaySettings,
+    optimizer: Optimizer,
+    *,
+    is_draining: asyncio.Event,
+    show_key: Callable[[str], None],
+    tariff: Tariff,
 ) -> ASGIApp:
     """The pages alone, for the one who gets the keys."""
-    pages = _pages(_gate(settings, optimizer, is_draining), Streams(), None, show_key)
+    pages = _pages(_gate(settings, optimizer, is_draining), Streams(), None, show_key, tariff)
     return Front(
         pages,
         pages=pages,
@@ -116,12 +128,14 @@ def _gate(settings: GatewaySettings, optimizer: Optimizer, is_draining: asyncio.
     return Gate(optimizer, limits, is_draining=is_draining)
 
 
-def _pages(gate: Gate, streams: Streams, access: Access | None, show_key: Callable[[str], None]) -> ASGIApp:
+def _pages(
+    gate: Gate, streams: Streams, access: Access | None, show_key: Callable[[str], None], tariff: Tariff
+) -> ASGIApp:
     if access is not None:
-        return Pages(gate, streams, TokenDoor(access)).app()
+        return Pages(gate, streams, TokenDoor(access), tariff).app()
     door = KeyDoor(show=show_key)
     door.show_key()
-    return Pages(gate, streams, door).app()
+    return Pages(gate, streams, door, tariff).app()
 
 
 def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,8 +23,8 @@ from bso.domain.errors import BsoError, Misconfigured, Rejected
 from bso.domain.frozen_values import replace
 from bso.domain.replies import Problem, Reply
 from bso.domain.rights import Right
-from bso.domain.tokens import Token
-from bso.service.queries import Asked, CheckedToken, CheckToken, FollowJobs, Page, Query
+from bso.domain.tokens import ALL_JOBS, Token
+from bso.service.queries import Asked, CheckedToken, CheckToken, FollowJobs, Page, Query, SavingsPage, ShowOperation
 from bso_gateway.optimizer import Optimizer
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -33,7 +34,19 @@ BEARER, RECHECK, UNTIL, ASKED = "bso.token", "bso.recheck", "bso.until", "bso.as
 and the command that it has become."""
 _RETRY_AFTER_S = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5  # before a query is sent again that had to wait
+_MOST_LATENCIES = 1000
 _LEAST_S = 0.5  # for an answer, whatever the check of a token and the body have taken
+
+
+def seen_by(token: Token | None, page: SavingsPage) -> SavingsPage:
+    """A page without the jobs that a token is not for."""
+    if token is None:
+        return page
+    return replace(
+        page,
+        jobs=tuple(each for each in page.jobs if token.covers(Right.READ, each.job_id)),
+        unreadable=tuple(each for each in page.unreadable if token.covers(Right.READ, each)),
+    )
 
 
 class HttpError(Exception):
@@ -77,6 +90,16 @@ class Limits:
     answer_timeout_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """How long the last commands waited for their replies; ``undecided`` of them got none."""
+
+    count: int
+    median_s: float
+    p99_s: float
+    undecided: int
+
+
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
     asked: CommandRequest
@@ -91,6 +114,17 @@ class Gate:
         self.is_draining = is_draining
         self._limits = limits
         self._under_way: dict[str, _UnderWay] = {}
+        self._took_s: deque[tuple[float, bool]] = deque(maxlen=_MOST_LATENCIES)
+
+    @property
+    def latency(self) -> Latency | None:
+        """How long the last decisions took; None: there was none."""
+        if not self._took_s:
+            return None
+        took_s = sorted(each for each, _ in self._took_s)
+        median_s, p99_s = (took_s[int(share * (len(took_s) - 1))] for share in (0.5, 0.99))
+        undecided = sum(not is_decided for _, is_decided in self._took_s)
+        return Latency(count=len(took_s), median_s=median_s, p99_s=p99_s, undecided=undecided)
 
     async def body(self, request: Request) -> bytes:
         """The body of a request. Raises HttpError: 413 too large, 408 too slow, 400 cut off."""
@@ -150,13 +184,17 @@ class Gate:
         """The reply to a command, also for those who send it again meanwhile."""
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._under_way[asked.command_id] = _UnderWay(asked, reply)
+        began_s, is_decided = asyncio.get_running_loop().time(), False
         try:
             reply.set_result(await self.optimizer.call(asked, timeout_s=timeout_s))
+            is_decided = True
         except BsoError as error:
             reply.set_exception(error)
             reply.exception()  # nobody else may have asked
             raise _failed(error) from error
         finally:
+            if not isinstance(asked.command, DescribeJob):
+                self._took_s.append((asyncio.get_running_loop().time() - began_s, is_decided))
             reply.cancel()
             del self._under_way[asked.command_id]
         return reply.result()
@@ -166,6 +204,8 @@ class Gate:
         token = token_of(request)
         for named in query.after if isinstance(query, FollowJobs) else (job_id,):
             check_right(token, Right.READ, named)
+        if isinstance(query, ShowOperation):
+            check_operates_all(token)
         user = None if token is None else token.user
         asked = Asked(query=query, query_id=str(uuid.uuid4()), job_id=job_id, on_behalf_of=user)
         return await self._asked(asked, timeout_s=self._time_left_s(request))
@@ -234,6 +274,19 @@ def check_right(token: Token | None, right: Right | None, job_id: str | None) ->
         f"this takes the right to {wanted}{'' if job_id is None else f', with job {job_id}'}"
     )
     raise HttpError(403, words, kind="token_not_for_this", title="The token is not for this")
+
+
+def operates_all(token: Token | None) -> bool:
+    """Whether a token is for operating all jobs."""
+    return token is None or (token.covers(Right.OPERATE, None) and token.jobs == ALL_JOBS)
+
+
+def check_operates_all(token: Token | None) -> None:
+    """Raise HttpError 403 where a token is not for operating all jobs: the answer names any of them."""
+    check_right(token, Right.OPERATE, None)
+    if token is not None and not operates_all(token):
+        words = f"token {token.token_id} is for jobs like {token.jobs}; this takes one for all jobs"
+        raise HttpError(403, words, kind="token_not_for_this", title="The token is not for this")
 
 
 def command_id_of(request: Request) -> str:

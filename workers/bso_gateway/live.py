@@ -23,6 +23,7 @@ from bso_gateway.http import HttpError
 LOOK_AGAIN_S = 0.7
 _MOST_STREAMS, _MOST_STREAMS_OF_ONE, _STREAM_LATER_S = 64, 16, 30.0
 """Streams that one gateway has open: each asks for news again and again."""
+_LEAST_PAUSE_S, _PAUSE_OF_EACH_S = 0.2, 0.01
 _STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _ALIVE_EVERY_S = 10.0  # after so long without an event, a comment shows proxies that the stream lives
 _MOST_DIGITS = 18
@@ -41,6 +42,11 @@ class Streams:
             words = f"{self._open.total()} streams of events are open, {own} of this user; no more are allowed"
             raise HttpError(503, words, kind="too_many_streams", retry_after_s=_STREAM_LATER_S)
         self._open[user] += 1
+
+    @property
+    def page_pause_s(self) -> float:
+        """How often a page may look whether its job has changed: the less often, the more streams are open."""
+        return max(_LEAST_PAUSE_S, self._open.total() * _PAUSE_OF_EACH_S)
 
     def leave(self, user: str | None) -> None:
         """Count it no more."""
@@ -176,10 +182,10 @@ async def followed(
             page = None
 
 
-async def pause(until: asyncio.Event) -> None:
+async def pause(until: asyncio.Event, *, pause_s: float = LOOK_AGAIN_S) -> None:
     """Wait a moment before the next look, less where the gateway ends."""
     try:
-        async with asyncio.timeout(LOOK_AGAIN_S):
+        async with asyncio.timeout(pause_s):
             await until.wait()
     except TimeoutError:
         return

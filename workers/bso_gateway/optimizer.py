@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,8 +16,13 @@ from bso.domain.decide import Rules
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.domain.policies import PolicyMissing
 from bso.domain.replies import Problem, Reply
-from bso.service.queries import Asked, Page, answered, decode_page, encode_query
-from bso_broker.connection import BrokerAddress
+from bso.service.queries import Asked, Page, ShowOperation, decode_page, encode_query
+from bso.service.query_answers import answered
+from bso_broker.connection import BrokerAddress, connect
+from bso_broker.dead_letters import DeadLetters
+from bso_broker.declaration import depth_of
+from bso_broker.messages import QueueDepth
+from bso_broker.topology import COMMAND_QUEUE, DEAD_LETTERS, PARKED_FOR_S, QUERY_QUEUE
 from bso_client.errors import Unreachable
 from bso_client.transports.broker import BrokerTransport
 from bso_client.transports.embedded import Embedded, open_embedded
@@ -26,6 +32,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 _Waiting = tuple[Request, asyncio.Future[Reply]]
 _RULES = Rules()
 _TROUBLE_S = 15.0
+_LOOK_S, _LOOK_EVERY_S = 2.0, 5.0
 _MOST_AT_ONCE = 64
 """Commands that one transaction decides: with fewer, a slow disk bounds all; with more, the first one waits longer."""
 
@@ -50,22 +57,36 @@ class Optimizer(Protocol):
         """Why commands cannot be decided at present; None: nothing is known to prevent it."""
         ...
 
+    async def queues(self) -> Mapping[str, QueueDepth | None]:
+        """What waits in the broker's queues; None: the login may not look at it, or it is missing. Empty: no broker."""
+        ...
+
+    def dead_letters(self) -> DeadLetters:
+        """The commands that no worker could handle. Raises Misconfigured where there is no broker."""
+        ...
+
     async def close(self) -> None:
         """Let go of everything; calls under way raise Unreachable."""
         ...
 
 
-def optimizer_of(url: str) -> Optimizer:
-    """The optimizer of an address, not started yet."""
-    return SqliteOptimizer(url) if url.startswith("sqlite") else BrokerOptimizer(url)
+def optimizer_of(url: str, *, operator_url: str | None = None) -> Optimizer:
+    """The optimizer of an address, not started yet; ``operator_url``: see BrokerOptimizer."""
+    return SqliteOptimizer(url) if url.startswith("sqlite") else BrokerOptimizer(url, operator_url=operator_url)
 
 
 class BrokerOptimizer:
-    """Workers behind a broker decide. Whose commands the gateway sends, and that it is one, is a setting of theirs."""
+    """Workers behind a broker decide. Whose commands the gateway sends, and that it is one, is a setting of theirs.
 
-    def __init__(self, url: str) -> None:
+    Dead letters and queues are an operator's login to see, where an ``operator_url`` is given.
+    """
+
+    def __init__(self, url: str, *, operator_url: str | None = None) -> None:
         self._address = BrokerAddress(url=url)
+        self._operator = BrokerAddress(url=operator_url or url)
         self._transport = BrokerTransport(url)
+        self._looking = asyncio.Lock()
+        self._queues: tuple[float, Mapping[str, QueueDepth | None]] = (-math.inf, {})
 
     async def start(self) -> None:
         """Begin to connect; calls wait for the connection."""
@@ -84,6 +105,38 @@ class BrokerOptimizer:
     def trouble(self) -> str | None:
         """Whether the broker is reachable; whether a worker is there, only a command shows."""
         return None if self._transport.is_connected else f"the broker at {self._address} is not connected"
+
+    async def queues(self) -> Mapping[str, QueueDepth | None]:
+        """What waits in the queues of commands, of queries and of dead letters, as it was 5 s ago at most."""
+        clock = asyncio.get_running_loop().time
+        async with self._looking:
+            looked_at_s, found = self._queues
+            if clock() - looked_at_s > _LOOK_EVERY_S:
+                found = await self._look()
+                self._queues = clock(), found
+        return found
+
+    async def _look(self) -> Mapping[str, QueueDepth | None]:
+        found: dict[str, QueueDepth | None] = dict.fromkeys((COMMAND_QUEUE, *PARKED_FOR_S, QUERY_QUEUE, DEAD_LETTERS))
+        try:
+            connection = await connect(self._operator, name="bso gateway looks at queues")
+        except BsoError as error:
+            _log.warning("queues cannot be looked at", action="queues_hidden", reason=str(error))
+            return found
+        try:
+            for queue in found:
+                try:
+                    async with asyncio.timeout(_LOOK_S):
+                        found[queue] = await depth_of(connection, queue)
+                except (BsoError, TimeoutError):
+                    found[queue] = None
+        finally:
+            await connection.close()
+        return found
+
+    def dead_letters(self) -> DeadLetters:
+        """Over a connection of their own."""
+        return DeadLetters(self._operator)
 
     async def close(self) -> None:
         """Disconnect."""
@@ -124,7 +177,8 @@ class SqliteOptimizer:
         assert self._embedded is not None
         try:
             async with asyncio.timeout(timeout_s):
-                asked = replace(asked, user=asked.on_behalf_of)
+                is_for_operators = isinstance(asked.query, ShowOperation)  # the gateway has checked the token
+                asked = replace(asked, user=None if is_for_operators else asked.on_behalf_of)
                 return decode_page(await answered(self._embedded.store, asked, rules=_RULES))
         except (TimeoutError, Retryable) as error:
             words = str(error) or f"nothing came within {timeout_s:g} s"
@@ -136,6 +190,14 @@ class SqliteOptimizer:
         if self._trouble is None or asyncio.get_running_loop().time() > self._trouble[0] + _TROUBLE_S:
             return None
         return self._trouble[1]
+
+    async def queues(self) -> Mapping[str, QueueDepth | None]:
+        """There is no broker."""
+        return {}
+
+    def dead_letters(self) -> DeadLetters:
+        """There are none."""
+        raise Misconfigured("there is no broker, and so there are no dead letters")
 
     async def close(self) -> None:
         """Close the file, after the transaction that is under way."""

@@ -17,6 +17,7 @@ _STATUS = {
     "unknown_batch_size": 404,
     "unknown_hardware": 404,
     "not_owner": 403,
+    "operators_only": 403,
     "over_quota": 429,
     "too_large": 413,
     "undecidable": 500,

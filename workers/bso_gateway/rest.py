@@ -30,7 +30,7 @@ from bso.schema.errors import MalformedMessage
 from bso.service import queries
 from bso.service.queries import Page, Query
 from bso.service.records import JobOverview
-from bso_gateway.http import BEARER, RECHECK, UNTIL, Gate, HttpError, answer, command_id_of, token_of
+from bso_gateway.http import BEARER, RECHECK, UNTIL, Gate, HttpError, answer, command_id_of, seen_by, token_of
 from bso_gateway.live import Place, PlaceInLog, PlacesInLogs, Streams, followed, passed
 from bso_gateway.problems import PROBLEM_SCHEMA, refused
 
@@ -79,6 +79,13 @@ _ROUTES = (
         do.ReportEpoch,
         replies.EpochJudged,
         "Report an evaluation, and get the decision whether to stop",
+    ),
+    _Route(
+        "POST",
+        f"{_TRIAL}/epoch-costs",
+        do.ReportEpochCosts,
+        replies.EpochCostsRecorded,
+        "Report what epochs with other batch sizes would cost",
     ),
     _Route("PUT", f"{_TRIAL}/end", do.FinishTrial, replies.TrialFinished, "Say how a training ended"),
     _Route("PUT", f"{_TRIAL}/lease", do.RenewLease, replies.LeaseRenewed, "Say that a training is alive"),
@@ -138,6 +145,8 @@ class RestApi:
             router.add_api_route(path, passed_on, methods=["POST"], summary=summary, response_class=Response)
         for path, page, summary in (
             ("/jobs", self.jobs, "The jobs that may be read, by id"),
+            ("/savings", self.savings, "What each job saved, by month"),
+            ("/operation", self.operation, "How the store of all jobs stands, for operators"),
             (_JOB, self.job, "One job: what is known, what runs, what is expected"),
             (f"{_JOB}/trials", self.trials, "The trials of a job, by number"),
             (f"{_JOB}/events", self.events, "The log of a job"),
@@ -199,8 +208,10 @@ class RestApi:
             raise HttpError(422, str(error), kind="malformed") from error
         page = await self._gate.ask(request, asked.query, asked.job_id)
         token = token_of(request)
-        if isinstance(page, queries.JobsPage) and token is not None:
+        if isinstance(page, queries.JobsPage):
             page = replace(page, jobs=tuple(each for each in page.jobs if _may_list(token, each)))
+        elif isinstance(page, queries.SavingsPage):
+            page = seen_by(token, page)
         return _as_message(queries.encode_page(page, query_id=asked.query_id, job_id=asked.job_id))
 
     async def jobs(self, request: Request, after: str = "") -> Response:
@@ -209,9 +220,19 @@ class RestApi:
         assert isinstance(page, queries.JobsPage)
         parked = {each.job_id: each.reason for each in page.parked}
         token = token_of(request)
-        jobs = [each for each in page.jobs if token is None or _may_list(token, each)]
+        jobs = [each for each in page.jobs if _may_list(token, each)]
         listed = [_listed(each) | {"trouble": parked.get(each.summary.job_id)} for each in jobs]
         return answer({"jobs": listed, "next_after": page.next_after})
+
+    async def savings(self, request: Request, after: str = "") -> Response:
+        """What jobs saved, by month; ``next_after`` is where the next page begins, null on the last."""
+        page = await self._ask(request, queries.ListSavings(after=after))
+        assert isinstance(page, queries.SavingsPage)
+        return answer(seen_by(token_of(request), page))
+
+    async def operation(self, request: Request) -> Response:
+        """How the store of all jobs stands."""
+        return answer(await self._ask(request, queries.ShowOperation()))
 
     async def job(self, request: Request, job_id: str) -> Response:
         """One job."""
@@ -334,8 +355,8 @@ def _without(schema: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {**schema, "properties": properties, "required": required}
 
 
-def _may_list(token: Token, one: JobOverview) -> bool:
-    return token.covers(Right.READ, one.summary.job_id)
+def _may_list(token: Token | None, one: JobOverview) -> bool:
+    return token is None or token.covers(Right.READ, one.summary.job_id)
 
 
 def _wants_stream(request: Request) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 import sys
@@ -19,6 +20,8 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bso.domain.errors import Misconfigured, Retryable
+from bso.domain.savings import Tariff
+from bso.service.tariff import read_tariff
 from bso_gateway.app import dashboard_app, gateway_app
 from bso_gateway.optimizer import Optimizer, optimizer_of
 from bso_gateway.pages.door import KEY
@@ -44,8 +47,12 @@ class App(Protocol):
         *,
         is_draining: asyncio.Event,
         show_key: Callable[[str], None],
+        tariff: Tariff,
     ) -> ASGIApp:
-        """The application over an optimizer; ``show_key`` is called with each key that opens its pages."""
+        """The application over an optimizer; ``show_key`` is called with each key that opens its pages.
+
+        ``tariff`` is what savings are valued at.
+        """
         ...
 
 
@@ -73,13 +80,19 @@ def _log_address(address: str) -> None:
 async def _until_signalled(settings: GatewaySettings, app: App, show: Callable[[str], None]) -> ExitCode:
     with StopSignal() as stop:
         try:
+            tariff = read_tariff(os.environ)
             with _listener(settings) as listener:
-                optimizer, is_draining = optimizer_of(settings.url), asyncio.Event()
+                optimizer = optimizer_of(settings.url, operator_url=settings.operator_url)
+                is_draining = asyncio.Event()
                 opening = f"{_address(settings, listener)}{PAGES}?{KEY}="
                 await optimizer.start()
                 try:
                     made = app(
-                        settings, optimizer, is_draining=is_draining, show_key=lambda key: show(f"{opening}{key}")
+                        settings,
+                        optimizer,
+                        is_draining=is_draining,
+                        show_key=lambda key: show(f"{opening}{key}"),
+                        tariff=tariff,
                     )
                     return await _serve(settings, made, listener, stop, is_draining)
                 finally:

@@ -37,6 +37,12 @@ class GatewaySettings(BaseModel):
         min_length=1,
         description="The optimizer: a SQLite file that this process decides over, or amqp(s)://user:password@host.",
     )
+    operator_url: str | None = Field(
+        default=None,
+        repr=False,
+        description="amqp(s)://operator:password@host: a login that the workers know as an operator, by which pages "
+        "show queues and dead letters to operators where the gateway's own may not.",
+    )
     host: str = Field(default="127.0.0.1", min_length=1, description="Where to listen: an address of this machine.")
     port: int = Field(default=8000, ge=0, le=65535, description="The port; 0 takes a free one and logs it.")
     tokens: bool = Field(
@@ -116,6 +122,8 @@ class GatewaySettings(BaseModel):
                 f"host is {self.host}, and without tokens every client in that network is authorized to train and to "
                 "delete every job: ask for tokens (--tokens, `bso tokens create`), or listen on 127.0.0.1"
             )
+        if self.operator_url is not None and not self.url.startswith("amqp"):
+            raise ValueError("operator_url is a login of a broker, and the optimizer's url names none: leave it out")
         if (self.tls_certificate is None) is not (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key belong together: set both or none")
         if self.zeus_strict and self.zeus_policy not in (None, ZEUS_POLICY):

@@ -36,6 +36,7 @@ from bso_workers.readiness import JOBS, WorkerReadiness
 from bso_workers.reaper import Reaper
 from bso_workers.recovery import Recovery
 from bso_workers.relay import Relay
+from bso_workers.savings import SavingsWatch
 from bso_workers.settings import WorkerSettings
 from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import TroubledJobs
@@ -130,6 +131,7 @@ class WorkerParts:
     reaper: Reaper
     recovery: Recovery
     queries: QuerySource
+    savings: SavingsWatch
     readiness: WorkerReadiness
     metrics: Metrics
     unforeseen: UnforeseenErrors
@@ -146,6 +148,7 @@ class WorkerParts:
             "recovery": self.recovery.run,
             "queries": self.queries.run,
             "readiness": self.readiness.watch,
+            "savings": self.savings.run,
         }
         loops = {part: partial(self.unforeseen.keep_up, part, loop) for part, loop in kept_up.items()}
         return {"worker": self.worker.run, **loops}
@@ -153,7 +156,7 @@ class WorkerParts:
     async def drain(self, tasks: Tasks) -> None:
         """Take no more commands, finish those taken, publish what they led to; what is late stays with the broker."""
         self.readiness.report("worker", "draining")
-        for name in ("intake", "relay", "reaper", "recovery", "queries"):
+        for name in ("intake", "relay", "reaper", "recovery", "queries", "savings"):
             tasks[name].cancel()
         try:
             async with asyncio.timeout(self.drain_timeout_s):
@@ -222,6 +225,7 @@ def assemble(settings: WorkerSettings, *, broker: Broker, store: Store, reads: R
         reaper=_reaper(shared, parking),
         recovery=_recovery(shared, parking, worker),
         queries=_queries(settings, broker, reads),
+        savings=SavingsWatch(reads=reads, metrics=metrics, interval_s=settings.savings_interval_s),
         readiness=shared.readiness,
         metrics=metrics,
         unforeseen=shared.unforeseen,

@@ -24,9 +24,11 @@ REASONS = (
     "not_kept",
 )
 """Why messages are set aside; ``not_kept``: too many of their login were, and these are gone."""
-PARTS = ("intake", "outbox", "relay", "reaper", "recovery", "readiness")
+PARTS = ("intake", "outbox", "relay", "reaper", "recovery", "readiness", "savings")
 """The loops that go on after an unforeseen error."""
 RESULTS = ("decided", "repeated", "problem", "poison")
+_OF_ENERGY = ("job_id", "energy")
+ENERGIES = ("measured", "assumed")
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -74,6 +76,23 @@ class Metrics:
         over = "Commands that would have passed a limit of their login's quota: refused, or to be sent again later."
         self.over_quota = counter("bso_over_quota", over, ["login", "limit"])
         self.ready = Gauge("bso_ready", "1 while commands are taken and can be decided.", registry=registry)
+
+        gauge = partial(Gauge, registry=registry)
+        self.job_models = gauge("bso_job_models", "Trainings of the job that reached its target.", ["job_id"])
+        self.job_trials = gauge("bso_job_trials", "Trials of the job that have ended.", ["job_id"])
+        saved = "Saved by the job against its default batch size at full power, all trials counted; below 0: lost."
+        self.job_energy = gauge("bso_job_saved_energy_joules", f"Energy [J], measured or assumed. {saved}", _OF_ENERGY)
+        self.job_energy_error = gauge("bso_job_saved_energy_error_joules", "Its standard error [J].", _OF_ENERGY)
+        self.job_time = gauge("bso_job_saved_seconds", f"Time [s]. {saved}", ["job_id"])
+        self.job_time_error = gauge("bso_job_saved_error_seconds", "Its standard error [s].", ["job_id"])
+
+    def forget_job(self, job_id: str) -> None:
+        """Drop all series of a job."""
+        for gauge in (self.job_models, self.job_trials, self.job_time, self.job_time_error):
+            gauge.remove(job_id)
+        for gauge in (self.job_energy, self.job_energy_error):
+            for energy in ENERGIES:
+                gauge.remove(job_id, energy)
 
     def _begin_at_zero(self) -> None:
         """Make all labelled series: an increase is seen only of a series that was there before."""

@@ -13,7 +13,8 @@ from bso.domain.decide import Rules
 from bso.domain.errors import BsoError, Rejected
 from bso.domain.replies import Problem
 from bso.service.ports import Reads
-from bso.service.queries import answered, decode_query, encode_refusal
+from bso.service.queries import decode_query, encode_refusal
+from bso.service.query_answers import answered
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 

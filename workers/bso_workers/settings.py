@@ -103,6 +103,9 @@ class WorkerSettings(BaseModel):
     relay_age_s: Seconds = Field(default=10.0, description="How old an unpublished event is before it is relayed.")
     reaper_interval_s: Seconds = Field(default=15.0, description="How often to look for lapsed leases.")
     check_interval_s: Seconds = Field(default=5.0, description="How often to look whether the database is there.")
+    savings_interval_s: float = Field(
+        default=300.0, ge=0, le=1e9, description="How often to read what each job saved, for its metrics; 0: never."
+    )
     database_timeout_s: Seconds = Field(
         default=20.0, description="How long one transaction may take before the database counts as away."
     )

@@ -7,7 +7,6 @@ decide(job, command, facts, context) -> Decision
 from __future__ import annotations
 
 from bso.domain.commands import (
-    TRIAL_COMMANDS,
     AllowBatchSize,
     BeginTrial,
     Command,
@@ -20,7 +19,9 @@ from bso.domain.commands import (
     RegisterJob,
     RenewLease,
     ReportEpoch,
+    ReportEpochCosts,
     ReportPowerProfile,
+    TrialCommand,
 )
 from bso.domain.decide.begin import begin_trial
 from bso.domain.decide.contract import (
@@ -41,6 +42,7 @@ from bso.domain.decide.describe import describe_job
 from bso.domain.decide.leases import expire_lease, renew_lease
 from bso.domain.decide.operations import allow_batch_size, delete_job, give_job, grant_job, report_power_profile
 from bso.domain.decide.permissions import lacking, refusal, refused_registration, withheld
+from bso.domain.decide.probes import report_epoch_costs
 from bso.domain.decide.registration import register_job
 from bso.domain.decide.report import report_epoch
 from bso.domain.decide.trial_end import finish_trial
@@ -81,7 +83,7 @@ def decide(job: Job, command: Command, facts: Facts, context: Context) -> Decisi
         job = job.with_trial(facts.trial)
     if isinstance(command, RegisterJob):
         return _registration(job, command, facts, context)
-    if isinstance(command, TRIAL_COMMANDS):
+    if isinstance(command, TrialCommand):
         return _on_trial(job, command, facts, context)
     if not job.is_registered:
         return _unknown_job(job, command)
@@ -123,7 +125,7 @@ def _on_job(job: Job, command: Command, facts: Facts, context: Context) -> Decis
 
 def _on_trial(
     job: Job,
-    command: ReportEpoch | FinishTrial | RenewLease | ExpireLease,
+    command: TrialCommand,
     facts: Facts,
     context: Context,
 ) -> Decision:
@@ -143,11 +145,11 @@ def _on_trial(
             return renew_lease(job, trial, command, facts, context)
         case ExpireLease():
             return expire_lease(job, trial, command, context)
+        case ReportEpochCosts():
+            return report_epoch_costs(job, trial, command, context)
 
 
-def _meant_for_another(
-    trial: Trial, job: Job, command: ReportEpoch | FinishTrial | RenewLease | ExpireLease, context: Context
-) -> Problem | None:
+def _meant_for_another(trial: Trial, job: Job, command: TrialCommand, context: Context) -> Problem | None:
     """What shows that a command is about another trial than the one of its number; None: nothing does."""
     if command.trial_id == trial.trial_id:
         return None

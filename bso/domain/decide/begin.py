@@ -225,7 +225,12 @@ def _begun(before: Job, job: Job, started: TrialStarted, facts: Facts, context: 
         spec=job.spec,
         warnings=_warnings(before, knowledge, started),
         power_profile=facts.power_profile(started.batch_size, started.hardware),
+        to_probe=_to_probe(job, trial) if job.spec.probing_budget else (),
     )
+
+
+def _to_probe(job: Job, trial: Trial) -> tuple[int, ...]:
+    return policy_of(job).to_probe(job.version, job.knowledge_of(trial), trial.batch_size)
 
 
 def _warnings(before: Job, knowledge: Knowledge, started: TrialStarted) -> tuple[str, ...]:

@@ -12,17 +12,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from bso.domain.commands import (
-    TRIAL_COMMANDS,
     BeginTrial,
     Command,
-    ExpireLease,
-    FinishTrial,
     GiveJob,
     PowerMeasurement,
     RegisterJob,
     RenewLease,
     ReportEpoch,
     ReportPowerProfile,
+    TrialCommand,
 )
 from bso.domain.events import EpochReported, Event, JobDeleted, PowerProfiled
 from bso.domain.frozen_values import replace
@@ -96,7 +94,7 @@ _NO_FACTS = Facts()
 
 def needs(job: Job, command: Command, *, user: str | None = None) -> Needs:
     """What must be known to decide a command of a login on a job as it is loaded."""
-    if isinstance(command, TRIAL_COMMANDS):
+    if isinstance(command, TrialCommand):
         trial = job.trials.get(command.trial_number)
         if trial is not None:
             return _needs_with(trial, job, command)
@@ -147,7 +145,7 @@ def _latest(profiles: PowerProfiles, hardware: HardwareKind, events: Sequence[Ev
     return profiles
 
 
-def _needs_with(trial: Trial, job: Job, command: ReportEpoch | FinishTrial | RenewLease | ExpireLease) -> Needs:
+def _needs_with(trial: Trial, job: Job, command: TrialCommand) -> Needs:
     """What a command needs beside the trial that it is about."""
     if isinstance(command, ReportEpoch):
         is_past = command.epoch <= trial.epoch or not trial.is_active

@@ -22,7 +22,12 @@ from bso.domain.replies import (
     ArmDescription,
     JobDescription,
     KindDescription,
+    VersionDescription,
 )
+from bso.domain.savings import saved_by_month
+from bso.domain.sentences import described
+
+_MOST_VERSIONS = 20
 
 
 def describe_job(job: Job) -> JobDescription:
@@ -54,7 +59,16 @@ def describe_job(job: Job) -> JobDescription:
         learning_rate=version.learning_rate,
         grants=job.grants,
         hardware=job.hardware,
+        saved=saved_by_month(job.ledger),
+        versions=tuple(_versions(job)) if len(job.versions) > 1 else (),
     )
+
+
+def _versions(job: Job) -> Iterator[VersionDescription]:
+    for number in sorted(job.versions, reverse=True)[:_MOST_VERSIONS]:
+        spec = job.versions[number].spec
+        name = f"{spec.version}: " if spec.version else ""
+        yield VersionDescription(version_number=number, specification=f"{name}{described(spec)}, policy {spec.policy}")
 
 
 def _kinds(job: Job) -> Iterator[KindDescription]:

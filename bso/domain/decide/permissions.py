@@ -17,6 +17,7 @@ from bso.domain.commands import (
     RegisterJob,
     RenewLease,
     ReportEpoch,
+    ReportEpochCosts,
     ReportPowerProfile,
 )
 from bso.domain.decide.contract import Rules
@@ -42,6 +43,7 @@ NEEDED: dict[type[Command], Right | None] = {
     RenewLease: Right.TRAIN,
     ExpireLease: Right.TRAIN,
     ReportPowerProfile: Right.TRAIN,
+    ReportEpochCosts: Right.TRAIN,
     AllowBatchSize: Right.OPERATE,
     DeleteJob: Right.OPERATE,
     GrantJob: None,

@@ -70,7 +70,7 @@ class Beliefs:
         self.default_batch_size, self.min_saving = spec.default_batch_size, spec.min_saving
         self.may_stop = spec.early_stopping and spec.beta_knob is not None
         others = () if elsewhere is None else elsewhere.records
-        known = {*epochs.records, *costs.records, *others}
+        known = {*epochs.records, *costs.records, *costs.probes, *others}
         self.sizes = tuple(sorted({*spec.batch_sizes, *known, spec.default_batch_size}))
         self._index = {size: i for i, size in enumerate(self.sizes)}
         self._octaves = tuple(math.log2(size / spec.default_batch_size) for size in self.sizes)
@@ -98,6 +98,10 @@ class Beliefs:
     def of(self, batch_size: int) -> Belief:
         """What is believed of a batch size."""
         return self._believed[batch_size]
+
+    def is_probed(self, batch_size: int) -> bool:
+        """Whether what its epochs cost was probed on the hardware kind."""
+        return batch_size in self._costs.probes
 
     def octaves_between(self, one: int, other: int) -> float:
         """The distance of two batch sizes in doublings."""

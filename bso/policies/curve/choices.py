@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from bso.domain.frozen_values import replace
 from bso.domain.policy import Choice
 from bso.domain.quantities import figure, joules, percent
 from bso.domain.replies import Confidence
@@ -29,6 +30,7 @@ _RISK, _RISK_PACE = 0.02, 0.03  # that the incumbent is a loss; of all recurrenc
 _LEAST_PRICE = 0.02  # runs
 _ONE_IN_TWENTY = 1.645  # standard deviations
 _NOTHING = 0.005  # runs; less is nothing
+_JUMP_RISK = 0.03  # for each octave beyond the first: that a run fails, which costs a whole one
 _CAUTION, _DISTRUST = 5.0, 0.7  # while nothing converges: for a failure's probability, and for each failure seen
 
 
@@ -169,7 +171,11 @@ def _beside_default(now: Situation) -> Choice | None:
 
 
 def _candidates(now: Situation, incumbent: int) -> list[int]:
-    return [size for size in _near(now, now.standing.fresh) if size != incumbent]
+    """Those near what was tried, and those above what has converged of which epochs were probed, however far."""
+    beliefs, fresh = now.beliefs, now.standing.fresh
+    least = min((size for size in now.standing.usable if beliefs.of(size).has_converged), default=incumbent)
+    far = {size for size in fresh if size > least and beliefs.is_probed(size)}
+    return sorted({*_near(now, fresh), *far} - {incumbent})
 
 
 def _near(now: Situation, among: frozenset[int]) -> list[int]:
@@ -186,7 +192,17 @@ def _near(now: Situation, among: frozenset[int]) -> list[int]:
 
 
 def _value(now: Situation, size: int, incumbent: int) -> Value:
-    return value_of(now.beliefs, size, incumbent, recurrences=now.recurrences, together=TOGETHER)
+    found = value_of(now.beliefs, size, incumbent, recurrences=now.recurrences, together=TOGETHER)
+    return replace(found, price=found.price + found.runs * _risk_of_a_jump(now, size))
+
+
+def _risk_of_a_jump(now: Situation, size: int) -> float:
+    """What it costs on the mean, in runs, that a batch size may not converge which only a probe recommends."""
+    if not now.beliefs.is_probed(size) or now.beliefs.of(size).is_tried:
+        return 0.0
+    between, sizes = now.beliefs.octaves_between, now.beliefs.sizes
+    distances = [between(size, one) for one in sizes if now.beliefs.of(one).has_converged]
+    return _JUMP_RISK * max(0.0, min(distances, default=0.0) - 1.0)
 
 
 def _neighbour(now: Situation, incumbent: int) -> Choice | None:
@@ -202,9 +218,11 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
     few_have_converged = sum(now.beliefs.of(size).has_converged for size in now.beliefs.sizes) <= _FEW
     for size in beside:
         if not now.beliefs.of(size).is_tried:
+            if _is_known_to_cost_more(now, size, incumbent):
+                continue
             return _chosen(size, f"{size} is near {incumbent}, the best one known, and was never tried")
     for size in beside:
-        if size in now.running:
+        if size in now.running or not now.beliefs.of(size).is_tried:
             continue
         more, looks = _more(now, size, incumbent), now.looks.get(size, 0)
         after = f"after {looks} trial{'' if looks == 1 else 's'}"
@@ -219,6 +237,12 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
             saves = f"probability that it saves {percent(now.beliefs.min_saving)} or more: {percent(chance)}"
             return Choice(batch_size=size, reason=f"{reason} ({saves})", mark=SECOND_LOOK)
     return None
+
+
+def _is_known_to_cost_more(now: Situation, size: int, incumbent: int) -> bool:
+    """Whether a probe has shown that not even some luck would make a batch size worth a look."""
+    at_best = now.beliefs.cost_at_best(size, incumbent)
+    return now.beliefs.is_probed(size) and at_best > math.log1p(_LOOK_COST)
 
 
 def _default_again(now: Situation, incumbent: int) -> Choice | None:
@@ -251,6 +275,9 @@ def _compared(more: float) -> str:
 
 def _why_another(now: Situation, size: int, incumbent: int, value: Value) -> str:
     looks = _compared(_more(now, size, incumbent))
+    if now.beliefs.is_probed(size) and not now.beliefs.of(size).is_tried:
+        less = 1.0 - normal.exp(now.beliefs.of(size).epoch_cost - now.beliefs.of(incumbent).epoch_cost)
+        looks += f" (probed: {percent(abs(less))} {'less' if less >= 0.0 else 'more'} per epoch)"
     comes = horizon(now.recurrences)
     if value.runs == 1:
         return (

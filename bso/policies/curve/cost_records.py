@@ -92,6 +92,14 @@ class CostSurprises:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """ln of what an epoch of a batch size would cost [J], as it was probed, and the variance of so few steps."""
+
+    value: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochCostKnowledge:
     """What is known of epoch costs on one hardware kind.
 
@@ -101,7 +109,7 @@ class EpochCostKnowledge:
     cost, as a multiple of an ordinary one. ``within_squares`` and ``within_freedom`` are like ``squares`` and
     ``freedom``, of epoch costs of the reports of a run; ``interval`` is the progress between two of them in the latest
     run, in epochs. ``is_inherited``: what ``before`` of the records holds is another version's, or another job's;
-    ``is_uncounted``: it is of runs whose epochs nobody counted.
+    ``is_uncounted``: it is of runs whose epochs nobody counted. ``probes`` are the latest ones of each batch size.
     """
 
     records: Mapping[int, EpochCostRecord] = field(default_factory=dict)
@@ -118,6 +126,7 @@ class EpochCostKnowledge:
     interval: float = 1.0
     is_inherited: bool = False
     is_uncounted: bool = False
+    probes: Mapping[int, Probe] = field(default_factory=dict)
 
     @property
     def is_seen(self) -> bool:
@@ -237,6 +246,7 @@ def with_learnt_cost(
         interval=learnt.interval,
         is_inherited=knowledge.is_inherited and not learnt.moved,
         is_uncounted=knowledge.is_uncounted and not learnt.moved,
+        probes=knowledge.probes,
     )
 
 

@@ -60,6 +60,19 @@ COST_ELSEWHERE = Prior(
     level=0.0, slope=0.0, level_variance=400.0, slope_variance=0.01, curve_variance=0.02, own_variance=0.002
 )
 """By how much it may differ on another hardware kind, or in another version of a job: the level says nothing."""
+PROBES = (
+    (
+        Prior(level=0.0, slope=0.0, level_variance=0.25, slope_variance=1e-4, curve_variance=4e-4, own_variance=0.005),
+        0.9,
+    ),
+    (
+        Prior(level=0.0, slope=0.0, level_variance=0.25, slope_variance=0.04, curve_variance=0.04, own_variance=0.04),
+        0.1,
+    ),
+)
+"""By how much it may differ from what was probed, and how likely that is: what probes have in common, their level, may
+be wrong, for they share the run that they were made in; how batch sizes compare is known to 7 %, or to 20 %."""
+_NO_PROBES = ((None, 1.0),)
 UNCOUNTED = replace(COST_CHANGE, level_variance=400.0)
 """By how much it may differ from that of runs whose epochs nobody counted: only what is for all alike is unknown.
 
@@ -84,6 +97,7 @@ HYPOTHESES = (
 SPIKE = 1.0
 """Variance of ln of how many times more than usual a spike costs: often e or 1 / e, hardly ever 20."""
 _LEAST_EXCESS = 2.0  # standard deviations: what costs less is no spike
+_LEAST = 1e-6  # variance of a probe
 _EXCLUDED = 25.0  # ln of how much less likely
 
 
@@ -101,7 +115,8 @@ class CostBeliefs:
         elsewhere: EpochCostKnowledge | None = None,
     ) -> None:
         seen = _Seen(places=places, index=index, knowledge=knowledge, elsewhere=elsewhere)
-        self._parts = list(_believed(seen, _possible(knowledge, elsewhere)))
+        possible = _possible(knowledge, elsewhere)
+        self._parts = [part for trust in _trusts(knowledge) for part in _believed(seen, possible, trust)]
         evidence = np.concatenate([one.hypotheses.evidence for one in self._parts])
         weights = np.exp(evidence - evidence.max())
         self._weights = weights / weights.sum()
@@ -198,8 +213,11 @@ class _Seen:
             found[self.index[size]] = 0.0 < record.sums.weight <= 1.0
         return found
 
-    def process(self, given: _Hypotheses, spikes: NDArray[np.bool_]) -> Posterior:
-        """The belief under each hypothesis, where the only runs at some places (h, p) were spikes."""
+    def process(self, given: _Hypotheses, spikes: NDArray[np.bool_], trust: Prior | None) -> Posterior:
+        """The belief under each hypothesis, where the only runs at some places (h, p) were spikes.
+
+        ``trust``: by how much costs may differ from what was probed.
+        """
         records = self.knowledge.records.items()
         now = self._observed(((size, record.sums) for size, record in records), given.variances)
         now = replace(now, noises=now.noises + SPIKE * spikes[:, now.at])
@@ -210,7 +228,15 @@ class _Seen:
         if self.elsewhere is not None:
             others = self._observed(self.elsewhere.compared.items(), given.variances)
             related.append(Related(observed=others, change=COST_ELSEWHERE))
+        if trust is not None:
+            related.append(Related(observed=self._probed, change=trust))
         return Posterior(EPOCH_COST_PRIOR, self.places, now, related, own_variances=given.own)
+
+    @property
+    def _probed(self) -> Observations:
+        probes = self.knowledge.probes.items()
+        every = [(self.index[size], one.value, 1.0 / max(one.variance, _LEAST)) for size, one in probes]
+        return Observations.of({i: (value, 1.0 / weight) for i, value, weight in on_fewer_places(every, self.places)})
 
     def _observed(self, runs: Iterable[tuple[int, RunSums]], variances: NDArray[np.float64]) -> Observations:
         """The mean of the runs of each batch size, and the variance of that by each hypothesis."""
@@ -235,12 +261,17 @@ def _possible(knowledge: EpochCostKnowledge, elsewhere: EpochCostKnowledge | Non
     return every.chosen(np.nonzero(evidence > evidence.max() - _EXCLUDED)[0])
 
 
-def _believed(seen: _Seen, given: _Hypotheses) -> Iterator[_Believed]:
+def _trusts(knowledge: EpochCostKnowledge) -> tuple[tuple[Prior | None, float], ...]:
+    return PROBES if knowledge.probes else _NO_PROBES
+
+
+def _believed(seen: _Seen, given: _Hypotheses, trusted: tuple[Prior | None, float]) -> Iterator[_Believed]:
     """That no run was a spike, and, where single runs cost far more than all others let expect, that these were."""
+    trust, likely = trusted
     rate, once = seen.knowledge.spike_rate, seen.once
-    given = given.with_evidence(once.sum() * math.log(1.0 - rate))
+    given = given.with_evidence(once.sum() * math.log(1.0 - rate) + math.log(likely))
     none = np.zeros((len(given.variances), len(seen.places)), dtype=np.bool_)
-    process = seen.process(given, none)
+    process = seen.process(given, none, trust)
     yield _Believed(hypotheses=given.with_evidence(process.log_evidence), process=process, spikes=none)
     if not once.any():
         return
@@ -251,7 +282,7 @@ def _believed(seen: _Seen, given: _Hypotheses) -> Iterator[_Believed]:
     if len(rows):
         given, spikes = given.chosen(rows), spikes[rows]
         given = given.with_evidence(spikes.sum(axis=1) * math.log(rate / (1.0 - rate)))
-        process = seen.process(given, spikes)
+        process = seen.process(given, spikes, trust)
         yield _Believed(hypotheses=given.with_evidence(process.log_evidence), process=process, spikes=spikes)
 
 

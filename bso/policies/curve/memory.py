@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from bso.domain.events import EpochReported, LateResult, StopWithdrawn, TrialEnded, TrialStarted
+from bso.domain.events import EpochCostsProbed, EpochReported, LateResult, StopWithdrawn, TrialEnded, TrialStarted
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion
 from bso.domain.knowledge import Knowledge
-from bso.policies.curve.cost_records import EpochCostKnowledge, LearntEpochCost, with_learnt_cost
+from bso.policies.curve.cost_records import EpochCostKnowledge, LearntEpochCost, Probe, with_learnt_cost
 from bso.policies.curve.epoch_records import EpochKnowledge, LearntEpochs, with_learnt_epochs
 
 NAME = "curve"
@@ -73,6 +73,8 @@ def evolved(before: Job, after: Job, event: Any) -> Job:
             epochs = epochs_of(version)
             looking = replace(epochs, second_looks=epochs.second_looks | {event.trial_number})
             return after.with_version(version.with_memory(NAME, looking))
+        case EpochCostsProbed():
+            return _with_probes(after, event)
         case StopWithdrawn():
             return _with_running(before, after, event.trial_number)
     return after
@@ -115,6 +117,25 @@ def _with_learnt(before: Job, after: Job, event: TrialEnded | LateResult) -> Job
     if learnt.uncounted is not None:
         costs = costs.with_uncounted(trial.batch_size, learnt.uncounted.ln_epoch_cost)
     return after.with_knowledge(trial.version_number, knowledge.with_memory(NAME, costs))
+
+
+def _with_probes(after: Job, event: EpochCostsProbed) -> Job:
+    """What a trial has probed shares the factor of its run: its own batch size shows how far that is from earlier ones.
+
+    So probes of several trials are on one level, as far as their own batch sizes were probed before.
+    """
+    knowledge = after.versions[event.version_number].knowledge[event.hardware_key]
+    costs, own = epoch_costs_on(knowledge), event.batch_size
+    values = {each.batch_size: each.ln_cost for each in event.probes}
+    is_known = own in costs.probes and own in values
+    shift = costs.probes[own].value - values[own] if is_known else 0.0
+    found = {
+        each.batch_size: Probe(value=each.ln_cost + shift, variance=each.variance)
+        for each in event.probes
+        if not (is_known and each.batch_size == own)
+    }
+    costs = replace(costs, probes={**costs.probes, **found})
+    return after.with_knowledge(event.version_number, knowledge.with_memory(NAME, costs))
 
 
 def _with_running(before: Job, after: Job, trial_number: int) -> Job:

@@ -10,7 +10,7 @@ from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
-from bso.domain.knowledge import Knowledge
+from bso.domain.knowledge import Knowledge, feasible
 from bso.domain.policy import ArmStatus, Choice, Inherited, Outlook, Policy
 from bso.domain.progress import Verdict, judge_progress
 from bso.domain.replies import Confidence
@@ -24,6 +24,7 @@ from bso.policies.curve.standing import standing_of
 from bso.policies.curve.view import view_of
 
 _HUGE = 1e300  # J; no infinity is recorded
+_MOST_PROBES = 16  # batch sizes on a hardware kind: how costs compare is smooth, and each makes choices slower
 _LEAST_FREEDOM = 3.0  # with less, what is believed of the noise of costs is mostly a guess
 
 
@@ -49,6 +50,13 @@ class CurvePolicy(Policy):
         size = choices.safest(now)
         words = f"attempt {recurrence.aborts + 1} of {version.spec.max_attempts} is the last: no bound"
         return Choice(batch_size=size, reason=f"{words}; {size} is most likely to converge")
+
+    def to_probe(self, version: JobVersion, knowledge: Knowledge, batch_size: int) -> tuple[int, ...]:
+        """Those whose epoch cost was neither paid nor probed on the hardware kind, the nearest first."""
+        costs, fitting = epoch_costs_on(knowledge), feasible(knowledge, version.spec)
+        unknown = [size for size in fitting if not costs.record(size).sums.weight and size not in costs.probes]
+        others = sorted(unknown, key=lambda size: (abs(math.log2(size / batch_size)), -size))
+        return tuple(size for size in others if size != batch_size)[: max(0, _MOST_PROBES - len(costs.probes))]
 
     def bound(self, job: Job, trial: Trial) -> float | None:
         """The cost [J] above which the trial is stopped."""

@@ -6,12 +6,12 @@ import asyncio
 from typing import TypeVar
 
 from bso.domain.commands import Request
-from bso.domain.replies import LeaseRenewed, Problem, Registered, TrialBegun
+from bso.domain.replies import JobDescription, LeaseRenewed, Problem, Registered, TrialBegun
 from bso_client.delivery.obstacle import declined
 from bso_client.errors import Refused, SpecConflict, Unreachable
 from bso_client.transports.transport import Transport
 
-R = TypeVar("R", Registered, TrialBegun, LeaseRenewed)
+R = TypeVar("R", Registered, TrialBegun, LeaseRenewed, JobDescription)
 
 _PAUSE_S = 0.5  # before a command is offered again to an optimizer that asked for patience, and named no time
 

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, SupportsFloat
 
+from torch import Tensor
+from torch.nn import Module
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from bso_client.errors import InvalidSetting, WrongOrder
 from bso_client.integrations.driven_trial import DrivenTrial
 from bso_client.integrations.power_hooks import PowerHooks, PowerLimit
+from bso_client.integrations.probe_step import ProbeStep
 from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.scaling import Accumulation
 from bso_client.trial import Trial
@@ -47,6 +50,8 @@ class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it
     ``power_limit``          a PowerLimitOptimizer, which counts every step
     ``max_micro_batch_size`` samples that fit in a rank's memory at once: micro batches are loaded, see ``accumulation``
     ``samples_per_epoch``    the length of an epoch of an IterableDataset, over all ranks
+    ``probe``                the model and a function of a batch that gives its loss, as in the training: what epochs
+                             with other batch sizes would cost is then probed between epochs, see ProbeStep
     ``loading``              every other argument of a DataLoader but batch_size and batch_sampler
 
     In data-parallel training each rank loads its own part with its share of the batch size, by a DistributedSampler
@@ -63,6 +68,7 @@ class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it
         power_limit: PowerLimit | None = None,
         max_micro_batch_size: int | None = None,
         samples_per_epoch: int | None = None,
+        probe: tuple[Module, Callable[[Any], Tensor]] | None = None,
         **loading: Any,
     ) -> None:
         if isinstance(optimizer, int):
@@ -85,6 +91,9 @@ class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it
         super().__init__(dataset, batch_size=self.accumulation.micro_batch_size, **arguments)
         if self.drop_last:
             _check_not_empty(len(self), batch_size=self.trial.batch_size, dataset=dataset)
+        self._probe: ProbeStep | None = None
+        if probe is not None and max_micro_batch_size is None:  # micro batches may make up those that do not fit
+            self._probe = ProbeStep(*probe, self)
 
     @property
     def trial(self) -> Trial:
@@ -159,6 +168,8 @@ class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it
                     f"epoch {epoch} ended without train_loader.report_metric(metric): evaluate the model in each epoch "
                     "and report it, otherwise the optimizer knows neither when to stop nor what it cost"
                 )
+            if self._probe is not None:
+                self.trial.probe_epoch_costs(self._probe)
 
     def _loaded(self) -> Iterator[Any]:
         if self._samples_per_epoch is not None:

@@ -28,6 +28,7 @@ from bso_client.integrations.reporter import Reporter, warn_of_doubts
 from bso_client.integrations.training_arguments import apply_trial, batch_size_of
 from bso_client.integrations.transformers_checkpoints import forget_trial, keep_trial, resumable_trials
 from bso_client.integrations.transformers_power import PowerLimitCallback
+from bso_client.integrations.transformers_probes import TrainerProbes
 from bso_client.trial import Trial
 
 __all__ = ["BsoCallback", "PowerLimitCallback", "apply_trial", "resumable_trials"]
@@ -41,13 +42,14 @@ class BsoCallback(PowerLimitCallback):
     ``power_limit``   a PowerLimitOptimizer to drive: it profiles over training steps, evaluations left out
     ``samples_per_epoch`` count progress in samples: for training data without a length, where the Trainer's epochs
                       are shares of max_steps
+    ``probes``        after an evaluation, probe what epochs with other batch sizes would cost; see ProbeStep
 
     Nothing is raised out of the Trainer, whatever happens: what is wrong is logged, the best model is loaded, and
     models are saved. Afterwards ``outcome`` says how the trial ended, and so does the trial itself.
 
     An evaluation before the first step, and that of ``trainer.evaluate()`` outside of ``train()``, are not reported.
-    With each checkpoint of the Trainer the trial is kept, so that ``resumable_trials`` can go on with it in another
-    process. In data-parallel training each rank has this callback; all of them stop at the same step.
+    With each checkpoint of the Trainer the trial is kept, so that ``resumable_trials`` can go on with it
+    in another process. In data-parallel training each rank has this callback; all of them stop at the same step.
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class BsoCallback(PowerLimitCallback):
         metric: str,
         power_limit: PowerLimit | None = None,
         samples_per_epoch: float | None = None,
+        probes: bool = False,
     ) -> None:
         super().__init__(power_limit)
         self.trial = trial
         self._reporter = Reporter(trial, metric, names=_names_of(metric), samples_per_epoch=samples_per_epoch)
+        self._probes = TrainerProbes(trial) if probes else None
         self._is_training = False
         self._kept_at_step = -1
 
@@ -106,6 +110,8 @@ class BsoCallback(PowerLimitCallback):
             return control
         samples = state.global_step * self.trial.batch_size
         if not self._reporter.evaluated(metrics or {}, epoch=state.epoch or 0.0, samples=samples):
+            if self._probes is not None and not control.should_training_stop:
+                self._probes.probe(args, kwargs.get("model"), kwargs.get("train_dataloader"))
             return control
         control.should_training_stop = True
         if self.trial.converged and args.save_strategy == "steps":

@@ -119,6 +119,7 @@ def registered(state: TrainingState, reply: TrialBegun) -> TrainingState:
         lease_s=reply.lease_s,
         spec=reply.spec,
         power_profile=reply.power_profile or state.power_profile,
+        to_probe=reply.to_probe or state.to_probe,
     )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from bso.domain.commands import Command, FinishTrial, PowerMeasurement, ReportEpoch
+from bso.domain.commands import Command, EpochCostProbe, FinishTrial, PowerMeasurement, ReportEpoch, ReportEpochCosts
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
@@ -37,6 +37,21 @@ class Consumption:
         """This and what one more window measured."""
         total = None if self.energy_j is None or energy_j is None else self.energy_j + energy_j
         return Consumption(time_s=self.time_s + time_s, energy_j=total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What was probed at once, and the seconds and joules (None: not measured) that all of it took."""
+
+    probes: tuple[EpochCostProbe, ...] = ()
+    out_of_memory: tuple[int, ...] = ()
+    time_s: float = 0.0
+    energy_j: float | None = 0.0
+
+    @property
+    def batch_sizes(self) -> frozenset[int]:
+        """The batch sizes that were probed, or ran out of memory."""
+        return frozenset(each.batch_size for each in self.probes) | frozenset(self.out_of_memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +135,8 @@ class TrainingState:
     trial_id: str | None = None
     learning_rate: LearningRate | None = None
     power_profile: tuple[PowerMeasurement, ...] = ()  # of this batch size on this hardware kind
+    to_probe: tuple[int, ...] = ()  # batch sizes whose epoch costs the policy wants to know
+    probing_s: float = 0.0  # what probing them has taken, beside its own time
     lease_s: float = 600.0
     bound: float | None = None
     phase: Phase = Phase.READY
@@ -204,7 +221,7 @@ Identity = tuple[int, str]
 
 def addressed(command: Command, identity: Identity | None) -> Command | None:
     """A command with the identity of its trial, if it is one of a trial; None: that identity is not known."""
-    if not isinstance(command, ReportEpoch | FinishTrial) or command.trial_id:
+    if not isinstance(command, ReportEpoch | FinishTrial | ReportEpochCosts) or command.trial_id:
         return command
     return None if identity is None else replace(command, trial_number=identity[0], trial_id=identity[1])
 

@@ -19,15 +19,17 @@ from bso.domain.commands import (
     PowerMeasurement,
     RegisterJob,
     ReportEpoch,
+    ReportEpochCosts,
     ReportPowerProfile,
 )
 from bso.domain.foreign_text import shown
 from bso.domain.progress import epochs, judge_progress, progressed, reported_cost
+from bso.domain.quantities import NOTHING, percent, seconds
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, EpochReport, Outcome, reason_code
 from bso_client.errors import InvalidReport, WrongOrder
 from bso_client.training.start import registered
-from bso_client.training.state import Consumption, Message, Notice, Phase, Step, TrainingState
+from bso_client.training.state import Consumption, Message, Notice, Phase, Probed, Step, TrainingState
 
 _REFUSES_ONE_REPORT = ("invalid_report", "conflicting_report", "report_goes_backwards")
 """Refusals of one report; any other one refuses the trial."""
@@ -35,6 +37,7 @@ _REFUSED: Mapping[type[Command], tuple[str, str]] = {
     ReportEpoch: ("{}: a report was refused", "report_refused"),
     FinishTrial: ("{}: its end was refused", "finish_refused"),
     ReportPowerProfile: ("{}: its power profile was refused", "power_profile_refused"),
+    ReportEpochCosts: ("{}: its probed epoch costs were refused", "epoch_costs_refused"),
     BeginTrial: ("the trial could not be registered", "optimizer_warning"),
     RegisterJob: ("the job could not be registered", "optimizer_warning"),
 }
@@ -133,6 +136,21 @@ def profiled(state: TrainingState, measurements: Sequence[PowerMeasurement]) -> 
     return Step(state=state, sends=(Message(command=command, late=command),))
 
 
+def probed(state: TrainingState, found: Probed) -> Step:
+    """What epochs with other batch sizes would cost was probed, while its own consumption was not measured."""
+    left = tuple(size for size in state.to_probe if size not in found.batch_sizes)
+    state = replace(state, to_probe=left, probing_s=state.probing_s + found.time_s)
+    command = ReportEpochCosts(
+        trial_number=state.trial_number or 0,
+        trial_id=state.trial_id or "",
+        probes=found.probes,
+        out_of_memory=found.out_of_memory,
+        time_s=found.time_s,
+        energy_j=found.energy_j,
+    )
+    return Step(state=state, sends=(Message(command=command, late=command),))
+
+
 def checkpointed(state: TrainingState, consumed: Consumption) -> TrainingState:
     """It has saved its state: from now on an interruption leaves it to be resumed."""
     return replace(state, is_resumable=True, consumed=consumed)
@@ -158,6 +176,9 @@ def end_notices(state: TrainingState) -> tuple[Notice, ...]:
         found.append(Notice(level=logging.WARNING, action="out_of_memory", words=words, facts=facts))
     outcome = "" if state.outcome is None else state.outcome.value
     words = f"{state.name} ended: {outcome}: {state.outcome_reason}"
+    if state.probing_s:
+        share = percent(state.probing_s / state.time_s) if state.time_s else NOTHING
+        words += f"; probing epoch costs took {seconds(state.probing_s)} beside that ({share} of its time)"
     return (*found, Notice(level=logging.INFO, action="trial_ended", words=words, facts=facts))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bso.policies.curve.memory import NAME as CURVE
-from bso.simulator import read_problems
+from bso.simulator import Probing, read_problems
 from bso.simulator.process_pool import spread
 from bso.simulator.truths import Family
 from tests.benchmarks.decisions.groups import Group, Kind, made_groups, measured_groups
@@ -135,7 +135,8 @@ def _on_traces(seeds: Sequence[int], processes: int) -> Sequence[Figure]:
         _say("BSO_TRACES names no folder with traces: only made worlds are simulated")
         return ()
     judging = Judging(seeds=seeds, say=_say, processes=processes)
-    on_traces(judging, read_problems(Path(folder)), CURVE)
+    for probing in (None, Probing(common=0.05, own=0.05), Probing(common=0.1, own=0.1)):
+        on_traces(judging, read_problems(Path(folder)), CURVE, probing=probing)
     return judging.found
 
 

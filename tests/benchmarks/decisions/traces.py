@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bso.simulator import BatchSizeProblem
+from bso.simulator import BatchSizeProblem, Probing
 from tests.benchmarks.judging import Judging, poor_share, regrets_of, values_of
 from tests.benchmarks.resampling import Resampled
 
@@ -10,11 +10,15 @@ RECURRENCES = 100
 HORIZONS = (10, 20, 100)
 
 
-def on_traces(judging: Judging, problems: Sequence[BatchSizeProblem], policy: str) -> None:
+def on_traces(
+    judging: Judging, problems: Sequence[BatchSizeProblem], policy: str, *, probing: Probing | None = None
+) -> None:
     """Regrets, their 99th percentile, and how often a choice is poor in the end."""
-    results = judging.simulate(problems, policy, recurrences=RECURRENCES)
+    results = judging.simulate(problems, policy, recurrences=RECURRENCES, probing=probing)
     resampled = Resampled([problem.workload for problem in problems], len(judging.seeds))
     case = f"{len(problems)} problems, {len(judging.seeds)} seeds; {policy}"
+    if probing is not None:
+        case += f", probes that err by {probing.own:.0%} each and in common"
     for horizon in HORIZONS:
         judging.add(case, f"regret@{horizon}", "runs", resampled.mean(regrets_of(results, horizon)))
     judging.add(case, "regret@100, 99 % of runs", "runs", resampled.percentile(regrets_of(results, 100), 0.99))

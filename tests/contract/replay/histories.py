@@ -7,7 +7,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from bso.domain.commands import DeleteJob, ExpireLease, PowerMeasurement, ReportPowerProfile
+from bso.domain.commands import (
+    DeleteJob,
+    EpochCostProbe,
+    ExpireLease,
+    PowerMeasurement,
+    ReportEpochCosts,
+    ReportPowerProfile,
+)
 from bso.domain.decide import Rules
 from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import TrialBegun
@@ -43,6 +50,7 @@ async def unusual(store: SqlStore) -> None:
     running = await begin(engine, ODD, learning_rate=LearningRate(0.1 + 0.2, reference_batch_size=96))
     await ask(engine, report(running, 3, job_id=ODD, metric=float("nan"), is_profiling=True))
     await ask(engine, report(running, 1.5, job_id=ODD))
+    await ask(engine, probed(running))
     late = await given_up(store, ODD)
     await ask(engine, finish(late, Outcome.CONVERGED, "it came after all ✓", job_id=ODD, is_journalled=True))
     await given_up(store, ODD)
@@ -68,6 +76,20 @@ def profile(job_id: str, batch_size: int, *limits_w: float) -> Any:
     """The report of a power profile."""
     measured = tuple(PowerMeasurement(power_limit_w=w, average_power_w=w - 10, samples_per_s=1e3 / 3) for w in limits_w)
     return request(ReportPowerProfile(batch_size=batch_size, hardware=HARDWARE, measurements=measured), job_id=job_id)
+
+
+def probed(trial: TrialBegun) -> Any:
+    """The report of probed epoch costs: of two batch sizes, and of one that did not fit."""
+    probes = tuple(EpochCostProbe(batch_size=size, time_s=0.1, energy_j=1e3 / 3, variance=0.01) for size in (32, 64))
+    command = ReportEpochCosts(
+        trial_number=trial.trial_number,
+        trial_id=trial.trial_id,
+        probes=probes,
+        out_of_memory=(128,),
+        time_s=0.3,
+        energy_j=0.7,
+    )
+    return request(command, job_id=ODD)
 
 
 async def published(store: SqlStore) -> None:

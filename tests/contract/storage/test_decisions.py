@@ -205,6 +205,9 @@ async def test_an_overview_holds_the_snapshot_and_the_last_trial_of_each_job(sto
     last = [one.last_trial for one in overviews]
     assert [trial and trial.trial_number for trial in last] == [2, None, 1]
     assert last[0] == (await store.trials("first"))[-1]
+    assert [one.active for one in overviews] == [
+        tuple(await store.active_trials(job_id)) for job_id in ("first", "second", "third")
+    ]
     assert [one.summary.job_id for one in await store.overviews(after="first", limit=1)] == ["second"]
     assert await store.overviews(after="third") == []
     assert [await store.summary(one.summary.job_id) for one in overviews] == [one.summary for one in overviews]

@@ -7,7 +7,8 @@ from bso.domain.decide import Rules, lacking
 from bso.domain.rights import Reader, Right
 from bso.service.engine import Engine
 from bso.service.ports import Store
-from bso.service.queries import Asked, JobsPage, ListJobs, answered, decode_page
+from bso.service.queries import Asked, JobsPage, ListJobs, decode_page
+from bso.service.query_answers import answered
 from bso.service.serialization import MOST_GRANTED, read_snapshot
 from tests.contract.storage.job_requests import SPEC, ask, request
 

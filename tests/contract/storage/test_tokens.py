@@ -6,7 +6,8 @@ from datetime import timedelta
 from bso.domain.rights import Right
 from bso.domain.tokens import Token
 from bso.service.ports import Store
-from bso.service.queries import CheckToken, checked
+from bso.service.queries import CheckToken
+from bso.service.query_answers import checked
 from bso.service.tokens import digest_of
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import subprocess
 import sys
 import threading
 from contextlib import closing
@@ -131,6 +132,18 @@ async def test_processes_that_start_together_share_one_new_file(tmp_path: Path) 
     handle = await open_embedded(path)
     folded = await assert_log_equals_tables(handle.store)
     assert sorted(folded.trials) == [1, 2, 3]
+    await handle.close()
+
+
+async def test_another_process_that_closes_a_file_takes_nothing_from_who_brought_it_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "bso.sqlite"
+    path.touch()  # another process has just begun to make it
+    handle = await open_embedded(path)
+    await ask(handle.engine, registration())
+    look = f"import sqlite3; print(sqlite3.connect({str(path)!r}).execute('SELECT count(*) FROM trial').fetchone()[0])"
+    for begun in range(3):  # the last one to close a file moves its log into it, and removes the log
+        assert int(await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", look])) == begun
+        await begin(handle.engine)
     await handle.close()
 
 

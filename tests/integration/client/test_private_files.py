@@ -99,3 +99,10 @@ def test_what_others_were_let_into_stays_so(tmp_path: Path) -> None:
     path.chmod(0o660)
     asyncio.run(upgrade(f"sqlite:///{path}"))
     assert modes(tmp_path)["bso.sqlite"] == "660"
+
+
+async def test_a_file_behind_a_link_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
+    disk, link = tmp_path / "disk.sqlite", tmp_path / "bso.sqlite"
+    link.symlink_to(disk)
+    await upgrade(f"sqlite:///{link}")
+    assert stat.S_IMODE(disk.stat().st_mode) == 0o600

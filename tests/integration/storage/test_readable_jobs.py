@@ -51,7 +51,7 @@ async def test_one_job_among_thousands_of_others_is_found_by_few_statements(migr
 
     event.listen(store.engine.sync_engine, "before_cursor_execute", note)
     assert await listed(store, "bob") == (["n-shared", "z-own"], 1)
-    assert len(statements) == 3, "jobs, their last trials, and which of them are in trouble"
+    assert len(statements) == 4, "jobs, their last and their active trials, and which of them are in trouble"
     assert await listed(store, "dora") == ([], 1)
     found, pages = await listed(store, "carol")
     assert (len(found), pages) == (MANY // 10 + 1, MANY // 100 + 1)

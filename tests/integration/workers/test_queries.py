@@ -14,7 +14,7 @@ from bso.domain.decide import Rules
 from bso.domain.replies import JobDescription, Problem
 from bso.domain.rights import Right
 from bso.schema.codec import encode_event
-from bso.service import queries
+from bso.service import query_answers
 from bso.service.queries import (
     Asked,
     EventsPage,
@@ -27,10 +27,10 @@ from bso.service.queries import (
     Query,
     ShowJob,
     ShownJob,
-    answered,
     decode_page,
     encode_query,
 )
+from bso.service.query_answers import answered
 from bso.storage import SqlStore
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import QUERY_KEY, QUERY_QUEUE
@@ -176,7 +176,7 @@ async def test_an_unforeseen_error_is_answered_and_the_next_query_too(
 ) -> None:
     async with trained(logins.alice) as (job, _), asking(logins.alice) as alice:
         with monkeypatch.context() as broken:
-            broken.setattr(queries, "MOST_TRIALS", "many")
+            broken.setattr(query_answers, "MOST_TRIALS", "many")
             with pytest.raises(CommandRefused, match="ask again later"):
                 await alice.trials(job)
         assert await alice.trials(job)
@@ -191,9 +191,9 @@ async def test_an_unknown_job_and_one_without_a_name_are_refused(logins: Logins)
 
 
 async def test_pages_follow_one_another(logins: Logins, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "MOST_TRIALS", 2)
-    monkeypatch.setattr(queries, "MOST_EVENTS", 3)
-    monkeypatch.setattr(queries, "MOST_JOBS", 1)
+    monkeypatch.setattr(query_answers, "MOST_TRIALS", 2)
+    monkeypatch.setattr(query_answers, "MOST_EVENTS", 3)
+    monkeypatch.setattr(query_answers, "MOST_JOBS", 1)
     async with trained(logins.alice, recurrences=4) as (job, _), trained(logins.alice), asking(logins.alice) as alice:
         numbers = [trial.trial_number for trial in await store.trials(job)]
         assert len(numbers) > 3
@@ -209,11 +209,11 @@ async def test_pages_follow_one_another(logins: Logins, store: SqlStore, monkeyp
 async def test_a_page_fits_into_a_message(logins: Logins, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     async with trained(logins.alice, recurrences=3) as (job, _):
         whole = await answered(store, Asked(query=ListEvents(), query_id="x", job_id=job), rules=RULES)
-        monkeypatch.setattr(queries, "MAX_ANSWER_BYTES", len(whole) - 1)
+        monkeypatch.setattr(query_answers, "MAX_ANSWER_BYTES", len(whole) - 1)
         part = decode_page(await answered(store, Asked(query=ListEvents(), query_id="x", job_id=job), rules=RULES))
         assert isinstance(part, EventsPage)
         assert part.next_after is not None
-        monkeypatch.setattr(queries, "MAX_ANSWER_BYTES", 500)
+        monkeypatch.setattr(query_answers, "MAX_ANSWER_BYTES", 500)
         none = decode_page(await answered(store, Asked(query=ListEvents(), query_id="x", job_id=job), rules=RULES))
         assert isinstance(none, Problem)
         assert none.type == "too_large"

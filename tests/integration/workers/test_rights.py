@@ -97,6 +97,9 @@ COMMANDS: Mapping[str, Callable[[Trained], Command]] = {
     "expire a lease that has lapsed (`expire_lease`)": Trained.expire,
     "finish a trial (`finish_trial`)": Trained.finish,
     "report a power profile (`report_power_profile`)": lambda _: PROFILE,
+    "report epoch costs (`report_epoch_costs`)": lambda job: do.ReportEpochCosts(
+        trial_number=job.trial.trial_number, trial_id=job.trial.trial_id, time_s=1.0
+    ),
     "change its specification (`register_job`)": lambda _: do.RegisterJob(spec={**SPEC, "target_metric": 0.5}),
     "allow a batch size (`allow_batch_size`)": lambda _: do.AllowBatchSize(batch_size=64),
     "grant it (`grant_job`)": lambda _: do.GrantJob(login="somebody", right=Right.OPERATE),
@@ -111,6 +114,7 @@ OF_NEW_JOBS = {
 
 IN_THE_BODY: Mapping[str, Callable[[Trained], object]] = {
     "list_jobs": lambda job: job.job_id[:-1],
+    "list_savings": lambda job: job.job_id[:-1],
     "follow_jobs": lambda job: {job.job_id: 0},
 }
 """The queries that are not about the one job of their envelope: where they begin."""
@@ -136,13 +140,18 @@ def messages(operation: str, job: Trained) -> Iterator[tuple[str, bytes]]:
         yield QUERY_KEY, json.dumps(envelope | about).encode()
 
 
+_REFUSALS = ("not_owner", "no_user_id", "operators_only")
+
+
 def verdict(answer: Answer, job: Trained) -> str:
     """Whether an operation was refused (no) or carried out (yes); in other words, what else came of it."""
     kind, body = answer["type"], answer["body"]
     if kind == "problem":
-        return "no" if body["type"] in ("not_owner", "no_user_id") else f"{body['type']}: {body['detail']}"
+        return "no" if body["type"] in _REFUSALS else f"{body['type']}: {body['detail']}"
     if kind == "jobs_page":
         return "yes" if job.job_id in [one["summary"]["job_id"] for one in body["jobs"]] else "no"
+    if kind == "savings_page":
+        return "yes" if job.job_id in [one["job_id"] for one in body["jobs"]] else "no"
     if kind == "lease_expired" and body["state"] != "running":
         return f"the trial is {body['state']}, although its lease has not lapsed"
     return "no" if any("this login cannot read it" in words for words in body.get("warnings", ())) else "yes"
@@ -215,11 +224,11 @@ class Logins:
         if "choose another job_id" in advice:
             assert isinstance(await self.ask(str(login), new_job(), do.RegisterJob(spec=SPEC)), Registered)
         if refusal.get("type") == "no_user_id":
-            login = OWNER
+            login = OPERATOR if "show_operation" in operation else OWNER
         elif (remedy := REMEDY.search(advice)) is not None:
             await self.carry_out(remedy["command"], who=remedy["who"])
         else:
-            known = ("only its owner, the owner's team or an operator may", "names that begin with vision-")
+            known = ("the owner's team or an operator may", "only an operator may", "names that begin with vision-")
             return "no" if not advice or any(words in advice for words in known) else advice
         came = verdict(await self.attempt(operation, login, job), job)
         return "no" if came == "yes" else f"no; and after what was advised ({advice}): {came}"

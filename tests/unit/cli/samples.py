@@ -169,6 +169,17 @@ EVENTS: tuple[e.Event | RoundEnded | StageEntered, ...] = (
     e.RecurrenceEnded(recurrence_id="night-1", has_model=True, trial_number=1, reason="it converged"),
     e.BatchSizeAllowed(batch_size=32, hardware_keys=("k",)),
     e.PowerProfiled(batch_size=32, hardware=HARDWARE, measurements=()),
+    e.EpochCostsProbed(
+        trial_number=1,
+        version_number=1,
+        hardware_key="k",
+        batch_size=16,
+        month="2026-11",
+        probes=(e.ProbedEpochCost(batch_size=32, cost=2.0, ln_cost=0.7, variance=0.01),),
+        out_of_memory=(64,),
+        time_s=1.5,
+        energy_j=3.0,
+    ),
     e.JobDeleted(),
     e.JobSnapshotted(state={}),
 )

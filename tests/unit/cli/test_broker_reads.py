@@ -8,7 +8,8 @@ import pytest
 from bso.domain.decide import Rules
 from bso.domain.replies import Problem
 from bso.service.memory import InMemoryStore
-from bso.service.queries import answered, decode_query, encode_refusal
+from bso.service.queries import decode_query, encode_refusal
+from bso.service.query_answers import answered
 from bso_cli.broker_reads import BrokerReads
 from bso_cli.refusals import CommandRefused
 

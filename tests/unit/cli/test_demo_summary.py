@@ -14,8 +14,6 @@ from bso_cli.demo.summary import DemoSummary, conclusion, summarize
 from bso_cli.jobs_printed import kind_table
 from tests.unit.cli.samples import arm, description, trial
 
-PNG = b"\x89PNG\r\n\x1a\n"
-
 
 def default_and_best() -> list[Trial]:
     return [
@@ -90,12 +88,14 @@ def test_the_table_has_a_line_for_each_batch_size() -> None:
 
 
 @pytest.mark.parametrize("best", [16, None])
-def test_the_picture_is_a_png(best: int | None, tmp_path: Path) -> None:
+def test_the_page_has_the_pictures_and_says_what_is_saved(best: int | None, tmp_path: Path) -> None:
     job = description(arm(8, "to explore", mean=None), arm(16), arm(32, "pruned"), best=best)
     summary = summarize(job, default_and_best())
     assert summary is not None
-    path = draw(summary, tmp_path / "new" / "exploration.png")
-    assert path.read_bytes().startswith(PNG)
+    path = draw(summary, tmp_path / "new" / "exploration.html")
+    page = path.read_text(encoding="utf-8")
+    assert page.count("<svg") == 3
+    assert "than with the default 32, all that was tried included" in page
 
 
 def test_the_script_trains_the_jobs_that_the_command_asks_about() -> None:

@@ -18,6 +18,10 @@ def counted() -> set[str]:
     metrics.commands.labels(type="begin_trial", result="decided")
     metrics.dead_letters.labels(reason="poison")
     metrics.over_quota.labels(login="ann", limit="jobs")
+    for gauge in (metrics.job_models, metrics.job_trials, metrics.job_time, metrics.job_time_error):
+        gauge.labels(job_id="vision")
+    for gauge in (metrics.job_energy, metrics.job_energy_error):
+        gauge.labels(job_id="vision", energy="measured")
     return {sample.name for metric in metrics.registry.collect() for sample in metric.samples}
 
 
@@ -30,12 +34,12 @@ def alerts() -> Iterator[str]:
 
 
 def panels() -> Iterator[str]:
-    document = json.loads((DEPLOY / "grafana/workers.json").read_text(encoding="utf-8"))
-    for panel in document["panels"]:
-        yield from (target["expr"] for target in panel["targets"])
+    for board in sorted((DEPLOY / "grafana").iterdir()):
+        for panel in json.loads(board.read_text(encoding="utf-8"))["panels"]:
+            yield from (target["expr"] for target in panel["targets"])
 
 
-@pytest.mark.parametrize("expression", [*alerts(), *panels()])
+@pytest.mark.parametrize("expression", sorted({*alerts(), *panels()}))
 def test_an_expression_names_metrics_of_workers(expression: str) -> None:
     named = set(re.findall(r"\bbso_\w+", expression))
     assert named or "rabbitmq_queue_messages_ready" in expression
@@ -91,7 +95,7 @@ def test_the_page_has_the_figures_of_the_rules(metric: str, figure: int) -> None
     assert rule.endswith(f"> {figure}")
 
 
-@pytest.mark.parametrize("expression", [*alerts(), *panels()])
+@pytest.mark.parametrize("expression", sorted({*alerts(), *panels()}))
 def test_the_brackets_of_an_expression_match(expression: str) -> None:
     for opening, closing in ("()", "[]", "{}"):
         assert expression.count(opening) == expression.count(closing)

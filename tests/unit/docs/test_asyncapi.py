@@ -165,6 +165,12 @@ def a_life_in_full() -> JobLife:
     life.finish(life.begin(), Outcome.INFEASIBLE, "out_of_memory: CUDA out of memory")
     measured = (do.PowerMeasurement(power_limit_w=300.0, average_power_w=280.0, samples_per_s=1000.0),)
     life.send(do.ReportPowerProfile(batch_size=32, hardware=A100, measurements=measured))
+    probes = (do.EpochCostProbe(batch_size=16, time_s=1.0, energy_j=1.0, variance=0.01),)
+    probing = life.begin()
+    life.send(
+        do.ReportEpochCosts(trial_number=probing.trial_number, trial_id=probing.trial_id, probes=probes, time_s=0.1)
+    )
+    life.finish(probing, Outcome.INTERRUPTED, "killed")
     life.send(do.AllowBatchSize(batch_size=64))
     life.send(do.GrantJob(login="bob", right=Right.TRAIN))
     life.send(do.GiveJob(login="carol"))

@@ -80,6 +80,7 @@ SPEC_FIELDS = {
     "early_stopping": st.booleans() | json_values,
     "max_attempts": st.integers(1, 4) | json_values,
     "min_saving": st.floats(0.0, 0.5) | json_values,
+    "probing_budget": st.floats(0.0, 0.5) | json_values,
 }
 odd_specs = st.dictionaries(st.sampled_from(sorted(SPEC_FIELDS)) | texts, json_values, max_size=4)
 
@@ -163,6 +164,18 @@ odd_commands: st.SearchStrategy[do.Command] = st.one_of(
             st.builds(do.PowerMeasurement, power_limit_w=numbers, average_power_w=numbers, samples_per_s=numbers),
             max_size=3,
         ).map(tuple),
+    ),
+    st.builds(
+        do.ReportEpochCosts,
+        trial_number=trial_numbers,
+        trial_id=trial_ids,
+        probes=st.lists(
+            st.builds(do.EpochCostProbe, batch_size=integers, time_s=numbers, energy_j=numbers, variance=numbers),
+            max_size=3,
+        ).map(tuple),
+        out_of_memory=st.lists(integers, max_size=2).map(tuple),
+        time_s=numbers,
+        energy_j=st.none() | numbers,
     ),
     st.builds(do.AllowBatchSize, batch_size=integers, hardware_key=st.none() | texts),
     st.builds(do.DeleteJob),

@@ -120,3 +120,14 @@ def test_the_learning_rate_is_that_of_the_last_trial_that_named_one() -> None:
     life.begin("a", learning_rate=rate)
     life.begin("b")
     assert expect(JobDescription, life.send(do.DescribeJob())).learning_rate == rate
+
+
+def test_of_several_versions_the_newest_are_described() -> None:
+    life = JobLife()
+    life.register(target_metric=0.5)
+    assert expect(JobDescription, life.send(do.DescribeJob())).versions == ()
+    for number in range(1, 25):
+        life.register(target_metric=0.5 + number / 100)
+    versions = expect(JobDescription, life.send(do.DescribeJob())).versions
+    assert [each.version_number for each in versions] == list(range(25, 5, -1))
+    assert "target metric at least 0.74 " in versions[0].specification

@@ -206,6 +206,7 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
     *(("cost_budget", bad) for bad in (0, -1, *BAD_NUMBERS)),
     *(("early_stopping", bad) for bad in (None, 0, "yes")),
     *(("min_saving", bad) for bad in (-0.01, 0.51, None, *BAD_NUMBERS)),
+    *(("probing_budget", bad) for bad in (-0.01, 0.51, None, *BAD_NUMBERS)),
     *(("max_attempts", bad) for bad in (0, -1, 1001, None, *BAD_NUMBERS)),
 ]
 
@@ -247,6 +248,7 @@ IN_RANGE: list[tuple[str, Any]] = [
     ("mab_seed", 2**63 - 1),
     ("max_epochs", 10**9),
     ("max_attempts", 1),
+    ("probing_budget", 0.0),
     ("min_saving", 0.0),
     ("min_saving", 0.5),
 ]

@@ -129,6 +129,7 @@ def test_names_on_the_wire_never_change() -> None:
         "register_job",
         "renew_lease",
         "report_epoch",
+        "report_epoch_costs",
         "report_power_profile",
     ]
     assert {"job_registered", "trial_started", "epoch_reported", "trial_ended", "late_result"} < set(all_events())

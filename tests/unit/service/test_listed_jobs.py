@@ -1,10 +1,11 @@
 """What a list of jobs says of one."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from bso.domain.replies import ArmDescription, JobDescription, KindDescription
+from bso.domain.replies import ArmDescription, Confidence, JobDescription, KindDescription
 from bso.service.listed_jobs import ListedJob
 from bso.service.records import JobOverview, JobSummary, StoredJob
 from tests.unit.drawing.samples import SPEC, arm, kind, trial
@@ -70,3 +71,14 @@ def test_a_job_that_cannot_be_read_needs_somebody_unless_it_is_deleted() -> None
     assert listed(None, is_deleted=True).attention == ""
     assert listed(kind(arm(64))).attention == ""
     assert listed(kind(arm(64), needs_attention=True, attention="no model")).attention == "needs attention"
+
+
+def test_what_the_next_training_will_probably_run_with() -> None:
+    known = kind(arm(64), arm(128))
+    sure = Confidence(runs=9, cost_noise=0.1, may_save=0.01, more_runs_pay=False)
+    assert listed(replace(known, confidence=sure, round_number=None)).next_decision == "64"
+    assert listed(replace(known, confidence=replace(sure, more_runs_pay=True))).next_decision == "64 or another"
+    assert listed(replace(known, confidence=None, round_number=2)).next_decision == "64 or another"
+    assert listed(kind(arm(128), best=None)).next_decision == "not known yet"
+    assert listed(replace(known, hardware_key="another")).next_decision == "128 (default)"
+    assert listed(None).next_decision == "–"

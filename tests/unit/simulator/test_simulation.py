@@ -8,7 +8,7 @@ import pytest
 
 from bso.domain.policies import own_policies
 from bso.domain.trial import Outcome
-from bso.simulator import InvalidSimulation, Run, Submission, parse_drift, simulate
+from bso.simulator import InvalidSimulation, Probing, Run, Submission, parse_drift, simulate
 from bso.simulator.world import World
 from tests.unit.simulator.problems import make
 
@@ -223,3 +223,52 @@ def test_the_share_of_wrong_batch_sizes_counts_the_last_ten() -> None:
 def test_what_cannot_be_simulated_is_refused(arguments: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidSimulation, match=said):
         simulate(EASY, **arguments)  # type: ignore[arg-type]
+
+
+WIDE = make({16: (20, 21), 32: (18, 19), 64: (16, 18), 128: (14, 15), 256: (12, 13), 512: (11, 12)}, default=16)
+
+
+def test_trainings_probe_within_the_budget_and_pay_for_it() -> None:
+    probing, usual = (simulate(WIDE, recurrences=1, probing=each) for each in (Probing(), None))
+    [with_probes], [without] = probing.trials, usual.trials
+    assert with_probes.epochs == without.epochs
+    assert 0.0 < with_probes.time_s - without.time_s <= 0.05 * without.time_s * 1.06
+    assert with_probes.cost > without.cost
+    assert with_probes.judged_cost == pytest.approx(without.judged_cost), "probing is no part of it"
+
+
+def test_without_a_budget_nothing_is_probed() -> None:
+    spec = {"probing_budget": 0.0}
+    assert simulate(WIDE, spec, recurrences=5, probing=Probing()).costs == simulate(WIDE, spec, recurrences=5).costs
+
+
+def test_a_policy_that_wants_no_probes_gets_none() -> None:
+    spec = {"policy": "pruning_thompson"}
+    assert simulate(WIDE, spec, recurrences=5, probing=Probing()).costs == simulate(WIDE, spec, recurrences=5).costs
+
+
+def test_with_probes_the_best_batch_size_is_reached_in_fewer_trainings() -> None:
+    """Where an epoch costs the less the larger the batch size is, as on most GPUs."""
+    falling = {
+        size: tuple(replace(one, time_s=one.time_s * (16 / size) ** 0.6) for one in measured)
+        for size, measured in WIDE.epochs.items()
+    }
+    problem = replace(WIDE, epochs=falling)
+
+    def reached(probing: Probing | None) -> float:
+        runs = [simulate(problem, recurrences=20, seed=seed, probing=probing) for seed in range(8)]
+        return sum(run.regret(10) for run in runs)
+
+    assert reached(Probing()) < 0.9 * reached(None)
+
+
+def test_what_does_not_fit_shows_in_a_probe_and_costs_no_training() -> None:
+    problem = replace(WIDE, infeasible=frozenset({256, 512}))
+    run = simulate(problem, recurrences=20, seed=1, probing=Probing())
+    assert Outcome.INFEASIBLE not in {trial.outcome for trial in run.trials}
+
+
+def test_the_same_arguments_give_the_same_probes() -> None:
+    one, other, noisy = (simulate(WIDE, recurrences=10, seed=1, probing=Probing(own=own)) for own in (0.05, 0.05, 0.4))
+    assert one == other
+    assert one.costs != noisy.costs

@@ -43,7 +43,7 @@ def demo(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="Keep job and picture there. [default: the state directory]",
+            help="Keep job and pictures there. [default: the state directory]",
             show_default=False,
         ),
     ] = None,
@@ -69,7 +69,7 @@ def demo(
     summary = asyncio.run(_summary(places))
     from bso_cli.demo.picture import draw
 
-    plot = draw(summary, places.state_dir.absolute() / f"{JOB}.png")
+    plot = draw(summary, places.state_dir.absolute() / f"{JOB}.html")
     if as_json:
         print_json(_fields(summary, plot, recurrences_now=recurrences))
     else:
@@ -171,7 +171,7 @@ def _show(summary: DemoSummary, plot: Path, places: Places) -> None:
     print_result(explained(summary.kind.about_costs, has_means=True))
     print_result("")
     print_result(styled(conclusion(summary)))
-    print_result(f"Picture: {plot}")
+    print_result(f"Pictures: {plot}")
     if places.is_embedded:  # the address of a broker holds a password
         setting = "" if places.url is None else f"BSO_URL={places.optimizer_url} "
         print_result(f"Why each batch size was chosen: {setting}{_program()} jobs why {JOB}")
@@ -191,8 +191,5 @@ def _program() -> str:
 def _require_packages() -> None:
     from importlib.util import find_spec
 
-    missing = [name for name in ("sklearn", "matplotlib") if find_spec(name) is None]
-    if missing:
-        raise Misconfigured(
-            f"the demo needs {' and '.join(missing)}, not installed here: pip install 'bso-optimizer[demo]'"
-        )
+    if find_spec("sklearn") is None:
+        raise Misconfigured("the demo needs sklearn, not installed here: pip install 'bso-optimizer[demo]'")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from bso.domain.quantities import counted
+from bso.domain.recurrence_costs import Saving, converged_costs, recurrence_costs, saving_of
 from bso.domain.replies import JobDescription, KindDescription
-from bso.domain.savings import Saving, converged_costs, recurrence_costs, saving_of
 from bso.domain.trial import Trial
 
 

@@ -146,6 +146,8 @@ class RunDriver:
             "BSO_LAUNCH_NUMBER": recurrence.launches,
             "BSO_TRIAL_LOG": folder.trial_log(recurrence).absolute(),
         }
+        if self._options.no_probe:
+            own["BSO_PROBING"] = "off"
         if self.run.seed is not None:
             own["BSO_SEED"] = self.run.seed + sum(one.launches for one in known)
         if self._options.log_dir is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bso.domain.quantities import NOTHING, counted, joules, moment, seconds
-from bso.domain.savings import Saving, saved_in_words, saving_of
+from bso.domain.recurrence_costs import Saving, saved_in_words, saving_of
 from bso.domain.trial import Outcome
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
 from bso_cli.recurring.recurrences import RecurringRun, ScheduledRun, signal_of

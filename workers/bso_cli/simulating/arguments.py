@@ -69,6 +69,17 @@ class StudyOptions:
             help="Random variation of costs: run:0.3, epoch:0.3, spikes:0.1x3, node:0.3; several with commas between.",
         ),
     ] = ""
+    probing: Annotated[
+        float | None,
+        typer.Option(
+            metavar="ERROR",
+            min=0.0,
+            max=1.0,
+            help="Trainings probe epoch costs of other batch sizes, and err by so much: 0.05 is 5 %, of all alike and "
+            "of each. [default: they do not]",
+            show_default=False,
+        ),
+    ] = None
     failure_rate: Annotated[float, typer.Option(metavar="P", help="The chance that any training fails, below 1.")] = 0.0
     move_from: Annotated[
         str,
@@ -84,13 +95,16 @@ class StudyOptions:
         None
     )
     plots: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Draw regrets, choices and costs there.", show_default=False)
+        Path | None,
+        typer.Option(
+            *("--plot", "--plots"), metavar="DIR", help="Draw regrets, choices and costs there.", show_default=False
+        ),
     ] = None
     as_json: JsonOption = False
 
     def settings(self) -> StudySettings:
         """What all simulations have in common. Raises InvalidSimulation for a drift or a noise that is none."""
-        from bso.simulator import parse_drift, parse_noise
+        from bso.simulator import Probing, parse_drift, parse_noise
         from bso.simulator.study import StudySettings
 
         overrides: dict[str, Any] = {"policy": self.policy, "eta_knob": self.eta, "beta_knob": self.beta or None}
@@ -99,6 +113,7 @@ class StudyOptions:
             drift=parse_drift(self.drift),
             noise=parse_noise(self.noise),
             failure_rate=self.failure_rate,
+            probing=None if self.probing is None else Probing(common=self.probing, own=self.probing),
         )
 
 

@@ -2,53 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from datetime import datetime
 
 from starlette.requests import Request
 
 from bso.domain.commands import PowerMeasurement
+from bso.domain.errors import BsoError
 from bso.domain.events import EpochReported, TrialStarted
 from bso.domain.identifiers import identifier_problem
-from bso.domain.job_spec import JobSpec
-from bso.domain.replies import JobDescription, KindDescription, Problem
-from bso.domain.rights import Right
-from bso.domain.savings import saved, saved_in_words
-from bso.domain.trial import Outcome, Trial
+from bso.domain.log import RecordedEvent
+from bso.domain.replies import JobDescription, KindDescription, VersionDescription
+from bso.domain.savings import TotalSaved, saved_on, total_saved
+from bso.domain.savings_in_words import in_words
+from bso.domain.trial import Trial
+from bso.replay.hindsight import Hindsight, before_trial
+from bso.schema.codec import decode_event
 from bso.service import queries
-from bso.service.listed_jobs import ListedJob, listed_job
-from bso.service.queries import THE_END, Query
+from bso.service.listed_jobs import ListedJob
+from bso.service.queries import THE_END, Operation, Query
 from bso.service.records import ParkedJob, PowerProfile, StoredEvent
-from bso_gateway.http import Gate, HttpError, token_of
-from bso_gateway.problems import refused
+from bso_broker.messages import QueueDepth
+from bso_broker.topology import COMMAND_QUEUE
+from bso_gateway.http import UNTIL, Gate, HttpError, Latency
+from bso_gateway.pages.all_jobs import SORTS, AllJobs, ordered
+from bso_gateway.pages.answers import Answer, ask
 
-MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 100, 400, 600
+MOST_JOBS, MOST_TRIALS, MOST_EVENTS = 50, 400, 600
 _MOST_PAGES = 25
 """Pages of answers that one page for people asks for, of each sort: what lies further back is left out."""
 _FIRST_WINDOW = 1_000  # event_ids of all jobs together, in which a job's last events are looked for first
 _WIDER = 4
-_MOST_PREFIX = 200
-_HIGHEST = "~"  # sorts after all that an id may hold
+_MOST_RUNNING = 10
+_MOST_DIGITS = 9
+_MOST_HINDSIGHTS = 500
+AT_ONCE, AT_LENGTH = 25, 400
+"""Pages of a log that a page reads by the way, and when it is asked for what takes the whole log."""
+LOG_TOO_LONG = "its log is long"
 
-Answer = TypeVar("Answer")
+
+class LogTooLong(Exception):
+    """A log has more pages than a page may read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetContents:
-    """Jobs by id, those whose id begins with ``prefix``. ``next_after``: more come after this one; None: no more."""
+    """A screen full of jobs in an order of SORTS, those whose id contains a text; of all of these, what is urgent.
+
+    ``count`` is how many there are; ``page`` counts from 1 to ``pages``. ``running`` are trials with their jobs, those
+    that began last first, ``attention`` jobs that somebody should look at; of either the first ones. Of a job with more
+    than ten trials that run, ten are counted.
+    """
 
     jobs: Sequence[ListedJob]
-    prefix: str
-    next_after: str | None
+    contains: str
+    sort: str
+    page: int
+    pages: int
+    count: int
+    running: Sequence[tuple[ListedJob, Trial]]
+    running_count: int
+    attention: Sequence[ListedJob]
+    attention_count: int
+
+
+def fleet_of(found: AllJobs, *, contains: str = "", sort: str = "", page: str = "") -> FleetContents:
+    """What a page shows of jobs; an order or a page that there is not becomes the first one."""
+    jobs = found.shown(contains=contains)
+    sort = sort if sort.removeprefix("-") in SORTS else "name"
+    pages = max(1, -(-len(jobs) // MOST_JOBS))
+    number = min(pages, max(1, int(page))) if page.isascii() and page.isdigit() and len(page) <= _MOST_DIGITS else 1
+    running = [(job, trial) for job in jobs for trial in job.overview.active]
+    running.sort(key=lambda each: each[1].started_at, reverse=True)
+    troubled = [job for job in jobs if job.attention]
+    return FleetContents(
+        jobs=ordered(jobs, sort)[(number - 1) * MOST_JOBS : number * MOST_JOBS],
+        contains=contains,
+        sort=sort,
+        page=number,
+        pages=pages,
+        count=len(jobs),
+        running=running[:_MOST_RUNNING],
+        running_count=len(running),
+        attention=troubled[:_MOST_RUNNING],
+        attention_count=len(troubled),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedSentence:
     """What was saved as a sentence; where it is not known, why."""
 
     sentence: str
     is_known: bool
+    is_loss: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationContents:
+    """How the store stands, what waits in the broker's queues, and what keeps the gateway from deciding commands."""
+
+    store: Operation
+    queues: Mapping[str, QueueDepth | None]
+    trouble: str | None
+    latency: Latency | None
+
+    @property
+    def workers(self) -> int | None:
+        """How many workers take commands; None: there is no broker, or its login may not look."""
+        depth = self.queues.get(COMMAND_QUEUE)
+        return None if depth is None else depth.consumers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +141,23 @@ class JobContents:
         last = self.trials[-1].hardware.key if self.trials else None
         return kinds.get(hardware_key or last or "", next(iter(kinds.values()), None))
 
-    def saving(self, kind: KindDescription) -> Saved:
-        """What was saved on a hardware kind, net of all that was tried."""
+    def saving(self, kind: KindDescription) -> SavedSentence:
+        """What the current version saved on a hardware kind, net of all that was tried."""
         assert self.job is not None
-        number, spec = self.job.version_number, self.job.spec
-        own = [each for each in self.trials if (each.version_number, each.hardware.key) == (number, kind.hardware_key)]
-        if self.has_earlier and own:  # of the first recurrence a part may be missing
-            own = [each for each in own if each.recurrence_id != own[0].recurrence_id]
-        found = saved(own, spec, version_number=number, hardware_key=kind.hardware_key)
-        of_last = f" Of the last {len(self.trials)} trials alone." if self.has_earlier else ""
-        if found is not None:
-            return Saved(sentence=f"{saved_in_words(found, spec)}{of_last}", is_known=True)
-        return Saved(sentence=f"What was saved is not known: {_why_unknown(own, spec)}.{of_last}", is_known=False)
+        found = saved_on(self.job.saved, version_number=self.job.version_number, hardware_key=kind.hardware_key)
+        if found.time_s is not None:
+            return SavedSentence(sentence=in_words(found), is_known=True, is_loss=found.time_s.value < 0.0)
+        default = self.job.spec.default_batch_size
+        why = f"no training with the default batch size {default} has reached the target there"
+        return SavedSentence(sentence=f"What was saved is not known: {why}.", is_known=False)
+
+    def versions(self) -> Iterator[tuple[VersionDescription, TotalSaved]]:
+        """The newest of several versions of the job, the newest first, and what each saved on all hardware."""
+        if self.job is None:
+            return
+        for version in self.job.versions:
+            own = [one for one in self.job.saved if one.version_number == version.version_number]
+            yield version, total_saved((self.job_id, one) for one in own)
 
     def measured(self, kind: KindDescription) -> Iterator[tuple[int, PowerMeasurement]]:
         """What was measured under power limits on a hardware kind: batch sizes, and of each the highest limit first."""
@@ -111,38 +180,28 @@ class Contents:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        # What never changes: for a trial what was known, or why not, with the pages of the log that were allowed for.
+        self._hindsights: dict[tuple[str, int, datetime], tuple[int, Hindsight | str]] = {}
 
-    async def fleet(self, request: Request, *, prefix: str, after: str) -> FleetContents:
-        """A screen full of jobs."""
-        if prefix and (len(prefix) > _MOST_PREFIX or identifier_problem(prefix) is not None):
-            return FleetContents(jobs=(), prefix=prefix, next_after=None)  # no job has such a name
-        jobs: list[ListedJob] = []
-        place: str | None = max(after, _before(prefix))
-        token = token_of(request)
-        for _ in range(_MOST_PAGES):
-            if place is None or len(jobs) > MOST_JOBS:
-                break
-            page = await self._ask(request, queries.ListJobs(after=place), queries.JobsPage)
-            parked = {each.job_id: each for each in page.parked}
-            for each in page.jobs:
-                job_id = each.summary.job_id
-                is_covered = token is None or token.covers(Right.READ, job_id)
-                if job_id.startswith(prefix) and is_covered and not each.summary.is_deleted:
-                    jobs.append(listed_job(each, parked.get(job_id)))
-            place = page.next_after
-            if place is not None and not place.startswith(prefix) and place > prefix:
-                place = None  # they come by their ids
-        if len(jobs) > MOST_JOBS:
-            jobs = jobs[:MOST_JOBS]
-            place = jobs[-1].overview.summary.job_id
-        return FleetContents(jobs=jobs, prefix=prefix, next_after=place)
+    async def operation(self, request: Request) -> OperationContents:
+        """How the optimizer stands, for operators."""
+        store = await self._ask(request, queries.ShowOperation(), queries.Operation)
+        return OperationContents(
+            store=store,
+            queues=await self._gate.optimizer.queues(),
+            trouble=self._gate.optimizer.trouble,
+            latency=self._gate.latency,
+        )
 
     async def job(self, request: Request, job_id: str) -> JobContents:
         """A job as far as it can be read."""
         _check(job_id)
         shown = await self._ask(request, queries.ShowJob(), queries.ShownJob, job_id)
         earlier = 0 if shown.job is None else max(0, shown.job.trials - MOST_TRIALS)
-        trials = [] if shown.job is None else await self._trials(request, job_id, after=earlier)
+        trials: list[Trial] = []
+        if shown.job is not None:
+            async for page in self.all_trials(request, job_id, after=earlier):
+                trials += page
         return JobContents(
             job_id=job_id,
             job=shown.job,
@@ -153,6 +212,14 @@ class Contents:
             has_earlier=earlier > 0,
             profiles=await self._profiles(request, job_id),
         )
+
+    async def shown(self, request: Request, job_id: str) -> JobContents:
+        """The same without its trials and events. Raises HttpError where it cannot be read."""
+        _check(job_id)
+        shown = await self._ask(request, queries.ShowJob(), queries.ShownJob, job_id)
+        if shown.job is None:
+            raise HttpError(409, f"job {job_id} cannot be read: {shown.unreadable}", kind="unreadable_job")
+        return JobContents(job_id=job_id, job=shown.job, parked=shown.parked, unreadable=None, trials=(), events=())
 
     async def trial(self, request: Request, job_id: str, trial_number: int) -> JobContents:
         """The same with one trial alone, and its events."""
@@ -180,18 +247,57 @@ class Contents:
         page = await self._ask(request, queries.ListEvents(after=THE_END), queries.EventsPage, job_id)
         return page.next_after or 0
 
+    async def known_before(self, request: Request, job_id: str, trial: Trial, *, most_pages: int) -> Hindsight | str:
+        """What was known when a trial began, or why that is not known. The caller has checked the right to read."""
+        key = (job_id, trial.trial_number, trial.started_at)
+        kept = self._hindsights.get(key)
+        if kept is not None and (kept[0] >= most_pages or not isinstance(kept[1], str)):
+            return kept[1]
+        found: Hindsight | str | None
+        try:
+            found = await before_trial(job_id, trial.trial_number, self.log(request, job_id, most_pages=most_pages))
+        except LogTooLong:
+            found = LOG_TOO_LONG
+        except (BsoError, HttpError) as error:  # the rest of the page is there all the same
+            return f"it cannot be restored: {error}"
+        if found is None:
+            found = "the log does not reach back so far: it was pruned"
+        self._hindsights[key] = (most_pages, found)
+        while len(self._hindsights) > _MOST_HINDSIGHTS:
+            del self._hindsights[next(iter(self._hindsights))]
+        return found
+
+    async def log(self, request: Request, job_id: str, *, most_pages: int) -> AsyncIterator[RecordedEvent]:
+        """The log of a job from its beginning. Raises LogTooLong where so many pages do not hold it."""
+        async for message in self.messages(request, job_id, most_pages=most_pages):
+            yield decode_event(message.encode())
+
+    async def messages(self, request: Request, job_id: str, *, most_pages: int) -> AsyncIterator[str]:
+        """The same, as events are published."""
+        place: int | None = 0
+        for _ in range(most_pages):
+            request.scope.pop(UNTIL, None)  # each page may take as long as an answer
+            page = await self._ask(request, queries.ListEvents(after=place or 0), queries.EventsPage, job_id)
+            for each in page.events:
+                yield each.message
+            place = page.next_after
+            if place is None:
+                return
+        raise LogTooLong(f"the log of job {job_id} is too long to be read here")
+
     async def _profiles(self, request: Request, job_id: str) -> Sequence[PowerProfile]:
         page = await self._ask(request, queries.ListPowerProfiles(), queries.PowerProfilesPage, job_id)
         return sorted(page.profiles, key=lambda profile: profile.batch_size)
 
-    async def _trials(self, request: Request, job_id: str, *, after: int) -> Sequence[Trial]:
-        trials: list[Trial] = []
+    async def all_trials(self, request: Request, job_id: str, *, after: int = 0) -> AsyncIterator[Sequence[Trial]]:
+        """The trials of a job after a number, page by page."""
+        _check(job_id)
         place: int | None = after
-        while place is not None and len(trials) < MOST_TRIALS:
+        while place is not None:
+            request.scope.pop(UNTIL, None)
             page = await self._ask(request, queries.ListTrials(after=place), queries.TrialsPage, job_id)
-            trials += page.trials
+            yield page.trials
             place = page.next_after
-        return trials
 
     async def _last_events(
         self, request: Request, job_id: str, *, since_trial: int | None = None
@@ -219,25 +325,7 @@ class Contents:
         return events
 
     async def _ask(self, request: Request, query: Query, kind: type[Answer], job_id: str | None = None) -> Answer:
-        page = await self._gate.ask(request, query, job_id)
-        if isinstance(page, Problem):
-            raise refused(page)
-        assert isinstance(page, kind)
-        return page
-
-
-def _before(prefix: str) -> str:
-    """A text that sorts before all ids that begin with a prefix, and after those that are smaller."""
-    return prefix[:-1] + chr(ord(prefix[-1]) - 1) + _HIGHEST if prefix else ""
-
-
-def _why_unknown(own: Sequence[Trial], spec: JobSpec) -> str:
-    ended = [each for each in own if each.outcome is not None]
-    if not all(each.has_measured_cost(spec) for each in ended):
-        return "the energy of some trials was not measured to its end"
-    if not any((each.batch_size, each.outcome) == (spec.default_batch_size, Outcome.CONVERGED) for each in ended):
-        return f"no training with the default batch size {spec.default_batch_size} has reached the target yet"
-    return "it takes two recurrences"
+        return await ask(self._gate, request, query, kind, job_id)
 
 
 def _has_begun(events: Sequence[StoredEvent], trial_number: int) -> bool:

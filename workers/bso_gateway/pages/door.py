@@ -5,12 +5,15 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
 
 from bso.domain.tokens import Token
 from bso_gateway.access import Access
-from bso_gateway.http import HttpError
+from bso_gateway.http import BEARER, Gate, HttpError
 
 KEY = "key"
 """The parameter of an address that holds a one-time key."""
@@ -90,3 +93,19 @@ class KeyDoor:
             self._sessions.popitem(last=False)
         self.show_key()
         return session
+
+
+async def admit(request: Request, door: Door) -> None:
+    """Find out who looks. Raises HttpError 401."""
+    request.scope[BEARER] = await door.admit(request.cookies.get(door.cookie), client=client_of(request))
+
+
+async def form_of(request: Request, gate: Gate) -> Mapping[str, str]:
+    """The fields of a form, the first of several of a name."""
+    fields = parse_qs((await gate.body(request)).decode(errors="replace"))
+    return {name: values[0] for name, values in fields.items()}
+
+
+def client_of(request: Request) -> str:
+    """Where a request comes from."""
+    return request.client.host if request.client else "an unknown address"

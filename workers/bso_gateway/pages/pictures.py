@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
 from bso import drawing
 from bso.domain.job_spec import JobSpec
+from bso.domain.ledger import EARLIER
 from bso.domain.replies import KindDescription
+from bso.domain.savings import TotalSaved
 from bso.domain.trial import Trial
 from bso_gateway.pages.contents import JobContents
 from bso_gateway.pages.paths import trial_path
@@ -39,6 +41,14 @@ def pictures_of_trial(found: JobContents, trial: Trial) -> dict[str, Markup]:
         points = tuple((each.epoch, each.cost) for each in reports)
         drawn["cost"] = drawing.progress_of_cost(points, bound=trial.bound, name="cost")
     return {name: Markup(svg) for name, svg in drawn.items()}  # noqa: S704  the same
+
+
+def picture_of_savings(months: Mapping[str, TotalSaved]) -> Markup:
+    """The energy saved in each month; assumed energy where none was measured."""
+    measured = {month: total.energy_j for month, total in months.items() if total.energy_j is not None}
+    assumed = {month: total.assumed_energy_j for month, total in months.items() if total.assumed_energy_j is not None}
+    drawn = sorted((month, one) for month, one in (measured or assumed).items() if month != EARLIER)
+    return Markup(drawing.savings(drawn, name="savings", is_assumed=not measured))  # noqa: S704  as above: escaped
 
 
 def spec_of(found: JobContents, trial: Trial) -> JobSpec | None:

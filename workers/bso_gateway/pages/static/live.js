@@ -2,7 +2,7 @@
 // Without this script each page is a still one.
 "use strict";
 
-const REST_MS = 700; // between two answers
+const REST_MS = 250; // between two answers
 const FLEET_MS = 5000;
 const AGAIN_MS = 5000; // before a stream is opened again that the browser has given up
 const LONGEST_MS = 10000; // for an answer
@@ -38,6 +38,7 @@ async function renew() {
     setTimeout(() => {
       isAsking = false;
       if (isOld) renew();
+      else renewWhatIsIncomplete();
     }, isOld ? AGAIN_MS : REST_MS);
   }
 }
@@ -73,8 +74,13 @@ function partOf(element) {
   return part?.querySelector("figcaption")?.textContent ?? part?.getAttribute("aria-label");
 }
 
+// A page of jobs that are still being read does not wait for its turn.
+function renewWhatIsIncomplete() {
+  if (main.querySelector("[data-incomplete]")) setTimeout(renew, REST_MS);
+}
+
 function isInUse() {
-  return String(getSelection()) !== "" || (main.contains(document.activeElement) && document.activeElement.matches("input"));
+  return String(getSelection()) !== "" || (main.contains(document.activeElement) && document.activeElement.matches("input, select"));
 }
 
 function say(words) {
@@ -109,6 +115,7 @@ document.addEventListener("selectionchange", () => {
 
 follow();
 if (document.body.dataset.renews) {
-  setInterval(renew, FLEET_MS);
+  setInterval(renew, Number(document.body.dataset.renews) || FLEET_MS);
+  renewWhatIsIncomplete();
   say("live");
 }

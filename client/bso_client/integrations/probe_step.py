@@ -1,0 +1,122 @@
+"""Training steps of PyTorch for Trial.probe_epoch_costs, after which the training is as it was before, bit by bit.
+
+step = ProbeStep(model, lambda batch: loss_function(model(batch[0]), batch[1]), train_loader)
+for epoch in range(most):
+    ...
+    trial.on_evaluate(accuracy)
+    trial.probe_epoch_costs(step)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
+from bso_client.errors import InvalidSetting
+from bso_client.integrations.kept_state import KeptModel, NotPutBack, random_numbers_kept
+from bso_client.prober import MOST_STEPS
+
+__all__ = ["ProbeStep"]
+
+logger = logging.getLogger("bso")
+
+_SEED = 0
+_LOADING_TIMEOUT_S = 120.0  # a worker process that hangs must not hold up a training for ever
+
+
+class ProbeStep:
+    """Loads samples and trains one step with them, forwards and backwards; no optimizer takes a step.
+
+    ``loss_of(batch)`` gives the loss of a batch, as in the training, and runs no module that is not in ``model``.
+    ``loader`` is the training's: its dataset, workers and the like are used, by a loader of the step's own that draws
+    samples at random. Gradients are computed and dropped. Buffers (statistics of batch normalization), parameters that
+    are not trained, whatever else modules hold, their modes, and the generators of random numbers of PyTorch, numpy and
+    Python are kept before the first step and put back after the last. A dataset that changes itself is not.
+
+    Raises InvalidSetting for the loader of an IterableDataset, whose samples come once. What could not be put back
+    raises TypeError when the step is entered, or after its first call: nothing more is probed then.
+    """
+
+    def __init__(self, model: torch.nn.Module, loss_of: Callable[[Any], torch.Tensor], loader: DataLoader[Any]) -> None:
+        if isinstance(loader.dataset, IterableDataset):
+            raise InvalidSetting(
+                f"the samples of this {type(loader.dataset).__name__} come once, and a probe would take some from the "
+                "training: pass the loader of a dataset with an index, or leave the probing out"
+            )
+        self._model = model
+        self._loss_of = loss_of
+        self._loader = loader
+        self._batches: Iterator[Any] | None = None
+        self._batch_size = 0
+        self._leaves_parameters = False
+        self._entered: KeptModel | None = None
+        self._stack = ExitStack()
+
+    def __call__(self, batch_size: int) -> None:
+        """One step with so many samples. On an accelerator it waits for the end of the step."""
+        if batch_size != self._batch_size or self._batches is None:
+            self._batches, self._batch_size = iter(self._batches_of(batch_size)), batch_size
+        loss = self._loss_of(next(self._batches))
+        trained = [each for each in self._model.parameters() if each.requires_grad]
+        torch.autograd.grad(loss, trained, allow_unused=True)  # backward() would run what hangs on gradients
+        if loss.device.type != "cpu":
+            torch.accelerator.synchronize()
+        if not self._leaves_parameters and self._entered is not None:
+            if self._entered.changes_parameters:
+                raise TypeError("a forward pass of the model changes parameters that are trained")
+            self._entered.forget_parameters()
+            self._leaves_parameters = True
+
+    def __enter__(self) -> Self:
+        """Keep what a step changes."""
+        with ExitStack() as stack:
+            stack.enter_context(random_numbers_kept())
+            self._entered = KeptModel(self._model, with_parameters=not self._leaves_parameters)
+            stack.callback(self._put_back, self._entered)
+            self._model.train()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Put it back. Raises NotPutBack."""
+        self._batches, self._entered = None, None
+        self._stack.close()
+
+    def _put_back(self, kept: KeptModel) -> None:
+        try:
+            kept.put_back()
+        except NotPutBack as error:
+            extra = {"action": "probe_not_put_back"}
+            logger.error("probing has changed the training: %s", error, extra=extra)
+            raise
+
+    def _batches_of(self, batch_size: int) -> DataLoader[Any]:
+        loader, dataset = self._loader, self._loader.dataset
+        generator = torch.Generator()
+        generator.manual_seed(_SEED)
+        of_workers: dict[str, Any] = {}
+        if loader.num_workers:
+            of_workers = {
+                "num_workers": loader.num_workers,
+                "prefetch_factor": loader.prefetch_factor,
+                "multiprocessing_context": loader.multiprocessing_context,
+                "worker_init_fn": loader.worker_init_fn,
+                "timeout": loader.timeout or _LOADING_TIMEOUT_S,
+            }
+        return DataLoader(
+            dataset,
+            batch_size=batch_size,
+            sampler=RandomSampler(dataset, replacement=True, num_samples=batch_size * MOST_STEPS, generator=generator),
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            generator=generator,
+            **of_workers,
+        )
