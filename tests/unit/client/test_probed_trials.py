@@ -1,5 +1,6 @@
 """Epoch costs that a training probes, on their way to the optimizer."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,40 +10,57 @@ import pytest
 from bso.domain.commands import ReportEpochCosts
 from bso.domain.trial import Profiled
 from bso_client import InvalidSetting, JobSpec, Trial
+from bso_client.prober import Prober
 from tests.unit.client.doubles import ReachableOptimizer, job_spec
 from tests.unit.client.fixtures import MakeOptimizer
 
 EPOCHS, EPOCH_S = 12, 0.1
-"""Half of that time is enough for steps of a millisecond or two."""
+"""Half of that time is enough for steps of three milliseconds at most."""
 
 
 def spec(**fields: Any) -> JobSpec:
     return job_spec(**{"max_epochs": 100, "probing_budget": 0.5, **fields})
 
 
-def busy(seconds: float) -> None:
-    ends_s = time.perf_counter() + seconds
-    while time.perf_counter() < ends_s:
-        pass
+class Steps:
+    """The clock of probes: a step takes what it should, however busy the machine is."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def step(self, batch_size: int) -> None:
+        self.now_s += batch_size * 2e-5
 
 
-def step(batch_size: int) -> None:
-    busy(batch_size * 2e-5)
+@pytest.fixture(autouse=True)
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    steps = Steps()
+    monkeypatch.setattr("bso_client.session.Prober", functools.partial(Prober, clock=steps))
+    return steps
 
 
-def train(trial: Trial, step: Callable[[int], object] = step) -> None:
+@pytest.fixture
+def step(steps: Steps) -> Callable[[int], None]:
+    return steps.step
+
+
+def train(trial: Trial, step: Callable[[int], object]) -> None:
     for _ in range(EPOCHS):
-        busy(EPOCH_S)
+        time.sleep(EPOCH_S)
         trial.on_evaluate(0.1)
         trial.probe_epoch_costs(step)
     trial.on_evaluate(0.95)
     trial.probe_epoch_costs(step)
 
 
-def test_what_is_wanted_is_probed_and_reported(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+def test_what_is_wanted_is_probed_and_reported(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, step: Callable[[int], None]
+) -> None:
     for trial in make_bso(spec()).trials():
         with trial:
-            train(trial)
+            train(trial, step)
     sent = optimizer.commands(ReportEpochCosts)
     assert {each.batch_size for command in sent for each in command.probes} == {32, 64, 128}
     assert all(command.time_s > 0.0 for command in sent)
@@ -51,12 +69,14 @@ def test_what_is_wanted_is_probed_and_reported(make_bso: MakeOptimizer, optimize
     assert "EpochCostsProbed" in optimizer.event_types()
 
 
-def test_the_next_training_is_not_asked_again(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+def test_the_next_training_is_not_asked_again(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, step: Callable[[int], None]
+) -> None:
     bso = make_bso(spec())
     for _ in range(2):
         for trial in bso.trials():
             with trial:
-                train(trial)
+                train(trial, step)
     assert {command.trial_number for command in optimizer.commands(ReportEpochCosts)} == {1}
 
 
@@ -106,7 +126,10 @@ def test_no_training_is_lost_to_a_step_that_fails(make_bso: MakeOptimizer, caplo
 
 
 def test_while_the_optimizer_is_away_they_are_kept(
-    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, has_delivered: Callable[[], bool]
+    make_bso: MakeOptimizer,
+    optimizer: ReachableOptimizer,
+    has_delivered: Callable[[], bool],
+    step: Callable[[int], None],
 ) -> None:
     bso = make_bso(spec())
     for trial in bso.trials():
@@ -114,7 +137,7 @@ def test_while_the_optimizer_is_away_they_are_kept(
             trial.on_evaluate(0.1)
             optimizer.is_away = True
             for _ in range(EPOCHS):
-                busy(EPOCH_S)
+                time.sleep(EPOCH_S)
                 trial.on_evaluate(0.2)
                 trial.probe_epoch_costs(step)
             trial.on_evaluate(0.95)
@@ -127,9 +150,11 @@ def test_while_the_optimizer_is_away_they_are_kept(
     assert {command.trial_number for command in optimizer.commands(ReportEpochCosts)} == {1}
 
 
-def test_an_end_says_what_probing_took(make_bso: MakeOptimizer, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_end_says_what_probing_took(
+    make_bso: MakeOptimizer, caplog: pytest.LogCaptureFixture, step: Callable[[int], None]
+) -> None:
     caplog.set_level("INFO", logger="bso")
     for trial in make_bso(spec()).trials():
         with trial:
-            train(trial)
+            train(trial, step)
     assert "; probing epoch costs took " in caplog.text
