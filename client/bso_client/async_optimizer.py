@@ -40,10 +40,7 @@ class AsyncTrial(TrialView):
 
     async def probe_epoch_costs(self, step: Callable[[int], object]) -> None:
         """Measure what epochs with other batch sizes would cost, which blocks the loop; as Trial.probe_epoch_costs."""
-        driver = self._here
-        found = driver.probe(step)
-        if found is not None:
-            driver.report_epoch_costs(found)
+        self._here.probe(step)
 
     async def call_off(self, reason: str) -> None:
         """End the trial as cancelled, and the loop over trials; as Trial.call_off."""

@@ -27,6 +27,7 @@ from bso_client.distributed.endings import (
     Said,
     ending_of_all,
     notices_of_metrics,
+    probed_by_all,
 )
 from bso_client.distributed.exchange import CarriedError, RankExchange, carried, raise_first
 from bso_client.distributed.ranks import Ranks
@@ -105,6 +106,7 @@ class Driver:
         self._prober = prober
         self._inbox: list[Received] = []  # what rank 0 has received, and not handed on to all ranks yet
         self._is_profiling = False
+        self._probed = Probed()  # by this rank, and not by all yet
         self._pauses = 0
         self._evaluations: deque[tuple[float, float, float]] = deque(maxlen=_MOST_EVALUATIONS)
         self._is_end_announced = False
@@ -238,25 +240,26 @@ class Driver:
         """
         self._apply(profiled(self.state, measurements))
 
-    def probe(self, step: Callable[[int], object]) -> Probed | None:
-        """Probe what epochs with other batch sizes would cost, as far as the budget allows; None: nothing is due.
+    def probe(self, step: Callable[[int], object]) -> None:
+        """Probe what epochs with other batch sizes would cost, as far as the budget allows.
 
-        It is for a training of one process, not while power limits are profiled, and no part of what is measured.
+        It is no part of what is measured, and nothing is probed while power limits are profiled. What was probed is
+        reported when the ranks meet the next time: at the next evaluation, or at the end.
         """
         state = self.state
         usual = undistorted(state.totals, state.profiled)
         if self._prober is None or not self._may_probe or not usual.epoch:
-            return None
+            return
         energy_j = usual.energy_j / usual.epoch if state.is_energy_complete else None
         with self.paused():
             found = self._prober.probe(
                 step,
-                state.to_probe,
+                [size for size in state.to_probe if size not in self._probed.batch_sizes],
                 own=state.batch_size,
                 epoch=Consumption(time_s=usual.time_s / usual.epoch, energy_j=energy_j),
-                allowance_s=state.spec.probing_budget * state.time_s - state.probing_s,
+                allowance_s=state.spec.probing_budget * state.time_s - state.probing_s - self._probed.time_s,
             )
-        return found if found.time_s else None
+        self._probed = self._probed.plus(found)
 
     @property
     def _may_probe(self) -> bool:
@@ -264,11 +267,7 @@ class Driver:
         is_underway = state.has_started and not (state.has_ended or self.has_left or self._pauses)
         is_profiling = self._is_profiling or last is None or last.is_profiling
         is_behind = last is not None and state.is_known(last.epoch)
-        return bool(state.to_probe) and is_underway and self._exchange.is_alone and not (is_profiling or is_behind)
-
-    def report_epoch_costs(self, found: Probed) -> None:
-        """Report what was probed."""
-        self._apply(probed(self.state, found))
+        return bool(state.to_probe) and is_underway and not (is_profiling or is_behind)
 
     async def leave(self, error: BaseException | None) -> bool:
         """End the trial with its ``with`` block, on all ranks; returns whether the exception is dealt with.
@@ -305,6 +304,8 @@ class Driver:
             self.acknowledge()
             return
         consumed = self._meter.stop()
+        if self._exchange.is_alone:
+            self._report_probed([self._probed])
         if is_out_of_memory:
             outcome, reason = Outcome.INFEASIBLE, OUT_OF_MEMORY_REASON
         step = ended(self.state, outcome, reason, consumed=consumed)
@@ -375,8 +376,8 @@ class Driver:
 
     async def _gathered(self, mine: Said, *, about: str) -> Sequence[Said]:
         """What all ranks report; what rank 0 has received comes with it, and takes effect first."""
-        if not isinstance(mine, CarriedError) and not self._exchange.is_alone:
-            mine = replace(mine, received=tuple(self._inbox))
+        if not isinstance(mine, CarriedError):
+            mine = replace(mine, probed=self._probed, received=() if self._exchange.is_alone else tuple(self._inbox))
         said = await self._exchange.gather(mine, about=about)
         if not self._exchange.is_alone and not isinstance(said[0], CarriedError):
             self._absorb(said[0].received)
@@ -384,7 +385,18 @@ class Driver:
         if len(sound) == len(said) or any(isinstance(each, Left) for each in sound):
             self._state = replace(self.state, is_resumable=any(each.is_resumable for each in sound))
             self._meter.pool([each.consumed for each in sound])
+            self._report_probed([each.probed for each in sound])
         return said
+
+    def _report_probed(self, found: Sequence[Probed]) -> None:
+        """Report what all ranks have probed; what only some have waits for the others."""
+        if not any(each.time_s or each.probes for each in found):
+            return
+        all_have = probed_by_all(found)
+        if all_have.time_s:
+            self._apply(probed(self.state, all_have))
+        is_ahead = not self._probed.batch_sizes <= all_have.batch_sizes
+        self._probed = Probed(probes=self._probed.probes) if is_ahead else Probed()
 
     async def _leave_together(self, outcome: Outcome, reason: str) -> None:
         try:

@@ -51,10 +51,20 @@ class _Steps:
 
 
 class Prober:
-    """Probes for one training. What the user's step raises ends the probing, never the training."""
+    """Probes for one training. What the user's step raises ends the probing, never the training.
 
-    def __init__(self, monitor: Monitor, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    ``share_of`` a batch size: the samples that this rank makes a step with.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        *,
+        share_of: Callable[[int], int] = int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._monitor = monitor
+        self._share_of = share_of
         self._clock = clock
         self._own: _Steps | None = None
         self._step_s: float | None = None  # about how long a step of the training takes
@@ -154,12 +164,12 @@ class Prober:
 
     def _timed(self, step: Callable[[int], object], size: int) -> float:
         began_s = self._clock()
-        step(size)
+        step(self._share_of(size))
         return self._clock() - began_s
 
     def _break_off(self, error: Exception) -> None:
         self._is_broken = True
-        words = "epoch costs are not probed any more in this training: %s"
+        words = "epoch costs are not probed any more in this training (BSO_PROBING=off: never): %s"
         logger.warning(words, described(error), extra={"action": "probe_failed"})
 
     def _begin(self, key: str) -> bool:

@@ -221,7 +221,7 @@ class Session:
             outbox=None if contact is None else contact.outbox,
             on_end=(lambda _state: None) if contact is None else contact.ended,
             on_orphaned=group.speak_for_rank_0,
-            prober=Prober(party.monitor) if self.settings.probes else None,
+            prober=Prober(party.monitor, share_of=party.share.of) if self.settings.probes else None,
         )
 
     def _find_group(self) -> Group:

@@ -261,14 +261,13 @@ class Trial(TrialView):
 
         Call it after each evaluation. It does nothing unless the optimizer wants to know more, and takes about
         ``probing_budget`` (5 %) of the training's time, which is no part of the trial's time, energy and cost. ``step``
-        is called with a batch size: it loads so many samples and trains one step with them, but updates nothing. For
+        is called with a number of samples: it loads so many and trains one step with them, but updates nothing. For
         PyTorch, bso_client.integrations.probe_step makes such a step. What it raises ends the probing, and not the
         training; out of memory excludes that batch size, so do not probe where micro batches make up larger ones.
+        In data-parallel training every rank calls it, and each makes steps with its part of a batch by itself. What all
+        ranks have probed is reported with the next evaluation, or with the end.
         """
-        driver = self._here
-        found = driver.probe(step)
-        if found is not None:
-            self._wait(_done(driver.report_epoch_costs, found))
+        self._here.probe(step)
 
     def call_off(self, reason: str) -> None:
         """End the trial as cancelled: its training says nothing about the batch size. The loop over trials ends, too.

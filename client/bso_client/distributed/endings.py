@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from bso.domain.commands import Command
+from bso.domain.commands import Command, EpochCostProbe
 from bso.domain.replies import Reply
 from bso.domain.trial import Outcome
 from bso_client.distributed.exchange import CarriedError
-from bso_client.training.state import Consumption, Notice
+from bso_client.training.state import Consumption, Notice, Probed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,8 @@ class Received:
 class Evaluated:
     """A rank has called on_evaluate. ``consumed`` is its own since this process began.
 
-    ``received`` are, on rank 0, the replies since the ranks met last.
+    ``received`` are, on rank 0, the replies since the ranks met last; ``probed`` is what this rank has probed, and not
+    all ranks before.
     """
 
     epoch: float
@@ -34,11 +36,12 @@ class Evaluated:
     is_profiling: bool = False
     is_resumable: bool = False
     received: tuple[Received, ...] = ()
+    probed: Probed = field(default_factory=Probed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A rank has left the training. ``is_error``: by an exception. ``received`` as in Evaluated."""
+    """A rank has left the training. ``is_error``: by an exception. ``received`` and ``probed`` as in Evaluated."""
 
     outcome: Outcome
     reason: str
@@ -46,6 +49,7 @@ class Left:
     is_error: bool = False
     is_resumable: bool = False
     received: tuple[Received, ...] = ()
+    probed: Probed = field(default_factory=Probed)
 
 
 Said = Evaluated | Left | CarriedError
@@ -75,6 +79,33 @@ def notices_of_metrics(said: Sequence[Evaluated]) -> Sequence[Notice]:
         "ranks first if each evaluates a part of the data"
     )
     return [Notice(level=logging.WARNING, action="metrics_differ", words=words)]
+
+
+def probed_by_all(found: Sequence[Probed]) -> Probed:
+    """What all ranks have probed, at the same time, each with its part of a batch: the means of their epoch costs.
+
+    A batch size that is too large for one rank is too large for all.
+    """
+    excluded = dict.fromkeys(size for each in found for size in each.out_of_memory)
+    of_ranks = [{probe.batch_size: probe for probe in each.probes} for each in found]
+    agreed = [size for size in of_ranks[0] if size not in excluded and all(size in probes for probes in of_ranks)]
+    energies_j = [each.energy_j for each in found if each.energy_j is not None]
+    return Probed(
+        probes=tuple(_mean_of([probes[size] for probes in of_ranks]) for size in agreed),
+        out_of_memory=tuple(excluded),
+        time_s=max(each.time_s for each in found),
+        energy_j=sum(energies_j) if len(energies_j) == len(found) else None,
+    )
+
+
+def _mean_of(probes: Sequence[EpochCostProbe]) -> EpochCostProbe:
+    energies_j = [each.energy_j for each in probes if each.energy_j is not None]
+    return EpochCostProbe(
+        batch_size=probes[0].batch_size,
+        time_s=statistics.fmean(each.time_s for each in probes),
+        energy_j=statistics.fmean(energies_j) if len(energies_j) == len(probes) else None,
+        variance=max(each.variance for each in probes),
+    )
 
 
 def ending_of_all(said: Sequence[Said]) -> Ending | None:

@@ -48,15 +48,17 @@ def random_numbers_kept() -> Iterator[None]:
 class KeptModel:
     """A model as it is now. Parameters that are trained are kept only ``with_parameters``: hardly any step writes them.
 
+    What is ``beside`` the model, though modules refer to it, is not kept.
+
     Raises TypeError, which names it, where a module holds something that could not be put back.
     """
 
-    def __init__(self, model: nn.Module, *, with_parameters: bool) -> None:
+    def __init__(self, model: nn.Module, *, with_parameters: bool, beside: Sequence[object] = ()) -> None:
         if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
             raise TypeError("the model is compiled, and would be compiled again for each batch size")
         modules = list(model.modules())
         parameters, buffers = list(model.parameters()), list(model.buffers())
-        known: dict[int, Any] = {id(each): each for each in (*parameters, *buffers, *modules)}
+        known: dict[int, Any] = {id(each): each for each in (*parameters, *buffers, *modules, *beside)}
         trained = [each for each in parameters if each.requires_grad]
         frozen = [each for each in parameters if not each.requires_grad]
         self._registered = [(module, _registered(module)) for module in modules]

@@ -14,6 +14,7 @@ from typing import Any
 
 from bso.domain.trial import Outcome
 from bso_client.errors import CannotResume
+from bso_client.integrations.lightning_probes import LightningProbes
 from bso_client.integrations.power_hooks import PowerHooks, PowerLimit
 from bso_client.integrations.reporter import Reporter, is_of, warn_of_doubts
 from bso_client.optimizer import BatchSizeOptimizer
@@ -31,6 +32,8 @@ class TrialHooks:
     ``monitor``       the logged metric that the job's target is about, "val_acc" for example
     ``power_limit``   a PowerLimitOptimizer to drive: it profiles over updates of the weights, validations left out
     ``samples_per_epoch`` count progress in samples: for training data without a length
+    ``probes``        after a validation, probe what epochs with other batch sizes would cost, where the optimizer wants
+                      to know it; see ProbeStep
 
     A validation in the middle of an epoch reports a fraction of it. A metric that is logged without any validation is
     reported when each training epoch ends. The sanity check, and trainer.validate() or .test(), are not reported.
@@ -47,11 +50,14 @@ class TrialHooks:
         monitor: str,
         power_limit: PowerLimit | None = None,
         samples_per_epoch: float | None = None,
+        probes: bool = True,
     ) -> None:
         super().__init__()
         self.trial = trial
         self._reporter = Reporter(trial, monitor, samples_per_epoch=samples_per_epoch)
         self._power = PowerHooks(power_limit)
+        self._probes = LightningProbes(trial) if probes else None
+        self._is_probe_due = False
         self._batches_in_epoch = 0
         self._reports_after_epochs = False
 
@@ -81,7 +87,10 @@ class TrialHooks:
         self._reporter.say_if_missing()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Report the first batch of an update to the power limit optimizer."""
+        """Probe, if a validation came before; report the first batch of an update to the power limit optimizer."""
+        if self._is_probe_due and self._probes is not None:  # while a model is validated it has no gradients
+            self._probes.probe(trainer, pl_module)
+        self._is_probe_due = False
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._power.step_begins()
 
@@ -152,6 +161,8 @@ class TrialHooks:
         reported = {name: _as_reported(value) for name, value in metrics.items()}
         if self._reporter.evaluated(reported, epoch=epoch, samples=samples):
             trainer.should_stop = True
+        else:
+            self._is_probe_due = True
 
 
 def _wrong_batch_size(trainer: Any, trial: Trial) -> str:

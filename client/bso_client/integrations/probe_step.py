@@ -10,12 +10,13 @@ for epoch in range(most):
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from bso_client.errors import InvalidSetting
@@ -37,21 +38,36 @@ class ProbeStep:
     ``loader`` is the training's: its dataset, workers and the like are used, by a loader of the step's own that draws
     samples at random. Gradients are computed and dropped. Buffers (statistics of batch normalization), parameters that
     are not trained, whatever else modules hold, their modes, and the generators of random numbers of PyTorch, numpy and
-    Python are kept before the first step and put back after the last. A dataset that changes itself is not.
+    Python are kept before the first step and put back after the last. A dataset that changes itself is not, nor are
+    objects ``beside`` the model that modules refer to: a trainer, for example.
 
-    Raises InvalidSetting for the loader of an IterableDataset, whose samples come once. What could not be put back
-    raises TypeError when the step is entered, or after its first call: nothing more is probed then.
+    In data-parallel training each rank makes steps by itself: inside them, a DistributedDataParallel runs its module
+    alone, so that no rank waits for another.
+
+    Raises InvalidSetting for the loader of an IterableDataset, whose samples come once. What could not be put back, and
+    a model whose steps need the other ranks, raise TypeError when the step is entered, or after its first call: nothing
+    more is probed then.
     """
 
-    def __init__(self, model: torch.nn.Module, loss_of: Callable[[Any], torch.Tensor], loader: DataLoader[Any]) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss_of: Callable[[Any], torch.Tensor],
+        loader: DataLoader[Any],
+        *,
+        beside: Sequence[object] = (),
+    ) -> None:
         if isinstance(loader.dataset, IterableDataset):
             raise InvalidSetting(
                 f"the samples of this {type(loader.dataset).__name__} come once, and a probe would take some from the "
                 "training: pass the loader of a dataset with an index, or leave the probing out"
             )
-        self._model = model
+        is_wrapped = isinstance(model, DistributedDataParallel)
+        self._wrapper: torch.nn.Module | None = model if is_wrapped else None
+        self._model: torch.nn.Module = model.module if is_wrapped else model
         self._loss_of = loss_of
         self._loader = loader
+        self._beside = beside
         self._batches: Iterator[Any] | None = None
         self._batch_size = 0
         self._leaves_parameters = False
@@ -75,9 +91,12 @@ class ProbeStep:
 
     def __enter__(self) -> Self:
         """Keep what a step changes."""
+        _check_local(self._model)
         with ExitStack() as stack:
             stack.enter_context(random_numbers_kept())
-            self._entered = KeptModel(self._model, with_parameters=not self._leaves_parameters)
+            if self._wrapper is not None:
+                stack.enter_context(_unwrapped(self._wrapper))
+            self._entered = KeptModel(self._model, with_parameters=not self._leaves_parameters, beside=self._beside)
             stack.callback(self._put_back, self._entered)
             self._model.train()
             self._stack = stack.pop_all()
@@ -120,3 +139,27 @@ class ProbeStep:
             generator=generator,
             **of_workers,
         )
+
+
+def _check_local(model: torch.nn.Module) -> None:
+    """Raise TypeError where a step of one rank would wait for the others."""
+    if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()) and _is_one_of_several():
+        raise TypeError("SyncBatchNorm waits for the other ranks in each step")
+    is_sharded = any("FullySharded" in type(module).__name__ for module in model.modules())
+    if is_sharded or any(hasattr(each, "device_mesh") for each in model.parameters()):  # which a DTensor has
+        raise TypeError("the model is divided among the ranks, and each step waits for the others")
+
+
+def _is_one_of_several() -> bool:
+    distributed = torch.distributed
+    return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
+
+
+@contextmanager
+def _unwrapped(wrapper: torch.nn.Module) -> Iterator[None]:
+    """The wrapper runs its module alone: it neither broadcasts buffers nor prepares to reduce gradients."""
+    vars(wrapper)["forward"] = wrapper.module.__call__
+    try:
+        yield
+    finally:
+        del vars(wrapper)["forward"]

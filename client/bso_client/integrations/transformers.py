@@ -42,7 +42,8 @@ class BsoCallback(PowerLimitCallback):
     ``power_limit``   a PowerLimitOptimizer to drive: it profiles over training steps, evaluations left out
     ``samples_per_epoch`` count progress in samples: for training data without a length, where the Trainer's epochs
                       are shares of max_steps
-    ``probes``        after an evaluation, probe what epochs with other batch sizes would cost; see ProbeStep
+    ``probes``        after an evaluation, probe what epochs with other batch sizes would cost, where the optimizer
+                      wants to know it; see ProbeStep
 
     Nothing is raised out of the Trainer, whatever happens: what is wrong is logged, the best model is loaded, and
     models are saved. Afterwards ``outcome`` says how the trial ended, and so does the trial itself.
@@ -59,7 +60,7 @@ class BsoCallback(PowerLimitCallback):
         metric: str,
         power_limit: PowerLimit | None = None,
         samples_per_epoch: float | None = None,
-        probes: bool = False,
+        probes: bool = True,
     ) -> None:
         super().__init__(power_limit)
         self.trial = trial

@@ -53,6 +53,18 @@ class Probed:
         """The batch sizes that were probed, or ran out of memory."""
         return frozenset(each.batch_size for each in self.probes) | frozenset(self.out_of_memory)
 
+    def plus(self, later: Probed) -> Probed:
+        """This and what was probed later."""
+        probes = {each.batch_size: each for each in (*self.probes, *later.probes)}
+        took = Consumption(time_s=self.time_s, energy_j=self.energy_j)
+        took = took.plus(time_s=later.time_s, energy_j=later.energy_j)
+        return Probed(
+            probes=tuple(probes.values()),
+            out_of_memory=tuple(dict.fromkeys((*self.out_of_memory, *later.out_of_memory))),
+            time_s=took.time_s,
+            energy_j=took.energy_j,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:

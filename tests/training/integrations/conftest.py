@@ -8,9 +8,9 @@ import pytest
 
 from bso_client import JobSpec
 from tests.unit.client.doubles import job_spec
-from tests.unit.client.fixtures import bso, make_bso, monitor, no_environment, optimizer
+from tests.unit.client.fixtures import bso, even_steps, make_bso, monitor, no_environment, optimizer
 
-__all__ = ["bso", "make_bso", "monitor", "no_environment", "optimizer"]  # fixtures are found by name
+__all__ = ["bso", "even_steps", "make_bso", "monitor", "no_environment", "optimizer"]  # fixtures are found by name
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is: so small a model gains nothing from more

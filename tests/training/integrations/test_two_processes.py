@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from bso.domain.events import EpochCostsProbed
 from bso.domain.trial import Outcome
-from tests.integration.client.scripts import recorded_trials
+from tests.integration.client.scripts import recorded_events, recorded_trials
 from tests.servers import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
@@ -80,6 +81,55 @@ for trial in bso.trials():
 write()
 """
 
+PROBING = """
+import functools, itertools
+import bso_client.prober, bso_client.session
+from bso_client.integrations import lightning as for_lightning
+from bso_client.integrations.transformers import BsoCallback, apply_trial
+from tests.training.integrations.tiny import Accuracies, arguments, trainer_for
+from tests.training.integrations.tiny_lightning import data_class, trainer_options
+from tests.training.integrations.tiny_task import Classifier, FirstTokens
+import lightning.pytorch as pl
+
+clock = itertools.count(0.0, 1e-4).__next__
+vars(bso_client.session)["Prober"] = functools.partial(bso_client.prober.Prober, clock=clock)
+probing = {"policy": "curve", "batch_sizes": [8, 16, 32], "default_batch_size": 16, "target_metric": 0.9,
+           "max_epochs": 100, "probing_budget": 0.5}
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = Classifier()
+    def training_step(self, batch, batch_idx):
+        loss = self.net(**batch)["loss"]
+        self.log("loss", loss, sync_dist=True)
+        return loss
+    def validation_step(self, batch, batch_idx):
+        self.log("val_acc", 0.1, sync_dist=True)
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+base = arguments(folder, ddp_backend="gloo", num_train_epochs=8)
+bso = BatchSizeOptimizer(JobSpec(job_id="transformers", **probing), **options)
+for trial in bso.trials():
+    with trial:
+        trainer_for(apply_trial(base, trial), BsoCallback(trial, metric="accuracy"), model=Classifier(),
+                    train_dataset=FirstTokens(256), compute_metrics=Accuracies(0.1)).train()
+    break
+bso.close()
+bso = BatchSizeOptimizer(JobSpec(job_id="lightning", **probing), **options)
+for trial in bso.trials():
+    with trial:
+        data = data_class(pl)().use(trial)
+        callback = for_lightning.BsoCallback(trial, monitor="val_acc")
+        pl.Trainer(callbacks=[callback], **trainer_options(folder, devices=2, strategy="ddp", max_epochs=8)).fit(
+            Model(), data)
+    note(trial)
+    break
+bso.close()
+write()
+"""
+
 
 def run(folder: Path, body: str, *launcher: str) -> list[list[dict[str, Any]]]:
     """Run a script as its launcher does; what each rank wrote about its trials."""
@@ -127,3 +177,12 @@ def test_lightning_with_ddp(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     assert first[1]["seen"] == [4] * 8
     assert (first[1]["step"], first[1]["rate"]) == (8, 0.1)
     assert outcomes(tmp_path) == [(16, Outcome.INFEASIBLE, 0), (8, Outcome.CONVERGED, 2)]
+
+
+def test_both_trainers_probe_on_all_ranks(tmp_path: Path) -> None:
+    first, second = run(tmp_path, PROBING, *TORCHRUN)
+
+    assert first == second
+    for job_id in ("transformers", "lightning"):
+        events = [each for each in recorded_events(tmp_path, job_id) if isinstance(each, EpochCostsProbed)]
+        assert {probe.batch_size for each in events for probe in each.probes} == {8, 16, 32}, job_id

@@ -18,6 +18,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.mark.usefixtures("even_steps")
 def test_other_batch_sizes_are_probed_between_epochs(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
     data = TensorDataset(torch.randn(SAMPLES, FEATURES), torch.randint(0, 2, (SAMPLES,)))
     loss = nn.CrossEntropyLoss()

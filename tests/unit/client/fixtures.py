@@ -1,5 +1,7 @@
 """Optimizers within reach of a test, in an environment that says nothing of them."""
 
+import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,11 +10,13 @@ import pytest
 
 from bso_client import BatchSizeOptimizer, JobSpec
 from bso_client.delivery.left_behind import contents
+from bso_client.prober import Prober
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, ScriptedMonitor, job_spec
 
 __all__ = [
     "MakeOptimizer",
     "bso",
+    "even_steps",
     "has_delivered",
     "make_bso",
     "monitor",
@@ -41,6 +45,13 @@ def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("BSO_URL", "BSO_JOB_ID", "BSO_RECURRENCE_ID", "WORLD_SIZE", "RANK", "SLURM_JOB_ID", "PBS_JOBID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("BSO_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def even_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of a probe takes 0.1 ms by the clock that measures it, however busy the machine is."""
+    clock = itertools.count(0.0, 1e-4).__next__
+    monkeypatch.setattr("bso_client.session.Prober", functools.partial(Prober, clock=clock))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any, Self
 import pytest
 
 from bso.domain.commands import EpochCostProbe
+from bso_client.distributed.shares import Share
 from bso_client.prober import FEWEST, MOST, WARM_UP, Prober
 from bso_client.training.state import Consumption, Probed
 
@@ -246,3 +247,14 @@ def test_a_step_that_cannot_be_entered_is_not_made(prober: Prober, machine: Mach
     step = EnteredStep(machine, is_hostile=True)
     assert probe(prober, step, 128).probes == ()
     assert machine.steps == []
+
+
+def test_a_rank_makes_steps_with_its_part_of_a_batch(machine: Machine) -> None:
+    steps: list[int] = []
+
+    def step(samples: int) -> None:
+        steps.append(samples)
+        machine.step(2 * samples)
+
+    found = probe(Prober(machine, share_of=Share(position=1, size=2).of, clock=machine.clock), step, 128, 32)
+    assert set(steps) == {each.batch_size // 2 for each in found.probes}

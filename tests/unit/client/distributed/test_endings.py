@@ -1,12 +1,13 @@
 import pytest
 
+from bso.domain.commands import EpochCostProbe
 from bso.domain.replies import Problem
 from bso.domain.trial import OUT_OF_MEMORY, Outcome
 from bso_client import BsoError, InvalidSpec, Refused, TrainFailed
-from bso_client.distributed.endings import Evaluated, Left, ending_of_all
+from bso_client.distributed.endings import Evaluated, Left, ending_of_all, probed_by_all
 from bso_client.distributed.exchange import carried, raise_first
 from bso_client.meter import Meter, PooledMeter
-from bso_client.training.state import Consumption
+from bso_client.training.state import Consumption, Probed
 
 NOTHING = Consumption()
 GOES_ON = Evaluated(epoch=1.0, metric=0.1, consumed=NOTHING)
@@ -102,3 +103,35 @@ def test_energy_that_one_rank_could_not_measure_is_unknown() -> None:
     meter = PooledMeter(Meter(clock, clock=clock), before=NOTHING, size=2)
     meter.pool([NOTHING, Consumption(time_s=1.0, energy_j=None)])
     assert meter.consumed == Consumption(time_s=1.0, energy_j=None)
+
+
+def probe(batch_size: int, time_s: float, energy_j: float | None = 10.0, variance: float = 0.01) -> EpochCostProbe:
+    return EpochCostProbe(batch_size=batch_size, time_s=time_s, energy_j=energy_j, variance=variance)
+
+
+def test_what_all_ranks_have_probed_is_the_mean_of_theirs() -> None:
+    first = Probed(probes=(probe(32, 4.0), probe(64, 2.0, variance=0.02)), time_s=1.0, energy_j=5.0)
+    second = Probed(probes=(probe(64, 3.0, 20.0), probe(32, 4.0)), time_s=2.0, energy_j=6.0)
+    together = probed_by_all([first, second])
+    assert together == Probed(
+        probes=(probe(32, 4.0), probe(64, 2.5, 15.0, variance=0.02)), time_s=2.0, energy_j=11.0
+    ), "they probe at the same time, and each takes energy"
+
+
+def test_what_one_rank_has_not_probed_yet_is_left_out() -> None:
+    ahead = Probed(probes=(probe(32, 4.0), probe(64, 2.0)), time_s=1.0)
+    assert [each.batch_size for each in probed_by_all([ahead, Probed(probes=(probe(32, 4.0),))]).probes] == [32]
+    assert probed_by_all([ahead, Probed()]).probes == ()
+
+
+def test_what_does_not_fit_on_one_rank_is_excluded_on_all() -> None:
+    fits = Probed(probes=(probe(32, 4.0), probe(64, 2.0)))
+    together = probed_by_all([fits, Probed(probes=(probe(32, 4.0),), out_of_memory=(64,))])
+    assert ([each.batch_size for each in together.probes], together.out_of_memory) == ([32], (64,))
+
+
+def test_an_energy_that_one_rank_has_not_measured_is_not_known() -> None:
+    known = Probed(probes=(probe(32, 4.0),), energy_j=5.0)
+    unknown = Probed(probes=(probe(32, 4.0, energy_j=None),), energy_j=None)
+    together = probed_by_all([known, unknown])
+    assert (together.energy_j, together.probes[0].energy_j) == (None, None)

@@ -1,0 +1,88 @@
+"""Probing epoch costs in a Lightning Trainer, by itself: after a validation, before the next step."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset
+
+from bso_client.integrations.probe_step import ProbeStep
+from bso_client.trial import Trial
+
+logger = logging.getLogger("bso")
+
+
+class LightningProbes:
+    """Probes for a trial whose training a Lightning Trainer runs. Nothing is raised out of it.
+
+    A Trainer that accumulates gradients, divides the model or reads a stream probes nothing, and neither does a module
+    that optimizes by itself.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._step: ProbeStep | None = None
+
+    def probe(self, trainer: Any, module: Any) -> None:
+        """The model was validated, and its training goes on."""
+        try:
+            self._step = self._step or _step(trainer, module)
+            if self._step is not None:
+                self._trial.probe_epoch_costs(self._step)
+        except Exception as error:  # noqa: BLE001  # a trainer must not be lost to a probe
+            logger.warning("epoch costs are not probed: %s", error, extra={"action": "probe_failed"})
+
+
+def _step(trainer: Any, module: Any) -> ProbeStep | None:
+    loader = trainer.train_dataloader
+    is_whole = trainer.model is module or isinstance(trainer.model, DistributedDataParallel)
+    if not (is_whole and module.automatic_optimization and trainer.accumulate_grad_batches == 1):
+        return None
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return None
+    return ProbeStep(module, lambda batch: _loss(trainer, module, batch), loader, beside=(trainer,))
+
+
+def _loss(trainer: Any, module: Any, batch: Any) -> Tensor:
+    """The loss that the module's own training step gives, as precisely as in the training."""
+    precision = trainer.precision_plugin
+    moved = trainer.strategy.batch_to_device(precision.convert_input(batch))
+    with _nothing_logged(module), precision.train_step_context():
+        found = module.training_step(moved, 0) if _takes_index(module.training_step) else module.training_step(moved)
+    loss: Tensor = found["loss"] if isinstance(found, Mapping) else found
+    return loss
+
+
+def _takes_index(training_step: Any) -> bool:
+    """Whether a training step takes a batch's index, too."""
+    parameters = inspect.signature(training_step).parameters.values()
+    return len(parameters) > 1 or any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
+
+
+@contextmanager
+def _nothing_logged(module: Any) -> Iterator[None]:
+    """What is logged meanwhile is no part of the training."""
+    logging_modules = [each for each in module.modules() if hasattr(each, "log_dict")]
+    before = [{name: vars(each)[name] for name in _LOGS if name in vars(each)} for each in logging_modules]
+    for each in logging_modules:
+        vars(each).update(dict.fromkeys(_LOGS, _ignore))
+    try:
+        yield
+    finally:
+        for each, own in zip(logging_modules, before, strict=True):
+            for name in _LOGS:
+                del vars(each)[name]
+            vars(each).update(own)
+
+
+_LOGS = ("log", "log_dict")
+
+
+def _ignore(*_arguments: Any, **_options: Any) -> None:
+    """Log nothing."""
