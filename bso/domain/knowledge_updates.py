@@ -85,6 +85,16 @@ def without_memory_for(knowledge: Knowledge, batch_sizes: Iterable[int]) -> Know
     return replace(knowledge, arms={**knowledge.arms, **arms})
 
 
+def with_memory_limits_of(later: Knowledge, earlier: Knowledge) -> Knowledge:
+    """The earlier knowledge, with the batch sizes that do not fit in memory as it was found later."""
+    found = {
+        size: replace(earlier.arm(size), out_of_memories=arm.out_of_memories)
+        for size, arm in later.arms.items()
+        if arm.out_of_memories > earlier.arm(size).out_of_memories
+    }
+    return replace(earlier, arms={**earlier.arms, **found}) if found else earlier
+
+
 def _arm_after(arm: ArmRecord, ended: TrialEnded | LateResult) -> ArmRecord:
     if ended.outcome is Outcome.INTERRUPTED:
         return _interrupted(arm, ended.time_s)

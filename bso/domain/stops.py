@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job, Recurrence, UnacknowledgedStop
+from bso.domain.knowledge_updates import with_memory_limits_of
 from bso.domain.trial import Trial
 
 _MOST = 16
@@ -45,7 +46,8 @@ def with_other_result(job: Job, version_number: int) -> Job:
 def withdrawn(job: Job, trial: Trial) -> Job:
     """The job without what the stop of a trial has taught, and without the failed attempt of its recurrence.
 
-    What its policy remembers of running trials goes on: it puts that back itself.
+    What was probed meanwhile stays, memory above all. What its policy remembers of running trials, and of probed epoch
+    costs, stays, too: it puts that back itself.
     """
     stop = job.unacknowledged_stops[trial.trial_number]
     job = without_stop(job, trial.trial_number)
@@ -54,8 +56,9 @@ def withdrawn(job: Job, trial: Trial) -> Job:
         job = replace(job, recurrences={**job.recurrences, trial.recurrence_id: _unfailed(recurrence, trial)})
     if stop.knowledge is None or stop.memories is None:
         return job
-    version = replace(job.versions[stop.version_number], memories=stop.memories)
-    return job.with_version(version).with_knowledge(stop.version_number, stop.knowledge)
+    version = job.versions[stop.version_number]
+    known = with_memory_limits_of(version.knowledge[stop.knowledge.hardware.key], stop.knowledge)
+    return job.with_version(replace(version, memories=stop.memories)).with_knowledge(stop.version_number, known)
 
 
 def _unfailed(recurrence: Recurrence, trial: Trial) -> Recurrence:

@@ -3,6 +3,8 @@
 ``acknowledges_early``: commands are answered and acknowledged before their decisions are committed.
 ``ignores_command_id``: a command that comes again is decided again.
 ``publishes_early``: events are published before they are committed.
+``loses_epoch_costs``: probed epoch costs are acknowledged and not recorded.
+``doubles_epoch_costs``: probed epoch costs are recorded twice.
 """
 
 import asyncio
@@ -13,8 +15,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from bso.domain.commands import Request
+from bso.domain import decide
+from bso.domain.commands import ReportEpochCosts, Request
+from bso.domain.decide.contract import Context, Decision, unchanged
+from bso.domain.decide.probes import report_epoch_costs
 from bso.domain.errors import BsoError
+from bso.domain.evolve import apply
+from bso.domain.job import Job
+from bso.domain.replies import EpochCostsRecorded
+from bso.domain.trial import Trial
 from bso.service import engine
 from bso.service.answers import Answer, Undecided
 from bso.service.batch import Batches
@@ -138,7 +147,18 @@ class NotesSink(EventOutbox):
         _sinks.append(sink)
 
 
-BROKEN: dict[str, tuple[tuple[object, str, type], ...]] = {
+def loses_epoch_costs(job: Job, _trial: Trial, _command: ReportEpochCosts, _context: Context) -> Decision:
+    """Acknowledges them, and records nothing."""
+    return unchanged(job, EpochCostsRecorded())
+
+
+def doubles_epoch_costs(job: Job, trial: Trial, command: ReportEpochCosts, context: Context) -> Decision:
+    """Records the same event twice."""
+    decision = report_epoch_costs(job, trial, command, context)
+    return replace(decision, job=apply(decision.job, decision.events), events=decision.events * 2)
+
+
+BROKEN: dict[str, tuple[tuple[object, str, object], ...]] = {
     "acknowledges_early": (
         (engine, "Batches", EarlyBatches),
         (bootstrap, "Admission", NotesAdmitted),
@@ -146,7 +166,9 @@ BROKEN: dict[str, tuple[tuple[object, str, type], ...]] = {
     ),
     "ignores_command_id": ((bootstrap, "Admission", ForgetsCommandIds),),
     "publishes_early": ((engine, "Batches", PublishingBatches), (bootstrap, "EventOutbox", NotesSink)),
+    "loses_epoch_costs": ((decide, "report_epoch_costs", loses_epoch_costs),),
+    "doubles_epoch_costs": ((decide, "report_epoch_costs", doubles_epoch_costs),),
 }
-for module, name, kind in BROKEN[sys.argv[1]]:
-    setattr(module, name, kind)
+for module, name, part in BROKEN[sys.argv[1]]:
+    setattr(module, name, part)
 sys.exit(main())

@@ -23,7 +23,17 @@ from typing import Any
 import aio_pika
 from aio_pika.abc import AbstractExchange
 
-from bso.domain.commands import BeginTrial, Command, FinishTrial, RegisterJob, RenewLease, ReportEpoch, Request
+from bso.domain.commands import (
+    BeginTrial,
+    Command,
+    EpochCostProbe,
+    FinishTrial,
+    RegisterJob,
+    RenewLease,
+    ReportEpoch,
+    ReportEpochCosts,
+    Request,
+)
 from bso.domain.trial import Outcome
 from bso.schema.codec import decode_reply, encode_command
 from bso_broker.addresses import REPLY_PREFIX, reply_id
@@ -174,7 +184,7 @@ def _message(rng: random.Random, reply_to: str) -> aio_pika.Message:
 
 def _command(rng: random.Random) -> Command:
     number, trial_id = rng.randrange(1, 30), str(uuid.UUID(int=rng.getrandbits(128), version=4))
-    kind = rng.randrange(5)
+    kind = rng.randrange(6)
     if kind == 0:
         return RegisterJob(spec=SPEC)
     if kind == 1:
@@ -183,6 +193,9 @@ def _command(rng: random.Random) -> Command:
         return FinishTrial(trial_number=number, trial_id=trial_id, outcome=rng.choice(list(Outcome)))
     if kind == 3:
         return RenewLease(trial_number=number, trial_id=trial_id)
+    if kind == 4:
+        probe = EpochCostProbe(batch_size=32, time_s=rng.random(), energy_j=rng.uniform(-1, 9), variance=rng.random())
+        return ReportEpochCosts(trial_number=number, trial_id=trial_id, probes=(probe,), time_s=rng.random())
     return ReportEpoch(
         trial_number=number, trial_id=trial_id, epoch=rng.uniform(-1, 9), time_s=rng.random(), energy_j=None, metric=0.5
     )

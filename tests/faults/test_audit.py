@@ -7,14 +7,23 @@ import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from bso.domain.commands import BeginTrial, Command, DescribeJob, FinishTrial, ReportPowerProfile, Request
-from bso.domain.events import EpochReported, TrialStarted
+from bso.domain.events import EpochCostsProbed, EpochReported, TrialStarted
 from bso.domain.log import RecordedEvent
-from bso.domain.replies import KEPT, EpochJudged, PowerProfileRecorded, Problem, Reply, TrialFinished
+from bso.domain.replies import (
+    KEPT,
+    EpochCostsRecorded,
+    EpochJudged,
+    PowerProfileRecorded,
+    Problem,
+    Reply,
+    TrialBegun,
+    TrialFinished,
+)
 from bso.domain.trial import Outcome
 from bso.schema.codec import encode_reply
 from bso.service.records import StoredEvent
@@ -25,6 +34,7 @@ from tests.faults.matrix.auditing import (
     extra_trials,
     is_recorded_after_all,
     lost,
+    recorded_twice,
     stream_findings,
     unanswered,
     unreported,
@@ -35,7 +45,7 @@ from tests.faults.matrix.ledger import Asked, Ledger
 from tests.faults.matrix.pair import Pair
 from tests.faults.matrix.result import Result
 from tests.faults.matrix.stage import Stage, Training
-from tests.integration.workers.recurrences import HARDWARE
+from tests.integration.workers.recurrences import HARDWARE, probed
 from tests.unit.domain.builders import JobLife, command_id
 from tools.private_servers import Management
 
@@ -260,6 +270,58 @@ async def test_the_end_of_a_trial_surprises_a_lane_unless_a_report_of_it_was_kep
     caller.replies[:] = [ended]
     await sender.ask("job", report, is_others=True)
     assert (sender.ledger.surprises == []) is is_expected
+
+
+def probing() -> tuple[Asked, RecordedEvent, TrialBegun]:
+    """A report of probed epoch costs that was acknowledged, what is recorded of it, and its trial."""
+    life = JobLife()
+    life.register()
+    begun = life.begin()
+    command = probed(begun, 128)
+    life.send(command)
+    [found] = life.happened(EpochCostsProbed)
+    one = replace(asked(command, sent_s=1.0, answered_s=2.0), reply=EpochCostsRecorded())
+    return one, replace(event(1), event=found, command_id=one.request.command_id), begun
+
+
+def stored(*recorded: RecordedEvent) -> Log:
+    return Log(events=[StoredEvent(event_id=each.seq, recorded=each) for each in recorded], trials={})
+
+
+@pytest.mark.parametrize("was_kept", [False, True])
+def test_probed_epoch_costs_that_were_acknowledged_and_are_not_in_the_log_are_lost(*, was_kept: bool) -> None:
+    one, recorded, _ = probing()
+    if was_kept:
+        one = replace(one, reply=Problem(type=KEPT, title="", detail=""), was_kept=True)
+    assert lost([one], stored(recorded)) == []
+    assert lost([one], stored()) == [one]
+    assert lost([one], stored(replace(recorded, command_id=str(uuid.uuid4())))) == [one]
+
+
+@pytest.mark.parametrize("is_own_command", [False, True])
+def test_probed_epoch_costs_that_are_recorded_twice_are_found(*, is_own_command: bool) -> None:
+    one, recorded, begun = probing()
+    command_id = one.request.command_id if is_own_command else str(uuid.uuid4())
+    assert recorded_twice([recorded]) == []
+    assert ("a probe", "job", begun.trial_number, 128) in recorded_twice(
+        [recorded, replace(recorded, seq=2, command_id=command_id)]
+    )
+
+
+def test_another_batch_size_that_a_trial_has_probed_is_no_copy() -> None:
+    _, recorded, _ = probing()
+    assert isinstance(recorded.event, EpochCostsProbed)
+    own, other = recorded.event.probes
+    later = replace(recorded.event, probes=(own, replace(other, batch_size=32)))
+    assert recorded_twice([recorded, replace(recorded, seq=2, command_id="another", event=later)]) == []
+
+
+@pytest.mark.parametrize("changes", [{"trial_number": 9}, {"probes": ()}, {"time_s": 9.0}, {"energy_j": 9.0}])
+def test_probed_epoch_costs_that_are_recorded_otherwise_are_a_contradiction(changes: dict[str, Any]) -> None:
+    one, recorded, _ = probing()
+    assert isinstance(recorded.event, EpochCostsProbed)
+    assert contradictions([one], stored(recorded)) == []
+    assert len(contradictions([one], stored(replace(recorded, event=replace(recorded.event, **changes))))) == 1
 
 
 def event(seq: int, *, metric: float = float("nan"), log_epoch: int = 1, is_journalled: bool = False) -> RecordedEvent:

@@ -39,6 +39,7 @@ def test_a_scenario_loses_doubles_and_contradicts_nothing(pair: Pair, scenario: 
     result.unexpected = [words for words in result.unexpected if not words.startswith(FAR_ABOVE)]
     assert result.is_sound, result.unexpected
     assert result.acknowledged > 50
+    assert result.figures["epoch_costs_acknowledged"] > 0
 
 
 @pytest.mark.parametrize(
@@ -138,3 +139,19 @@ def test_a_build_that_publishes_before_it_commits_is_noticed(pair: Pair) -> None
     program = (BROKEN, "publishes_early")
     result = asyncio.run(played(all_scenarios()["workers_killed"], pair, seed=11, worker_program=program))
     assert any("of the stream" in words for words in result.unexpected), result
+
+
+@pytest.mark.slow
+def test_a_build_that_acknowledges_probed_epoch_costs_without_recording_them_is_noticed(pair: Pair) -> None:
+    program = (BROKEN, "loses_epoch_costs")
+    result = asyncio.run(played(all_scenarios()["one_command_at_once"], pair, seed=11, worker_program=program))
+    assert result.lost == result.figures["epoch_costs_acknowledged"] > 0, result
+    assert any(words.startswith("lost") and "ReportEpochCosts" in words for words in result.unexpected), result
+
+
+@pytest.mark.slow
+def test_a_build_that_records_probed_epoch_costs_twice_is_noticed(pair: Pair) -> None:
+    program = (BROKEN, "doubles_epoch_costs")
+    result = asyncio.run(played(all_scenarios()["one_command_at_once"], pair, seed=11, worker_program=program))
+    assert result.duplicated > 0, result
+    assert any("recorded twice: ('a probe'" in words for words in result.unexpected), result

@@ -215,7 +215,7 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
     if now.aborts:
         return None
     beside = now.beliefs.neighbours(incumbent, sorted(now.standing.fresh | {incumbent}))
-    few_have_converged = sum(now.beliefs.of(size).has_converged for size in now.beliefs.sizes) <= _FEW
+    known = [size for size in now.beliefs.sizes if now.beliefs.of(size).has_converged or now.beliefs.is_probed(size)]
     for size in beside:
         if not now.beliefs.of(size).is_tried:
             if _is_known_to_cost_more(now, size, incumbent):
@@ -232,7 +232,7 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
             and max(more, _LEAST_MORE) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.trials
         ):
             return Choice(batch_size=size, reason=reason, mark=SECOND_LOOK)
-        chance = now.beliefs.chance(size, incumbent) if few_have_converged else 0.0
+        chance = now.beliefs.chance(size, incumbent) if len(known) <= _FEW else 0.0
         if chance > _CHANCE and max(more, _LEAST_MORE) * looks**_CHANCE_GROWTH <= _CHANCE_PACE * now.trials:
             saves = f"probability that it saves {percent(now.beliefs.min_saving)} or more: {percent(chance)}"
             return Choice(batch_size=size, reason=f"{reason} ({saves})", mark=SECOND_LOOK)

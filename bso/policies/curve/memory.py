@@ -76,7 +76,7 @@ def evolved(before: Job, after: Job, event: Any) -> Job:
         case EpochCostsProbed():
             return _with_probes(after, event)
         case StopWithdrawn():
-            return _with_running(before, after, event.trial_number)
+            return _with_meanwhile(before, after, event.trial_number)
     return after
 
 
@@ -138,13 +138,26 @@ def _with_probes(after: Job, event: EpochCostsProbed) -> Job:
     return after.with_knowledge(event.version_number, knowledge.with_memory(NAME, costs))
 
 
-def _with_running(before: Job, after: Job, trial_number: int) -> Job:
-    """What is known of running trials goes on when a stop is withdrawn, and what was of the one that was stopped."""
+def _with_meanwhile(before: Job, after: Job, trial_number: int) -> Job:
+    """What is known of running trials goes on when a stop is withdrawn, and what was of the one that was stopped.
+
+    What was probed since the stop stays known, too, or it would be paid for again.
+    """
     stop = before.unacknowledged_stops[trial_number]
-    if stop.memories is None:
+    if stop.memories is None or stop.knowledge is None:
         return after
     version = after.versions[stop.version_number]
     now, then = epochs_of(before.versions[stop.version_number]), epochs_of(version)
     own = {trial_number: then.approaches[trial_number]} if trial_number in then.approaches else {}
     epochs = replace(then, second_looks=now.second_looks, approaches={**now.approaches, **own})
-    return after.with_version(version.with_memory(NAME, epochs))
+    after = after.with_version(version.with_memory(NAME, epochs))
+    return _with_probes_of(before, after, stop.version_number, stop.knowledge.hardware.key)
+
+
+def _with_probes_of(before: Job, after: Job, version_number: int, hardware_key: str) -> Job:
+    probes = epoch_costs_on(before.versions[version_number].knowledge[hardware_key]).probes
+    knowledge = after.versions[version_number].knowledge[hardware_key]
+    costs = epoch_costs_on(knowledge)
+    if costs.probes == probes:
+        return after
+    return after.with_knowledge(version_number, knowledge.with_memory(NAME, replace(costs, probes=probes)))

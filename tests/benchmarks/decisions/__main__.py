@@ -1,10 +1,12 @@
 """How well the policies decide: simulates, and writes a page of results with pictures.
 
     python -m tests.benchmarks.decisions [--for choosing] [--jobs 100] [--traces 20] [--out build/decisions]
+    python -m tests.benchmarks.decisions --only moved probed [--for choosing] [--jobs 100] [--traces 20]
 
-Takes about half an hour on two cores that do nothing else. Nearly all of it is spent in the decisions of ``curve``, one
-for each epoch. Measured traces are simulated where BSO_TRACES names them. The row of steps has only three worlds, with
-10 / 3 times the jobs in each of them.
+Takes about three quarters of an hour on two cores that do nothing else. Nearly all of it is spent in the decisions of
+``curve``, one for each epoch. Measured traces are simulated where BSO_TRACES names them. The row of steps has only
+three worlds, with 10 / 3 times the jobs in each of them. ``--only`` simulates some groups alone, and prints their
+tables.
 """
 
 import argparse
@@ -18,12 +20,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from bso.policies.curve.memory import NAME as CURVE
-from bso.simulator import Probing, read_problems
+from bso.simulator import read_problems
 from bso.simulator.process_pool import spread
 from bso.simulator.truths import Family
-from tests.benchmarks.decisions.groups import Group, Kind, made_groups, measured_groups
+from tests.benchmarks.decisions.group_report import sections_of
+from tests.benchmarks.decisions.groups import Group, Kind, made_groups, measured_groups, probing_groups
 from tests.benchmarks.decisions.jobs import JobFigures, job_figures
-from tests.benchmarks.decisions.regrets import GroupRegrets, group_regrets, regrets_of_job
+from tests.benchmarks.decisions.probed import PROBED
+from tests.benchmarks.decisions.regrets import GroupRegrets, group_regrets, regrets_of_job, true_waste_of_job
 from tests.benchmarks.decisions.report import POLICIES, Jobs, Results, write
 from tests.benchmarks.decisions.seeds import PURPOSES, MixedSeeds, seeds_for
 from tests.benchmarks.decisions.traces import on_traces
@@ -48,6 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MixedSeeds as error:
         sys.stderr.write(f"decisions: {error}\n")
         return 2
+    if options.only:
+        kinds = [kind for kind in Kind if kind.name.lower() in options.only]
+        found = _groups(seeds, trace_seeds, options.processes, kinds=kinds)
+        sys.stdout.write("\n\n".join(sections_of(found)) + "\n")
+        return 0
     began = time.monotonic()
     made = {noise: worlds_with(text) for noise, text in NOISES.items()}
     steps = {name: worlds_with(text, drift=STEP, families=[Family.VALLEY]) for name, text in STEP_NOISES.items()}
@@ -80,6 +89,9 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=TRACE_SEEDS,
         help=f"seeds on each trace, and of what is compared job by job where costs do not vary ({TRACE_SEEDS})",
     )
+    parser.add_argument(
+        "--only", nargs="+", choices=[kind.name.lower() for kind in Kind], help="simulate these groups and print them"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
     parser.add_argument("--out", type=Path, default=Path("build/decisions"), help="where to write (build/decisions)")
     return parser.parse_args(arguments)
@@ -106,24 +118,28 @@ def _spread(name: str, calls: Sequence[Callable[[], _Job]], processes: int) -> S
     return found
 
 
-def _groups(seeds: Sequence[int], trace_seeds: Sequence[int], processes: int) -> tuple[GroupRegrets, ...]:
+def _groups(
+    seeds: Sequence[int], trace_seeds: Sequence[int], processes: int, *, kinds: Sequence[Kind] = tuple(Kind)
+) -> tuple[GroupRegrets, ...]:
     folder = os.environ.get("BSO_TRACES")
     measured = measured_groups(Path(folder)) if folder else ()
     return (
-        *(_wasted(group, trace_seeds, processes) for group in measured),
+        *(_wasted(group, trace_seeds, processes) for group in measured if group.kind in kinds),
         *(
             # Differences with the same luck vary little.
-            _wasted(group, trace_seeds if group.kind is Kind.QUIET else seeds, processes)
-            for group in made_groups()
+            _wasted(group, trace_seeds if group.kind in (Kind.QUIET, Kind.PROBED) else seeds, processes)
+            for group in (*made_groups(), *probing_groups())
+            if group.kind in kinds
         ),
     )
 
 
 def _wasted(group: Group, seeds: Sequence[int], processes: int) -> GroupRegrets:
     found: dict[str, Sequence[tuple[float, ...]]] = {}
+    wasted_by_job = true_waste_of_job if group.kind is Kind.PROBED else regrets_of_job
     for policy in group.policies:
         calls: list[Callable[[], tuple[float, ...]]] = [
-            partial(regrets_of_job, world, policy, seed, group.recurrences) for world in group.worlds for seed in seeds
+            partial(wasted_by_job, world, policy, seed, group.recurrences) for world in group.worlds for seed in seeds
         ]
         found[policy] = _spread(f"{group.kind.value}, {group.source}, {policy}", calls, processes)
     return group_regrets(group, found)
@@ -135,7 +151,7 @@ def _on_traces(seeds: Sequence[int], processes: int) -> Sequence[Figure]:
         _say("BSO_TRACES names no folder with traces: only made worlds are simulated")
         return ()
     judging = Judging(seeds=seeds, say=_say, processes=processes)
-    for probing in (None, Probing(common=0.05, own=0.05), Probing(common=0.1, own=0.1)):
+    for probing in (None, *PROBED.values()):
         on_traces(judging, read_problems(Path(folder)), CURVE, probing=probing)
     return judging.found
 

@@ -1,14 +1,15 @@
 """What groups of jobs wasted, as parts of the page of results, and as a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bso.policies.curve.memory import NAME as CURVE
 from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
-from tests.benchmarks.decisions.groups import LATE, SOON, TRACES, TRUTHS, Kind
+from tests.benchmarks.decisions.groups import LATE, SOON, TRACES, Kind
 from tests.benchmarks.decisions.known_noise import KNOWING
 from tests.benchmarks.decisions.markdown import cell_words, interval_words, markdown
+from tests.benchmarks.decisions.probed import PROBED
 from tests.benchmarks.decisions.regrets import GroupRegrets
 from tests.benchmarks.decisions.worlds import CHANGED
 
@@ -33,7 +34,8 @@ _HELD_AGAINST = (
 _INTRODUCTIONS = {
     Kind.MOVED: f"Jobs run on one kind of GPU for {CHANGED - 1} recurrences, and then on another one, where epochs "
     "cost something else. On measured traces each workload moves from each GPU to each other one; on made truths from "
-    "the GPU `made-2`, whose costs are drawn.",
+    "the GPU `made-2`, whose costs are drawn. With probes, the first trainings on a kind of GPU probe what epochs with "
+    "other batch sizes cost on it, and pay for that.",
     Kind.RENEWED: f"Jobs are registered with another target metric after {CHANGED - 1} recurrences, which makes a new "
     "version of the job. On measured traces each workload on each GPU goes from the next easier and from the next "
     "harder target of the trace to its own one, as far as half of the runs of the default batch size reach it; on made "
@@ -41,6 +43,9 @@ _INTRODUCTIONS = {
     Kind.QUIET: f"Costs do not vary here. `{CURVE}` has to learn that; *knowing* is the same policy whose only "
     "hypothesis is that epoch costs vary by 2 % between runs. Both have the same luck, and the difference is taken job "
     "by job.",
+    Kind.PROBED: "The same jobs with and without probes, on made truths, with the same luck: differences are taken job "
+    "by job, at true prices, the noise apart, and with what probing took. What a trial probes shares the factor of its "
+    "run. In brackets the 95 % interval by a bootstrap over seeds, then the worst of the problems.",
 }
 
 
@@ -76,45 +81,56 @@ def draw(groups: Sequence[GroupRegrets], path: Path) -> None:
 
 def changed_of(groups: Sequence[GroupRegrets]) -> list[GroupRegrets]:
     """The groups whose jobs change on the way."""
-    return [one for one in groups if one.group.kind is not Kind.QUIET]
+    return [one for one in groups if one.group.kind in (Kind.MOVED, Kind.RENEWED)]
 
 
 def _body(kind: Kind, found: Sequence[GroupRegrets], groups: Sequence[GroupRegrets]) -> tuple[str, str]:
     if kind is Kind.QUIET:
         return f"{_INTRODUCTIONS[kind]} {_WASTED}", _knowing_table(found)
+    if kind is Kind.PROBED:
+        return _INTRODUCTIONS[kind], _probing_table(found)
     return f"{_INTRODUCTIONS[kind]} {_WASTED} {_HELD_AGAINST}", _change_table(found, groups)
 
 
 def _heading(kind: Kind) -> str:
     if kind is Kind.QUIET:
         return "No noise, against the same policy that knows it: trainings wasted"
+    if kind is Kind.PROBED:
+        return "Probes under noise, against the same jobs without probes: trainings wasted"
     return f"{kind.value[0].upper()}{kind.value[1:]} after {CHANGED - 1} recurrences: trainings wasted"
 
 
 def _change_table(found: Sequence[GroupRegrets], groups: Sequence[GroupRegrets]) -> str:
-    lines: list[tuple[str, ...]] = []
-    for one in found:
-        known = HELD_AGAINST.get((one.group.kind, one.group.source), "")
-        blank = [""] * (len(_COMPARED) - len(one.group.policies))
-        horizons = [until for until in (SOON, LATE) if until <= one.group.recurrences]
-        for until in horizons:
-            means = [cell_words(one.mean(one.since_change(policy, until))) for policy in one.group.policies]
-            lines.append(
-                (_jobs(one), f"mean, recurrences {CHANGED} to {until}", *means, *blank, known if until == SOON else "")
-            )
-        tails = [interval_words(one.tail(one.since_change(policy, horizons[-1]))) for policy in one.group.policies]
-        lines.append(
-            (_jobs(one), f"99 % of the jobs waste at most, recurrences {CHANGED} to {horizons[-1]}", *tails, *blank, "")
-        )
-        lines += _anew(one, groups)
-    return markdown(("jobs", "quantity", *_COMPARED, "held against"), lines)
+    compared = (*_COMPARED, *(name for name in PROBED if any(name in one.group.policies for one in found)))
+    lines = [
+        (_jobs(one), words, *(cells.get(policy, "") for policy in compared), last)
+        for one in found
+        for words, cells, last in (*_waste_rows(one), *_anew(one, groups))
+    ]
+    return markdown(("jobs", "quantity", *compared, "held against"), lines)
 
 
-def _anew(one: GroupRegrets, groups: Sequence[GroupRegrets]) -> list[tuple[str, ...]]:
+def _waste_rows(one: GroupRegrets) -> Iterator[tuple[str, dict[str, str], str]]:
+    """What is counted, the cell of each policy, and what it is held against."""
+    known, policies = HELD_AGAINST.get((one.group.kind, one.group.source), ""), one.group.policies
+    horizons = [until for until in (SOON, LATE) if until <= one.group.recurrences]
+    for until in horizons:
+        means = {policy: cell_words(one.mean(one.since_change(policy, until))) for policy in policies}
+        yield f"mean, recurrences {CHANGED} to {until}", means, known if until == SOON else ""
+    usual, probed = one.since_change(CURVE, SOON), [policy for policy in policies if policy in PROBED]
+    if probed:
+        more = {policy: cell_words(one.mean(one.since_change(policy, SOON) - usual), digits=2) for policy in probed}
+        yield f"the same over recurrences {CHANGED} to {SOON}, less what is wasted without probes", more, ""
+    tails = {policy: interval_words(one.tail(one.since_change(policy, horizons[-1]))) for policy in policies}
+    yield f"99 % of the jobs waste at most, recurrences {CHANGED} to {horizons[-1]}", tails, ""
+
+
+def _anew(one: GroupRegrets, groups: Sequence[GroupRegrets]) -> Iterator[tuple[str, dict[str, str], str]]:
     """What a change would cost if nothing were known after it."""
-    quiet = [other for other in groups if other.group.kind is Kind.QUIET and other.group.source == one.group.source]
     words = f"for comparison: the first {SOON_ALONE} recurrences of a job that never changes"
-    return [(_jobs(one), words, cell_words(other.mean(other.until(CURVE, SOON_ALONE))), "", "") for other in quiet]
+    for other in groups:
+        if other.group.kind is Kind.QUIET and other.group.source == one.group.source:
+            yield words, {CURVE: cell_words(other.mean(other.until(CURVE, SOON_ALONE)))}, ""
 
 
 def _knowing_table(found: Sequence[GroupRegrets]) -> str:
@@ -127,9 +143,23 @@ def _knowing_table(found: Sequence[GroupRegrets]) -> str:
     return markdown(("jobs", "wasted in the", CURVE, "knowing", "difference"), lines)
 
 
+def _probing_table(found: Sequence[GroupRegrets]) -> str:
+    lines = []
+    for one in found:
+        for until in (SOON_ALONE, SOON):
+            usual = one.until(CURVE, until)
+            cells = [cell_words(one.mean(usual), digits=2)]
+            for policy in PROBED:
+                values = one.until(policy, until)
+                cells += [cell_words(one.mean(each), digits=2) for each in (values, values - usual)]
+            lines.append((_jobs(one), f"first {until} recurrences", *cells))
+    columns = [column for policy in PROBED for column in (policy, "difference")]
+    return markdown(("jobs", "wasted in the", CURVE, *columns), lines)
+
+
 def _jobs(one: GroupRegrets) -> str:
-    names = {TRACES: "measured", TRUTHS: "made"}
-    return f"{one.group.source} ({len(one.group.worlds)} {names[one.group.source]} problems, {one.seeds} jobs each)"
+    kind = "measured" if one.group.source == TRACES else "made"
+    return f"{one.group.source} ({len(one.group.worlds)} {kind} problems, {one.seeds} jobs each)"
 
 
 def _draw_one(axes: Any, one: GroupRegrets) -> None:

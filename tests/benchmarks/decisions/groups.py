@@ -1,4 +1,4 @@
-"""Groups of jobs whose regrets are compared: they move to another GPU, get a new version, or meet no noise at all."""
+"""Groups of jobs whose regrets are compared: they move, get a new version, meet no noise, or probe in spite of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,17 @@ from bso.simulator.problem import problems_of
 from bso.simulator.traces import TRAIN_FILE, PowerTrace, TrainTrace, power_files, read_power_trace, read_train_trace
 from bso.simulator.workloads import known_workloads
 from tests.benchmarks.decisions.known_noise import KNOWING
-from tests.benchmarks.decisions.worlds import CHANGED, QUIET, MeasuredWorld, World, moved, renewed, worlds_with
+from tests.benchmarks.decisions.probed import PROBED
+from tests.benchmarks.decisions.worlds import (
+    CHANGED,
+    NOISES,
+    QUIET,
+    MeasuredWorld,
+    World,
+    moved,
+    renewed,
+    worlds_with,
+)
 
 TRACES, TRUTHS = "measured traces", "made truths"
 SOON, LATE = CHANGED + 19, 100
@@ -26,6 +36,7 @@ class Kind(Enum):
     MOVED = "a move to another kind of GPU"  # after 30 recurrences
     RENEWED = "a new version"  # another target metric after 30 recurrences
     QUIET = "no noise"  # and the policy knows that, or not
+    PROBED = "probes under noise"  # and the same jobs without probes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +59,20 @@ def made_groups() -> tuple[Group, ...]:
         moved_worlds=worlds_with(QUIET, changes=moved),
         renewed_worlds=worlds_with(QUIET, changes=renewed),
         quiet_worlds=worlds_with(QUIET),
+    )
+
+
+def probing_groups() -> tuple[Group, ...]:
+    """On made truths, a group for each noise."""
+    return tuple(
+        Group(
+            kind=Kind.PROBED,
+            source=f"{TRUTHS}, {name}",
+            worlds=worlds_with(noise),
+            policies=(CURVE, *PROBED),
+            recurrences=SOON,
+        )
+        for name, noise in NOISES.items()
     )
 
 
@@ -74,7 +99,7 @@ def _groups(
     quiet_worlds: Sequence[World],
 ) -> tuple[Group, ...]:
     groups = (
-        Group(kind=Kind.MOVED, source=source, worlds=moved_worlds, policies=policies, recurrences=SOON),
+        Group(kind=Kind.MOVED, source=source, worlds=moved_worlds, policies=(*policies, *PROBED), recurrences=SOON),
         Group(kind=Kind.RENEWED, source=source, worlds=renewed_worlds, policies=policies, recurrences=until),
         Group(kind=Kind.QUIET, source=source, worlds=quiet_worlds, policies=(CURVE, KNOWING), recurrences=LATE),
     )

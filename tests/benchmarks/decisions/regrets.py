@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bso.policies.curve.memory import NAME as CURVE
 from bso.simulator import parse_drift, parse_noise, simulate
+from bso.simulator.world import World as Truth
 from tests.benchmarks.decisions.groups import Group
 from tests.benchmarks.decisions.known_noise import KNOWING, hardly_any_noise
+from tests.benchmarks.decisions.probed import PROBED
 from tests.benchmarks.decisions.rows import Cell, Worst
 from tests.benchmarks.decisions.worlds import CHANGED, MadeWorld, World
 from tests.benchmarks.resampling import Interval, Resampled, Values
@@ -24,13 +27,30 @@ def regrets_of_job(world: World, policy: str, seed: int, recurrences: int) -> tu
     with hardly_any_noise() if policy == KNOWING else nullcontext():
         run = simulate(
             world.problem(seed),
-            {"policy": CURVE if policy == KNOWING else policy},
+            {"policy": CURVE if policy == KNOWING or policy in PROBED else policy},
             recurrences=recurrences,
             seed=seed,
             noise=parse_noise(noise),
             drift=parse_drift(drift),
+            probing=PROBED.get(policy),
         )
     return run.regrets
+
+
+def true_waste_of_job(world: World, policy: str, seed: int, recurrences: int) -> tuple[float, ...]:
+    """Trainings wasted up to each recurrence at true prices, the noise apart; what probing took is as it was paid."""
+    problem, noise = world.problem(seed), parse_noise(world.noise if isinstance(world, MadeWorld) else "")
+    probing = PROBED.get(policy)
+    run = simulate(problem, {"policy": CURVE}, recurrences=recurrences, seed=seed, noise=noise, probing=probing)
+    truth = Truth(problem=problem, seed=seed, eta_knob=0.5, noise=noise)
+    wasted = [-1.0] * recurrences  # each needs one training with the best batch size
+    for trial in run.trials:
+        number = trial.recurrence
+        spent = trial.epochs * truth.cost(truth.price(trial.batch_size, number), number)
+        if probing is not None:
+            spent += trial.cost - trial.judged_cost
+        wasted[number - 1] += spent / truth.expected(truth.best_batch_size(number), number).cost
+    return tuple(accumulate(wasted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import aio_pika
 
-from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch
-from bso.domain.events import EpochReported, TrialEnded, TrialStarted
+from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch, ReportEpochCosts
+from bso.domain.events import EpochCostsProbed, EpochReported, TrialEnded, TrialStarted
 from bso.domain.log import RecordedEvent
 from bso.domain.replies import KEPT, EpochJudged, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome, Trial, reason_code
@@ -171,6 +171,8 @@ def _count(stage: Stage, log: Log, result: Result) -> None:
     result.attempted = len(changing)
     result.acknowledged = sum(one.is_acknowledged for one in changing)
     result.applied = sum(one.request.command_id in known for one in changing)
+    probing = [one for one in changing if isinstance(one.command, ReportEpochCosts)]
+    result.figures["epoch_costs_acknowledged"] = sum(one.is_acknowledged for one in probing)
     missing = lost(changing, log)
     result.lost = len(missing)
     result.unexpected += [
@@ -185,8 +187,12 @@ def _count(stage: Stage, log: Log, result: Result) -> None:
 
 
 def contradictions(asked: Sequence[Asked], log: Log) -> list[str]:
-    """Where a command was answered otherwise than it is recorded: the batch size of a trial, or the end of one."""
+    """Where a command was answered otherwise than it is recorded: the batch size of a trial, or the end of one.
+
+    Also where probed epoch costs are recorded otherwise than they were sent.
+    """
     started = {event.command_id: event.event for event in log.recorded if isinstance(event.event, TrialStarted)}
+    probed = {event.command_id: event.event for event in log.recorded if isinstance(event.event, EpochCostsProbed)}
     found = []
     for one in asked:
         recorded = started.get(one.request.command_id)
@@ -198,9 +204,19 @@ def contradictions(asked: Sequence[Asked], log: Log) -> list[str]:
             trial = log.trials.get((one.request.job_id, command.trial_number))
             ends = (None,) if trial is None else (None, trial.outcome, trial.late_outcome)
             is_as_recorded = trial is None or _said_outcome(reply) in ends
+        elif isinstance(command, ReportEpochCosts) and one.request.command_id in probed:
+            is_as_recorded = _says_the_same(probed[one.request.command_id], command)
         if not is_as_recorded:
             found.append(f"answered {reply!r}, recorded otherwise: {one.request!r}"[:500])
     return found
+
+
+def _says_the_same(event: EpochCostsProbed, command: ReportEpochCosts) -> bool:
+    """Whether an event holds what a trial has sent, of batch sizes that its job has."""
+    recorded = {probe.batch_size: probe.variance for probe in event.probes}
+    sent = {probe.batch_size: probe.variance for probe in command.probes}
+    totals = (event.trial_number, event.time_s, event.energy_j)
+    return (recorded, *totals) == (sent, command.trial_number, command.time_s, command.energy_j or 0.0)
 
 
 def _said_outcome(reply: Reply | None) -> Outcome | None:
@@ -260,9 +276,19 @@ def _is_elsewhere(one: Asked, log: Log, reported: Mapping[tuple[str, int, float]
 
 
 def _duplicates(log: Log, result: Result) -> None:
-    """What one command, one epoch, or one trial may have left once only."""
+    """Count what is recorded twice."""
+    twice = recorded_twice(log.recorded)
+    result.duplicated = len(twice)
+    result.unexpected += [f"recorded twice: {what}" for what in twice[:5]]
+
+
+def recorded_twice(log: Sequence[RecordedEvent]) -> list[tuple[object, ...]]:
+    """What one command, one epoch, or one trial may have left once only.
+
+    A trial probes each other batch size once: a second probe of it is a copy of the first one.
+    """
     counts: Counter[tuple[object, ...]] = Counter()
-    for recorded in log.recorded:
+    for recorded in log:
         event = recorded.event
         counts["part", recorded.command_id, recorded.part] += 1
         if isinstance(event, TrialStarted):
@@ -271,9 +297,10 @@ def _duplicates(log: Log, result: Result) -> None:
             counts["an epoch", recorded.job_id, event.trial_number, event.epoch] += 1
         elif isinstance(event, TrialEnded):
             counts["an end", recorded.job_id, event.trial_number] += 1
-    twice = [what for what, count in counts.items() if count > 1]
-    result.duplicated = len(twice)
-    result.unexpected += [f"recorded twice: {what}" for what in twice[:5]]
+        elif isinstance(event, EpochCostsProbed):
+            others = [probe.batch_size for probe in event.probes if probe.batch_size != event.batch_size]
+            counts.update(("a probe", recorded.job_id, event.trial_number, size) for size in others)
+    return [what for what, count in counts.items() if count > 1]
 
 
 def _beliefs(stage: Stage, log: Log, result: Result) -> None:

@@ -28,9 +28,10 @@ from bso.schema.codec import decode_reply, encode_command
 from bso_broker.errors import BrokerClosed, CallTimeout, NoCommandQueue
 from bso_broker.rpc import RpcClient
 from tests.faults.matrix.ledger import Asked, Ledger
-from tests.integration.workers.recurrences import HARDWARE, SPEC, report
+from tests.integration.workers.recurrences import EPOCH_S, HARDWARE, SPEC, probed, report
 
 _CALL_TIMEOUT_S = 30.0  # then the same command is sent again
+_PROBING = 0.3  # of the trials
 _LONGEST_PAUSE_S = 5.0  # sooner than they are asked to: a scenario ends when each lane has gone on
 TRIAL_ENDED = "trial_ended"
 _AFTER_A_RESTORE = frozenset(
@@ -150,10 +151,17 @@ class Lane:
             wants_more = await self._train(begun)
 
     async def _train(self, begun: TrialBegun) -> bool:
-        """Report epochs until a judgement stops the trial, or finish it; whether the recurrence still wants a model."""
+        """Report epochs until a judgement stops the trial, or finish it; whether the recurrence still wants a model.
+
+        A share of the trials probes other batch sizes, one after each epoch, the last epoch included.
+        """
+        others = [size for size in EPOCH_S if size != begun.batch_size]
+        to_probe = others if self.sender.rng.random() < _PROBING else []
         for epoch in range(1, 8):
             await asyncio.sleep(self.pause_s * self.sender.rng.uniform(0.5, 1.5))
             reply = await self._ask(report(begun, epoch))
+            if to_probe:
+                await self._ask(probed(begun, to_probe.pop()))
             if isinstance(reply, EpochJudged) and reply.should_stop:
                 return reply.should_retry
             if isinstance(reply, Problem) and reply.type != KEPT:

@@ -12,14 +12,23 @@ from bso.domain.commands import (
     FinishTrial,
     RegisterJob,
     ReportEpoch,
+    ReportEpochCosts,
     ReportPowerProfile,
     Request,
 )
-from bso.domain.replies import EpochJudged, PowerProfileRecorded, Registered, Reply, TrialBegun, TrialFinished
+from bso.domain.replies import (
+    EpochCostsRecorded,
+    EpochJudged,
+    PowerProfileRecorded,
+    Registered,
+    Reply,
+    TrialBegun,
+    TrialFinished,
+)
 
-CHANGING = (RegisterJob, BeginTrial, ReportEpoch, FinishTrial, ReportPowerProfile)
+CHANGING = (RegisterJob, BeginTrial, ReportEpoch, FinishTrial, ReportPowerProfile, ReportEpochCosts)
 """Commands that leave events."""
-_DECIDED = (Registered, TrialBegun, EpochJudged, TrialFinished, PowerProfileRecorded)
+_DECIDED = (Registered, TrialBegun, EpochJudged, TrialFinished, PowerProfileRecorded, EpochCostsRecorded)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from bso.domain.commands import BeginTrial, Command, DescribeJob, RegisterJob, ReportEpoch, Request
+from bso.domain.commands import (
+    BeginTrial,
+    Command,
+    DescribeJob,
+    EpochCostProbe,
+    RegisterJob,
+    ReportEpoch,
+    ReportEpochCosts,
+    Request,
+)
 from bso.domain.events import TrialEnded
 from bso.domain.evolve import fold
 from bso.domain.hardware import EnergyMethod, HardwareKind
@@ -134,6 +143,22 @@ def report(trial: TrialBegun, number: int, **changes: Any) -> ReportEpoch:
         metric=0.95 if number >= EPOCHS_NEEDED.get(size, 3) else 0.5,
     )
     return replace(usual, **changes)
+
+
+def probed(trial: TrialBegun, *sizes: int) -> ReportEpochCosts:
+    """The report of what epochs with other batch sizes would cost, of a training that behaves as the tables above say.
+
+    Its own batch size is among the probes, as the level of the others.
+    """
+    probes = tuple(
+        EpochCostProbe(
+            batch_size=size, time_s=EPOCH_S.get(size, 5.0), energy_j=EPOCH_S.get(size, 5.0) * 250.0, variance=0.01
+        )
+        for size in (trial.batch_size, *sizes)
+    )
+    return ReportEpochCosts(
+        trial_number=trial.trial_number, trial_id=trial.trial_id, probes=probes, time_s=0.5, energy_j=125.0
+    )
 
 
 async def train(ask: Ask, job_id: str, trial: TrialBegun, new_id: Callable[[], str | None]) -> tuple[Trained, bool]:

@@ -18,11 +18,12 @@ from tests.benchmarks.decisions.groups import TRUTHS, Group, Kind, measured_grou
 from tests.benchmarks.decisions.jobs import RECURRENCES, JobFigures, job_figures
 from tests.benchmarks.decisions.known_noise import KNOWING, hardly_any_noise
 from tests.benchmarks.decisions.markdown import cell_words
-from tests.benchmarks.decisions.regrets import group_regrets, regrets_of_job
+from tests.benchmarks.decisions.probed import PROBED
+from tests.benchmarks.decisions.regrets import group_regrets, regrets_of_job, true_waste_of_job
 from tests.benchmarks.decisions.report import POLICIES, Results, write
 from tests.benchmarks.decisions.round_robin import EXPLORES, ROUND_ROBIN, round_robin
 from tests.benchmarks.decisions.seeds import CHOOSING, REPORTING, MixedSeeds, seeds_for
-from tests.benchmarks.decisions.worlds import CHANGED, STEP_NOISES, MadeWorld, renewed, worlds_with
+from tests.benchmarks.decisions.worlds import CHANGED, STEP_NOISES, MadeWorld, moved, renewed, worlds_with
 from tests.unit.simulator.problems import POWER, TRAIN, write_traces
 
 WORLD = MadeWorld(family=Family.VALLEY, noise="run:0.3", start=Start.COSTLIEST)
@@ -227,6 +228,55 @@ def test_a_policy_may_know_that_there_is_no_noise_and_only_in_its_own_job() -> N
     with hardly_any_noise():
         deviations = [deviation for deviation, _, _ in hypotheses.HYPOTHESES]
     assert deviations == [min(deviation for deviation, _, _ in usual)]
+
+
+def test_waste_at_true_prices_is_what_a_job_shows_and_probes_are_paid_for() -> None:
+    world = MadeWorld(family=Family.VALLEY, noise="run:0.3", start=Start.COSTLIEST)
+    usual = true_waste_of_job(world, CURVE, 7, 40)
+    assert usual[29] == pytest.approx(job_figures(world, CURVE, 7).wasted)
+    probed = [true_waste_of_job(world, policy, 7, 40) for policy in PROBED]
+    assert probed[0] != probed[1]
+    assert all(each[0] > usual[0] for each in probed), "the first training is the same, and probes besides"
+
+
+def test_jobs_that_move_probe_on_the_new_kind() -> None:
+    world = MadeWorld(family=Family.VALLEY, noise="", start=Start.MIDDLE, changes=moved)
+    probing = next(iter(PROBED))
+    usual, probed = (regrets_of_job(world, policy, 5, CHANGED) for policy in (CURVE, probing))
+    assert usual[CHANGED - 1] - usual[CHANGED - 2] != probed[CHANGED - 1] - probed[CHANGED - 2]
+
+
+def test_the_page_compares_jobs_with_and_without_probes() -> None:
+    policies = (CURVE, *PROBED)
+    groups = [
+        group_regrets(
+            made_group(kind, policies, recurrences=50),
+            {policy: [tuple(at * (number + 1.0) for at in range(50))] * 6 for number, policy in enumerate(policies)},
+        )
+        for kind in (Kind.MOVED, Kind.PROBED)
+    ]
+    moves, noisy = ("\n".join(sections_of([one])) for one in groups)
+    assert all(policy in moves and policy in noisy for policy in PROBED)
+    worst = "valley, default cheapest"
+    assert f"| 20.00 (20.00 to 20.00); 20.00 {worst} | 40.00 (40.00 to 40.00); 40.00 {worst} |" in moves
+    assert f"| first 50 recurrences | 49.00 (49.00 to 49.00); 49.00 {worst} |" in noisy
+    assert changed_of(groups) == groups[:1]
+
+
+@pytest.mark.parametrize("kind", ["moved", "probed"])
+def test_groups_may_be_simulated_alone(
+    kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("BSO_TRACES", raising=False)
+    worlds = worlds_with("", families=[Family.FLAT])[:1]
+    chosen = Group(kind=Kind[kind.upper()], source=TRUTHS, worlds=worlds, policies=(CURVE, *PROBED), recurrences=50)
+    other = made_group(Kind.QUIET, (CURVE, KNOWING))
+    monkeypatch.setattr("tests.benchmarks.decisions.__main__.made_groups", lambda: (chosen, other))
+    monkeypatch.setattr("tests.benchmarks.decisions.__main__.probing_groups", tuple)
+    assert main(["--only", kind, "--for", "choosing", "--jobs", "1", "--traces", "1", "--processes", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("## ") == 1
+    assert "flat, default cheapest" in printed
 
 
 def made_group(kind: Kind, policies: tuple[str, ...], recurrences: int = 100) -> Group:

@@ -7,9 +7,9 @@ import pytest
 from bso.domain import commands as do
 from bso.domain.events import EpochReported, LateResult, RecurrenceEnded, StopAcknowledged, StopWithdrawn, TrialEnded
 from bso.domain.job import Job
-from bso.domain.replies import EpochJudged, TrialBegun
+from bso.domain.replies import EpochCostsRecorded, EpochJudged, TrialBegun
 from bso.domain.trial import Outcome
-from bso.policies.curve.memory import epochs_of
+from bso.policies.curve.memory import epoch_costs_on, epochs_of
 from tests.unit.domain.builders import JobLife, expect, problem_of, without_leases
 
 COSTS = {16: 400.0, 32: 300.0, 64: 250.0, 128: 300.0, 256: 400.0}
@@ -24,9 +24,9 @@ def life(request: pytest.FixtureRequest) -> JobLife:
     return life
 
 
-def stopped(life: JobLife, recurrence_id: str = "night") -> TrialBegun:
+def stopped(life: JobLife, recurrence_id: str = "night", *, batch_size: int | None = None) -> TrialBegun:
     """A trial that was stopped for its cost."""
-    trial = life.begin(recurrence_id)
+    trial = life.begin(recurrence_id, batch_size=batch_size)
     judged = life.report(trial, cost=2000.0, metric=0.5)
     assert judged.outcome is Outcome.COST_EXCEEDED
     assert judged.should_retry
@@ -41,6 +41,15 @@ def reported_late(life: JobLife, trial: TrialBegun, outcome: Outcome = Outcome.C
     finished = life.finish(trial, outcome, "as the training saw it", is_journalled=True)
     assert finished.outcome is outcome
     return finished.should_retry
+
+
+def probed(life: JobLife, trial: TrialBegun) -> None:
+    """A training has probed two batch sizes, one of which does not fit in memory."""
+    probes = tuple(do.EpochCostProbe(batch_size=size, time_s=1.0, energy_j=1.0, variance=0.01) for size in (64, 128))
+    command = do.ReportEpochCosts(
+        trial_number=trial.trial_number, trial_id=trial.trial_id, probes=probes, out_of_memory=(256,)
+    )
+    expect(EpochCostsRecorded, life.send(command))
 
 
 def control(life: JobLife, outcome: Outcome = Outcome.CONVERGED) -> JobLife:
@@ -68,6 +77,27 @@ def test_a_stop_that_never_arrived_is_not_learnt(life: JobLife) -> None:
     assert (row.outcome, row.late_outcome, row.cost) == (Outcome.COST_EXCEEDED, Outcome.CONVERGED, 2500.0)
     assert life.happened(RecurrenceEnded)[-1].trial_number == trial.trial_number
     assert without_leases(replace(life.folded(), trials={})) == without_leases(replace(life.job, trials={}))
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_was_probed_between_a_stop_and_its_withdrawal_is_kept(*, is_own: bool) -> None:
+    """By the training that did not receive its stop, or by another one meanwhile."""
+    life = JobLife(is_stateless=True)
+    life.register(target_metric=0.9, max_epochs=50)
+    life.run("before", {16: 400.0, 32: 300.0, 64: 250.0, 128: 300.0})
+    other = life.begin("another-night")
+    trial = stopped(life, batch_size=64)
+    probed(life, trial if is_own else other)
+    before = life.known()
+    reported_late(life, trial)
+    assert len(life.happened(StopWithdrawn)) == 1
+    assert set(epoch_costs_on(before).probes) == {64, 128}
+    assert epoch_costs_on(life.known()).probes == epoch_costs_on(before).probes
+    assert life.known().arm(256).out_of_memories == before.arm(256).out_of_memories > 0
+    following = life.begin("the-night-after")
+    assert {64, 128, 256}.isdisjoint(following.to_probe), "nobody pays for them again"
+    assert following.batch_size != 256
+    assert without_leases(replace(life.folded(), trials={})) == without_leases(replace(expect_job(life), trials={}))
 
 
 def test_a_live_finish_that_was_parked_has_the_bound_that_the_trial_was_given(life: JobLife) -> None:

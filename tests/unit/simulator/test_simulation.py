@@ -6,9 +6,11 @@ from itertools import pairwise
 
 import pytest
 
+from bso.domain.commands import EpochCostProbe
 from bso.domain.policies import own_policies
 from bso.domain.trial import Outcome
-from bso.simulator import InvalidSimulation, Probing, Run, Submission, parse_drift, simulate
+from bso.simulator import InvalidSimulation, Probing, Run, Submission, parse_drift, parse_noise, simulate
+from bso.simulator.problem import EpochPrice
 from bso.simulator.world import World
 from tests.unit.simulator.problems import make
 
@@ -235,6 +237,36 @@ def test_trainings_probe_within_the_budget_and_pay_for_it() -> None:
     assert 0.0 < with_probes.time_s - without.time_s <= 0.05 * without.time_s * 1.06
     assert with_probes.cost > without.cost
     assert with_probes.judged_cost == pytest.approx(without.judged_cost), "probing is no part of it"
+
+
+class Watched(Probing):
+    """Notes what each probe is made of: the batch size, and the time of an epoch of it [s]."""
+
+    def __init__(self, epochs_s: dict[int, float]) -> None:
+        super().__init__()
+        self._epochs_s = epochs_s
+
+    def own_probe(self, batch_size: int, epoch: EpochPrice) -> EpochCostProbe:
+        self._epochs_s[batch_size] = epoch.time_s
+        return super().own_probe(batch_size, epoch)
+
+    def probe(self, seed: int, trial_number: int, batch_size: int, epoch: EpochPrice) -> EpochCostProbe:
+        self._epochs_s[batch_size] = epoch.time_s
+        return super().probe(seed, trial_number, batch_size, epoch)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+def test_all_that_a_training_probes_shares_the_factor_of_its_run() -> None:
+    noisy: dict[int, float] = {}
+    quiet: dict[int, float] = {}
+    simulate(WIDE, recurrences=1, noise=parse_noise("run:0.5"), probing=Watched(noisy))
+    simulate(WIDE, recurrences=1, probing=Watched(quiet))
+    assert len(quiet) >= 3
+    factors = [noisy[size] / epoch_s for size, epoch_s in quiet.items()]
+    assert factors == pytest.approx([factors[0]] * len(factors))
+    assert abs(math.log(factors[0])) > 0.01
 
 
 def test_without_a_budget_nothing_is_probed() -> None:
