@@ -46,7 +46,7 @@ def cases() -> Iterator[Case]:
     usual = (16, 32, 64, 128, 256)
 
     def case(name: str, make: Callable[[], nn.Module], data: TensorDataset, **others: Any) -> Case:
-        return Case(**{"name": name, "make": make, "data": data, "batch_sizes": usual, "max_epochs": 60, **others})
+        return Case(**{"name": name, "make": make, "data": data, "batch_sizes": usual, "max_epochs": 20, **others})
 
     softmax = functools.partial(nn.Linear, 64, 10)
     yield case("softmax regression, digits", softmax, images, optimizer=torch.optim.SGD, rate=1.6, target=0.2)

@@ -32,7 +32,7 @@ class SquaredNorms:
 
 
 def noise_scale(found: Sequence[SquaredNorms]) -> float:
-    """B_simple = tr(Sigma) / |G|^2 (equation 2.9), of the means of both; infinite where noise hides the gradient."""
+    """B_simple = tr(Sigma) / |G|^2 (section 2.2), of the means of both; infinite where noise hides the gradient."""
     signal = statistics.fmean(one.signal for one in found)
     noise = statistics.fmean(one.noise for one in found)
     if noise <= 0.0:
@@ -41,7 +41,7 @@ def noise_scale(found: Sequence[SquaredNorms]) -> float:
 
 
 def ln_epochs(batch_size: int, scale: float) -> float:
-    """Ln of the epochs to a target over those of the smallest batches: ln(1 + B / B_noise) (equation 2.11)."""
+    """Ln of the epochs to a target over those of the smallest batches: ln(1 + B / B_noise) (section 2.3)."""
     return math.log1p(batch_size / max(scale, 1e-9))
 
 

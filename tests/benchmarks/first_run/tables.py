@@ -83,9 +83,18 @@ def measured_table(found: Mapping[str, tuple[Case, Mapping[str, Measured]]]) -> 
                 for size in (case.middle, case.batch_sizes[0])
                 for scale_of in (Run.early, Run.halfway)
             ]
-            rows.append([name, rule, " ".join(epochs), f"{fitted_slope(means):.2f} ± {line:.2f}", *scales])
+            rows.append(
+                [
+                    name,
+                    rule,
+                    " ".join(epochs),
+                    f"{fitted_slope(means):.2f} ± {line:.2f}",
+                    *scales,
+                    f"{best_scale(means):.0f}",
+                ]
+            )
     header = ["model", "rates", "epochs, smallest to largest", "slope ± standard error"]
-    scales = ["first epoch, middle", "halfway, middle", "first epoch, smallest", "halfway, smallest"]
+    scales = ["first epoch, middle", "halfway, middle", "first epoch, smallest", "halfway, smallest", "in hindsight"]
     return markdown([*header, *(f"noise scale: {each}" for each in scales)], rows)
 
 
