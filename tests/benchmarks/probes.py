@@ -83,25 +83,25 @@ def cases() -> Iterator[Case]:
             *(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU()),
             *(nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)),
         ),
-        data=_data(digits.data / 16.0, digits.target),
+        data=dataset(digits.data / 16.0, digits.target),
     )
     cancer: Any = load_breast_cancer()
     yield Case(
         name="perceptron, breast cancer",
         make=lambda: nn.Sequential(nn.BatchNorm1d(30), nn.Linear(30, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 2)),
-        data=_data(cancer.data, cancer.target),
+        data=dataset(cancer.data, cancer.target),
     )
     points, classes = make_classification(6000, 100, n_informative=30, n_classes=5, random_state=1)
     yield Case(
         name="wide perceptron, made points",
         make=lambda: nn.Sequential(nn.Linear(100, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 5)),
-        data=_data(points, classes),
+        data=dataset(points, classes),
     )
     yield Case(name="recurrent, text", make=Recurrent, data=_text(ROOT / "docs" / "guarantees.md"))
     yield Case(name="attention, text", make=Attentive, data=_text(ROOT / "docs" / "researcher.md"))
 
 
-def _data(inputs: Any, labels: Any) -> TensorDataset:
+def dataset(inputs: Any, labels: Any) -> TensorDataset:
     return TensorDataset(torch.tensor(inputs, dtype=torch.float32), torch.tensor(labels, dtype=torch.int64))
 
 
