@@ -92,7 +92,7 @@ class TrialFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRenewed:
-    """The trial goes on; also what a resumed training needs to know of it, power profiles included if it asked for them.
+    """The trial goes on; also what a resumed training needs to know of it, with power profiles if it asked for them.
 
     ``epoch``, ``time_s`` and ``energy_j`` are those of its last report, 0 before the first one.
     """
