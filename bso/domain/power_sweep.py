@@ -1,4 +1,4 @@
-"""The sweep over power limits while a training trains: which limit at which step.
+"""The sweep over power limits while a training trains: which limit at which step. What a sample costs under a limit.
 
 WAITING --steps--> WARMING_UP --steps--> MEASURING --steps--> WARMING_UP of the next lower limit ... --> DONE
    ^                   |                     |
@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
+
+from bso.domain.commands import PowerMeasurement
+from bso.domain.progress import cost_of
 
 
 class ProfilingPhase(Enum):
@@ -143,6 +146,14 @@ def limits_between(highest_w: float, lowest_w: float, *, step_w: float) -> tuple
     """From the highest limit [W] down by ``step_w``; the lowest is always among them."""
     count = math.ceil((highest_w - lowest_w) / step_w)
     return (*(highest_w - step * step_w for step in range(count)), lowest_w)
+
+
+def cost_of_sample(measured: PowerMeasurement, *, eta_knob: float, max_power_w: float) -> float:
+    """What a sample costs [J] under a limit: (eta * average power + (1 - eta) * max power) / throughput."""
+    time_s = 1.0 / measured.samples_per_s
+    return cost_of(
+        energy_j=measured.average_power_w * time_s, time_s=time_s, eta_knob=eta_knob, max_power_w=max_power_w
+    )
 
 
 def _next_phase(state: Profiling) -> Step:

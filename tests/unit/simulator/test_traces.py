@@ -31,7 +31,8 @@ def test_a_problem_is_what_both_traces_have_in_common(tmp_path: Path) -> None:
     assert (problem.default_batch_size, problem.default_recurrences) == (64, 2 * 2 * 2)
     assert problem.best_price(32, 0.5).cost(eta_knob=0.5, max_power_w=200) == (150 * 10 + 200 * 10) / 2
     assert problem.best_price(32, 1.0).energy_j == 10 * 150
-    assert problem.profiling_price(32).time_s == 15
+    assert problem.price_under({100: 0.25, 200: 0.75}, 32).time_s == 0.25 * 20 + 0.75 * 10
+    assert problem.price_under({100: 0.25, 200: 0.75}, 32).energy_j == 0.25 * 20 * 90 + 0.75 * 10 * 150
 
 
 def test_traces_may_be_compressed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import logging
 import pickle
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 
 from bso.domain.commands import PowerMeasurement, ReportEpoch, ReportPowerProfile
 from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.simulator.profiling import LimitSweep
 from bso_client import AsyncBatchSizeOptimizer, BatchSizeOptimizer, JobSpec
 from bso_client.errors import InvalidSetting, WrongOrder
 from bso_client.power.optimizer import PowerLimitOptimizer
@@ -375,6 +377,26 @@ def test_a_batch_size_that_was_never_measured_starts_at_the_best_limit_of_the_ne
     assert [report.is_profiling for report in optimizer.commands(ReportEpoch)[1:]] == [True, True, True, False]
     said = [record.message for record in caplog.records if record.__dict__.get("action") == "power_limit_started"]
     assert said == ["the power limit starts at 250 W, the best one of batch size 64, until this batch size is measured"]
+
+
+@pytest.mark.parametrize("steps", [700, 130, 52, 51, 50, 49, 12, 1])
+def test_simulated_trainings_make_the_same_steps_under_the_same_limits(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit, steps: int
+) -> None:
+    gpus.add()
+    training = SimulatedTraining(gpus)
+    power_limit = make_power_limit(monitor=training, warmup_steps=10, profile_steps=40)
+    sweep = LimitSweep(LIMITS_W, resting_w=700.0, best_w=CHEAPEST_W, steps=steps)
+    for _ in range(12):
+        if sweep.is_done:
+            break
+        begun = len(training.limits_w)
+        train(power_limit, training, steps)
+        made = Counter(training.limits_w[begun:])
+        assert sweep.next_epoch().shares == pytest.approx({limit_w: count / steps for limit_w, count in made.items()})
+        assert sweep.is_done is not power_limit.is_profiling
+    assert sweep.is_done
+    assert power_limit.power_limit_w == CHEAPEST_W
 
 
 def test_limits_of_the_nearest_that_cannot_be_set_here_are_not_started_at(
