@@ -48,7 +48,8 @@ def test_a_trial_of_another_batch_size_receives_the_profile_of_the_nearest_until
     for trial in bso.trials():
         with trial:
             assert (trial.batch_size, trial.power_profile) == (32, ())
-            assert trial.nearest_power_profile == NearestPowerProfile(batch_size=64, measurements=PROFILE)
+            known = trial.nearest_power_profile
+            assert known == NearestPowerProfile(batch_size=64, measurements=PROFILE)
             trial.report_power_profile(PROFILE[:1])
             assert (trial.power_profile, trial.nearest_power_profile) == (PROFILE[:1], None)
             trial.on_evaluate(0.95)
