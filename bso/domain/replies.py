@@ -28,11 +28,20 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NearestPowerProfile:
+    """What was measured of ``batch_size``, the nearest one to a trial's that has a power profile on its hardware."""
+
+    batch_size: int
+    measurements: tuple[PowerMeasurement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialBegun:
     """Train with ``batch_size``. The client keeps target, max_epochs and ``bound`` [J] in case we are out of reach.
 
     ``lease_s``: how long the trial may stay silent. ``spec`` is the job's specification for this trial.
-    ``power_profile``: what was measured of this batch size on this hardware kind, under several power limits.
+    ``power_profile``: what was measured of this batch size on this hardware kind, under several power limits. Where
+    nothing was, ``nearest_power_profile`` has what was measured of another one.
     ``to_probe``: batch sizes whose epoch costs the policy wants to know, the most wanted first.
     """
 
@@ -48,6 +57,7 @@ class TrialBegun:
     spec: JobSpec
     warnings: tuple[str, ...] = ()
     power_profile: tuple[PowerMeasurement, ...] = ()
+    nearest_power_profile: NearestPowerProfile | None = None
     to_probe: tuple[int, ...] = ()
 
 
@@ -82,7 +92,7 @@ class TrialFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRenewed:
-    """The trial goes on; also what a resumed training needs to know of it, its ``power_profile`` if it asked for it.
+    """The trial goes on; also what a resumed training needs to know of it, with power profiles if it asked for them.
 
     ``epoch``, ``time_s`` and ``energy_j`` are those of its last report, 0 before the first one.
     """
@@ -96,6 +106,7 @@ class LeaseRenewed:
     bound: float | None
     lease_s: float
     power_profile: tuple[PowerMeasurement, ...] = ()
+    nearest_power_profile: NearestPowerProfile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

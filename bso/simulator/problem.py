@@ -108,21 +108,25 @@ class BatchSizeProblem:
         """Whether there is more than one to choose from: only then a training profiles them."""
         return len(self.epochs[batch_size]) > 1
 
+    def best_limit_w(self, batch_size: int, eta_knob: float) -> float:
+        """The power limit [W] at which an epoch costs least."""
+        prices = {one.power_limit_w: _price(one) for one in self.epochs[batch_size]}
+        return min(prices, key=lambda w: prices[w].cost(eta_knob=eta_knob, max_power_w=self.max_power_w))
+
     def best_price(self, batch_size: int, eta_knob: float) -> EpochPrice:
         """An epoch at the power limit at which it costs least."""
-        prices = [_price(one) for one in self.epochs[batch_size]]
-        return min(prices, key=lambda price: price.cost(eta_knob=eta_knob, max_power_w=self.max_power_w))
+        return self.price_under({self.best_limit_w(batch_size, eta_knob): 1.0}, batch_size)
 
     def unlimited_price(self, batch_size: int) -> EpochPrice:
         """An epoch at the largest power limit, as without any optimization."""
         return _price(self.epochs[batch_size][-1])
 
-    def profiling_price(self, batch_size: int) -> EpochPrice:
-        """An epoch in which each power limit is measured for an equal share of the progress, as the paper does."""
-        measured = self.epochs[batch_size]
+    def price_under(self, shares: Mapping[float, float], batch_size: int) -> EpochPrice:
+        """An epoch that has these shares of its steps under each power limit [W]."""
+        measured = {one.power_limit_w: one for one in self.epochs[batch_size]}
         return EpochPrice(
-            time_s=sum(one.time_s for one in measured) / len(measured),
-            energy_j=sum(one.energy_j for one in measured) / len(measured),
+            time_s=sum(share * measured[limit_w].time_s for limit_w, share in shares.items()),
+            energy_j=sum(share * measured[limit_w].energy_j for limit_w, share in shares.items()),
         )
 
     def power_measurements(self, batch_size: int, *, stretched: float) -> tuple[PowerMeasurement, ...]:

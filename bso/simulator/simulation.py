@@ -19,6 +19,7 @@ from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.optimizer import SimulatedJob
 from bso.simulator.probes import Probing
 from bso.simulator.problem import BatchSizeProblem, EpochPrice
+from bso.simulator.profiling import LimitSweep, starting_limit_w, steps_per_epoch
 from bso.simulator.run import BestKnown, Run, SimulatedTrial
 from bso.simulator.workloads import Workload
 from bso.simulator.world import World
@@ -105,12 +106,12 @@ class _Training:
     begun: TrialBegun
     began_s: float
     needed: int | None
-    first: EpochPrice
-    later: EpochPrice
-    is_profiling: bool
+    price: EpochPrice  # of an ordinary epoch
+    sweep: LimitSweep | None  # None: its power limit is known from the beginning
     running: EpochPrice
     to_probe: list[int]
     length: float
+    is_profiling: bool = False
     epoch: int = 0
     time_s: float = 0.0
     energy_j: float = 0.0
@@ -208,29 +209,50 @@ class _Life:
             self._run_epoch(training, now_s)
 
     def _run_epoch(self, training: _Training, now_s: float) -> None:
-        price = training.later if training.epoch else training.first
+        price = self._next_price(training)
         factor = self._world.epoch_factor(training.begun.batch_size, training.run, training.epoch + 1)
         training.running = price if factor == 1.0 else price.scaled(factor)
         self._schedule(now_s + training.running.time_s, training)
+
+    def _next_price(self, training: _Training) -> EpochPrice:
+        """What the next epoch takes, and whether power limits are profiled in it."""
+        training.is_profiling = False
+        if training.sweep is None or training.sweep.is_done:
+            return training.price
+        swept = training.sweep.next_epoch()
+        training.is_profiling = swept.is_profiling
+        price = self._world.price_under(swept.shares, training.begun.batch_size, training.recurrence)
+        return price.scaled(training.length)
+
+    def _sweep(self, begun: TrialBegun, recurrence: int) -> LimitSweep | None:
+        """How the training profiles power limits; None: a profile is known, or there is nothing to profile."""
+        size, problem, eta_knob = begun.batch_size, self._world.problem.at(recurrence), self._world.eta_knob
+        if begun.power_profile or size in problem.infeasible or not problem.has_power_limits(size):
+            return None
+        limits_w = {one.power_limit_w for one in problem.epochs[size]}
+        return LimitSweep(
+            limits_w,
+            resting_w=starting_limit_w(
+                begun.nearest_power_profile, limits_w, eta_knob=eta_knob, max_power_w=problem.max_power_w
+            ),
+            best_w=problem.best_limit_w(size, eta_knob),
+            steps=steps_per_epoch(size, problem.workload.samples),
+        )
 
     def _training(self, recurrence: int, begun: TrialBegun, now_s: float) -> _Training:
         size = begun.batch_size
         run = self._runs[size] = self._runs.get(size, 0) + 1
         length = self._submissions[recurrence - 1].length * self._world.run_factor(size, run, recurrence)
         price = self._world.price(size, recurrence).scaled(length)
-        problem = self._world.problem.at(recurrence)
-        is_profiling = problem.has_power_limits(size) and size not in problem.infeasible and not begun.power_profile
-        first = self._world.profiling_price(size, recurrence).scaled(length) if is_profiling else price
         return _Training(
             recurrence=recurrence,
             run=run,
             begun=begun,
             began_s=now_s,
             needed=self._world.epochs_to_target(size, run, recurrence),
-            first=first,
-            later=price,
-            is_profiling=is_profiling,
-            running=first,
+            price=price,
+            sweep=self._sweep(begun, recurrence),
+            running=price,
             to_probe=[] if self._probing is None else list(begun.to_probe),
             length=length,
         )
@@ -238,7 +260,6 @@ class _Life:
     def _end_epoch(self, training: _Training, now_s: float) -> None:
         price = training.running
         problem = self._world.problem.at(training.recurrence)
-        is_profiling = training.is_profiling and training.epoch == 0
         training.epoch += 1
         training.time_s += price.time_s
         training.energy_j += price.energy_j
@@ -250,13 +271,13 @@ class _Life:
                 time_s=training.time_s,
                 energy_j=training.energy_j,
                 metric=_metric(problem.workload, has_reached=training.needed == training.epoch),
-                is_profiling=is_profiling,
+                is_profiling=training.is_profiling,
             ),
             now_s,
         )
-        if is_profiling:
+        if training.is_profiling and training.sweep is not None and training.sweep.is_done:
             size = training.begun.batch_size
-            stretched = training.first.time_s / problem.profiling_price(size).time_s
+            stretched = training.price.time_s / problem.best_price(size, self._world.eta_knob).time_s
             measurements = problem.power_measurements(size, stretched=stretched)
             self._job.record_power_profile(size, problem.hardware, measurements, now_s)
         if judged.should_stop:
@@ -287,7 +308,7 @@ class _Life:
             return
         training.probed_s += took.time_s
         training.probed_j += took.energy_j
-        own = probing.own_probe(begun.batch_size, training.later)
+        own = probing.own_probe(begun.batch_size, training.price)
         report = ReportEpochCosts(
             trial_number=begun.trial_number,
             trial_id=begun.trial_id,
@@ -311,7 +332,7 @@ class _Life:
                 reason=begun.reason,
                 epochs=training.epoch,
                 outcome=judged.outcome,
-                is_profiling=training.is_profiling,
+                is_profiling=training.sweep is not None,
                 cost=self._world.cost(paid, training.recurrence),
                 judged_cost=judged.cost,
                 time_s=paid.time_s,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from bso.simulator.csv_files import TraceRow, read_rows
 
+USUAL_SAMPLES = 50_000
+"""In an epoch of a workload of which nothing else is known."""
 WorkloadKey = tuple[str, str, str]
 """Dataset, network and optimizer: what the rows of a trace are distinguished by."""
 
@@ -26,7 +28,7 @@ class Workload:
     max_epochs: int
     default_batch_size: int
     higher_is_better_metric: bool = True
-    samples: int = 50_000
+    samples: int = USUAL_SAMPLES
 
     @property
     def key(self) -> WorkloadKey:
@@ -87,6 +89,7 @@ def read_workloads(path: Path) -> Mapping[str, Workload]:
             max_epochs=row.count("max_epochs"),
             default_batch_size=row.count("default_batch_size"),
             higher_is_better_metric=not _is_lower_better(row),
+            samples=row.count("samples") if row.fields.get("samples", "").strip() else USUAL_SAMPLES,
         )
         if workload.dataset in found:
             raise row.invalid("dataset", "another one in each line")

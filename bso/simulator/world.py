@@ -7,6 +7,7 @@ the same runs (common random numbers).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -75,9 +76,9 @@ class World:
             self._prices[key] = self.problem.at(recurrence).best_price(batch_size, self.eta_knob)
         return self._prices[key].scaled(self.drift.epoch_cost_factor(recurrence))
 
-    def profiling_price(self, batch_size: int, recurrence: int) -> EpochPrice:
-        """An epoch in which the power limits are measured."""
-        price = self.problem.at(recurrence).profiling_price(batch_size)
+    def price_under(self, shares: Mapping[float, float], batch_size: int, recurrence: int) -> EpochPrice:
+        """An epoch that has these shares of its steps under each power limit [W]."""
+        price = self.problem.at(recurrence).price_under(shares, batch_size)
         return price.scaled(self.drift.epoch_cost_factor(recurrence))
 
     def unlimited_price(self, batch_size: int, recurrence: int) -> EpochPrice:

@@ -6,6 +6,7 @@ require_own_package()
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.domain.replies import NearestPowerProfile
 from bso.domain.trial import Outcome
 from bso.log_records import logger_of
 from bso_client.async_optimizer import AsyncBatchSizeOptimizer, AsyncTrial
@@ -64,6 +65,7 @@ __all__ = [
     "Measurement",
     "Misconfigured",
     "Monitor",
+    "NearestPowerProfile",
     "NoMeter",
     "NotInThisProcess",
     "Outcome",

@@ -10,6 +10,7 @@ from typing import Any, Self, SupportsFloat, TypeVar
 from bso.domain.commands import PowerMeasurement
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
+from bso.domain.replies import NearestPowerProfile
 from bso.domain.trial import Outcome
 from bso_client.distributed.ranks import Ranks
 from bso_client.driver import Driver
@@ -142,6 +143,14 @@ class TrialView:
     def power_profile(self) -> tuple[PowerMeasurement, ...]:
         """What is known of this batch size on this hardware kind, by power limit [W]; empty if nothing is."""
         return self._state.power_profile
+
+    @property
+    def nearest_power_profile(self) -> NearestPowerProfile | None:
+        """Where ``power_profile`` is empty: that of the nearest batch size on this hardware kind; None if none has one.
+
+        Its best power limit is a good one to start at.
+        """
+        return self._state.nearest_power_profile
 
     @property
     def learning_rate(self) -> float:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from bso.domain.commands import PowerMeasurement
-from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
-from bso.domain.progress import cost_of
+from bso.domain.power_sweep import cost_of_sample
 from bso.domain.quantities import figure, joules, watts
 from bso.service.records import PowerProfile
 from bso_cli.tables import Table
@@ -26,7 +25,8 @@ def profile_tables(profiles: Sequence[PowerProfile], spec: JobSpec) -> Iterator[
 
 
 def _add_rows(made: Table, profile: PowerProfile, spec: JobSpec) -> None:
-    prices = {one: _cost_of_a_sample(one, profile.hardware, spec) for one in profile.measurements}
+    eta_knob, max_power_w = spec.eta_knob, profile.hardware.max_power_w
+    prices = {one: cost_of_sample(one, eta_knob=eta_knob, max_power_w=max_power_w) for one in profile.measurements}
     cheapest = min(prices, key=lambda one: prices[one], default=None)
     for measured in highest_first(profile):
         made.add_row(
@@ -39,17 +39,6 @@ def _add_rows(made: Table, profile: PowerProfile, spec: JobSpec) -> None:
             "cheapest" if measured == cheapest else "",
             style="bold green" if measured == cheapest else None,
         )
-
-
-def _cost_of_a_sample(measured: PowerMeasurement, hardware: HardwareKind, spec: JobSpec) -> float:
-    """The job's own cost [J] of one sample under this limit."""
-    time_s = 1.0 / measured.samples_per_s
-    return cost_of(
-        energy_j=measured.average_power_w * time_s,
-        time_s=time_s,
-        eta_knob=spec.eta_knob,
-        max_power_w=hardware.max_power_w,
-    )
 
 
 def highest_first(profile: PowerProfile) -> list[PowerMeasurement]:

@@ -225,6 +225,7 @@ def _begun(before: Job, job: Job, started: TrialStarted, facts: Facts, context: 
         spec=job.spec,
         warnings=_warnings(before, knowledge, started),
         power_profile=facts.power_profile(started.batch_size, started.hardware),
+        nearest_power_profile=facts.nearest_power_profile(started.batch_size, started.hardware),
         to_probe=_to_probe(job, trial) if job.spec.probing_budget else (),
     )
 

@@ -30,7 +30,7 @@ from bso.domain.job import Job
 from bso.domain.policies import policy_named
 from bso.domain.policy import Policy
 from bso.domain.quotas import Quota, over_quota, quota_of
-from bso.domain.replies import Problem, Reply
+from bso.domain.replies import NearestPowerProfile, Problem, Reply
 from bso.domain.trial import EpochReport, Trial
 
 PowerProfiles = Mapping[tuple[int, str], tuple[PowerMeasurement, ...]]
@@ -72,6 +72,19 @@ class Facts:
     def power_profile(self, batch_size: int, hardware: HardwareKind) -> tuple[PowerMeasurement, ...]:
         """What was measured of a batch size on a hardware kind; empty if nothing was."""
         return self.power_profiles.get((batch_size, hardware.key), ())
+
+    def nearest_power_profile(self, batch_size: int, hardware: HardwareKind) -> NearestPowerProfile | None:
+        """What was measured there of the batch size at the smallest ratio to one that has no profile.
+
+        Of two at the same ratio the smaller one counts. None: the batch size has a profile, or no other one has.
+        """
+        if self.power_profile(batch_size, hardware):
+            return None
+        profiled = {size: measured for (size, key), measured in self.power_profiles.items() if key == hardware.key}
+        if not profiled:
+            return None
+        nearest = min(profiled, key=lambda size: (max(size, batch_size) / min(size, batch_size), size))
+        return NearestPowerProfile(batch_size=nearest, measurements=profiled[nearest])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,14 +20,16 @@ def renew_lease(job: Job, trial: Trial, command: RenewLease, facts: Facts, conte
     if trial.state is TrialState.SUSPENDED:
         events = (TrialResumed(trial_number=trial.trial_number),)
     after = with_lease(apply(job, events), trial.trial_number, context.lease_ends(trial))
+    size, hardware = trial.batch_size, trial.hardware
     reply = LeaseRenewed(
         trial_number=trial.trial_number,
         recurrence_id=trial.recurrence_id,
-        batch_size=trial.batch_size,
+        batch_size=size,
         epoch=trial.epoch,
         bound=bound_of(after, trial),
         lease_s=context.rules.lease_of(trial),
-        power_profile=facts.power_profile(trial.batch_size, trial.hardware) if command.is_resumption else (),
+        power_profile=facts.power_profile(size, hardware) if command.is_resumption else (),
+        nearest_power_profile=facts.nearest_power_profile(size, hardware) if command.is_resumption else None,
         time_s=trial.time_s,
         energy_j=trial.energy_j,
     )

@@ -15,7 +15,7 @@ got there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from statistics import median
@@ -25,6 +25,7 @@ from bso.replay.what_if.record import End, Record, RecordedRun
 from bso.simulator import BatchSizeProblem, Workload
 from bso.simulator.problem import EpochPrice
 from bso.simulator.traces import MeasuredEpoch
+from bso.simulator.workloads import USUAL_SAMPLES
 
 _MOST_STEPS = 200
 """Reports in a simulated training of the usual length, at most: finer ones only take time."""
@@ -67,6 +68,7 @@ def world(record: Record, batch_sizes: Iterable[int], default_batch_size: int, *
             max_epochs=limit,
             default_batch_size=default_batch_size,
             higher_is_better_metric=record.spec.higher_is_better_metric,
+            samples=_samples(record, epochs),
         ),
         gpu=record.hardware.gpu_model,
         max_power_w=record.hardware.max_power_w,
@@ -75,6 +77,18 @@ def world(record: Record, batch_sizes: Iterable[int], default_batch_size: int, *
         epochs={size: epochs.get(size) or next(iter(epochs.values())) for size in drawn},
         infeasible=frozenset(size for size in drawn if size in record.infeasible),
     )
+
+
+def _samples(record: Record, epochs: Mapping[int, Sequence[MeasuredEpoch]]) -> int:
+    """What a step trains on: how many samples a second were measured under a power limit, times what it takes there."""
+    found = [
+        measured.samples_per_s * epoch.time_s
+        for size, of_size in epochs.items()
+        for measured in record.measurements.get(size, ())
+        for epoch in of_size
+        if epoch.power_limit_w == measured.power_limit_w
+    ]
+    return max(1, round(median(found))) if found else USUAL_SAMPLES
 
 
 def _drawn(record: Record, batch_size: int, seed: int) -> list[RecordedRun]:

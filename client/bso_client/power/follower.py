@@ -1,4 +1,4 @@
-"""Follows the trainings of a process: each one starts at its known best power limit, or is profiled."""
+"""Follows the trainings of a process: each one starts at its best known power limit, or is profiled."""
 
 from __future__ import annotations
 
@@ -11,22 +11,15 @@ from typing import Any
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.errors import BsoError
+from bso.domain.power_sweep import Plan, begin_profiling, limits_between
+from bso.domain.replies import NearestPowerProfile
 from bso_client.distributed.ranks import Alone, Ranks, is_initialized
 from bso_client.distributed.torch_ranks import TorchRanks
 from bso_client.energy.monitor import Monitor
 from bso_client.errors import WrongOrder
-from bso_client.power.limit_sweep import (
-    Opening,
-    Plan,
-    begin_profiling,
-    joint_opening,
-    limits_between,
-    reduced,
-    resume_together,
-    stand_of,
-)
+from bso_client.power.agreement import Opening, joint_opening, reduced, resume_together, stand_of
 from bso_client.power.limits import Installation, LimitNotSet, installed
-from bso_client.power.selection import Selection
+from bso_client.power.selection import LimitChoice, Selection
 from bso_client.power.tuner import LoneTraining, ProfileFile, TrialTraining, TunedTraining, Tuner
 
 logger = logging.getLogger("bso")
@@ -179,11 +172,28 @@ class Follower:
             self._give_up(opening.problem)
             return
         self._max_power_w = training.max_power_w or opening.max_power_w
-        self._tuner = self._new_tuner(training, opening)
         if opening.profile:
-            self._settle(self._tuner, opening.profile)
+            self._settle(self._new_tuner(training, opening, resting_w=opening.highest_w), opening.profile)
+        elif opening.nearest is None:
+            self._start(training, opening, opening.highest_w)
         else:
-            self._tuner.set(opening.highest_w)
+            self._start_as(opening.nearest, training, opening)
+
+    def _start(self, training: TunedTraining, opening: Opening, limit_w: float) -> bool:
+        """Train under a limit until those of this training are measured; returns whether it could be set."""
+        self._tuner = self._new_tuner(training, opening, resting_w=limit_w)
+        return self._tuner.set(limit_w)
+
+    def _start_as(self, nearest: NearestPowerProfile, training: TunedTraining, opening: Opening) -> None:
+        """Start at the best limit of another batch size."""
+        choice = self._choice(nearest.measurements, training)
+        if self._start(training, opening, choice.power_limit_w):
+            logger.info(
+                "the power limit starts at %g W, the best one of batch size %d, until this batch size is measured",
+                choice.power_limit_w,
+                nearest.batch_size,
+                extra={"action": "power_limit_started", "power_limit_w": choice.power_limit_w},
+            )
 
     def _opening(self, training: TunedTraining) -> Opening:
         installation = self._install()
@@ -194,6 +204,7 @@ class Follower:
             lowest_w=installation.limit.lowest_w,
             max_power_w=installation.limit.max_power_w,
             profile=training.profile() or self._measured.get(training.samples_per_step, ()),
+            nearest=training.nearest_profile(),
         )
 
     def _install(self) -> Installation | None:
@@ -212,11 +223,12 @@ class Follower:
                 self._problem = found
         return self._installation
 
-    def _new_tuner(self, training: TunedTraining, opening: Opening) -> Tuner:
+    def _new_tuner(self, training: TunedTraining, opening: Opening, *, resting_w: float) -> Tuner:
         arguments, installation = self._arguments, self._installation
         assert installation is not None
         plan = Plan(
             limits_w=limits_between(opening.highest_w, opening.lowest_w, step_w=arguments.step_w),
+            resting_w=resting_w,
             wait_steps=arguments.wait_steps,
             warmup_steps=arguments.warmup_steps,
             profile_steps=arguments.profile_steps,
@@ -258,14 +270,16 @@ class Follower:
     def _settle(self, tuner: Tuner, profile: Sequence[PowerMeasurement]) -> None:
         """Set the best limit for the rest of this training."""
         assert self._training is not None
-        choice = self._arguments.selection.select(
-            profile, eta_knob=self._training.eta_knob, max_power_w=self._max_power_w
-        )
+        choice = self._choice(profile, self._training)
         self._tuner = None
         if tuner.set(choice.power_limit_w):
             self.best_w = choice.power_limit_w
             extra = {"action": "power_limit_chosen", "power_limit_w": choice.power_limit_w}
             logger.info("the power limit is %s", choice.reason, extra=extra)
+
+    def _choice(self, profile: Sequence[PowerMeasurement], training: TunedTraining) -> LimitChoice:
+        selection = self._arguments.selection
+        return selection.select(profile, eta_knob=training.eta_knob, max_power_w=self._max_power_w)
 
     def _give_up(self, problem: str) -> None:
         if not self._problem:

@@ -34,8 +34,9 @@ class PowerLimitOptimizer:
     Limits are restored when it is closed, or when the process has ended, even by SIGKILL.
 
     With ``bso`` it follows that optimizer's trials: a profile that is known of the job, batch size and hardware kind
-    is used at once, else it is measured and reported, and the epochs that it distorts are marked. Without, a profile
-    is kept in a file if ``profile_path`` or ``profile_key`` is given.
+    is used at once, else it is measured and reported, and the epochs that it distorts are marked. While no limit is
+    tested, such a trial trains and evaluates under the limit that is best for the nearest batch size with a profile.
+    Without, a profile is kept in a file if ``profile_path`` or ``profile_key`` is given.
 
     ``selection``         Cost() (the job's eta_knob), Energy(), Time(), MaxSlowdown(factor)
     ``wait_steps``        steps before the first limit; the first steps of a training are not typical

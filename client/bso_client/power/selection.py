@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bso.domain.commands import PowerMeasurement
-from bso.domain.progress import cost_of
+from bso.domain.power_sweep import cost_of_sample
 from bso_client.errors import InvalidSetting
 
 DEFAULT_ETA_KNOB = 0.5
@@ -51,12 +51,7 @@ class Cost:
         eta = eta_knob if self.eta_knob is None else self.eta_knob
 
         def price(measured: PowerMeasurement) -> float:
-            return cost_of(
-                energy_j=joules_per_sample(measured),
-                time_s=1 / measured.samples_per_s,
-                eta_knob=eta,
-                max_power_w=max_power_w,
-            )
+            return cost_of_sample(measured, eta_knob=eta, max_power_w=max_power_w)
 
         best = _least(measurements, price)
         return _choice(best, f"a sample costs least at it ({price(best):.4g} J, eta_knob {eta:g})")

@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bso.domain.commands import PowerMeasurement
-from bso.private_files import FILE_MODE, make_folders
-from bso_client.atomic import replace_file
-from bso_client.energy.monitor import Monitor
-from bso_client.power.limit_sweep import (
+from bso.domain.power_sweep import (
     Action,
     CloseWindow,
     OpenWindow,
     Profiling,
     SetLimit,
     Step,
-    Window,
     begin_step,
     end_epoch,
 )
+from bso.domain.replies import NearestPowerProfile
+from bso.private_files import FILE_MODE, make_folders
+from bso_client.atomic import replace_file
+from bso_client.energy.monitor import Monitor
+from bso_client.power.agreement import Window
 from bso_client.power.limits import LimitNotSet
 from bso_client.power.selection import DEFAULT_ETA_KNOB
 
@@ -52,6 +53,11 @@ class TrialTraining:
         """What the optimizer knows of this batch size on this hardware kind."""
         return tuple(self.trial.power_profile)
 
+    def nearest_profile(self) -> NearestPowerProfile | None:
+        """What the optimizer knows of the nearest batch size instead."""
+        nearest: NearestPowerProfile | None = self.trial.nearest_power_profile
+        return nearest
+
     def keep(self, measurements: Sequence[PowerMeasurement]) -> None:
         """Report it; delivered later if the optimizer is away."""
         self.trial.report_power_profile(measurements)
@@ -74,6 +80,9 @@ class LoneTraining:
     def profile(self) -> tuple[PowerMeasurement, ...]:
         """What the file holds."""
         return () if self._file is None else self._file.read(self._key)
+
+    def nearest_profile(self) -> None:
+        """The file knows no other batch sizes of this training."""
 
     def keep(self, measurements: Sequence[PowerMeasurement]) -> None:
         """Write it into the file."""

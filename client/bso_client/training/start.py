@@ -100,6 +100,7 @@ def resumed(
             bound=reply.bound,
             lease_s=reply.lease_s,
             power_profile=reply.power_profile,
+            nearest_power_profile=reply.nearest_power_profile,
             resumption=resumption_of(reply, saved.consumed),
         )
     sends = () if state.trial_id is not None else _registrations(state, recurrence_id, None, registers)
@@ -108,6 +109,7 @@ def resumed(
 
 def registered(state: TrainingState, reply: TrialBegun) -> TrainingState:
     """The training with the number and all else that the optimizer has given it."""
+    profile = reply.power_profile or state.power_profile
     return replace(
         state,
         trial_number=reply.trial_number,
@@ -118,7 +120,8 @@ def registered(state: TrainingState, reply: TrialBegun) -> TrainingState:
         bound=reply.bound,
         lease_s=reply.lease_s,
         spec=reply.spec,
-        power_profile=reply.power_profile or state.power_profile,
+        power_profile=profile,
+        nearest_power_profile=None if profile else reply.nearest_power_profile,
         to_probe=reply.to_probe or state.to_probe,
     )
 

@@ -21,7 +21,7 @@ from bso.domain.commands import Command, EpochCostProbe, FinishTrial, PowerMeasu
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.learning_rate import LearningRate
-from bso.domain.replies import LeaseRenewed
+from bso.domain.replies import LeaseRenewed, NearestPowerProfile
 from bso.domain.trial import FAILURES, EpochReport, Outcome, Profiled, Totals
 from bso_client.errors import TrainFailed
 
@@ -147,6 +147,7 @@ class TrainingState:
     trial_id: str | None = None
     learning_rate: LearningRate | None = None
     power_profile: tuple[PowerMeasurement, ...] = ()  # of this batch size on this hardware kind
+    nearest_power_profile: NearestPowerProfile | None = None  # of another batch size, while this one has none
     to_probe: tuple[int, ...] = ()  # batch sizes whose epoch costs the policy wants to know
     probing_s: float = 0.0  # what probing them has taken, beside its own time
     lease_s: float = 600.0

@@ -131,7 +131,7 @@ def ended(state: TrainingState, outcome: Outcome, reason: str, *, consumed: Cons
 
 def profiled(state: TrainingState, measurements: Sequence[PowerMeasurement]) -> Step:
     """What was measured under several power limits, for the next trial with this batch size."""
-    state = replace(state, power_profile=tuple(measurements))
+    state = replace(state, power_profile=tuple(measurements), nearest_power_profile=None)
     command = ReportPowerProfile(batch_size=state.batch_size, hardware=state.hardware, measurements=state.power_profile)
     return Step(state=state, sends=(Message(command=command, late=command),))
 

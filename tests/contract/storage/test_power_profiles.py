@@ -12,7 +12,7 @@ from bso.domain.commands import (
 )
 from bso.domain.hardware import HardwareKind
 from bso.domain.learning_rate import LearningRate
-from bso.domain.replies import EpochJudged, LeaseRenewed, Reply, TrialBegun
+from bso.domain.replies import EpochJudged, LeaseRenewed, NearestPowerProfile, Reply, TrialBegun
 from bso.domain.trial import Profiled
 from bso.service.engine import Engine
 from bso.service.ports import Store
@@ -61,6 +61,23 @@ async def test_a_trial_is_told_what_an_earlier_one_measured(open_another: OpenSt
     assert (await begin(second, hardware=replace(OTHER, gpu_model="A41"))).power_profile == ()
     answers = await ask(second, beginning("other"), beginning())
     assert [profile_in(answer.reply) for answer in answers] == [measured(150.0), measured(300.0, 200.0)]
+
+
+async def test_a_trial_without_a_profile_of_its_own_receives_the_one_of_the_nearest_batch_size(
+    open_another: OpenStore,
+) -> None:
+    first, second = Engine(open_another()), Engine(open_another())
+    await ask(first, registration())
+    await ask(first, profile(300.0, 200.0), profile(100.0, batch_size=512), profile(250.0, hardware=OTHER))
+    of_64 = NearestPowerProfile(batch_size=64, measurements=measured(300.0, 200.0))
+    of_512 = NearestPowerProfile(batch_size=512, measurements=measured(100.0))
+    assert (await begin(second, batch_size=128)).nearest_power_profile == of_64
+    answers = await ask(second, beginning(batch_size=256), profile(50.0, batch_size=256), beginning(batch_size=256))
+    begun = [answer.reply for answer in answers if isinstance(answer.reply, TrialBegun)]
+    assert [one.nearest_power_profile for one in begun] == [of_512, None]
+    assert [one.power_profile for one in begun] == [(), measured(50.0)]
+    other = await begin(second, batch_size=256, hardware=OTHER)
+    assert other.nearest_power_profile == NearestPowerProfile(batch_size=64, measurements=measured(250.0))
 
 
 async def test_a_later_profile_takes_the_place_of_an_earlier_one(store: Store) -> None:

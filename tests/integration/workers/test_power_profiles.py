@@ -3,7 +3,7 @@
 from bso.domain.commands import BeginTrial, PowerMeasurement, ReportEpoch, ReportPowerProfile
 from bso.domain.hardware import HardwareKind
 from bso.domain.learning_rate import LearningRate
-from bso.domain.replies import EpochJudged, PowerProfileRecorded, TrialBegun
+from bso.domain.replies import EpochJudged, NearestPowerProfile, PowerProfileRecorded, TrialBegun
 from bso.storage import SqlStore
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.recurrences import HARDWARE, Queue, register
@@ -38,6 +38,10 @@ async def test_a_profile_reaches_trainings_of_other_workers_and_its_epoch_distor
         for kind in (HARDWARE, other_kind)
     ]
     assert [one.power_profile for one in begun if isinstance(one, TrialBegun)] == [PROFILE, ()]
+    another_size = await ask(JOB, BeginTrial(hardware=HARDWARE, recurrence_id="wednesday", batch_size=1000))
+    assert isinstance(another_size, TrialBegun)
+    of_its_own = NearestPowerProfile(batch_size=trial.batch_size, measurements=PROFILE)
+    assert (another_size.power_profile, another_size.nearest_power_profile) == ((), of_its_own)
     assert (await cost_of_report(ask, trial, 3, 105.0, False)) == 3 * costs[0], "another worker goes on adding"
     [row, *_] = await store.trials(JOB)
     assert (row.learning_rate, row.time_s, row.profiled.time_s) == (rate, 105.0, 85.0)

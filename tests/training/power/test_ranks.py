@@ -190,3 +190,34 @@ def test_the_next_recurrence_of_a_data_parallel_job_starts_at_the_best_limit(gpu
     assert first[0]["limits_w"] == first[1]["limits_w"]
     assert first[0]["profile"][0] == pytest.approx(64 / (0.1 * (1 + (2 / 7) ** 3)))
     assert [each["limits_w"] for each in second] == [[CHEAPEST_W] * 30] * 2
+
+
+def test_ranks_start_together_at_the_best_limit_of_the_nearest_batch_size(gpus: FakeGpus, tmp_path: Path) -> None:
+    body = """
+    spec = JobSpec(
+        job_id="job", batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9, max_epochs=3, early_stopping=False
+    )
+    hardware = HardwareKind(
+        gpu_model="H100", max_power_w=1400.0, number_of_gpus=2, energy_method=EnergyMethod.NVML_COUNTER
+    )
+    bso = BatchSizeOptimizer(spec, hardware=hardware, monitor=training)
+    for trial in bso.trials():
+        with trial:
+            trial.report_power_profile([PowerMeasurement(power_limit_w=250, average_power_w=400, samples_per_s=9)])
+            trial.on_evaluate(0.95)
+    power_limit = PowerLimitOptimizer(bso, **options)
+    for trial in bso.trials():
+        noted["known"] = [trial.batch_size, trial.nearest_power_profile.batch_size]
+        with trial:
+            train(power_limit, 6)
+            noted["between"] = gpus.device(rank)["limit_w"]
+            trial.on_evaluate(0.1)
+            train(power_limit, 20)
+            trial.on_evaluate(0.95)
+    """
+    noted, said = run(tmp_path, body)
+    assert noted[0] == noted[1]
+    assert (noted[0]["known"], noted[0]["between"]) == ([32, 64], 250.0)
+    assert noted[0]["limits_w"][:7] == [250.0, 700.0, 700.0, 700.0, 600.0, 600.0, 600.0]
+    assert noted[0]["best_w"] == CHEAPEST_W
+    assert said.count("the power limit starts at") <= 2

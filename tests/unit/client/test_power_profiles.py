@@ -7,7 +7,7 @@ import pytest
 
 from bso.domain.commands import BeginTrial, PowerMeasurement, RenewLease, ReportEpoch, ReportPowerProfile
 from bso.domain.learning_rate import LearningRate
-from bso_client import AsyncBatchSizeOptimizer, BatchSizeOptimizer, Outcome, Trial
+from bso_client import AsyncBatchSizeOptimizer, BatchSizeOptimizer, NearestPowerProfile, Outcome, Trial
 from tests.unit.client.doubles import HARDWARE, ReachableOptimizer, ScriptedMonitor, job_spec
 from tests.unit.client.fixtures import MakeOptimizer
 
@@ -33,6 +33,25 @@ def test_the_next_trial_with_the_same_batch_size_receives_the_profile(
     for trial in bso.trials():
         with trial:
             assert (trial.batch_size, trial.power_profile) == (64, PROFILE)
+            trial.on_evaluate(0.95)
+
+
+def test_a_trial_of_another_batch_size_receives_the_profile_of_the_nearest_until_it_has_its_own(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer
+) -> None:
+    bso = make_bso(job_spec(batch_sizes=[32, 64], default_batch_size=64))
+    for trial in bso.trials():
+        with trial:
+            assert trial.nearest_power_profile is None
+            trial.report_power_profile(PROFILE)
+            trial.on_evaluate(0.95)
+    for trial in bso.trials():
+        with trial:
+            assert (trial.batch_size, trial.power_profile) == (32, ())
+            known = trial.nearest_power_profile
+            assert known == NearestPowerProfile(batch_size=64, measurements=PROFILE)
+            trial.report_power_profile(PROFILE[:1])
+            assert (trial.power_profile, trial.nearest_power_profile) == (PROFILE[:1], None)
             trial.on_evaluate(0.95)
 
 

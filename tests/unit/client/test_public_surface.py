@@ -77,7 +77,7 @@ def test_everything_that_is_promised_is_there() -> None:
             *("Accumulation", "LearningRate"),
             *("RankLost", "Ranks", "RanksOutOfStep"),
             *("LimitChoice", "Cost", "Energy", "MaxSlowdown", "Selection", "Time"),
-            *("PowerLimitOptimizer", "PowerMeasurement"),
+            *("NearestPowerProfile", "PowerLimitOptimizer", "PowerMeasurement"),
             "RELAUNCH",
         ],
         key=str.lower,

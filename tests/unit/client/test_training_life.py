@@ -11,19 +11,20 @@ from pathlib import Path
 import pytest
 
 import bso_client.training
-from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, RenewLease, ReportEpoch
-from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
+from bso.domain.commands import BeginTrial, FinishTrial, PowerMeasurement, RegisterJob, RenewLease, ReportEpoch
+from bso.domain.replies import EpochJudged, LeaseRenewed, NearestPowerProfile, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import EpochReport, Outcome, Profiled
 from bso_client import CannotResume, TrainFailed, WrongOrder
 from bso_client.training import state as state_module
 from bso_client.training.checkpoint import checkpoint_of, read_checkpoint
 from bso_client.training.recurrence import choose_alone, first_recurrence, loop_after
-from bso_client.training.start import begun, begun_alone, resumed
+from bso_client.training.start import begun, begun_alone, registered, resumed
 from bso_client.training.state import TRANSITIONS, Consumption, Phase, Step, TrainingState
 from bso_client.training.transitions import (
     acknowledged,
     checkpointed,
     ended,
+    profiled,
     received,
     reported,
     started,
@@ -283,6 +284,16 @@ def test_epochs_that_are_trained_again_are_neither_sent_nor_counted() -> None:
     report = reported(again.state, EpochReport(epoch=3.0, time_s=3.5, energy_j=35.0, metric=0.5)).sends[0].command
     assert isinstance(report, ReportEpoch)
     assert (report.time_s, report.energy_j) == (3.0, 30.0)
+
+
+def test_one_that_has_measured_power_limits_before_it_is_registered_takes_no_other_profile() -> None:
+    measured = (PowerMeasurement(power_limit_w=300.0, average_power_w=250.0, samples_per_s=10.0),)
+    nearest = NearestPowerProfile(batch_size=128, measurements=measured)
+    reply = replace(BEGUN, nearest_power_profile=nearest)
+    state = a_training()
+    assert registered(state, reply).nearest_power_profile == nearest
+    after = registered(profiled(state, measured).state, reply)
+    assert (after.power_profile, after.nearest_power_profile) == (measured, None)
 
 
 def test_a_resumed_one_that_was_never_registered_registers_itself() -> None:

@@ -61,7 +61,7 @@ def _training(
     time_s = energy_j = 0.0
     for epoch in count(1):
         is_profiled = is_profiling and epoch == 1
-        price = world.profiling_price(size, 1) if is_profiled else world.price(size, 1)
+        price = world.price_under(_equal_shares(world.problem), size, 1) if is_profiled else world.price(size, 1)
         time_s += price.time_s
         energy_j += price.energy_j
         judged = yield ReportEpoch(
@@ -79,6 +79,11 @@ def _training(
     raise AssertionError("a training is stopped in the end")
 
 
+def _equal_shares(problem: BatchSizeProblem) -> dict[float, float]:
+    """Of an epoch, for each power limit."""
+    return dict.fromkeys(problem.power_limits_w, 1 / len(problem.power_limits_w))
+
+
 def _profile(problem: BatchSizeProblem, batch_size: int) -> ReportPowerProfile:
     return ReportPowerProfile(
         batch_size=batch_size,
@@ -87,7 +92,7 @@ def _profile(problem: BatchSizeProblem, batch_size: int) -> ReportPowerProfile:
             PowerMeasurement(
                 power_limit_w=one.power_limit_w,
                 average_power_w=one.average_power_w,
-                samples_per_s=10_000 / one.time_s,
+                samples_per_s=problem.workload.samples / one.time_s,
             )
             for one in problem.epochs[batch_size]
         ),

@@ -115,6 +115,8 @@ def test_power_limits_that_were_profiled_are_priced_against_the_one_that_was_bes
     assert [low.time_s, high.time_s] == pytest.approx([10.0, 10.0 * 10 / 12])
     assert [low.average_power_w, high.average_power_w] == pytest.approx([110.0, 2 * 110.0])
     problem = worlds(known, 32)[0]
+    assert problem.workload.samples == round(10.0 * 1000 / 12), "of an epoch: what it takes, times the throughput"
+    assert worlds(record([run(32, 6), run(32, 6)]), 32)[0].workload.samples == 50_000, "where no throughput is known"
     assert problem.best_price(32, 0.5).time_s == pytest.approx(10.0)
     assert problem.best_price(32, 0.0).time_s == pytest.approx(10.0 * 10 / 12)
 

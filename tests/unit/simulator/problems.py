@@ -1,5 +1,6 @@
 """Small problems, written as trace files and made directly."""
 
+import math
 from pathlib import Path
 
 from bso.simulator import BatchSizeProblem, Workload
@@ -70,3 +71,14 @@ def make(
             for size in epochs
         },
     )
+
+
+def profiling_shares(problem: BatchSizeProblem, batch_size: int, *, is_first: bool) -> dict[float, float]:
+    """What a training of such a problem that profiles power limits does in its first epoch, if that is long enough.
+
+    The ``is_first`` of the job starts at the higher limit, any other one at the best of another batch size, the lower.
+    Its second step is the first of fifty under the higher limit; all after these are under the lower one.
+    """
+    steps = math.ceil(problem.workload.samples / batch_size)
+    high = (51 if is_first else 50) / steps
+    return {200.0: high, 100.0: 1.0 - high}

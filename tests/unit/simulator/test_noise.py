@@ -7,7 +7,7 @@ import pytest
 
 from bso.simulator import NO_NOISE, InvalidSimulation, parse_drift, parse_noise, simulate
 from bso.simulator.world import World
-from tests.unit.simulator.problems import make
+from tests.unit.simulator.problems import make, profiling_shares
 
 EASY = make({16: (9, 10, 11), 32: (5, 6), 64: (8, 9), 128: (20, 22)})
 MANY = range(1, 2001)
@@ -85,7 +85,8 @@ def test_a_training_pays_for_the_noise_that_its_run_meets(noise: str) -> None:
         size = trial.batch_size
         seen[size] = seen.get(size, 0) + 1
         epochs = [world.epoch_factor(size, seen[size], epoch) for epoch in range(1, trial.epochs + 1)]
-        prices = [world.profiling_price(size, 1) if trial.is_profiling else world.price(size, 1)]
+        shares = profiling_shares(EASY, size, is_first=trial.trial_number == 1)
+        prices = [world.price_under(shares, size, 1) if trial.is_profiling else world.price(size, 1)]
         prices += [world.price(size, 1)] * (trial.epochs - 1)
         usual = sum(world.cost(price, 1) * factor for price, factor in zip(prices, epochs, strict=True))
         assert trial.cost == pytest.approx(usual * world.run_factor(size, seen[size], trial.recurrence))

@@ -105,7 +105,8 @@ def test_prices_are_those_of_the_gpu_of_the_recurrence(moved: BatchSizeProblem) 
         assert world.unlimited_price(32, number).time_s == time_s
         assert world.unlimited_price(32, number).energy_j == time_s * watts
         assert world.price(32, number).time_s == 1.2 * time_s
-        assert world.profiling_price(32, number).time_s == 1.1 * time_s
+        half = dict.fromkeys(moved.at(number).power_limits_w, 0.5)
+        assert world.price_under(half, 32, number).time_s == pytest.approx(1.1 * time_s)
         assert world.cost(world.unlimited_price(32, number), number) == time_s * watts
         assert world.expected(32, number).cost == pytest.approx(5 * 1.2 * time_s * 0.75 * watts)
     assert world.epochs_to_target(32, 1, 4) == world.epochs_to_target(32, 1, 5) == 5

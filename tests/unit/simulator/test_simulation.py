@@ -12,13 +12,18 @@ from bso.domain.trial import Outcome
 from bso.simulator import InvalidSimulation, Probing, Run, Submission, parse_drift, parse_noise, simulate
 from bso.simulator.problem import EpochPrice
 from bso.simulator.world import World
-from tests.unit.simulator.problems import make
+from tests.unit.simulator.problems import make, profiling_shares
 
 EASY = make({16: (9, 10, 11), 32: (5, 6), 64: (8, 9), 128: (20, 22)})
 EPOCH = 1800.0
 """J at the better limit: half of 12 s x 100 W, half of 12 s x 200 W."""
-PROFILING = 1900.0
-"""J for the mean of 12 and 10 s, and of 1200 and 2000 J."""
+UNLIMITED = 2000.0
+"""J at the higher limit: half of 10 s x 200 W, twice."""
+
+
+def profiling(batch_size: int, *, is_first: bool) -> float:
+    """What profiling power limits adds [J] to the first training of a batch size, and to the first of all."""
+    return profiling_shares(EASY, batch_size, is_first=is_first)[200.0] * (UNLIMITED - EPOCH)
 
 
 @pytest.mark.parametrize("policy", own_policies())
@@ -81,7 +86,7 @@ def test_the_kth_run_of_a_batch_size_is_the_same_for_every_policy() -> None:
 
 def test_a_job_of_one_batch_size_wastes_nothing_but_the_profiling() -> None:
     run = simulate(make({32: (5, 6, 7)}, default=32), recurrences=50, seed=1)
-    assert run.regret(50) == pytest.approx((PROFILING - EPOCH) / (6 * EPOCH))
+    assert run.regret(50) == pytest.approx(profiling(32, is_first=True) / (6 * EPOCH))
 
 
 def test_only_the_first_training_of_a_batch_size_profiles_power_limits() -> None:
@@ -111,7 +116,44 @@ def test_profiling_is_paid_but_neither_judged_nor_learnt() -> None:
     for trial in run.trials:
         ordinary = trial.epochs * EPOCH
         assert trial.judged_cost == pytest.approx(ordinary if trial.epochs > 1 else trial.cost)
-        assert trial.cost == pytest.approx(ordinary + trial.is_profiling * (PROFILING - EPOCH))
+        added = profiling(trial.batch_size, is_first=trial.trial_number == 1) if trial.is_profiling else 0.0
+        assert trial.cost == pytest.approx(ordinary + added)
+
+
+def test_profiling_takes_several_epochs_where_an_epoch_has_few_steps() -> None:
+    """150 steps make up for one limit in the first epoch (fifty after the first step), and for the other one as well;
+    60 for one in each of two epochs.
+    """
+    problem = make({64: (6,)})
+    costs = {}
+    for samples in (150 * 64, 60 * 64):
+        short = replace(problem, workload=replace(problem.workload, samples=samples))
+        run = simulate(short, recurrences=2, seed=1)
+        first, second = run.trials
+        assert (first.is_profiling, second.is_profiling) == (True, False)
+        assert first.judged_cost == pytest.approx(6 * EPOCH), "all profiled epochs are left out"
+        assert second.cost == pytest.approx(6 * EPOCH)
+        costs[samples // 64] = first.cost - 6 * EPOCH
+    assert costs == pytest.approx({150: 51 / 150 * (UNLIMITED - EPOCH), 60: 51 / 60 * (UNLIMITED - EPOCH)})
+
+
+def test_limits_that_were_not_all_measured_when_the_training_ended_are_measured_anew_by_the_next() -> None:
+    problem = make({64: (2,)})
+    short = replace(problem, workload=replace(problem.workload, samples=40 * 64))
+    run = simulate(short, recurrences=5, seed=1)
+    assert [trial.is_profiling for trial in run.trials] == [True] * 5
+    assert all(trial.judged_cost == pytest.approx(trial.cost) for trial in run.trials), "nothing to compare with"
+
+
+def test_a_batch_size_that_was_not_measured_starts_at_the_best_limit_of_the_nearest() -> None:
+    """Its first step does; one at the highest limit would cost more."""
+    run = simulate(EASY, recurrences=12, seed=1)
+    first, *others = [trial for trial in run.trials if trial.is_profiling]
+    assert len(others) >= 2
+    for trial in (first, *others):
+        steps = math.ceil(50_000 / trial.batch_size)
+        added = (trial.cost - trial.epochs * EPOCH) / (UNLIMITED - EPOCH) * steps
+        assert added == pytest.approx(51 if trial is first else 50)
 
 
 def test_at_least_one_whole_epoch_is_paid_for_a_batch_size_that_is_hopeless() -> None:

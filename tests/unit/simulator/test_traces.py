@@ -31,7 +31,8 @@ def test_a_problem_is_what_both_traces_have_in_common(tmp_path: Path) -> None:
     assert (problem.default_batch_size, problem.default_recurrences) == (64, 2 * 2 * 2)
     assert problem.best_price(32, 0.5).cost(eta_knob=0.5, max_power_w=200) == (150 * 10 + 200 * 10) / 2
     assert problem.best_price(32, 1.0).energy_j == 10 * 150
-    assert problem.profiling_price(32).time_s == 15
+    assert problem.price_under({100: 0.25, 200: 0.75}, 32).time_s == 0.25 * 20 + 0.75 * 10
+    assert problem.price_under({100: 0.25, 200: 0.75}, 32).energy_j == 0.25 * 20 * 90 + 0.75 * 10 * 150
 
 
 def test_traces_may_be_compressed(tmp_path: Path) -> None:
@@ -160,6 +161,17 @@ def test_a_file_beside_the_traces_describes_workloads_that_are_not_known(tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("column", "value", "samples"), [("", "", 50_000), (",samples", ",", 50_000), (",samples", ",99", 99)]
+)
+def test_a_description_may_say_how_many_samples_an_epoch_has(
+    tmp_path: Path, column: str, value: str, samples: int
+) -> None:
+    header, line, _ = DESCRIBED.split("\n")
+    (tmp_path / "workloads.csv").write_text(f"{header}{column}\n{line}{value}\n")
+    assert {one.samples for one in known_workloads(tmp_path) if one.dataset == "shapes"} == {samples}
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [
         ("shapes,tiny,sgd,high,50,64,", "line 3: target_metric must be a finite number, got 'high'"),
@@ -200,3 +212,10 @@ def test_a_problem_needs_runs_epochs_and_a_batch_size_that_has_both(tmp_path: Pa
     (folder / "summary_power_g2.csv").write_text(POWER.replace("sgd", "adam"))
     with pytest.raises(InvalidSimulation, match=r"summary_power_g2\.csv holds no epoch of shapes tiny sgd"):
         make_problem(WORKLOAD, train, read_power_trace(folder / "summary_power_g2.csv"))
+
+
+def test_a_number_of_samples_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
+    header, line, _ = DESCRIBED.split("\n")
+    (tmp_path / "workloads.csv").write_text(f"{header},samples\n{line},few\n")
+    with pytest.raises(InvalidTrace, match="line 2: samples must be a whole number from 1 to"):
+        known_workloads(tmp_path)

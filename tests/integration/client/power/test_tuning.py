@@ -1,12 +1,14 @@
 import logging
 import pickle
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from bso.domain.commands import ReportEpoch, ReportPowerProfile
+from bso.domain.commands import PowerMeasurement, ReportEpoch, ReportPowerProfile
 from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.simulator.profiling import LimitSweep
 from bso_client import AsyncBatchSizeOptimizer, BatchSizeOptimizer, JobSpec
 from bso_client.errors import InvalidSetting, WrongOrder
 from bso_client.power.optimizer import PowerLimitOptimizer
@@ -326,10 +328,146 @@ def test_each_trial_starts_at_its_known_limit_or_is_profiled(
                 assert len(trial.power_profile) == 6
 
     assert set(seen) == {32, 64}
-    for first, *later in seen.values():
-        assert first[0] == 700.0
+    for size, (first, *later) in seen.items():
+        assert first[0] == (700.0 if size == 64 else CHEAPEST_W), "the default is the first; 32 starts as 64 is best"
+        assert first[1:4] == [700.0] * 3, "its own limits are measured all the same, from the highest on"
         assert {200.0, 300.0} <= set(first)
         assert all(set(limits_w) == {CHEAPEST_W} for limits_w in later)
+
+
+TWO_SIZES = JobSpec(job_id="job", batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9, early_stopping=False)
+
+
+def measure_64(bso: BatchSizeOptimizer, *limits_w: float) -> None:
+    """A trial of batch size 64, which measures these limits; the lower they are, the cheaper. The next one is of 32."""
+    for trial in bso.trials():
+        with trial:
+            trial.report_power_profile(
+                [PowerMeasurement(power_limit_w=w, average_power_w=w, samples_per_s=100.0) for w in limits_w]
+            )
+            trial.on_evaluate(0.95)
+
+
+def test_a_batch_size_that_was_never_measured_starts_at_the_best_limit_of_the_nearest_and_measures_its_own(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is measured meanwhile is measured under the limits of its own sweep."""
+    caplog.set_level(logging.INFO, "bso")
+    gpus.add()
+    training, optimizer = SimulatedTraining(gpus), ReachableOptimizer()
+    with BatchSizeOptimizer(TWO_SIZES, hardware=HARDWARE, monitor=training, transport=optimizer) as bso:
+        power_limit = make_power_limit(bso, monitor=training)
+        measure_64(bso, 700.0, 250.0)
+        for trial in bso.trials():
+            assert (trial.batch_size, trial.power_profile) == (32, ())
+            assert trial.nearest_power_profile is not None
+            assert trial.nearest_power_profile.batch_size == 64
+            with trial:
+                for epoch in range(4):
+                    train(power_limit, training, 8)
+                    if power_limit.is_profiling:
+                        assert (gpus.device(0)["limit_w"], power_limit.power_limit_w) == (250.0, None)
+                    trial.on_evaluate(0.95 if epoch == 3 else 0.1)
+            assert trial.nearest_power_profile is None
+    assert training.limits_w[:9] == [250.0, *[700.0] * 3, *[600.0] * 3, 500.0, 500.0]
+    assert training.limits_w[-1] == CHEAPEST_W
+    profile = optimizer.commands(ReportPowerProfile)[-1]
+    assert [measured.power_limit_w for measured in profile.measurements] == list(LIMITS_W)
+    assert profile.measurements[0].average_power_w == pytest.approx(power_w(700))
+    assert [report.is_profiling for report in optimizer.commands(ReportEpoch)[1:]] == [True, True, True, False]
+    said = [record.message for record in caplog.records if record.__dict__.get("action") == "power_limit_started"]
+    assert said == ["the power limit starts at 250 W, the best one of batch size 64, until this batch size is measured"]
+
+
+@pytest.mark.parametrize("steps", [700, 130, 52, 51, 50, 49, 12, 1])
+def test_simulated_trainings_make_the_same_steps_under_the_same_limits(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit, steps: int
+) -> None:
+    gpus.add()
+    training = SimulatedTraining(gpus)
+    power_limit = make_power_limit(monitor=training, warmup_steps=10, profile_steps=40)
+    sweep = LimitSweep(LIMITS_W, resting_w=700.0, best_w=CHEAPEST_W, steps=steps)
+    for _ in range(12):
+        if sweep.is_done:
+            break
+        begun = len(training.limits_w)
+        train(power_limit, training, steps)
+        made = Counter(training.limits_w[begun:])
+        assert sweep.next_epoch().shares == pytest.approx({limit_w: count / steps for limit_w, count in made.items()})
+        assert sweep.is_done is not power_limit.is_profiling
+    assert sweep.is_done
+    assert power_limit.power_limit_w == CHEAPEST_W
+
+
+def test_limits_of_the_nearest_that_cannot_be_set_here_are_not_started_at(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit
+) -> None:
+    gpus.add(min_limit_w=300.0)
+    training, optimizer = SimulatedTraining(gpus), ReachableOptimizer()
+    with BatchSizeOptimizer(TWO_SIZES, hardware=HARDWARE, monitor=training, transport=optimizer) as bso:
+        power_limit = make_power_limit(bso, monitor=training)
+        measure_64(bso, 800.0, 350.0, 100.0)
+        for trial in bso.trials():
+            with trial:
+                train(power_limit, training, 2)
+                trial.on_evaluate(0.95)
+    assert training.limits_w == [350.0, 700.0]
+
+
+def test_a_start_that_is_refused_is_a_warning_and_the_limits_are_measured_all_the_same(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpus.add()
+    training, optimizer = SimulatedTraining(gpus), ReachableOptimizer()
+    gpus.fail("nvmlDeviceSetPowerManagementLimit", [0, 15, *[0] * 9])  # as found, then the start
+    with BatchSizeOptimizer(TWO_SIZES, hardware=HARDWARE, monitor=training, transport=optimizer) as bso:
+        power_limit = make_power_limit(bso, monitor=training)
+        measure_64(bso, 250.0)
+        for trial in bso.trials():
+            with trial:
+                train(power_limit, training, 30)
+                trial.on_evaluate(0.95)
+    assert "the power limit of 250 W could not be set" in caplog.text
+    assert "power_limit_started" not in [record.__dict__.get("action") for record in caplog.records]
+    assert training.limits_w == [700.0, *[limit_w for limit_w in LIMITS_W for _ in range(3)], *[CHEAPEST_W] * 11]
+
+
+def test_without_permission_a_known_start_changes_nothing(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpus.add()
+    gpus.forbid_limits()
+    training, optimizer = SimulatedTraining(gpus), ReachableOptimizer()
+    with BatchSizeOptimizer(TWO_SIZES, hardware=HARDWARE, monitor=training, transport=optimizer) as bso:
+        power_limit = make_power_limit(bso, monitor=training)
+        measure_64(bso, 250.0)
+        for trial in bso.trials():
+            with trial:
+                train(power_limit, training, 30)
+                trial.on_evaluate(0.95)
+    assert (set(training.limits_w), gpus.limits_set) == ({700.0}, [])
+    assert [record.levelname for record in caplog.records if "power" in record.message] == ["WARNING"]
+    assert not any(report.is_profiling for report in optimizer.commands(ReportEpoch))
+
+
+def test_a_resumed_training_starts_at_the_best_limit_of_the_nearest_too(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit
+) -> None:
+    gpus.add()
+    training, optimizer = SimulatedTraining(gpus), ReachableOptimizer()
+    with BatchSizeOptimizer(TWO_SIZES, hardware=HARDWARE, monitor=training, transport=optimizer) as bso:
+        measure_64(bso, 250.0)
+        assert bso.get_batch_size() == 32
+        bso.on_train_begin()
+        training.step()
+        bso.on_evaluate(0.1)
+        state = bso.state_dict()
+    with BatchSizeOptimizer(TWO_SIZES, hardware=HARDWARE, monitor=training, transport=optimizer) as bso:
+        bso.load_state_dict(state)
+        bso.get_batch_size()
+        bso.on_train_begin()
+        train(make_power_limit(bso, monitor=training), training, 3)
+    assert training.limits_w[1:] == [250.0, 700.0, 700.0]
 
 
 @pytest.mark.parametrize(("eta_knob", "max_power_w"), [(0.9, 700.0), (0.5, 5600.0)])

@@ -1,16 +1,9 @@
+from dataclasses import replace
+
 from bso.domain.commands import PowerMeasurement
-from bso_client.power.limit_sweep import (
-    Opening,
-    Plan,
-    ProfilingPhase,
-    Stand,
-    Window,
-    begin_profiling,
-    begin_step,
-    joint_opening,
-    resume_together,
-    stand_of,
-)
+from bso.domain.power_sweep import Plan, ProfilingPhase, begin_profiling, begin_step
+from bso.domain.replies import NearestPowerProfile
+from bso_client.power.agreement import Opening, Stand, Window, joint_opening, resume_together, stand_of
 
 PLAN = Plan(limits_w=(300, 200, 100), wait_steps=0, warmup_steps=2, profile_steps=4)
 
@@ -39,6 +32,23 @@ def test_ranks_take_the_limits_that_suit_all_their_gpus() -> None:
 def test_what_rank_0_knows_counts() -> None:
     noted = Opening(highest_w=300, lowest_w=100, max_power_w=300, profile=(measured(200),))
     assert joint_opening([Opening(highest_w=300, lowest_w=100, max_power_w=300), noted]).profile == ()
+
+
+def test_ranks_start_as_the_nearest_batch_size_that_rank_0_knows_under_a_limit_that_suits_all() -> None:
+    def opening(*limits_w: float, lowest_w: float = 100) -> Opening:
+        nearest = NearestPowerProfile(batch_size=64, measurements=tuple(map(measured, limits_w)))
+        return Opening(highest_w=300, lowest_w=lowest_w, max_power_w=300, nearest=nearest)
+
+    knows_nothing = Opening(highest_w=300, lowest_w=150, max_power_w=300)
+    of_64 = NearestPowerProfile(batch_size=64, measurements=(measured(200),))
+    assert joint_opening([opening(400, 200, 100), knows_nothing]).nearest == of_64
+    assert joint_opening([opening(400, 100), knows_nothing]).nearest is None
+    assert joint_opening([knows_nothing, opening(200)]).nearest is None
+
+
+def test_ranks_that_resume_keep_their_resting_limit() -> None:
+    plan = replace(PLAN, resting_w=150)
+    assert resume_together(begin_profiling(plan), [stand(1), stand(2)]).resting_w == 150
 
 
 def test_a_rank_that_cannot_set_limits_is_named() -> None:

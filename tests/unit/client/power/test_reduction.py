@@ -3,7 +3,7 @@ import math
 import pytest
 
 from bso.domain.commands import PowerMeasurement
-from bso_client.power.limit_sweep import Window, reduced
+from bso_client.power.agreement import Window, reduced
 
 
 def window(limit_w: float, *, time_s: float = 10.0, energy_j: float = 1000.0, samples: float = 50.0) -> Window:

@@ -3,7 +3,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bso_client.power.limit_sweep import Plan, Window, begin_profiling
+from bso.domain.power_sweep import Plan, begin_profiling
+from bso_client.power.agreement import Window
 from bso_client.power.limits import LimitNotSet
 from bso_client.power.tuner import Tuner
 

@@ -1,4 +1,4 @@
-"""The sweep over power limits while a training trains: which limit at which step, on all ranks. Rules.
+"""The sweep over power limits while a training trains: which limit at which step. What a sample costs under a limit.
 
 WAITING --steps--> WARMING_UP --steps--> MEASURING --steps--> WARMING_UP of the next lower limit ... --> DONE
    ^                   |                     |
@@ -8,11 +8,11 @@ WAITING --steps--> WARMING_UP --steps--> MEASURING --steps--> WARMING_UP of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from bso.domain.commands import PowerMeasurement
+from bso.domain.progress import cost_of
 
 
 class ProfilingPhase(Enum):
@@ -26,9 +26,13 @@ class ProfilingPhase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The limits [W] to profile, highest first, and how many training steps to give to what."""
+    """The limits [W] to profile, highest first, and how many training steps to give to what.
+
+    ``resting_w`` is the limit while none is tested: before the first one, and between epochs; None: the highest.
+    """
 
     limits_w: tuple[float, ...]
+    resting_w: float | None = None
     wait_steps: int = 1
     warmup_steps: int = 10
     profile_steps: int = 40
@@ -79,6 +83,11 @@ class Profiling:
         return self.plan.limits_w[min(self.position, len(self.plan.limits_w) - 1)]
 
     @property
+    def resting_w(self) -> float:
+        """The limit [W] while none is tested."""
+        return self.plan.limits_w[0] if self.plan.resting_w is None else self.plan.resting_w
+
+    @property
     def is_done(self) -> bool:
         """Whether every limit has had its window."""
         return self.phase is ProfilingPhase.DONE
@@ -112,7 +121,7 @@ def begin_step(state: Profiling) -> Step:
 def end_epoch(state: Profiling, *, is_step_complete: bool) -> Step:
     """An epoch ends: a window that has all its steps is closed, any other dropped; the limit goes on in the next epoch.
 
-    ``is_step_complete``: the last step that began has ended, too. Evaluation then runs under the highest limit.
+    ``is_step_complete``: the last step that began has ended, too. Evaluation then runs under the resting limit.
     """
     todo: tuple[Action, ...] = ()
     if state.phase is ProfilingPhase.MEASURING and state.steps_left == 0 and is_step_complete:
@@ -121,9 +130,9 @@ def end_epoch(state: Profiling, *, is_step_complete: bool) -> Step:
         return state, todo
     if state.phase is ProfilingPhase.MEASURING:
         todo += (DropWindow(),)
-    highest = SetLimit(limit_w=state.plan.limits_w[0])
+    resting = SetLimit(limit_w=state.resting_w)
     fitting = _fitting(state, usable_steps=state.steps_at_limit - (not is_step_complete))
-    return _waiting(replace(state, plan=fitting)), (*todo, highest)
+    return _waiting(replace(state, plan=fitting)), (*todo, resting)
 
 
 def resume_at(state: Profiling, *, position: int, plan: Plan) -> Profiling:
@@ -139,94 +148,12 @@ def limits_between(highest_w: float, lowest_w: float, *, step_w: float) -> tuple
     return (*(highest_w - step * step_w for step in range(count)), lowest_w)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """What one rank measured under one limit of each of its GPUs [W]; its GPUs' energy [J] together, and time [s].
-
-    ``samples`` are those that this rank trained on. ``is_valid``: the limit was set, and the meter measured something.
-    """
-
-    limit_w: float
-    time_s: float
-    energy_j: float
-    samples: float
-    is_valid: bool = True
-
-    @property
-    def is_known(self) -> bool:
-        """Whether power and throughput follow from it. A meter that is too slow for the window measures 0 J."""
-        numbers = (self.time_s, self.energy_j, self.samples)
-        return self.is_valid and all(math.isfinite(number) and number > 0 for number in numbers)
-
-
-def reduced(windows_by_rank: Sequence[Sequence[Window]]) -> tuple[PowerMeasurement, ...]:
-    """One measurement per limit that every rank measured: power is summed, and the slowest rank's time counts.
-
-    Ranks train in step, so the throughput of all is all their samples over that time.
-    """
-    together = zip(*windows_by_rank, strict=False)  # ranks measure the same limits in the same order
-    return tuple(_measurement(windows) for windows in together if all(window.is_known for window in windows))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """What one rank may do, before anything is set. ``problem``: why it cannot set limits; empty if it can.
-
-    The limits [W] are of each GPU, ``max_power_w`` is of all GPUs of the rank; ``profile`` is what the rank knows.
-    """
-
-    problem: str = ""
-    highest_w: float = 0.0
-    lowest_w: float = 0.0
-    max_power_w: float = 0.0
-    profile: tuple[PowerMeasurement, ...] = ()
-
-
-def joint_opening(openings: Sequence[Opening]) -> Opening:
-    """What all ranks may do together: one that cannot set limits keeps all from it; rank 0 knows the profile."""
-    for rank, opening in enumerate(openings):
-        if opening.problem:
-            whose = f"rank {rank}: " if len(openings) > 1 else ""
-            return Opening(problem=f"{whose}{opening.problem}")
-    highest_w, lowest_w = min(one.highest_w for one in openings), max(one.lowest_w for one in openings)
-    if highest_w < lowest_w:
-        return Opening(
-            problem=f"no limit suits all GPUs: one takes at most {highest_w:g} W, one at least {lowest_w:g} W"
-        )
-    return Opening(
-        highest_w=highest_w,
-        lowest_w=lowest_w,
-        max_power_w=sum(one.max_power_w for one in openings),
-        profile=tuple(one for one in openings[0].profile if lowest_w <= one.power_limit_w <= highest_w),
+def cost_of_sample(measured: PowerMeasurement, *, eta_knob: float, max_power_w: float) -> float:
+    """What a sample costs [J] under a limit: (eta * average power + (1 - eta) * max power) / throughput."""
+    time_s = 1.0 / measured.samples_per_s
+    return cost_of(
+        energy_j=measured.average_power_w * time_s, time_s=time_s, eta_knob=eta_knob, max_power_w=max_power_w
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
-    """How far one rank has come: its windows, and the steps per limit that its epochs have room for."""
-
-    windows: tuple[Window, ...]
-    warmup_steps: int
-    profile_steps: int
-
-
-def stand_of(state: Profiling, windows: Sequence[Window]) -> Stand:
-    """What a rank sends to the others."""
-    return Stand(windows=tuple(windows), warmup_steps=state.plan.warmup_steps, profile_steps=state.plan.profile_steps)
-
-
-def resume_together(state: Profiling, stands: Sequence[Stand]) -> Profiling:
-    """Go on at the first limit that some rank has not measured, with as many steps as the shortest epoch has room for.
-
-    Epochs of ranks may differ by a step.
-    """
-    plan = Plan(
-        limits_w=state.plan.limits_w,
-        wait_steps=state.plan.wait_steps,
-        warmup_steps=min(stand.warmup_steps for stand in stands),
-        profile_steps=min(stand.profile_steps for stand in stands),
-    )
-    return resume_at(state, position=min(len(stand.windows) for stand in stands), plan=plan)
 
 
 def _next_phase(state: Profiling) -> Step:
@@ -255,12 +182,3 @@ def _fitting(state: Profiling, *, usable_steps: int) -> Plan:
         return plan
     warmup_steps = usable_steps * plan.warmup_steps // needed
     return replace(plan, warmup_steps=warmup_steps, profile_steps=usable_steps - warmup_steps)
-
-
-def _measurement(windows: Sequence[Window]) -> PowerMeasurement:
-    time_s = max(window.time_s for window in windows)
-    return PowerMeasurement(
-        power_limit_w=windows[0].limit_w,
-        average_power_w=sum(window.energy_j / window.time_s for window in windows),
-        samples_per_s=sum(window.samples for window in windows) / time_s,
-    )

@@ -1,10 +1,11 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bso_client.power.limit_sweep import (
+from bso.domain.power_sweep import (
     Action,
     CloseWindow,
     DropWindow,
@@ -53,6 +54,15 @@ def test_without_waiting_and_warming_up_the_first_step_is_measured() -> None:
     plan = Plan(limits_w=(300,), wait_steps=0, warmup_steps=0, profile_steps=1)
     _, happened = train(begin_profiling(plan), 2)
     assert happened == [(0, SetLimit(limit_w=300)), (0, OpenWindow()), (1, CloseWindow(limit_w=300, steps=1))]
+
+
+def test_between_epochs_the_resting_limit_is_set_and_nothing_is_measured_under_it() -> None:
+    state, before = train(begin_profiling(replace(PLAN, resting_w=150)), 10)
+    state, between = end_epoch(state, is_step_complete=True)
+    assert between == (DropWindow(), SetLimit(limit_w=150))
+    state, after = train(state, 12)
+    measured = [action.limit_w for _, action in before + after if isinstance(action, CloseWindow)]
+    assert (state.is_done, measured) == (True, [300, 200, 100])
 
 
 def test_the_end_of_an_epoch_drops_a_partial_window_and_the_limit_resumes_in_the_next_epoch() -> None:
