@@ -215,7 +215,7 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
     if now.aborts:
         return None
     beside = now.beliefs.neighbours(incumbent, sorted(now.standing.fresh | {incumbent}))
-    known = [size for size in now.beliefs.sizes if now.beliefs.of(size).has_converged or now.beliefs.is_probed(size)]
+    few_have_converged = sum(now.beliefs.of(size).has_converged for size in now.beliefs.sizes) <= _FEW
     for size in beside:
         if not now.beliefs.of(size).is_tried:
             if _is_known_to_cost_more(now, size, incumbent):
@@ -232,7 +232,7 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
             and max(more, _LEAST_MORE) * looks**_LOOK_GROWTH <= _LOOK_PACE * now.trials
         ):
             return Choice(batch_size=size, reason=reason, mark=SECOND_LOOK)
-        chance = now.beliefs.chance(size, incumbent) if len(known) <= _FEW else 0.0
+        chance = now.beliefs.chance(size, incumbent) if few_have_converged else 0.0
         if chance > _CHANCE and max(more, _LEAST_MORE) * looks**_CHANCE_GROWTH <= _CHANCE_PACE * now.trials:
             saves = f"probability that it saves {percent(now.beliefs.min_saving)} or more: {percent(chance)}"
             return Choice(batch_size=size, reason=f"{reason} ({saves})", mark=SECOND_LOOK)
@@ -240,9 +240,8 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
 
 
 def _is_known_to_cost_more(now: Situation, size: int, incumbent: int) -> bool:
-    """Whether a probe has shown that not even some luck would make a batch size worth a look."""
-    at_best = now.beliefs.cost_at_best(size, incumbent)
-    return now.beliefs.is_probed(size) and at_best > math.log1p(_LOOK_COST)
+    """Whether a probe has shown that a batch size would cost more even with some luck."""
+    return now.beliefs.is_probed(size) and now.beliefs.cost_at_best(size, incumbent) > 0.0
 
 
 def _default_again(now: Situation, incumbent: int) -> Choice | None:

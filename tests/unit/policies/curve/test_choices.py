@@ -15,7 +15,7 @@ from bso.domain.policy import Choice
 from bso.domain.replies import Confidence, JobDescription
 from bso.domain.trial import Outcome
 from bso.policies.curve.beliefs import Beliefs
-from bso.policies.curve.cost_records import EpochCostKnowledge, Probe
+from bso.policies.curve.cost_records import EpochCostKnowledge
 from bso.policies.curve.epoch_records import EpochKnowledge, RunSums
 from bso.policies.curve.memory import NAME as CURVE
 from bso.policies.curve.memory import SECOND_LOOK, epochs_of
@@ -99,25 +99,6 @@ def test_one_unlucky_look_does_not_keep_a_job_where_it_began() -> None:
     others = lasting({16: 60.0, 256: 60.0, 512: 60.0}).records
     several = dataclasses.replace(costs, records={**costing((16, 256, 512)).records, **costs.records})
     assert chosen_with(EpochKnowledge(records={**records, **others}), several, three, recurrence=15).batch_size == 64
-
-
-def test_where_more_was_probed_what_may_be_cheaper_is_not_looked_at_again() -> None:
-    """Few batch sizes have converged, for probes have shown that the others need not be tried."""
-    known = lasting({64: 20.0}, runs=20)
-    looked = dataclasses.replace(known.record(64), sums=RunSums(), squares=0.0, converged=0.0, looks=1)
-    level = costing((64,)).record(64)
-    dear = dataclasses.replace(level, sums=RunSums(weight=2.0, mean=math.log(2.0)))
-    prices = {16: 8.0, 32: 2.0, 64: 1.0, 128: 2.0, 256: 8.0, 512: 30.0}
-    costs = dataclasses.replace(costing((64,)), records={32: dear, 64: level, 128: dear})
-    epochs = EpochKnowledge(records={32: looked, 64: known.record(64), 128: looked})
-    spec = dataclasses.replace(SPEC, policy=CURVE)
-    for sizes, is_looked_at in (((32, 64, 128), True), (SIZES, False)):
-        probes = {size: Probe(value=math.log(prices[size]), variance=0.0004) for size in sizes}
-        probed = dataclasses.replace(costs, probes=probes)
-        own = spec if sizes == SIZES else dataclasses.replace(spec, batch_sizes=sizes)
-        found = chosen_with(epochs, probed, own, recurrence=15)
-        assert (found.mark == SECOND_LOOK) is is_looked_at, found.reason
-        assert is_looked_at or found.batch_size == 64
 
 
 def test_near_ties_are_separated_though_the_curve_has_a_kink() -> None:
