@@ -240,8 +240,9 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
 
 
 def _is_known_to_cost_more(now: Situation, size: int, incumbent: int) -> bool:
-    """Whether a probe has shown that a batch size would cost more even with some luck."""
-    return now.beliefs.is_probed(size) and now.beliefs.cost_at_best(size, incumbent) > 0.0
+    """Whether a probe has shown that not even some luck would make a batch size worth a look."""
+    at_best = now.beliefs.cost_at_best(size, incumbent)
+    return now.beliefs.is_probed(size) and at_best > math.log1p(_LOOK_COST)
 
 
 def _default_again(now: Situation, incumbent: int) -> Choice | None:
