@@ -240,9 +240,14 @@ def _neighbour(now: Situation, incumbent: int) -> Choice | None:
 
 
 def _is_known_to_cost_more(now: Situation, size: int, incumbent: int) -> bool:
-    """Whether a probe has shown that not even some luck would make a batch size worth a look."""
-    at_best = now.beliefs.cost_at_best(size, incumbent)
-    return now.beliefs.is_probed(size) and at_best > math.log1p(_LOOK_COST)
+    """Whether a probe has shown that not even some luck would make a batch size worth a look.
+
+    Of one whose epochs cost less than the incumbent's it has not: that it needs more of them is a guess.
+    """
+    beliefs = now.beliefs
+    if not beliefs.is_probed(size) or beliefs.of(size).epoch_cost < beliefs.of(incumbent).epoch_cost:
+        return False
+    return beliefs.cost_at_best(size, incumbent) > math.log1p(_LOOK_COST)
 
 
 def _default_again(now: Situation, incumbent: int) -> Choice | None:
