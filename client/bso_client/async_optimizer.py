@@ -40,7 +40,9 @@ class AsyncTrial(TrialView):
 
     async def probe_epoch_costs(self, step: Callable[[int], object]) -> None:
         """Measure what epochs with other batch sizes would cost, which blocks the loop; as Trial.probe_epoch_costs."""
-        self._here.probe(step)
+        driver = self._here
+        driver.probe(step)
+        driver.report_probed()
 
     async def call_off(self, reason: str) -> None:
         """End the trial as cancelled, and the loop over trials; as Trial.call_off."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ END = "the training (the end of the trial)"
 
 _MOST_EVALUATIONS = 1000
 _END_NOTE, _CHECKPOINT_NOTE = "out-of-memory", "checkpoint"
+_MOST_AT_ONCE_S = 10.0  # ranks probe, which is far below the timeout of any exchange of theirs
 _GRACE_S = 3.0  # for the others to come and learn of an error, before it goes its way
 
 
@@ -243,23 +245,29 @@ class Driver:
     def probe(self, step: Callable[[int], object]) -> None:
         """Probe what epochs with other batch sizes would cost, as far as the budget allows.
 
-        It is no part of what is measured, and nothing is probed while power limits are profiled. What was probed is
-        reported when the ranks meet the next time: at the next evaluation, or at the end.
+        It is no part of what is measured, and nothing is probed while power limits are profiled. Ranks probe for a
+        short time at once: those that are done first wait for the others.
         """
         state = self.state
         usual = undistorted(state.totals, state.profiled)
         if self._prober is None or not self._may_probe or not usual.epoch:
             return
         energy_j = usual.energy_j / usual.epoch if state.is_energy_complete else None
+        left_s = state.spec.probing_budget * state.time_s - state.probing_s - self._probed.time_s
         with self.paused():
             found = self._prober.probe(
                 step,
                 [size for size in state.to_probe if size not in self._probed.batch_sizes],
                 own=state.batch_size,
                 epoch=Consumption(time_s=usual.time_s / usual.epoch, energy_j=energy_j),
-                allowance_s=state.spec.probing_budget * state.time_s - state.probing_s - self._probed.time_s,
+                allowance_s=min(left_s, math.inf if self._exchange.is_alone else _MOST_AT_ONCE_S),
             )
         self._probed = self._probed.plus(found)
+
+    def report_probed(self) -> None:
+        """Report what was probed, if one process trains; several meet at the next evaluation, or at the end."""
+        if self._exchange.is_alone:
+            self._report_probed([self._probed])
 
     @property
     def _may_probe(self) -> bool:
@@ -304,8 +312,6 @@ class Driver:
             self.acknowledge()
             return
         consumed = self._meter.stop()
-        if self._exchange.is_alone:
-            self._report_probed([self._probed])
         if is_out_of_memory:
             outcome, reason = Outcome.INFEASIBLE, OUT_OF_MEMORY_REASON
         step = ended(self.state, outcome, reason, consumed=consumed)

@@ -11,7 +11,6 @@ import gc
 import itertools
 import logging
 import math
-import statistics
 import sys
 import time
 from collections import Counter
@@ -140,8 +139,8 @@ class Prober:
         energy_j = self._end(key) if is_measured else None
         is_long = self._clock() - began_s >= _LONG_S
         usual_s = times_s[: max(FEWEST, count - count // _ONE_IN)]  # the slowest are what the machine did meanwhile
-        mean_s = statistics.fmean(usual_s)
-        deviation = statistics.stdev(usual_s) / mean_s / math.sqrt(len(usual_s)) if mean_s > 0.0 else math.inf
+        mean_s = sum(usual_s) / len(usual_s)
+        deviation = _deviation(usual_s, mean_s) / mean_s / math.sqrt(len(usual_s)) if mean_s > 0.0 else math.inf
         if size == own:
             self._step_s = mean_s
         if not deviation <= _MOST_DEVIATION:
@@ -185,6 +184,11 @@ class Prober:
         except Exception:  # noqa: BLE001  # as above
             return None
         return energy_j if math.isfinite(energy_j) and energy_j >= 0.0 else None
+
+
+def _deviation(values: Sequence[float], mean: float) -> float:
+    """The sample standard deviation."""
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _probes(

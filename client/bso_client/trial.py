@@ -273,10 +273,13 @@ class Trial(TrialView):
         is called with a number of samples: it loads so many and trains one step with them, but updates nothing. For
         PyTorch, bso_client.integrations.probe_step makes such a step. What it raises ends the probing, and not the
         training; out of memory excludes that batch size, so do not probe where micro batches make up larger ones.
-        In data-parallel training every rank calls it, and each makes steps with its part of a batch by itself. What all
-        ranks have probed is reported with the next evaluation, or with the end.
+        In data-parallel training every rank calls it, and each makes steps with its part of a batch by itself: a step
+        must not exchange anything with other ranks, or it would wait for them. What all ranks have probed is reported
+        with the next evaluation, or with the end.
         """
-        self._here.probe(step)
+        driver = self._here
+        driver.probe(step)
+        self._wait(_done(driver.report_probed))
 
     def call_off(self, reason: str) -> None:
         """End the trial as cancelled: its training says nothing about the batch size. The loop over trials ends, too.

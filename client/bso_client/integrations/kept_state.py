@@ -48,15 +48,15 @@ def random_numbers_kept() -> Iterator[None]:
 class KeptModel:
     """A model as it is now. Parameters that are trained are kept only ``with_parameters``: hardly any step writes them.
 
-    What is ``beside`` the model, though modules refer to it, is not kept.
+    Objects in ``beside`` are not kept, even where modules refer to them.
 
     Raises TypeError, which names it, where a module holds something that could not be put back.
     """
 
     def __init__(self, model: nn.Module, *, with_parameters: bool, beside: Sequence[object] = ()) -> None:
-        if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
-            raise TypeError("the model is compiled, and would be compiled again for each batch size")
         modules = list(model.modules())
+        if any(_is_compiled(module) for module in modules):
+            raise TypeError("the model is compiled, and would be compiled again for each batch size")
         parameters, buffers = list(model.parameters()), list(model.buffers())
         known: dict[int, Any] = {id(each): each for each in (*parameters, *buffers, *modules, *beside)}
         trained = [each for each in parameters if each.requires_grad]
@@ -157,6 +157,13 @@ class _KeptFields(_Kept):
         held.update({name: kept.value for name, kept in self._fields.items()})
         for kept in self._fields.values():
             kept.put_back()
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Whether a module is compiled by itself, in place, or by Lightning."""
+    return any(
+        getattr(module, name, None) is not None for name in ("_orig_mod", "_compiled_call_impl", "_compiler_ctx")
+    )
 
 
 def _registered(module: nn.Module) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from bso.domain.trial import Outcome
 from bso_client.errors import CannotResume
 from bso_client.integrations.lightning_probes import LightningProbes
 from bso_client.integrations.power_hooks import PowerHooks, PowerLimit
-from bso_client.integrations.reporter import Reporter, is_of, warn_of_doubts
+from bso_client.integrations.reporter import Reporter, is_of, is_to_probe, warn_of_doubts
 from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.trial import Trial
 
@@ -33,7 +33,8 @@ class TrialHooks:
     ``power_limit``   a PowerLimitOptimizer to drive: it profiles over updates of the weights, validations left out
     ``samples_per_epoch`` count progress in samples: for training data without a length
     ``probes``        after a validation, probe what epochs with other batch sizes would cost, where the optimizer wants
-                      to know it; see ProbeStep
+                      to know it; see ProbeStep. None: where one process trains. True: in several processes, too, whose
+                      training_step must not exchange anything with others
 
     A validation in the middle of an epoch reports a fraction of it. A metric that is logged without any validation is
     reported when each training epoch ends. The sanity check, and trainer.validate() or .test(), are not reported.
@@ -50,13 +51,13 @@ class TrialHooks:
         monitor: str,
         power_limit: PowerLimit | None = None,
         samples_per_epoch: float | None = None,
-        probes: bool = True,
+        probes: bool | None = None,
     ) -> None:
         super().__init__()
         self.trial = trial
         self._reporter = Reporter(trial, monitor, samples_per_epoch=samples_per_epoch)
         self._power = PowerHooks(power_limit)
-        self._probes = LightningProbes(trial) if probes else None
+        self._probes = LightningProbes(trial) if is_to_probe(trial, asked=probes) else None
         self._is_probe_due = False
         self._batches_in_epoch = 0
         self._reports_after_epochs = False
@@ -88,7 +89,7 @@ class TrialHooks:
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Probe, if a validation came before; report the first batch of an update to the power limit optimizer."""
-        if self._is_probe_due and self._probes is not None:  # while a model is validated it has no gradients
+        if self._is_probe_due and self._probes is not None:  # a validation itself runs without autograd
             self._probes.probe(trainer, pl_module)
         self._is_probe_due = False
         if batch_idx % trainer.accumulate_grad_batches == 0:

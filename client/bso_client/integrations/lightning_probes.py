@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -32,28 +33,29 @@ class LightningProbes:
     def probe(self, trainer: Any, module: Any) -> None:
         """The model was validated, and its training goes on."""
         try:
-            self._step = self._step or _step(trainer, module)
-            if self._step is not None:
+            if _is_fit(trainer, module):
+                loss_of = partial(_loss, trainer, module)
+                self._step = self._step or ProbeStep(module, loss_of, trainer.train_dataloader, beside=(trainer,))
                 self._trial.probe_epoch_costs(self._step)
         except Exception as error:  # noqa: BLE001  # a trainer must not be lost to a probe
             logger.warning("epoch costs are not probed: %s", error, extra={"action": "probe_failed"})
 
 
-def _step(trainer: Any, module: Any) -> ProbeStep | None:
+def _is_fit(trainer: Any, module: Any) -> bool:
+    """Whether a step of the module alone is what the Trainer makes now."""
     loader = trainer.train_dataloader
     is_whole = trainer.model is module or isinstance(trainer.model, DistributedDataParallel)
     if not (is_whole and module.automatic_optimization and trainer.accumulate_grad_batches == 1):
-        return None
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        return None
-    return ProbeStep(module, lambda batch: _loss(trainer, module, batch), loader, beside=(trainer,))
+        return False
+    return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
 
 
 def _loss(trainer: Any, module: Any, batch: Any) -> Tensor:
     """The loss that the module's own training step gives, as precisely as in the training."""
     precision = trainer.precision_plugin
-    moved = trainer.strategy.batch_to_device(precision.convert_input(batch))
-    with _nothing_logged(module), precision.train_step_context():
+    before = module.on_before_batch_transfer(precision.convert_input(batch), 0)
+    moved = trainer.strategy.batch_to_device(before)
+    with _nothing_logged(trainer, module), precision.train_step_context():
         found = module.training_step(moved, 0) if _takes_index(module.training_step) else module.training_step(moved)
     loss: Tensor = found["loss"] if isinstance(found, Mapping) else found
     return loss
@@ -66,8 +68,9 @@ def _takes_index(training_step: Any) -> bool:
 
 
 @contextmanager
-def _nothing_logged(module: Any) -> Iterator[None]:
-    """What is logged meanwhile is no part of the training."""
+def _nothing_logged(trainer: Any, module: Any) -> Iterator[None]:
+    """What is logged meanwhile is no part of the training. A step that uses a logger itself finds none, and fails."""
+    loggers, trainer.loggers = trainer.loggers, []
     logging_modules = [each for each in module.modules() if hasattr(each, "log_dict")]
     before = [{name: vars(each)[name] for name in _LOGS if name in vars(each)} for each in logging_modules]
     for each in logging_modules:
@@ -75,6 +78,7 @@ def _nothing_logged(module: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        trainer.loggers = loggers
         for each, own in zip(logging_modules, before, strict=True):
             for name in _LOGS:
                 del vars(each)[name]

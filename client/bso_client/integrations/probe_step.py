@@ -91,7 +91,7 @@ class ProbeStep:
 
     def __enter__(self) -> Self:
         """Keep what a step changes."""
-        _check_local(self._model)
+        _check_local(self._model, self._wrapper)
         with ExitStack() as stack:
             stack.enter_context(random_numbers_kept())
             if self._wrapper is not None:
@@ -125,7 +125,7 @@ class ProbeStep:
         if loader.num_workers:
             of_workers = {
                 "num_workers": loader.num_workers,
-                "prefetch_factor": loader.prefetch_factor,
+                "prefetch_factor": 1,  # the training's own workers may hold batches, too
                 "multiprocessing_context": loader.multiprocessing_context,
                 "worker_init_fn": loader.worker_init_fn,
                 "timeout": loader.timeout or _LOADING_TIMEOUT_S,
@@ -141,8 +141,10 @@ class ProbeStep:
         )
 
 
-def _check_local(model: torch.nn.Module) -> None:
-    """Raise TypeError where a step of one rank would wait for the others."""
+def _check_local(model: torch.nn.Module, wrapper: torch.nn.Module | None) -> None:
+    """Raise TypeError where a step of one rank would wait for the others, or its wrapper is compiled."""
+    if getattr(wrapper, "_compiled_call_impl", None) is not None:
+        raise TypeError("the model is compiled, and would be compiled again for each batch size")
     if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()) and _is_one_of_several():
         raise TypeError("SyncBatchNorm waits for the other ranks in each step")
     is_sharded = any("FullySharded" in type(module).__name__ for module in model.modules())

@@ -187,6 +187,11 @@ def learning_rate_for(trial: Trial, *, otherwise: float) -> float:
         return otherwise
 
 
+def is_to_probe(trial: Trial, *, asked: bool | None) -> bool:
+    """Whether a trainer's callback probes: where nobody said so, in a training of one process."""
+    return trial.ranks.size == 1 if asked is None else asked
+
+
 def is_of(trial: Trial, state: Mapping[str, Any]) -> bool:
     """Whether the state of a trial, as a checkpoint holds it, is where this trial stands."""
     return all(state.get(name) == getattr(trial, name) for name in _PLACE)

@@ -24,7 +24,7 @@ except ImportError as error:
 
 from bso.domain.trial import Outcome
 from bso_client.integrations.power_hooks import PowerLimit
-from bso_client.integrations.reporter import Reporter, warn_of_doubts
+from bso_client.integrations.reporter import Reporter, is_to_probe, warn_of_doubts
 from bso_client.integrations.training_arguments import apply_trial, batch_size_of
 from bso_client.integrations.transformers_checkpoints import forget_trial, keep_trial, resumable_trials
 from bso_client.integrations.transformers_power import PowerLimitCallback
@@ -43,7 +43,8 @@ class BsoCallback(PowerLimitCallback):
     ``samples_per_epoch`` count progress in samples: for training data without a length, where the Trainer's epochs
                       are shares of max_steps
     ``probes``        after an evaluation, probe what epochs with other batch sizes would cost, where the optimizer
-                      wants to know it; see ProbeStep
+                      wants to know it; see ProbeStep. None: where one process trains. True: in several processes, too,
+                      whose model must not exchange anything with others in a forward pass
 
     Nothing is raised out of the Trainer, whatever happens: what is wrong is logged, the best model is loaded, and
     models are saved. Afterwards ``outcome`` says how the trial ended, and so does the trial itself.
@@ -60,12 +61,12 @@ class BsoCallback(PowerLimitCallback):
         metric: str,
         power_limit: PowerLimit | None = None,
         samples_per_epoch: float | None = None,
-        probes: bool = True,
+        probes: bool | None = None,
     ) -> None:
         super().__init__(power_limit)
         self.trial = trial
         self._reporter = Reporter(trial, metric, names=_names_of(metric), samples_per_epoch=samples_per_epoch)
-        self._probes = TrainerProbes(trial) if probes else None
+        self._probes = TrainerProbes(trial) if is_to_probe(trial, asked=probes) else None
         self._is_training = False
         self._kept_at_step = -1
 

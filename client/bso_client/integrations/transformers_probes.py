@@ -29,7 +29,7 @@ class TrainerProbes:
     def probe(self, args: TrainingArguments, model: Any, loader: Any) -> None:
         """The model was evaluated, and its training goes on."""
         is_divided = args.gradient_accumulation_steps > 1 or args.n_gpu > 1 or bool(args.deepspeed or args.fsdp)
-        if is_divided or model is None:
+        if is_divided or args.torch_compile or model is None:
             return
         if isinstance(getattr(loader, "dataset", None), IterableDataset | None):
             return

@@ -7,6 +7,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import torchmetrics
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from bso.domain.commands import ReportEpochCosts
 from bso.domain.trial import Outcome
@@ -21,7 +22,7 @@ Data = data_class(pl)
 class Model(pl.LightningModule):  # type: ignore[misc]  # lightning has no types here
     """A model with dropout, batch normalization, a metric with a state, and a training step that logs and counts."""
 
-    def __init__(self, *, is_manual: bool = False) -> None:
+    def __init__(self, *, is_manual: bool = False, uses_logger: bool = False) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.net = torch.nn.Sequential(
@@ -33,6 +34,7 @@ class Model(pl.LightningModule):  # type: ignore[misc]  # lightning has no types
         )
         self.accuracy = torchmetrics.Accuracy(task="binary")
         self.automatic_optimization = not is_manual
+        self.uses_logger = uses_logger
         self.steps = 0
         self.sums: list[float] = []
 
@@ -42,6 +44,8 @@ class Model(pl.LightningModule):  # type: ignore[misc]  # lightning has no types
         self.accuracy.update(found.argmax(dim=1), batch["labels"])
         loss = torch.nn.functional.cross_entropy(found, batch["labels"])
         self.log("train_loss", loss, on_step=True, on_epoch=True)
+        if self.uses_logger:
+            self.logger.log_metrics({"steps": self.steps})
         self.log_dict({"train_acc": self.accuracy.compute()})
         if not self.automatic_optimization:
             self.manual_backward(loss)
@@ -66,6 +70,7 @@ def trained(
     job_id: str,
     *,
     is_manual: bool = False,
+    uses_logger: bool = False,
     max_micro_batch_size: int | None = None,
     **chosen: Any,
 ) -> list[Any]:
@@ -75,7 +80,7 @@ def trained(
     trial = next(trials := bso.trials())
     with trial:
         pl.seed_everything(4, verbose=False)
-        model = Model(is_manual=is_manual)
+        model = Model(is_manual=is_manual, uses_logger=uses_logger)
         data = Data().use(trial, max_micro_batch_size=max_micro_batch_size)
         chosen["accumulate_grad_batches"] = data.accumulate_grad_batches
         options = trainer_options(folder, max_epochs=8, **chosen)
@@ -116,3 +121,31 @@ def test_where_a_step_would_be_another_nothing_is_probed(
     trained(make_bso, tmp_path, "job", **chosen)
     assert optimizer.commands(ReportEpochCosts) == []
     assert "not probed" not in caplog.text
+
+
+class Kept(DummyLogger):  # type: ignore[misc]  # lightning has no types here
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics: list[Any] = []
+
+    def log_metrics(self, metrics: Any, step: Any = None) -> None:
+        self.metrics.append((dict(metrics), step))
+
+
+@pytest.mark.usefixtures("even_steps")
+def test_a_step_that_uses_a_logger_itself_is_not_probed_and_logs_as_ever(
+    make_bso: MakeOptimizer,
+    optimizer: ReachableOptimizer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    probing, plain = Kept(), Kept()
+    found = trained(make_bso, tmp_path, "probed", uses_logger=True, logger=probing)
+    assert "epoch costs are not probed any more" in caplog.text
+    assert [each for command in optimizer.commands(ReportEpochCosts) for each in command.probes] == []
+    monkeypatch.setenv("BSO_PROBING", "off")
+    assert trained(make_bso, tmp_path, "plain", uses_logger=True, logger=plain) == found
+    assert probing.metrics == plain.metrics

@@ -113,7 +113,7 @@ base = arguments(folder, ddp_backend="gloo", num_train_epochs=8)
 bso = BatchSizeOptimizer(JobSpec(job_id="transformers", **probing), **options)
 for trial in bso.trials():
     with trial:
-        trainer_for(apply_trial(base, trial), BsoCallback(trial, metric="accuracy"), model=Classifier(),
+        trainer_for(apply_trial(base, trial), BsoCallback(trial, metric="accuracy", probes=True), model=Classifier(),
                     train_dataset=FirstTokens(256), compute_metrics=Accuracies(0.1)).train()
     break
 bso.close()
@@ -121,7 +121,7 @@ bso = BatchSizeOptimizer(JobSpec(job_id="lightning", **probing), **options)
 for trial in bso.trials():
     with trial:
         data = data_class(pl)().use(trial)
-        callback = for_lightning.BsoCallback(trial, monitor="val_acc")
+        callback = for_lightning.BsoCallback(trial, monitor="val_acc", probes=True)
         pl.Trainer(callbacks=[callback], **trainer_options(folder, devices=2, strategy="ddp", max_epochs=8)).fit(
             Model(), data)
     note(trial)

@@ -304,8 +304,9 @@ def test_an_optimizer_that_steps_in_the_backward_pass_takes_no_step() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own
-def test_a_compiled_model_is_not_compiled_again() -> None:
-    model = torch.compile(perceptron())
+@pytest.mark.parametrize("is_whole", [True, False], ids=["the model", "a part of it"])
+def test_a_compiled_model_is_not_compiled_again(is_whole: bool) -> None:
+    model = torch.compile(perceptron()) if is_whole else nn.Sequential(torch.compile(perceptron()))
     step = ProbeStep(model, lambda batch: model(batch[0]).sum(), DataLoader(TensorDataset(INPUTS, LABELS)))
     with pytest.raises(TypeError, match="compiled"), step:
         pytest.fail("entered")

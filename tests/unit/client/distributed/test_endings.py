@@ -114,8 +114,10 @@ def test_what_all_ranks_have_probed_is_the_mean_of_theirs() -> None:
     second = Probed(probes=(probe(64, 3.0, 20.0), probe(32, 4.0)), time_s=2.0, energy_j=6.0)
     together = probed_by_all([first, second])
     assert together == Probed(
-        probes=(probe(32, 4.0), probe(64, 2.5, 15.0, variance=0.02)), time_s=2.0, energy_j=11.0
-    ), "they probe at the same time, and each takes energy"
+        probes=(probe(32, 4.0, variance=0.01 + 0.2**2), probe(64, 2.5, 15.0, variance=0.02 + 0.2**2)),
+        time_s=2.0,
+        energy_j=11.0,
+    ), "they probe at the same time, each takes energy, and what they exchange is in no probe"
 
 
 def test_what_one_rank_has_not_probed_yet_is_left_out() -> None:
