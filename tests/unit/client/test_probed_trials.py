@@ -173,4 +173,4 @@ def test_what_was_probed_is_reported_at_once(
             [sent] = optimizer.commands(ReportEpochCosts)
             assert sent.probes
             trial.on_evaluate(0.95)
-    assert optimizer.commands(ReportEpochCosts) == [sent]
+    assert len(optimizer.commands(ReportEpochCosts)) == 1
