@@ -17,9 +17,9 @@ from bso.simulator.drift import NO_DRIFT, Drift
 from bso.simulator.errors import InvalidSimulation
 from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.optimizer import SimulatedJob
+from bso.simulator.power_limits import LimitSweep, starting_limit_w, steps_per_epoch
 from bso.simulator.probes import Probing
 from bso.simulator.problem import BatchSizeProblem, EpochPrice
-from bso.simulator.profiling import LimitSweep, starting_limit_w, steps_per_epoch
 from bso.simulator.run import BestKnown, Run, SimulatedTrial
 from bso.simulator.workloads import Workload
 from bso.simulator.world import World

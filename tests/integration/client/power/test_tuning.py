@@ -8,7 +8,7 @@ import pytest
 
 from bso.domain.commands import PowerMeasurement, ReportEpoch, ReportPowerProfile
 from bso.domain.hardware import EnergyMethod, HardwareKind
-from bso.simulator.profiling import LimitSweep
+from bso.simulator.power_limits import LimitSweep
 from bso_client import AsyncBatchSizeOptimizer, BatchSizeOptimizer, JobSpec
 from bso_client.errors import InvalidSetting, WrongOrder
 from bso_client.power.optimizer import PowerLimitOptimizer

@@ -4,7 +4,7 @@ import pytest
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.replies import NearestPowerProfile
-from bso.simulator.profiling import LimitSweep, starting_limit_w, steps_per_epoch
+from bso.simulator.power_limits import LimitSweep, starting_limit_w, steps_per_epoch
 
 LIMITS_W = (100.0, 200.0, 300.0)
 
