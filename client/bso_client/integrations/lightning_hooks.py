@@ -90,7 +90,7 @@ class TrialHooks:
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Probe, if a validation came before; report the first batch of an update to the power limit optimizer."""
         if self._is_probe_due and self._probes is not None:  # a validation itself runs without autograd
-            self._probes.probe(trainer, pl_module)
+            self._probes.validated(trainer, pl_module)
         self._is_probe_due = False
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._power.step_begins()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -13,32 +12,21 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
-from bso_client.integrations.probe_step import ProbeStep
-from bso_client.trial import Trial
-
-logger = logging.getLogger("bso")
+from bso_client.integrations.probe_step import ProbeStep, TrainerProbes
 
 
-class LightningProbes:
-    """Probes for a trial whose training a Lightning Trainer runs. Nothing is raised out of it.
+class LightningProbes(TrainerProbes):
+    """Probes for a trial whose training a Lightning Trainer runs.
 
     A Trainer that accumulates gradients, divides the model or reads a stream probes nothing, and neither does a module
     that optimizes by itself.
     """
 
-    def __init__(self, trial: Trial) -> None:
-        self._trial = trial
-        self._step: ProbeStep | None = None
-
-    def probe(self, trainer: Any, module: Any) -> None:
+    def validated(self, trainer: Any, module: Any) -> None:
         """The model was validated, and its training goes on."""
-        try:
-            if _is_fit(trainer, module):
-                loss_of = partial(_loss, trainer, module)
-                self._step = self._step or ProbeStep(module, loss_of, trainer.train_dataloader, beside=(trainer,))
-                self._trial.probe_epoch_costs(self._step)
-        except Exception as error:  # noqa: BLE001  # a trainer must not be lost to a probe
-            logger.warning("epoch costs are not probed: %s", error, extra={"action": "probe_failed"})
+        if _is_fit(trainer, module):
+            loss_of = partial(_loss, trainer, module)
+            self.probe(lambda: ProbeStep(module, loss_of, trainer.train_dataloader, beside=(trainer,)))
 
 
 def _is_fit(trainer: Any, module: Any) -> bool:

@@ -22,8 +22,9 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from bso_client.errors import InvalidSetting
 from bso_client.integrations.kept_state import KeptModel, NotPutBack, random_numbers_kept
 from bso_client.prober import MOST_STEPS
+from bso_client.trial import Trial
 
-__all__ = ["ProbeStep"]
+__all__ = ["ProbeStep", "TrainerProbes"]
 
 logger = logging.getLogger("bso")
 
@@ -139,6 +140,22 @@ class ProbeStep:
             generator=generator,
             **of_workers,
         )
+
+
+class TrainerProbes:
+    """Probes for a trial whose training somebody's trainer runs: nothing is raised out of them."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._step: ProbeStep | None = None
+
+    def probe(self, make_step: Callable[[], ProbeStep]) -> None:
+        """Probe between two steps of the training. The step is made once."""
+        try:
+            self._step = self._step or make_step()
+            self._trial.probe_epoch_costs(self._step)
+        except Exception as error:  # noqa: BLE001  # a trainer still has to load its best model and to save
+            logger.warning("epoch costs are not probed: %s", error, extra={"action": "probe_failed"})
 
 
 def _check_local(model: torch.nn.Module, wrapper: torch.nn.Module | None) -> None:

@@ -28,7 +28,7 @@ from bso_client.integrations.reporter import Reporter, is_to_probe, warn_of_doub
 from bso_client.integrations.training_arguments import apply_trial, batch_size_of
 from bso_client.integrations.transformers_checkpoints import forget_trial, keep_trial, resumable_trials
 from bso_client.integrations.transformers_power import PowerLimitCallback
-from bso_client.integrations.transformers_probes import TrainerProbes
+from bso_client.integrations.transformers_probes import TransformersProbes
 from bso_client.trial import Trial
 
 __all__ = ["BsoCallback", "PowerLimitCallback", "apply_trial", "resumable_trials"]
@@ -66,7 +66,7 @@ class BsoCallback(PowerLimitCallback):
         super().__init__(power_limit)
         self.trial = trial
         self._reporter = Reporter(trial, metric, names=_names_of(metric), samples_per_epoch=samples_per_epoch)
-        self._probes = TrainerProbes(trial) if is_to_probe(trial, asked=probes) else None
+        self._probes = TransformersProbes(trial) if is_to_probe(trial, asked=probes) else None
         self._is_training = False
         self._kept_at_step = -1
 
@@ -113,7 +113,7 @@ class BsoCallback(PowerLimitCallback):
         samples = state.global_step * self.trial.batch_size
         if not self._reporter.evaluated(metrics or {}, epoch=state.epoch or 0.0, samples=samples):
             if self._probes is not None and not control.should_training_stop:
-                self._probes.probe(args, kwargs.get("model"), kwargs.get("train_dataloader"))
+                self._probes.evaluated(args, kwargs.get("model"), kwargs.get("train_dataloader"))
             return control
         control.should_training_stop = True
         if self.trial.converged and args.save_strategy == "steps":

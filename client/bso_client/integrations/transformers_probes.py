@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,34 +9,21 @@ import torch
 from torch.utils.data import IterableDataset
 from transformers import TrainingArguments
 
-from bso_client.integrations.probe_step import ProbeStep
-from bso_client.trial import Trial
-
-logger = logging.getLogger("bso")
+from bso_client.integrations.probe_step import ProbeStep, TrainerProbes
 
 
-class TrainerProbes:
-    """Probes for a trial whose training a Trainer runs. Nothing is raised out of it.
+class TransformersProbes(TrainerProbes):
+    """Probes for a trial whose training a Trainer runs.
 
-    A Trainer that accumulates gradients, divides the model or a batch, or reads a stream probes nothing.
+    A Trainer that accumulates gradients, divides the model or a batch, compiles, or reads a stream probes nothing.
     """
 
-    def __init__(self, trial: Trial) -> None:
-        self._trial = trial
-        self._step: ProbeStep | None = None
-
-    def probe(self, args: TrainingArguments, model: Any, loader: Any) -> None:
+    def evaluated(self, args: TrainingArguments, model: Any, loader: Any) -> None:
         """The model was evaluated, and its training goes on."""
         is_divided = args.gradient_accumulation_steps > 1 or args.n_gpu > 1 or bool(args.deepspeed or args.fsdp)
-        if is_divided or args.torch_compile or model is None:
-            return
-        if isinstance(getattr(loader, "dataset", None), IterableDataset | None):
-            return
-        try:
-            self._step = self._step or ProbeStep(model, lambda batch: _loss(model, batch, args), loader)
-            self._trial.probe_epoch_costs(self._step)
-        except Exception as error:  # noqa: BLE001  # a trainer still has to load its best model and to save
-            logger.warning("epoch costs are not probed: %s", error, extra={"action": "probe_failed"})
+        is_stream = isinstance(getattr(loader, "dataset", None), IterableDataset | None)
+        if not (is_divided or args.torch_compile or is_stream or model is None):
+            self.probe(lambda: ProbeStep(model, lambda batch: _loss(model, batch, args), loader))
 
 
 def _loss(model: Any, batch: Mapping[str, Any], args: TrainingArguments) -> torch.Tensor:
