@@ -8,11 +8,15 @@ WAITING --steps--> WARMING_UP --steps--> MEASURING --steps--> WARMING_UP of the 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.progress import cost_of
+
+_MUCH_MORE = 1.2
 
 
 class ProfilingPhase(Enum):
@@ -146,6 +150,28 @@ def limits_between(highest_w: float, lowest_w: float, *, step_w: float) -> tuple
     """From the highest limit [W] down by ``step_w``; the lowest is always among them."""
     count = math.ceil((highest_w - lowest_w) / step_w)
     return (*(highest_w - step * step_w for step in range(count)), lowest_w)
+
+
+def is_low_enough(measured: Sequence[PowerMeasurement]) -> bool:
+    """Whether lower limits than these need not be measured: a sample would only take more of both time and energy.
+
+    So it is where it takes more of both under two limits in a row than under some higher one, and under the second a
+    fifth more. A single limit that looks like that may have been measured while something else held the training up.
+    """
+    falling = sorted(measured, key=lambda one: -one.power_limit_w)
+    return any(
+        _takes_more(one, falling[:place], factor=1.0) and _takes_more(lower, falling[:place], factor=_MUCH_MORE)
+        for place, (one, lower) in enumerate(pairwise(falling))
+    )
+
+
+def _takes_more(one: PowerMeasurement, higher: Sequence[PowerMeasurement], *, factor: float) -> bool:
+    """Whether a sample takes so many times the time and the energy that it takes under one of the higher limits."""
+    return any(
+        other.samples_per_s > factor * one.samples_per_s
+        and one.average_power_w / one.samples_per_s > factor * other.average_power_w / other.samples_per_s
+        for other in higher
+    )
 
 
 def cost_of_sample(measured: PowerMeasurement, *, eta_knob: float, max_power_w: float) -> float:

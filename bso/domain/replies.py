@@ -41,7 +41,7 @@ class TrialBegun:
 
     ``lease_s``: how long the trial may stay silent. ``spec`` is the job's specification for this trial.
     ``power_profile``: what was measured of this batch size on this hardware kind, under several power limits. Where
-    nothing was, ``nearest_power_profile`` has what was measured of another one.
+    nothing was, and the batch size has not converged yet, ``nearest_power_profile`` has what was measured of another.
     ``to_probe``: batch sizes whose epoch costs the policy wants to know, the most wanted first.
     """
 

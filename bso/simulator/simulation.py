@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from bso.domain.commands import ReportEpoch, ReportEpochCosts
+from bso.domain.commands import PowerMeasurement, ReportEpoch, ReportEpochCosts
 from bso.domain.policies import PolicyMissing, policy_named
 from bso.domain.replies import EpochJudged, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, Outcome
@@ -17,7 +17,7 @@ from bso.simulator.drift import NO_DRIFT, Drift
 from bso.simulator.errors import InvalidSimulation
 from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.optimizer import SimulatedJob
-from bso.simulator.power_limits import LimitSweep, starting_limit_w, steps_per_epoch
+from bso.simulator.power_limits import LimitChooser, LimitSweep, steps_per_epoch
 from bso.simulator.probes import Probing
 from bso.simulator.problem import BatchSizeProblem, EpochPrice
 from bso.simulator.run import BestKnown, Run, SimulatedTrial
@@ -107,11 +107,12 @@ class _Training:
     began_s: float
     needed: int | None
     price: EpochPrice  # of an ordinary epoch
-    sweep: LimitSweep | None  # None: its power limit is known from the beginning
+    sweep: LimitSweep | None  # None: its power limit is known
     running: EpochPrice
     to_probe: list[int]
     length: float
     is_profiling: bool = False
+    has_profiled: bool = False
     epoch: int = 0
     time_s: float = 0.0
     energy_j: float = 0.0
@@ -217,33 +218,42 @@ class _Life:
     def _next_price(self, training: _Training) -> EpochPrice:
         """What the next epoch takes, and whether power limits are profiled in it."""
         training.is_profiling = False
-        if training.sweep is None or training.sweep.is_done:
+        if training.sweep is None:
             return training.price
         swept = training.sweep.next_epoch()
         training.is_profiling = swept.is_profiling
+        training.has_profiled |= swept.is_profiling
         price = self._world.price_under(swept.shares, training.begun.batch_size, training.recurrence)
         return price.scaled(training.length)
 
-    def _sweep(self, begun: TrialBegun, recurrence: int) -> LimitSweep | None:
+    def _sweep(self, begun: TrialBegun, recurrence: int, *, stretched: float) -> LimitSweep | None:
         """How the training profiles power limits; None: a profile is known, or there is nothing to profile."""
-        size, problem, eta_knob = begun.batch_size, self._world.problem.at(recurrence), self._world.eta_knob
+        size, problem = begun.batch_size, self._world.problem.at(recurrence)
         if begun.power_profile or size in problem.infeasible or not problem.has_power_limits(size):
             return None
-        limits_w = {one.power_limit_w for one in problem.epochs[size]}
+        nearest = begun.nearest_power_profile
         return LimitSweep(
-            limits_w,
-            resting_w=starting_limit_w(
-                begun.nearest_power_profile, limits_w, eta_knob=eta_knob, max_power_w=problem.max_power_w
-            ),
-            best_w=problem.best_limit_w(size, eta_knob),
+            problem.power_measurements(size, stretched=stretched),
+            nearest=() if nearest is None else nearest.measurements,
+            chooser=self._chooser(recurrence),
             steps=steps_per_epoch(size, problem.workload.samples),
         )
+
+    def _chooser(self, recurrence: int) -> LimitChooser:
+        return LimitChooser(eta_knob=self._world.eta_knob, max_power_w=self._world.problem.at(recurrence).max_power_w)
+
+    def _price(self, size: int, profile: Sequence[PowerMeasurement], recurrence: int) -> EpochPrice:
+        """An epoch under the best limit of a profile; under the best one of all where a training has none."""
+        if not profile:
+            return self._world.price(size, recurrence)
+        return self._world.price_under({self._chooser(recurrence).best_w(profile): 1.0}, size, recurrence)
 
     def _training(self, recurrence: int, begun: TrialBegun, now_s: float) -> _Training:
         size = begun.batch_size
         run = self._runs[size] = self._runs.get(size, 0) + 1
         length = self._submissions[recurrence - 1].length * self._world.run_factor(size, run, recurrence)
-        price = self._world.price(size, recurrence).scaled(length)
+        price = self._price(size, begun.power_profile, recurrence).scaled(length)
+        usual = self._world.problem.at(recurrence).best_price(size, self._world.eta_knob)
         return _Training(
             recurrence=recurrence,
             run=run,
@@ -251,7 +261,7 @@ class _Life:
             began_s=now_s,
             needed=self._world.epochs_to_target(size, run, recurrence),
             price=price,
-            sweep=self._sweep(begun, recurrence),
+            sweep=self._sweep(begun, recurrence, stretched=price.time_s / usual.time_s),
             running=price,
             to_probe=[] if self._probing is None else list(begun.to_probe),
             length=length,
@@ -275,11 +285,11 @@ class _Life:
             ),
             now_s,
         )
-        if training.is_profiling and training.sweep is not None and training.sweep.is_done:
-            size = training.begun.batch_size
-            stretched = training.price.time_s / problem.best_price(size, self._world.eta_knob).time_s
-            measurements = problem.power_measurements(size, stretched=stretched)
-            self._job.record_power_profile(size, problem.hardware, measurements, now_s)
+        if training.sweep is not None and training.sweep.is_done:
+            size, measured = training.begun.batch_size, tuple(training.sweep.measured)
+            self._job.record_power_profile(size, problem.hardware, measured, now_s)
+            training.price = self._price(size, measured, training.recurrence).scaled(training.length)
+            training.sweep = None
         if judged.should_stop:
             self._end_trial(training, judged, now_s)
         else:
@@ -332,7 +342,7 @@ class _Life:
                 reason=begun.reason,
                 epochs=training.epoch,
                 outcome=judged.outcome,
-                is_profiling=training.sweep is not None,
+                is_profiling=training.has_profiled,
                 cost=self._world.cost(paid, training.recurrence),
                 judged_cost=judged.cost,
                 time_s=paid.time_s,

@@ -210,22 +210,23 @@ def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial
 
 
 def _begun(before: Job, job: Job, started: TrialStarted, facts: Facts, context: Context) -> TrialBegun:
-    trial = job.trials[started.trial_number]
+    trial, size = job.trials[started.trial_number], started.batch_size
     knowledge = job.knowledge_of(trial)
+    has_converged = knowledge.arm(size).convergences > 0  # and had a whole run to measure power limits of its own
     return TrialBegun(
         trial_number=started.trial_number,
         trial_id=started.trial_id,
         recurrence_id=started.recurrence_id,
         attempt=started.attempt,
-        batch_size=started.batch_size,
+        batch_size=size,
         reason=started.reason,
         is_last_attempt=_is_last_attempt(job, job.recurrences[started.recurrence_id], started.hardware),
         bound=started.bound,
         lease_s=context.rules.lease_of(trial),
         spec=job.spec,
         warnings=_warnings(before, knowledge, started),
-        power_profile=facts.power_profile(started.batch_size, started.hardware),
-        nearest_power_profile=facts.nearest_power_profile(started.batch_size, started.hardware),
+        power_profile=facts.power_profile(size, started.hardware),
+        nearest_power_profile=None if has_converged else facts.nearest_power_profile(size, started.hardware),
         to_probe=_to_probe(job, trial) if job.spec.probing_budget else (),
     )
 

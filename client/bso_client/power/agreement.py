@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bso.domain.commands import PowerMeasurement
-from bso.domain.power_sweep import Profiling, resume_at
+from bso.domain.power_sweep import Profiling, is_low_enough, resume_at
 from bso.domain.replies import NearestPowerProfile
 
 
@@ -99,14 +99,17 @@ def stand_of(state: Profiling, windows: Sequence[Window]) -> Stand:
 def resume_together(state: Profiling, stands: Sequence[Stand]) -> Profiling:
     """Go on at the first limit that some rank has not measured, with as many steps as the shortest epoch has room for.
 
-    Epochs of ranks may differ by a step.
+    Epochs of ranks may differ by a step. The profile is done where lower limits than the measured ones are of no use.
     """
     plan = replace(
         state.plan,
         warmup_steps=min(stand.warmup_steps for stand in stands),
         profile_steps=min(stand.profile_steps for stand in stands),
     )
-    return resume_at(state, position=min(len(stand.windows) for stand in stands), plan=plan)
+    position = min(len(stand.windows) for stand in stands)
+    if is_low_enough(reduced([stand.windows for stand in stands])):
+        position = len(plan.limits_w)
+    return resume_at(state, position=position, plan=plan)
 
 
 def _measurement(windows: Sequence[Window]) -> PowerMeasurement:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bso.domain.commands import PowerMeasurement
 from bso.domain.errors import BsoError
-from bso.domain.power_sweep import Plan, begin_profiling, limits_between
+from bso.domain.power_sweep import Plan, begin_profiling, is_low_enough, limits_between
 from bso.domain.replies import NearestPowerProfile
 from bso_client.distributed.ranks import Alone, Ranks, is_initialized
 from bso_client.distributed.torch_ranks import TorchRanks
@@ -88,19 +88,19 @@ class Follower:
         """A training step begins."""
         if self._bso is not None:
             self._follow()
-        if self._tuner is None or self._training is None or self._has_agreed:
+        if self._tuner is None or self._training is None or self._has_agreed or not self._training.may_be_profiled:
             return
         self._tuner.begin_step()
         if self._tuner.state.is_under_test:
             self._training.mark_profiling()
-        if self._tuner.state.is_done:
+        if self._is_measured(self._tuner):
             self._agree(self._tuner)
 
     def end_epoch(self, *, is_step_complete: bool) -> None:
         """The epoch ends, on all ranks."""
         if self._tuner is not None:
             self._tuner.end_epoch(is_step_complete=is_step_complete)
-            if not self._has_agreed and (self._ranks.size > 1 or self._tuner.state.is_done):
+            if not self._has_agreed and (self._ranks.size > 1 or self._is_measured(self._tuner)):
                 self._agree(self._tuner)
         self._has_agreed = False
 
@@ -240,6 +240,10 @@ class Follower:
             monitor=installation.monitor,
             samples_per_step=arguments.samples_per_step or share,
         )
+
+    def _is_measured(self, tuner: Tuner) -> bool:
+        """Whether this rank has measured what it needs. What several ranks need, they see when an epoch ends."""
+        return tuner.state.is_done or (self._ranks.size == 1 and is_low_enough(reduced([tuner.windows])))
 
     def _agree(self, tuner: Tuner) -> None:
         """Report this rank's progress to the others: at the end of the profile or of the epoch, once per epoch."""

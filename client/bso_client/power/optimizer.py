@@ -33,13 +33,16 @@ class PowerLimitOptimizer:
     of this process; under torch.distributed for those of all ranks (make one on every rank), at the same steps.
     Limits are restored when it is closed, or when the process has ended, even by SIGKILL.
 
+    Lower limits are left out once a sample takes more time and energy than under a higher one (``is_low_enough``).
+
     With ``bso`` it follows that optimizer's trials: a profile that is known of the job, batch size and hardware kind
     is used at once, else it is measured and reported, and the epochs that it distorts are marked. While no limit is
-    tested, such a trial trains and evaluates under the limit that is best for the nearest batch size with a profile.
-    Without, a profile is kept in a file if ``profile_path`` or ``profile_key`` is given.
+    tested, such a trial trains and evaluates under the limit that is best for the nearest batch size with a profile;
+    where there is one, limits are tested after the first evaluation. Without ``bso``, a profile is kept in a file if
+    ``profile_path`` or ``profile_key`` is given.
 
     ``selection``         Cost() (the job's eta_knob), Energy(), Time(), MaxSlowdown(factor)
-    ``wait_steps``        steps before the first limit; the first steps of a training are not typical
+    ``wait_steps``        steps before the first limit is tested; the first steps of a training are not typical
     ``warmup_steps``      steps under a limit before it is measured
     ``profile_steps``     steps that are measured; 40, but at least a second, since meters are no faster
     ``step_w``            from one limit to the next [W]

@@ -58,6 +58,14 @@ class TrialTraining:
         nearest: NearestPowerProfile | None = self.trial.nearest_power_profile
         return nearest
 
+    @property
+    def may_be_profiled(self) -> bool:
+        """Whether its limits may be measured now. One that trains under a good limit waits for its first evaluation.
+
+        It may be stopped then, and with it all that was to be gained by its own limits.
+        """
+        return self.trial.nearest_power_profile is None or self.trial.metric is not None
+
     def keep(self, measurements: Sequence[PowerMeasurement]) -> None:
         """Report it; delivered later if the optimizer is away."""
         self.trial.report_power_profile(measurements)
@@ -73,6 +81,7 @@ class LoneTraining:
     eta_knob = DEFAULT_ETA_KNOB
     max_power_w: float | None = None
     samples_per_step: float | None = None
+    may_be_profiled = True
 
     def __init__(self, file: ProfileFile | None, key: str) -> None:
         self._file, self._key = file, key

@@ -105,6 +105,25 @@ def test_a_slower_gpu_sets_the_pace_of_all(gpus: FakeGpus, tmp_path: Path) -> No
     assert set(noted[0]["limits_w"]) == {600.0, 500.0, 400.0, 300.0}
 
 
+def test_ranks_together_leave_out_limits_that_would_only_take_more_of_everything(
+    gpus: FakeGpus, tmp_path: Path
+) -> None:
+    """They see it when the epoch ends, in which they have just begun with the next limit."""
+    for index in range(2):
+        gpus.change(index, min_limit_w=50.0)
+    body = """
+    training = SimulatedTraining(gpus, rank, step_time_s=lambda limit_w: 0.1 * (1 + (200 / limit_w) ** 6))
+    power_limit = PowerLimitOptimizer(**{**options, "monitor": training, "step_w": 50})
+    for _ in range(12):
+        train(power_limit, 4)
+    """
+    noted, said = run(tmp_path, body)
+    assert noted[0] == noted[1]
+    assert (noted[0]["limits_w"].count(100.0), 50.0 in noted[0]["limits_w"]) == (1, False)
+    assert noted[0]["best_w"] == 350.0
+    assert "could not agree" not in said
+
+
 def test_epochs_that_differ_by_a_step_keep_ranks_together(gpus: FakeGpus, tmp_path: Path) -> None:
     body = """
     power_limit = PowerLimitOptimizer(**options)
@@ -218,6 +237,6 @@ def test_ranks_start_together_at_the_best_limit_of_the_nearest_batch_size(gpus: 
     noted, said = run(tmp_path, body)
     assert noted[0] == noted[1]
     assert (noted[0]["known"], noted[0]["between"]) == ([32, 64], 250.0)
-    assert noted[0]["limits_w"][:7] == [250.0, 700.0, 700.0, 700.0, 600.0, 600.0, 600.0]
+    assert noted[0]["limits_w"][:12] == [250.0] * 6 + [700.0] * 3 + [600.0] * 3
     assert noted[0]["best_w"] == CHEAPEST_W
     assert said.count("the power limit starts at") <= 2

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bso.domain.commands import PowerMeasurement
 from bso.domain.power_sweep import (
     Action,
     CloseWindow,
@@ -17,6 +18,7 @@ from bso.domain.power_sweep import (
     begin_profiling,
     begin_step,
     end_epoch,
+    is_low_enough,
     limits_between,
     resume_at,
 )
@@ -184,3 +186,35 @@ def test_a_profile_is_complete_after_at_most_two_epochs_per_limit_however_short_
         state, _ = train(state, steps)
         state, _ = end_epoch(state, is_step_complete=False)
     assert state.is_done
+
+
+def under(limit_w: float, *, time_s: float, energy_j: float) -> PowerMeasurement:
+    """What a sample takes under a limit."""
+    return PowerMeasurement(power_limit_w=limit_w, average_power_w=energy_j / time_s, samples_per_s=1.0 / time_s)
+
+
+HIGH = (under(300, time_s=1.0, energy_j=200), under(250, time_s=1.05, energy_j=180))
+SLIGHTLY_MORE = under(200, time_s=1.2, energy_j=190)
+MUCH_MORE = under(150, time_s=1.6, energy_j=240)
+
+
+def test_lower_limits_are_of_no_use_once_two_in_a_row_take_more_time_and_energy_and_the_second_much_more() -> None:
+    assert is_low_enough((*HIGH, SLIGHTLY_MORE, MUCH_MORE))
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        (),
+        HIGH[:1],
+        HIGH,
+        (*HIGH, SLIGHTLY_MORE),
+        (*HIGH, MUCH_MORE),
+        (*HIGH, MUCH_MORE, under(100, time_s=1.3, energy_j=170)),
+        (*HIGH, under(200, time_s=1.5, energy_j=179), under(150, time_s=3.0, energy_j=179)),
+        (*HIGH, SLIGHTLY_MORE, under(150, time_s=1.19, energy_j=300)),
+    ],
+    ids=["nothing", "one", "two", "a little", "one alone", "held up once", "slower, and less energy", "nearly as fast"],
+)
+def test_lower_limits_are_measured_as_long_as_they_may_be_of_use(measured: tuple[PowerMeasurement, ...]) -> None:
+    assert not is_low_enough(measured)

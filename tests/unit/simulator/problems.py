@@ -74,10 +74,11 @@ def make(
 
 
 def profiling_shares(problem: BatchSizeProblem, batch_size: int, *, is_first: bool) -> dict[float, float]:
-    """What a training of such a problem that profiles power limits does in its first epoch, if that is long enough.
+    """What a training of such a problem does in the epoch in which it profiles power limits, if that is long enough.
 
-    The ``is_first`` of the job starts at the higher limit, any other one at the best of another batch size, the lower.
-    Its second step is the first of fifty under the higher limit; all after these are under the lower one.
+    The ``is_first`` of the job starts at the higher limit, any other one at the best of another batch size, the lower,
+    and has an epoch under it before. The second step is the first of fifty under the higher limit; all after these are
+    under the lower one.
     """
     steps = math.ceil(problem.workload.samples / batch_size)
     high = (51 if is_first else 50) / steps

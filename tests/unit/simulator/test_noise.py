@@ -85,9 +85,10 @@ def test_a_training_pays_for_the_noise_that_its_run_meets(noise: str) -> None:
         size = trial.batch_size
         seen[size] = seen.get(size, 0) + 1
         epochs = [world.epoch_factor(size, seen[size], epoch) for epoch in range(1, trial.epochs + 1)]
-        shares = profiling_shares(EASY, size, is_first=trial.trial_number == 1)
-        prices = [world.price_under(shares, size, 1) if trial.is_profiling else world.price(size, 1)]
-        prices += [world.price(size, 1)] * (trial.epochs - 1)
+        is_first = trial.trial_number == 1
+        prices = [world.price(size, 1)] * trial.epochs
+        if trial.is_profiling:
+            prices[0 if is_first else 1] = world.price_under(profiling_shares(EASY, size, is_first=is_first), size, 1)
         usual = sum(world.cost(price, 1) * factor for price, factor in zip(prices, epochs, strict=True))
         assert trial.cost == pytest.approx(usual * world.run_factor(size, seen[size], trial.recurrence))
 

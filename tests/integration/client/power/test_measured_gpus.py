@@ -39,7 +39,8 @@ def test_a_measured_training_ends_up_at_the_limit_at_which_an_epoch_costs_least(
     for _ in power_limit.steps(range(60)):
         training.step()
 
-    assert set(training.limits_w) == set(at_limit)
+    left_out = set(at_limit) - set(training.limits_w)
+    assert all(cost[limit_w] > 1.2 * min(cost.values()) for limit_w in left_out)
     assert power_limit.power_limit_w is not None
     assert cost[power_limit.power_limit_w] == pytest.approx(min(cost.values()))
     assert power_limit.power_limit_w < highest_w

@@ -8,7 +8,7 @@ import pytest
 
 from bso.domain.commands import PowerMeasurement, ReportEpoch, ReportPowerProfile
 from bso.domain.hardware import EnergyMethod, HardwareKind
-from bso.simulator.power_limits import LimitSweep
+from bso.simulator.power_limits import LimitChooser, LimitSweep
 from bso_client import AsyncBatchSizeOptimizer, BatchSizeOptimizer, JobSpec
 from bso_client.errors import InvalidSetting, WrongOrder
 from bso_client.power.optimizer import PowerLimitOptimizer
@@ -23,6 +23,10 @@ SPEC = JobSpec(job_id="job", batch_sizes=[64], default_batch_size=64, target_met
 HARDWARE = HardwareKind(gpu_model="H100", max_power_w=700.0, energy_method=EnergyMethod.NVML_COUNTER)
 LIMITS_W = (700.0, 600.0, 500.0, 400.0, 300.0, 200.0)
 CHEAPEST_W = min(LIMITS_W, key=lambda limit_w: step_cost_j(limit_w, eta_knob=0.5, max_power_w=700))
+CHOOSER = LimitChooser(eta_knob=0.5, max_power_w=700.0)
+MEASURED = [
+    PowerMeasurement(power_limit_w=w, average_power_w=power_w(w), samples_per_s=1.0 / step_time_s(w)) for w in LIMITS_W
+]
 
 
 def train(power_limit: PowerLimitOptimizer, training: SimulatedTraining, steps: int) -> None:
@@ -321,16 +325,20 @@ def test_each_trial_starts_at_its_known_limit_or_is_profiled(
             for trial in bso.trials():
                 begun = len(training.limits_w)
                 with trial:
-                    train(power_limit, training, 12)
-                    train(power_limit, training, 12)
+                    for _ in range(2):
+                        train(power_limit, training, 12)
+                    trial.on_evaluate(0.1)
+                    for _ in range(2):
+                        train(power_limit, training, 12)
                     trial.on_evaluate(0.95)
                 seen.setdefault(trial.batch_size, []).append(training.limits_w[begun:])
                 assert len(trial.power_profile) == 6
 
     assert set(seen) == {32, 64}
+    assert seen[32][0][:24] == [CHEAPEST_W] * 24, "it trains as 64 is best, until it was evaluated"
     for size, (first, *later) in seen.items():
-        assert first[0] == (700.0 if size == 64 else CHEAPEST_W), "the default is the first; 32 starts as 64 is best"
-        assert first[1:4] == [700.0] * 3, "its own limits are measured all the same, from the highest on"
+        waited = 25 if size == 32 else 1
+        assert first[waited : waited + 3] == [700.0] * 3, "its own limits are measured, from the highest on"
         assert {200.0, 300.0} <= set(first)
         assert all(set(limits_w) == {CHEAPEST_W} for limits_w in later)
 
@@ -363,20 +371,70 @@ def test_a_batch_size_that_was_never_measured_starts_at_the_best_limit_of_the_ne
             assert trial.nearest_power_profile is not None
             assert trial.nearest_power_profile.batch_size == 64
             with trial:
-                for epoch in range(4):
+                for epoch in range(5):
                     train(power_limit, training, 8)
                     if power_limit.is_profiling:
                         assert (gpus.device(0)["limit_w"], power_limit.power_limit_w) == (250.0, None)
-                    trial.on_evaluate(0.95 if epoch == 3 else 0.1)
+                    trial.on_evaluate(0.95 if epoch == 4 else 0.1)
             assert trial.nearest_power_profile is None
-    assert training.limits_w[:9] == [250.0, *[700.0] * 3, *[600.0] * 3, 500.0, 500.0]
+    assert training.limits_w[:17] == [250.0] * 9 + [700.0] * 3 + [600.0] * 3 + [500.0] * 2, "it is evaluated before"
     assert training.limits_w[-1] == CHEAPEST_W
     profile = optimizer.commands(ReportPowerProfile)[-1]
     assert [measured.power_limit_w for measured in profile.measurements] == list(LIMITS_W)
     assert profile.measurements[0].average_power_w == pytest.approx(power_w(700))
-    assert [report.is_profiling for report in optimizer.commands(ReportEpoch)[1:]] == [True, True, True, False]
+    reports = optimizer.commands(ReportEpoch)[1:]
+    assert [report.is_profiling for report in reports] == [False, True, True, True, False]
     said = [record.message for record in caplog.records if record.__dict__.get("action") == "power_limit_started"]
     assert said == ["the power limit starts at 250 W, the best one of batch size 64, until this batch size is measured"]
+
+
+def steep(limit_w: float) -> float:
+    """A step's time under a limit, below which the GPU soon slows down by more than it saves."""
+    return 0.1 * (1 + (200 / limit_w) ** 6)
+
+
+def test_limits_below_those_that_take_more_of_everything_are_not_tried(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit
+) -> None:
+    gpus.add(min_limit_w=50.0)
+    training = SimulatedTraining(gpus, step_time_s=steep)
+    power_limit = make_power_limit(monitor=training, step_w=50)
+    train(power_limit, training, 50)
+    assert min(training.limits_w) == 150.0, "200 W take more time and energy than 250 W, and 150 W much more"
+    assert power_limit.power_limit_w == 350.0
+    assert training.limits_w[-10:] == [350.0] * 10
+
+
+def test_a_sweep_that_ends_before_the_lowest_limit_may_end_with_an_epoch(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit
+) -> None:
+    gpus.add(min_limit_w=50.0)
+    training = SimulatedTraining(gpus, step_time_s=steep)
+    power_limit = make_power_limit(monitor=training, step_w=50, wait_steps=0)
+    train(power_limit, training, 3 * 12)  # as many as there are limits from 700 to 150 W
+    assert (power_limit.is_profiling, power_limit.power_limit_w) == (False, 350.0)
+
+
+def test_a_batch_size_that_has_converged_without_a_profile_waits_for_no_evaluation(
+    gpus: FakeGpus, make_power_limit: MakePowerLimit
+) -> None:
+    """Else one that is evaluated at its end alone would never have a profile."""
+    gpus.add()
+    training, optimizer = SimulatedTraining(gpus), ReachableOptimizer()
+    with BatchSizeOptimizer(TWO_SIZES, hardware=HARDWARE, monitor=training, transport=optimizer) as bso:
+        power_limit = make_power_limit(bso, monitor=training)
+        measure_64(bso, 250.0)
+        begun: list[list[float]] = []
+        while len(begun) < 2:
+            for trial in bso.trials():
+                first = len(training.limits_w)
+                with trial:
+                    train(power_limit, training, 30)
+                    trial.on_evaluate(0.95)
+                if trial.batch_size == 32:
+                    begun.append(training.limits_w[first:])
+    assert begun[0] == [250.0] * 30
+    assert set(begun[1]) == set(LIMITS_W)
 
 
 @pytest.mark.parametrize("steps", [700, 130, 52, 51, 50, 49, 12, 1])
@@ -386,7 +444,7 @@ def test_simulated_trainings_make_the_same_steps_under_the_same_limits(
     gpus.add()
     training = SimulatedTraining(gpus)
     power_limit = make_power_limit(monitor=training, warmup_steps=10, profile_steps=40)
-    sweep = LimitSweep(LIMITS_W, resting_w=700.0, best_w=CHEAPEST_W, steps=steps)
+    sweep = LimitSweep(MEASURED, nearest=(), chooser=CHOOSER, steps=steps)
     for _ in range(12):
         if sweep.is_done:
             break
@@ -409,9 +467,11 @@ def test_limits_of_the_nearest_that_cannot_be_set_here_are_not_started_at(
         measure_64(bso, 800.0, 350.0, 100.0)
         for trial in bso.trials():
             with trial:
+                train(power_limit, training, 1)
+                trial.on_evaluate(0.1)
                 train(power_limit, training, 2)
                 trial.on_evaluate(0.95)
-    assert training.limits_w == [350.0, 700.0]
+    assert training.limits_w == [350.0, 350.0, 700.0]
 
 
 def test_a_start_that_is_refused_is_a_warning_and_the_limits_are_measured_all_the_same(
@@ -425,11 +485,14 @@ def test_a_start_that_is_refused_is_a_warning_and_the_limits_are_measured_all_th
         measure_64(bso, 250.0)
         for trial in bso.trials():
             with trial:
+                train(power_limit, training, 1)
+                trial.on_evaluate(0.1)
                 train(power_limit, training, 30)
                 trial.on_evaluate(0.95)
     assert "the power limit of 250 W could not be set" in caplog.text
     assert "power_limit_started" not in [record.__dict__.get("action") for record in caplog.records]
-    assert training.limits_w == [700.0, *[limit_w for limit_w in LIMITS_W for _ in range(3)], *[CHEAPEST_W] * 11]
+    profiled = [limit_w for limit_w in LIMITS_W for _ in range(3)]
+    assert training.limits_w == [700.0, 700.0, *profiled, *[CHEAPEST_W] * 11]
 
 
 def test_without_permission_a_known_start_changes_nothing(

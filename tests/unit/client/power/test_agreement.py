@@ -82,6 +82,19 @@ def test_the_profile_is_done_when_all_ranks_have_measured_all_limits() -> None:
     assert not resume_together(begin_profiling(PLAN), [stand(3), stand(2)]).is_done
 
 
+def test_the_profile_is_done_when_lower_limits_would_only_take_more_of_everything() -> None:
+    plan = replace(PLAN, limits_w=(300, 250, 200, 150, 100))
+
+    def measured_until(limits: int) -> Stand:
+        took = [(300.0, 1.0, 200.0), (250.0, 1.1, 180.0), (200.0, 1.4, 220.0), (150.0, 2.5, 300.0), (100.0, 9.0, 800.0)]
+        windows = (Window(limit_w=w, time_s=time_s, energy_j=j, samples=64) for w, time_s, j in took[:limits])
+        return Stand(windows=tuple(windows), warmup_steps=2, profile_steps=4)
+
+    assert resume_together(begin_profiling(plan), [measured_until(4), measured_until(5)]).is_done
+    behind = resume_together(begin_profiling(plan), [measured_until(4), measured_until(3)])
+    assert (behind.is_done, behind.limit_w) == (False, 150), "one rank alone may have been held up"
+
+
 def test_a_stand_holds_windows_and_steps() -> None:
     state, _ = begin_step(begin_profiling(PLAN))
     assert stand_of(state, []) == stand(0)
