@@ -41,8 +41,9 @@ from bso_broker.errors import (
 )
 from bso_broker.messages import check_size
 from bso_broker.pauses import FIRST_PAUSE_S, Pauses
+from bso_broker.topology import Topology, topology
 from bso_broker.underlay import Outgoing, RobustConnection, underlay_of
-from bso_broker.url_options import PASSED_ON, check_options, logs_in_by_certificate, tls_of
+from bso_broker.url_options import PASSED_ON, check_options, command_queue_type, logs_in_by_certificate, tls_of
 
 # Python prints a library's warnings on stderr where logging is not set up: a training script should not see each retry.
 for _library in ("aio_pika", "aiormq"):
@@ -102,6 +103,11 @@ class BrokerAddress:
     def logs_in_by_certificate(self) -> bool:
         """Whether the broker reads the login from the certificate, in place of a password."""
         return logs_in_by_certificate(URL(self.url))
+
+    @property
+    def topology(self) -> Topology:
+        """What has to exist there."""
+        return topology(command_queue_type(URL(self.url)))
 
     @property
     def is_exposed(self) -> bool:

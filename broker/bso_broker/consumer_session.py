@@ -66,7 +66,7 @@ class ConsumerSession(BrokerSession):
     @override
     async def open(self) -> None:
         self._connection = await self.connect("bso worker: commands", largest_body=MAX_MESSAGE_BYTES)
-        is_declared = await declare_if_allowed(self._connection)
+        is_declared = await declare_if_allowed(self._connection, self.address.topology)
         await self._subscribe(await self._new_channel())
         self._declaring = asyncio.create_task(self._keep_up(may_declare=is_declared), name="bso-topology")
 
@@ -85,7 +85,7 @@ class ConsumerSession(BrokerSession):
             await asyncio.sleep(self.address.declare_every_s)
             obstacle: BsoError | None = None
             try:
-                may_declare = may_declare and await declare_if_allowed(self._connection)
+                may_declare = may_declare and await declare_if_allowed(self._connection, self.address.topology)
             except ConnectionLost:
                 continue  # then this session ends, too
             except BsoError as error:

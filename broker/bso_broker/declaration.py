@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TypeAlias, assert_never
 
 from aio_pika.abc import AbstractChannel, AbstractConnection
@@ -13,36 +14,37 @@ from bso.log_records import logger_of
 from bso_broker.connection import explain, is_lost
 from bso_broker.errors import BrokerUnreachable, NotPermitted, TopologyMismatch
 from bso_broker.messages import QueueDepth
-from bso_broker.topology import TOPOLOGY, Arguments, Binding, Exchange, Queue
+from bso_broker.topology import CLASSIC, COMMAND_QUEUE, QUORUM, Arguments, Binding, Exchange, Queue, Topology
 from bso_broker.underlay import open_channel
+from bso_broker.url_options import COMMAND_QUEUE_TYPE
 
 logger = logger_of(__name__)
 
 Part: TypeAlias = Exchange | Queue | Binding
-_PARTS: tuple[Part, ...] = (*TOPOLOGY.exchanges, *TOPOLOGY.queues, *TOPOLOGY.bindings)
 
 
-async def declare_if_allowed(connection: AbstractConnection) -> bool:
+async def declare_if_allowed(connection: AbstractConnection, topology: Topology) -> bool:
     """Create what is missing, and return True; False where this login may not: then others do."""
     try:
-        await declare(connection)
+        await declare(connection, topology)
     except NotPermitted as error:
         logger.info("exchanges and queues are declared by others: %s", error, extra={"action": "topology_not_declared"})
         return False
     return True
 
 
-async def declare(connection: AbstractConnection, *, timeout_s: float = 30.0) -> None:
+async def declare(connection: AbstractConnection, topology: Topology, *, timeout_s: float = 30.0) -> None:
     """Create what is missing, on a channel of its own; what exists is left alone if it agrees.
 
     What differs keeps nothing else from being created: TopologyMismatch names all of it, with what to do.
     """
+    parts: tuple[Part, ...] = (*topology.exchanges, *topology.queues, *topology.bindings)
     doing = "the channel"
     differing: list[str] = []
     try:
         async with asyncio.timeout(timeout_s):
             channel = await open_channel(connection, confirms=False)
-            for part in _PARTS:
+            for part in parts:
                 doing = _name(part)
                 try:
                     await _create(channel, part)
@@ -59,8 +61,17 @@ async def declare(connection: AbstractConnection, *, timeout_s: float = 30.0) ->
     if differing:
         raise TopologyMismatch(
             f"{'; '.join(differing)}. Drain it, delete it (rabbitmqctl delete_queue, or the management page), and a "
-            "worker declares it again; or use another virtual host"
+            f"worker declares it again; or use another virtual host{_other_type(topology, differing)}"
         )
+
+
+def _other_type(topology: Topology, differing: Sequence[str]) -> str:
+    """What else may be done about a queue of commands that may be of another type: RabbitMQ names one difference."""
+    if not any(repr(COMMAND_QUEUE) in one for one in differing):
+        return ""
+    [asked] = (queue.arguments["x-queue-type"] for queue in topology.queues if queue.name == COMMAND_QUEUE)
+    other = QUORUM if asked == CLASSIC else CLASSIC
+    return f"; or, if it is a {other} queue, write {COMMAND_QUEUE_TYPE}={other} in the address of workers and operators"
 
 
 def _name(part: Part) -> str:

@@ -33,7 +33,7 @@ class PublishingSession(BrokerSession):
     async def open(self) -> None:
         """Connect."""
         connection = await self.connect("bso worker: publishing")
-        await declare_if_allowed(connection)
+        await declare_if_allowed(connection, self.address.topology)
         self.for_commands = await self.fast_channel(connection, confirms=True)
         self.for_events = ConfirmedChannel(await self.fast_channel(connection, confirms=True), connection.sockets)
 

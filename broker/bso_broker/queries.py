@@ -43,7 +43,7 @@ class _QuerySession(BrokerSession):
     @override
     async def open(self) -> None:
         connection = await self.connect("bso worker: queries", largest_body=_LARGEST_BYTES)
-        await declare_if_allowed(connection)
+        await declare_if_allowed(connection, self.address.topology)
         self._answers = await self.channel(connection, confirms=False)
         channel = await self.channel(connection, confirms=False)
         await channel.set_qos(prefetch_count=_MOST_AT_HAND)

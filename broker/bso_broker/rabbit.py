@@ -41,7 +41,7 @@ class RabbitBroker:
         """Create exchanges and queues; TopologyMismatch if they exist with other properties."""
         connection = await connect(self.address, name="bso declare")
         try:
-            await declare(connection)
+            await declare(connection, self.address.topology)
         finally:
             await connection.close()
 

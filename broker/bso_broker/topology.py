@@ -3,7 +3,7 @@
 ::
 
     bso.commands (direct) --> bso.queries
-    bso.commands (direct) --> bso.inbox (quorum) --dead--> bso.dead-letter (headers)
+    bso.commands (direct) --> bso.inbox (quorum, or classic) --dead--> bso.dead-letter (headers)
         ^                                                    |
         '--- after 5 s or 60 s --- two quorum queues         |
         bso.parked (direct) ------------^                    |
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bso_broker.addresses import REPLY_PREFIX, encode_word
 
@@ -39,6 +39,7 @@ DEAD_LETTER_EXCHANGE = "bso.dead-letter"
 DEAD_LETTERS = "bso.dead-letters"
 EXPIRED = "bso.expired"
 
+QUORUM, CLASSIC = "quorum", "classic"
 DELIVERY_LIMIT = 20  # RabbitMQ 4's default, stated so that RabbitMQ 3 does the same
 _NO_DELIVERY_LIMIT = 1_000_000  # looking at dead letters counts as a delivery; RabbitMQ 3 does not know -1
 _MOST_PARKED, _MOST_PARKED_BYTES = 100_000, 1_000_000_000  # in each queue; beyond that, workers keep commands
@@ -100,6 +101,28 @@ def _parked_queue(name: str) -> Queue:
     )
 
 
+_COMMAND_QUEUES = {
+    QUORUM: Queue(
+        name=COMMAND_QUEUE,
+        arguments={
+            "x-queue-type": "quorum",
+            "x-delivery-limit": DELIVERY_LIMIT,
+            "x-dead-letter-exchange": DEAD_LETTER_EXCHANGE,
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",  # at-least-once demands it; bound the length by policy
+        },
+    ),
+    CLASSIC: Queue(
+        name=COMMAND_QUEUE,
+        arguments={
+            "x-queue-type": "classic",
+            "x-dead-letter-exchange": DEAD_LETTER_EXCHANGE,
+            "x-overflow": "reject-publish",
+        },
+    ),
+}
+"""By type. A classic queue counts no deliveries, and moves what has expired at most once."""
+
 TOPOLOGY = Topology(
     exchanges=(
         Exchange(name=COMMANDS, type="direct"),
@@ -111,16 +134,7 @@ TOPOLOGY = Topology(
         Exchange(name=DEAD_LETTER_EXCHANGE, type="headers", arguments={"alternate-exchange": DEAD_LETTERS}),
     ),
     queues=(
-        Queue(
-            name=COMMAND_QUEUE,
-            arguments={
-                "x-queue-type": "quorum",
-                "x-delivery-limit": DELIVERY_LIMIT,
-                "x-dead-letter-exchange": DEAD_LETTER_EXCHANGE,
-                "x-dead-letter-strategy": "at-least-once",
-                "x-overflow": "reject-publish",  # at-least-once demands it; bound the length by policy
-            },
-        ),
+        _COMMAND_QUEUES[QUORUM],
         Queue(
             name=QUERY_QUEUE,
             arguments={
@@ -170,17 +184,23 @@ TOPOLOGY = Topology(
 )
 
 
-def definitions(*, vhost: str = "/") -> dict[str, list[dict[str, object]]]:
+def topology(command_queue: str = QUORUM) -> Topology:
+    """TOPOLOGY with a queue of this type for commands: QUORUM or CLASSIC."""
+    return replace(TOPOLOGY, queues=(_COMMAND_QUEUES[command_queue], *TOPOLOGY.queues[1:]))
+
+
+def definitions(*, vhost: str = "/", command_queue: str = QUORUM) -> dict[str, list[dict[str, object]]]:
     """The topology as RabbitMQ's ``definitions.json`` for one virtual host (rabbitmqctl import_definitions)."""
     place: dict[str, object] = {"vhost": vhost}
     kept: dict[str, object] = place | {"durable": True, "auto_delete": False}
+    declared = topology(command_queue)
     return {
         "vhosts": [{"name": vhost}],
         "exchanges": [
             {"name": e.name, "type": e.type, "internal": False, "arguments": dict(e.arguments)} | kept
-            for e in TOPOLOGY.exchanges
+            for e in declared.exchanges
         ],
-        "queues": [{"name": q.name, "arguments": dict(q.arguments)} | kept for q in TOPOLOGY.queues],
+        "queues": [{"name": q.name, "arguments": dict(q.arguments)} | kept for q in declared.queues],
         "bindings": [
             {
                 "source": b.source,
@@ -190,7 +210,7 @@ def definitions(*, vhost: str = "/") -> dict[str, list[dict[str, object]]]:
                 "arguments": dict(b.arguments),
             }
             | place
-            for b in TOPOLOGY.bindings
+            for b in declared.bindings
         ],
     }
 

@@ -6,9 +6,12 @@ from yarl import URL
 
 from bso.tls import OFF, OPTIONS, VERIFY, TlsOptions, tls_options
 from bso_broker.errors import InvalidBrokerUrl
+from bso_broker.topology import CLASSIC, QUORUM
 
 PASSED_ON = ("auth", "heartbeat", "name")
-"""Those that aiormq reads; the others are for TLS."""
+"""Those that aiormq reads; the others are for TLS, and for those who declare queues."""
+COMMAND_QUEUE_TYPE = "command_queue"
+_QUEUE_TYPES = (QUORUM, CLASSIC)
 _WAYS_TO_LOG_IN = ("plain", "external")
 _LONGEST_HEARTBEAT_S = 65534  # what aiormq takes
 
@@ -16,15 +19,17 @@ _LONGEST_HEARTBEAT_S = 65534  # what aiormq takes
 def check_options(url: URL) -> None:
     """Raise InvalidBrokerUrl or TlsFailed where an option is wrong. No value is shown: it may be a secret."""
     for name in url.query:
-        if name not in (*PASSED_ON, *OPTIONS):
+        if name not in (*PASSED_ON, COMMAND_QUEUE_TYPE, *OPTIONS):
             shown = f" {name!r}" if name.isascii() and name.isidentifier() else ""  # else the rest of a password
-            known = ", ".join((*PASSED_ON, *OPTIONS))
+            known = ", ".join((*PASSED_ON, COMMAND_QUEUE_TYPE, *OPTIONS))
             raise InvalidBrokerUrl(f"the broker URL has an unknown option{shown}; expected some of {known}")
         if len(url.query.getall(name)) > 1:
             raise InvalidBrokerUrl(f"the broker URL has the option {name} more than once: expected one")
     _check_tls(url)
     _check_heartbeat(url)
     _check_way_to_log_in(url)
+    if command_queue_type(url) not in _QUEUE_TYPES:
+        raise InvalidBrokerUrl(f"{COMMAND_QUEUE_TYPE} in the broker URL is one of {', '.join(_QUEUE_TYPES)}")
 
 
 def tls_of(url: URL) -> TlsOptions:
@@ -32,6 +37,11 @@ def tls_of(url: URL) -> TlsOptions:
     if url.scheme == "amqp":
         return TlsOptions(mode=OFF)
     return tls_options(url.query, host=url.host, mode=VERIFY)
+
+
+def command_queue_type(url: URL) -> str:
+    """The type of the queue from which workers take commands."""
+    return url.query.get(COMMAND_QUEUE_TYPE, QUORUM)
 
 
 def logs_in_by_certificate(url: URL) -> bool:

@@ -24,6 +24,9 @@ from bso.service.errors import Unstorable
 
 _SEVERAL = r"__\[POSTCOMPILE_\w+\]"
 _GAPS = {"format": re.compile(rf"(?<!%)%s|{_SEVERAL}"), "qmark": re.compile(rf"\?|{_SEVERAL}")}
+LASTING_COLUMNS = "lasting_columns"
+"""In the info of a table: how many of its columns, from the first on, keep their values for as long as a row lives."""
+_MOST_LASTING = 4096
 _Convert = Callable[[Any], Any]
 _Compiled = TypeVar("_Compiled", bound="CompiledStatement")
 
@@ -88,6 +91,9 @@ class StatementText(CompiledStatement):
             row = ", ".join(["%s"] * len(self.gaps))
             before, after = self.text.split(f"({row})")
             self._before, self._after = before.replace("%%", "%"), after.replace("%%", "%")
+            lasting = statement.table.info.get(LASTING_COLUMNS, 0)
+            self._lasting, self._changing = self.gaps[:lasting], self.gaps[lasting:]
+            self._lasting_texts: dict[tuple[Any, ...], str] = {}
 
     def with_values(self, parameters: Mapping[str, Any]) -> str:
         """The statement with these parameters; a list stands for several values."""
@@ -105,8 +111,8 @@ class StatementText(CompiledStatement):
         waiting: list[str] = []
         size = 0
         for row in rows:
-            values = [literal(gap.bind(row.get(gap.name))) for gap in self.gaps]
-            text = f"({','.join(values)})"
+            values = [literal(gap.bind(row.get(gap.name))) for gap in self._changing]
+            text = f"({self._lasting_text(row)}{','.join(values)})"
             length = len(text) if text.isascii() else len(text.encode())
             size_alone = length + len(self._before) + len(self._after)
             if size_alone >= packet_limit:
@@ -119,6 +125,17 @@ class StatementText(CompiledStatement):
             size += length
         if waiting:
             yield self._insertion(waiting)
+
+    def _lasting_text(self, row: Mapping[str, Any]) -> str:
+        """The first values of a row, which are the same whenever it is written."""
+        values = tuple([row.get(gap.name) for gap in self._lasting])
+        text = self._lasting_texts.get(values)
+        if text is None:
+            if len(self._lasting_texts) >= _MOST_LASTING:
+                self._lasting_texts.clear()
+            text = "".join(f"{literal(gap.bind(value))}," for gap, value in zip(self._lasting, values, strict=True))
+            self._lasting_texts[values] = text
+        return text
 
     def _insertion(self, rows: Sequence[str]) -> tuple[str, int]:
         return f"{self._before}{','.join(rows)}{self._after}", len(rows)

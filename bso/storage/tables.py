@@ -20,6 +20,7 @@ from bso.domain.policies import MAX_POLICY_NAME
 from bso.schema.codec import MAX_EVENT_NAME
 from bso.service.serialization import MOST_GRANTED
 from bso.storage.rows import Moment, ascii_text, long_text, number, words
+from bso.storage.statement_text import LASTING_COLUMNS
 
 SCHEMA_REVISION = "0007"
 """The newest revision in bso_migrations, and the only one that this program writes to."""
@@ -104,6 +105,7 @@ trial = Table(
     Column("silence_s", number()),
     Index("ix_trial_active", "job_id", "state"),
     Index("ix_trial_lease", "lease_expires_at"),
+    info={LASTING_COLUMNS: 16},
     **_MYSQL_TABLE,
 )
 """One row per trial. A metric that is NaN or infinite stands in nonfinite_metric, and metric is NULL. learning_rate is

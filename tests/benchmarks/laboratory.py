@@ -13,6 +13,8 @@ from typing import Any, Self, TypeVar
 
 from sqlalchemy import make_url
 
+from bso_broker.topology import QUORUM
+from bso_broker.url_options import COMMAND_QUEUE_TYPE
 from bso_migrations import upgrade
 from tests.benchmarks.journeys import Driven, Route
 from tests.benchmarks.rows import Row
@@ -108,10 +110,11 @@ class Laboratory:
             self._crews[count] = self.new_crew(count)
         return self._crews[count]
 
-    def new_crew(self, count: int, *, database_url: str | None = None) -> Crew:
-        """So many new workers on a new queue, on a new database if none is given; ready."""
+    def new_crew(self, count: int, *, database_url: str | None = None, command_queue: str = QUORUM) -> Crew:
+        """So many new workers on a new queue of this type, on a new database if none is given; ready."""
         amqp_url, database_url = self.rabbitmq.create_vhost(), database_url or self.new_database()
-        workers = [self.start_worker(amqp_url=amqp_url, database_url=database_url) for _ in range(count)]
+        of_workers = f"{amqp_url}?{COMMAND_QUEUE_TYPE}={command_queue}"
+        workers = [self.start_worker(amqp_url=of_workers, database_url=database_url) for _ in range(count)]
         pids = {
             "worker": [worker.ready().process.pid for worker in workers],
             "broker": [pid_of(self.rabbitmq)],

@@ -13,6 +13,7 @@ import numpy as np
 from bso.policies import DEFAULT
 from bso.policies.pruning_thompson.memory import NAME as PRUNING_THOMPSON
 from bso.schema.codec import decode_reply
+from bso_broker.topology import CLASSIC, QUORUM
 from tests.benchmarks.figures import Figure, Figures
 from tests.benchmarks.journeys import Driven, Journeys, drive
 from tests.benchmarks.laboratory import Laboratory, run
@@ -35,7 +36,7 @@ class Load:
     """So many reports in flight, of trainings of so many jobs.
 
     ``queues``: with two, each worker has its own, in a virtual host of its own, and half of the jobs; the database is
-    the same. With one, any worker decides on any job.
+    the same. With one, any worker decides on any job. ``command_queue`` is their type.
     """
 
     case: str
@@ -44,6 +45,7 @@ class Load:
     workers: int = 1
     queues: int = 1
     policy: str = DEFAULT
+    command_queue: str = QUORUM
 
     @property
     def words(self) -> str:
@@ -55,6 +57,11 @@ KINDS = (
     *(Load(case="one job", in_flight=number, jobs=1, workers=workers) for number in (8, 64, 256) for workers in (1, 2)),
     *(Load(case="a job for each training", in_flight=64, jobs=64, workers=workers) for workers in (1, 2)),
     Load(case=f"policy {PRUNING_THOMPSON}", in_flight=64, jobs=SHARED, policy=PRUNING_THOMPSON),
+    *(
+        Load(case=f"{command_queue} queue", in_flight=number, jobs=SHARED, command_queue=command_queue)
+        for number in (1, 64)
+        for command_queue in (QUORUM, CLASSIC)
+    ),
 )
 # Two workers have twice as many reports in flight as one, so that their batches are about as large.
 STAYING, SPREAD = "each job stays with one of two workers", "jobs are spread over two workers"
@@ -97,10 +104,10 @@ async def _measure(laboratory: Laboratory, figures: Figures) -> None:
 
 async def _windows(laboratory: Laboratory, stack: AsyncExitStack, loads: Sequence[Load]) -> dict[Load, Window]:
     """Begins the trainings of each load."""
-    routes: dict[tuple[int, int], list[Journeys]] = {}
+    routes: dict[tuple[int, int, str], list[Journeys]] = {}
     windows: dict[Load, Window] = {}
     for load in loads:
-        queues = (load.workers, load.queues)
+        queues = (load.workers, load.queues, load.command_queue)
         if queues not in routes:
             routes[queues] = await _routes(laboratory, stack, load)
         shares = [
@@ -122,7 +129,9 @@ async def _windows(laboratory: Laboratory, stack: AsyncExitStack, loads: Sequenc
 
 
 async def _routes(laboratory: Laboratory, stack: AsyncExitStack, load: Load) -> list[Journeys]:
-    if load.queues == 1:
+    if load.command_queue != QUORUM:
+        crews = [await asyncio.to_thread(laboratory.new_crew, load.workers, command_queue=load.command_queue)]
+    elif load.queues == 1:
         crews = [await asyncio.to_thread(laboratory.crew, load.workers)]
     else:
         url = await asyncio.to_thread(laboratory.new_database)

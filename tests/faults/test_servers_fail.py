@@ -52,11 +52,20 @@ class Stack:
 
 
 @pytest.fixture
-async def stack(breakable_rabbitmq: RabbitMQ, breakable_mariadb: MariaDB, start_worker: StartWorker) -> Stack:
+def command_queue() -> str:
+    """The type of the queue of commands."""
+    return "quorum"
+
+
+@pytest.fixture
+async def stack(
+    breakable_rabbitmq: RabbitMQ, breakable_mariadb: MariaDB, start_worker: StartWorker, command_queue: str
+) -> Stack:
     amqp_url, database_url = breakable_rabbitmq.create_vhost(), breakable_mariadb.create_database()
     await upgrade(database_url)
     urls = {"amqp_url": amqp_url, "database_url": database_url}
-    workers = [start_worker(**urls, database_timeout_s=5.0) for _ in range(2)]
+    of_workers = urls | {"amqp_url": f"{amqp_url}?command_queue={command_queue}"}
+    workers = [start_worker(**of_workers, database_timeout_s=5.0) for _ in range(2)]
     for worker in workers:
         worker.ready()
     return Stack(
@@ -103,6 +112,7 @@ async def _all_published(store: SqlStore) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command_queue", ["quorum", "classic"])
 async def test_the_broker_is_killed_and_started_again(stack: Stack) -> None:
     async def break_and_mend() -> None:
         await asyncio.to_thread(settled_down, stack.rabbitmq, stack.amqp_url)

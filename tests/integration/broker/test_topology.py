@@ -65,6 +65,23 @@ async def test_imported_definitions_satisfy_declare(amqp_url: str, rabbitmq_mana
     assert await exported(rabbitmq_management, amqp_url) == before
 
 
+async def test_the_queue_of_commands_may_be_a_classic_one(amqp_url: str, rabbitmq_management: Management) -> None:
+    await RabbitBroker(f"{amqp_url}?command_queue=classic").declare()
+    found = await exported(rabbitmq_management, amqp_url)
+    expected = definitions(vhost=urlsplit(amqp_url).path.removeprefix("/"), command_queue="classic")
+    for kind, fields in FIELDS.items():
+        assert shared(found[kind], fields) == shared(expected[kind], fields)
+
+
+@pytest.mark.parametrize(("there", "asked"), [("quorum", "classic"), ("classic", "quorum")])
+async def test_a_queue_of_commands_of_another_type_is_named_with_what_to_do(
+    amqp_url: str, there: str, asked: str
+) -> None:
+    await RabbitBroker(f"{amqp_url}?command_queue={there}").declare()
+    with pytest.raises(TopologyMismatch, match=rf"'bso\.inbox'.*if it is a {there} queue.*command_queue={there}"):
+        await RabbitBroker(f"{amqp_url}?command_queue={asked}").declare()
+
+
 async def test_a_queue_with_other_properties_is_named_with_what_to_do(amqp_url: str) -> None:
     async with aiormq.connect(amqp_url) as connection:
         channel = await connection.channel()

@@ -10,7 +10,7 @@ from bso.tls import TlsFailed
 from bso_broker.connection import BrokerAddress
 from bso_broker.errors import InvalidBrokerUrl
 
-KNOWN = "auth, heartbeat, name, tls, tls_ca, tls_cert, tls_key"
+KNOWN = "auth, heartbeat, name, command_queue, tls, tls_ca, tls_cert, tls_key"
 
 
 @pytest.mark.parametrize("option", ["cafile=/ca.pem", "no_verify_ssl=1", "timeout=3", "ssl_options=x", "verify=false"])
@@ -37,6 +37,8 @@ def test_the_value_of_an_option_is_not_shown_nor_a_name_that_may_be_the_rest_of_
         ("amqp://host/?heartbeat=65535", "from 0 .none. to 65534"),
         ("amqp://host/?heartbeat=", "whole number of seconds"),
         ("amqp://host/?auth=magic", "one of plain, external"),
+        ("amqp://host/?command_queue=stream", "command_queue in the broker URL is one of quorum, classic"),
+        ("amqp://host/?command_queue=", "one of quorum, classic"),
         ("amqps://login@host/?auth=external", "expected amqps://LOGIN@host.*tls_cert=FILE"),
         ("amqps://host/?auth=external&tls_cert=/c.pem", "LOGIN"),
     ],
@@ -88,7 +90,9 @@ def test_a_plain_connection_to_another_machine_is_exposed(url: str, is_exposed: 
 def test_aiormq_gets_heartbeat_and_name_of_the_address_or_ours_and_nothing_of_tls() -> None:
     own = BrokerAddress(url="amqps://host/?tls_ca=/ca.pem&tls=verify", heartbeat_s=7).named("bso client")
     assert dict(own.query) == {"heartbeat": "7", "name": "bso client"}
-    given = BrokerAddress(url="amqp://host/v?heartbeat=60&name=nightly", heartbeat_s=7).named("bso client")
+    given = BrokerAddress(url="amqp://host/v?heartbeat=60&name=nightly&command_queue=classic", heartbeat_s=7).named(
+        "bso client"
+    )
     assert dict(given.query) == {"heartbeat": "60", "name": "nightly"}
     assert str(given).startswith("amqp://host/v?")
 

@@ -1,12 +1,25 @@
 from datetime import UTC, datetime
+from typing import ClassVar
 
 import pytest
-from sqlalchemy import Column, Float, Integer, MetaData, String, Table, bindparam, insert, select
+from sqlalchemy import (
+    Column,
+    Dialect,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    TypeDecorator,
+    bindparam,
+    insert,
+    select,
+)
 from sqlalchemy.dialects.mysql.asyncmy import MySQLDialect_asyncmy
 
 from bso.service.errors import Unstorable
 from bso.storage.rows import Moment
-from bso.storage.statement_text import StatementText, literal
+from bso.storage.statement_text import LASTING_COLUMNS, StatementText, literal
 
 THINGS = Table(
     "things",
@@ -81,6 +94,34 @@ def test_rows_become_as_few_insertions_as_fit() -> None:
     with pytest.raises(Unstorable, match="max_allowed_packet"):
         list(text.with_rows(rows, most_bytes=40, packet_limit=100))
     assert list(text.with_rows([], most_bytes=40, packet_limit=100)) == []
+
+
+class Counted(TypeDecorator[str]):
+    """Text that counts how often it was made ready for the driver."""
+
+    impl = String
+    cache_ok = True
+    bound: ClassVar[list[str]] = []
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Note it."""
+        self.bound.append(str(value))
+        return value
+
+
+def test_what_stays_the_same_of_a_row_is_written_once() -> None:
+    columns = (Column("number", Integer), Column("name", Counted), Column("size", Float))
+    text = StatementText(insert(Table("rows", MetaData(), *columns, info={LASTING_COLUMNS: 2})), DIALECT)
+
+    def written(name: str, size: float) -> str:
+        rows = [{"number": 1, "name": name, "size": size}]
+        [(insertion, _)] = text.with_rows(rows, most_bytes=1000, packet_limit=1000)
+        return insertion
+
+    assert written("it's", 0.5).endswith("VALUES (1,'it''s',0.5)")
+    assert written("it's", 0.7).endswith("VALUES (1,'it''s',0.7)")
+    assert written("its", 0.7).endswith("VALUES (1,'its',0.7)")
+    assert Counted.bound == ["it's", "its"]
 
 
 def test_text_that_is_no_unicode_has_no_text() -> None:
