@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import BindParameter, Dialect, Executable, Insert, Select
+from sqlalchemy import BindParameter, Dialect, Executable, Insert, Select, Table
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TupleType, TypeEngine
 
@@ -91,6 +91,7 @@ class StatementText(CompiledStatement):
             row = ", ".join(["%s"] * len(self.gaps))
             before, after = self.text.split(f"({row})")
             self._before, self._after = before.replace("%%", "%"), after.replace("%%", "%")
+            assert isinstance(statement.table, Table)
             lasting = statement.table.info.get(LASTING_COLUMNS, 0)
             self._lasting, self._changing = self.gaps[:lasting], self.gaps[lasting:]
             self._lasting_texts: dict[tuple[Any, ...], str] = {}
