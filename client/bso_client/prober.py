@@ -90,6 +90,8 @@ class Prober:
         try:
             with _entered(step):
                 for size in due:
+                    if self._clock() - began_s > allowance_s:  # what a step needs to be kept took as long
+                        break
                     steps = self._found(step, size, own=own, ends_s=began_s + allowance_s)
                     if steps is not None:
                         found[size] = steps
@@ -130,7 +132,11 @@ class Prober:
         if not self._is_enough(size, ends_s - self._clock(), own=own):
             return None
         self._tries[size] += 1
-        each_s = min(self._timed(step, size) for _ in range(WARM_UP))
+        each_s = math.inf
+        for number in range(WARM_UP):
+            each_s = min(each_s, self._timed(step, size))
+            if each_s * (WARM_UP - 1 - number + FEWEST) > ends_s - self._clock():
+                return None  # a step takes longer than in proportion to its samples
         left = int((ends_s - self._clock()) / each_s) if each_s > 0.0 else MOST
         count = max(FEWEST, min(MOST, left))
         key, began_s = f"bso-probing-{next(_numbers)}", self._clock()

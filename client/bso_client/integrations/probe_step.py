@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from bso_client.errors import InvalidSetting
-from bso_client.integrations.kept_state import KeptModel, NotPutBack, random_numbers_kept
+from bso_client.integrations.kept_state import KeptModel, NotPutBack, random_numbers_kept, remembered_kept
 from bso_client.prober import MOST_STEPS
 from bso_client.trial import Trial
 
@@ -29,6 +29,7 @@ __all__ = ["ProbeStep", "TrainerProbes"]
 logger = logging.getLogger("bso")
 
 _SEED = 0
+_CHANGES_PARAMETERS = "a forward pass of the model changes parameters that are trained"
 _LOADING_TIMEOUT_S = 120.0  # a worker process that hangs must not hold up a training for ever
 
 
@@ -86,8 +87,9 @@ class ProbeStep:
             torch.accelerator.synchronize()
         if not self._leaves_parameters and self._entered is not None:
             if self._entered.changes_parameters:
-                raise TypeError("a forward pass of the model changes parameters that are trained")
-            self._entered.forget_parameters()
+                raise TypeError(_CHANGES_PARAMETERS)
+            if not self._entered.keeps_all:
+                self._entered.forget_parameters()
             self._leaves_parameters = True
 
     def __enter__(self) -> Self:
@@ -95,6 +97,9 @@ class ProbeStep:
         _check_local(self._model, self._wrapper)
         with ExitStack() as stack:
             stack.enter_context(random_numbers_kept())
+            loader = self._loader
+            data = [] if loader.num_workers else [loader.dataset, loader.collate_fn]  # worker processes have copies
+            stack.enter_context(remembered_kept(self._loss_of, data=data, model=self._model))
             if self._wrapper is not None:
                 stack.enter_context(_unwrapped(self._wrapper))
             self._entered = KeptModel(self._model, with_parameters=not self._leaves_parameters, beside=self._beside)
@@ -111,12 +116,15 @@ class ProbeStep:
         self._stack.close()
 
     def _put_back(self, kept: KeptModel) -> None:
+        changes_parameters = kept.changes_parameters
         try:
             kept.put_back()
         except NotPutBack as error:
             extra = {"action": "probe_not_put_back"}
             logger.error("probing has changed the training: %s", error, extra=extra)
             raise
+        if changes_parameters:
+            raise TypeError(_CHANGES_PARAMETERS)
 
     def _batches_of(self, batch_size: int) -> DataLoader[Any]:
         loader, dataset = self._loader, self._loader.dataset

@@ -195,7 +195,8 @@ def test_batches_are_as_large_as_they_are_asked_for_also_beyond_the_data() -> No
     with step:
         for size in (4, 4, 500):
             step(size)
-    assert sizes == [4, 4, 500]
+        assert sizes == [4, 4, 500]
+    assert sizes == [], "what a loss notes is put back"
 
 
 class Stream(IterableDataset[Tensor]):  # type: ignore[misc]  # torch is Any here
@@ -241,21 +242,25 @@ def hidden_module(model: nn.Module) -> None:
     model.teacher = [nn.BatchNorm1d(FEATURES)]
 
 
-def random_numbers(model: nn.Module) -> None:
-    model.draws = random.Random(1)  # what layers do
+def sparse(model: nn.Module) -> None:
+    model.adjacency = torch.eye(3).to_sparse()
+
+
+def graph(model: nn.Module) -> None:
+    model.state = model[0](INPUTS[:2])
 
 
 def iterator(model: nn.Module) -> None:
     model.rows = iter([1, 2, 3])
 
 
-@pytest.mark.parametrize("change", [hidden_module, random_numbers, iterator])
+@pytest.mark.parametrize("change", [hidden_module, sparse, graph, iterator])
 def test_a_model_that_could_not_be_put_back_is_not_touched(change: Callable[[nn.Module], None]) -> None:
     model = perceptron()
     change(model)
     step = ProbeStep(model, lambda batch: model(batch[0]).sum(), DataLoader(TensorDataset(INPUTS, LABELS)))
     state = torch.get_rng_state()
-    with pytest.raises(TypeError, match=r"Sequential\.\w+ (cannot be kept|holds a module)"), step:
+    with pytest.raises(TypeError, match=r"Sequential\.\w+ (cannot be kept|holds a module|belongs to a step)"), step:
         pytest.fail("entered")
     assert torch.equal(torch.get_rng_state(), state)
     assert all(module.training for module in model.modules())
@@ -323,7 +328,7 @@ def test_workers_of_the_training_load_for_a_probe_too() -> None:
     with step:
         step(4)
         step(8)
-    assert sizes == [4, 8]
+        assert sizes == [4, 8]
 
 
 def test_a_prober_finds_batches_for_all_its_steps() -> None:

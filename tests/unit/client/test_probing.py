@@ -107,6 +107,34 @@ def test_no_more_time_passes_than_is_allowed(prober: Prober, machine: Machine, a
     assert 0.0 < found.time_s <= allowance_s
 
 
+def test_a_step_that_takes_longer_than_in_proportion_is_made_once(
+    prober: Prober, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe(prober, machine.step)
+    monkeypatch.setitem(STEP_S, 256, 64.0)  # by the samples it would be 4 s
+    machine.steps.clear()
+    found = probe(prober, machine.step, 256, 32, allowance_s=70.0)
+    assert (machine.steps.count(256), found.batch_sizes) == (1, {32, 64})
+
+
+def test_what_takes_as_long_to_enter_as_is_allowed_makes_no_step(prober: Prober, machine: Machine) -> None:
+    class Slow:
+        def __enter__(self) -> Self:
+            machine.now_s += 5.0
+            return self
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None:
+            pass
+
+        def __call__(self, batch_size: int) -> None:
+            machine.step(batch_size)
+
+    found = probe(prober, Slow(), 128, allowance_s=4.0)
+    assert (machine.steps, found.time_s) == ([], 5.0)
+
+
 def test_each_size_is_probed_once(prober: Prober, machine: Machine) -> None:
     probe(prober, machine.step, 128)
     assert probe(prober, machine.step, 128) == Probed()
