@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from bso_client.errors import InvalidSetting
-from bso_client.integrations.kept_state import KeptModel, NotPutBack, random_numbers_kept, remembered_kept
+from bso_client.integrations.kept_state import KeptModel, random_numbers_kept, remembered_kept
+from bso_client.integrations.kept_values import NotPutBack
 from bso_client.prober import MOST_STEPS
 from bso_client.trial import Trial
 
@@ -38,10 +39,10 @@ class ProbeStep:
 
     ``loss_of(batch)`` gives the loss of a batch, as in the training, and runs no module that is not in ``model``.
     ``loader`` is the training's: its dataset, workers and the like are used, by a loader of the step's own that draws
-    samples at random. Gradients are computed and dropped. Buffers (statistics of batch normalization), parameters that
-    are not trained, whatever else modules hold, their modes, and the generators of random numbers of PyTorch, numpy and
-    Python are kept before the first step and put back after the last. A dataset that changes itself is not, nor are
-    objects ``beside`` the model that modules refer to: a trainer, for example.
+    samples at random. Gradients are computed and dropped. What the model holds, the generators of random numbers of
+    PyTorch, numpy and Python, what ``loss_of`` closes over and what the attributes of dataset and ``collate_fn`` hold are
+    kept before the first step and put back after the last; docs/pytorch.md says what that includes. Objects ``beside``
+    the model, to which modules refer, are not kept: a trainer, for example.
 
     In data-parallel training each rank makes steps by itself: inside them, a DistributedDataParallel runs its module
     alone, so that no rank waits for another.

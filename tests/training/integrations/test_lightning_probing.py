@@ -1,5 +1,6 @@
 """A Lightning Trainer that probes epoch costs by itself."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ Data = data_class(pl)
 class Model(pl.LightningModule):  # type: ignore[misc]  # lightning has no types here
     """A model with dropout, batch normalization, a metric with a state, and a training step that logs and counts."""
 
-    def __init__(self, *, is_manual: bool = False, uses_logger: bool = False) -> None:
+    def __init__(self, *, is_manual: bool = False, uses_logger: bool = False, steers: bool = False) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.net = torch.nn.Sequential(
@@ -34,7 +35,7 @@ class Model(pl.LightningModule):  # type: ignore[misc]  # lightning has no types
         )
         self.accuracy = torchmetrics.Accuracy(task="binary")
         self.automatic_optimization = not is_manual
-        self.uses_logger = uses_logger
+        self.uses_logger, self.steers = uses_logger, steers
         self.steps = 0
         self.sums: list[float] = []
 
@@ -46,6 +47,8 @@ class Model(pl.LightningModule):  # type: ignore[misc]  # lightning has no types
         self.log("train_loss", loss, on_step=True, on_epoch=True)
         if self.uses_logger:
             self.logger.log_metrics({"steps": self.steps})
+        if self.steers and self.current_epoch < self.trainer.max_epochs:
+            self.trainer.optimizers[0].param_groups[0]["lr"] *= 0.99
         self.log_dict({"train_acc": self.accuracy.compute()})
         if not self.automatic_optimization:
             self.manual_backward(loss)
@@ -71,6 +74,8 @@ def trained(
     *,
     is_manual: bool = False,
     uses_logger: bool = False,
+    steers: bool = False,
+    make_data: Callable[[], Any] = Data,
     max_micro_batch_size: int | None = None,
     **chosen: Any,
 ) -> list[Any]:
@@ -80,8 +85,8 @@ def trained(
     trial = next(trials := bso.trials())
     with trial:
         pl.seed_everything(4, verbose=False)
-        model = Model(is_manual=is_manual, uses_logger=uses_logger)
-        data = Data().use(trial, max_micro_batch_size=max_micro_batch_size)
+        model = Model(is_manual=is_manual, uses_logger=uses_logger, steers=steers)
+        data = make_data().use(trial, max_micro_batch_size=max_micro_batch_size)
         chosen["accumulate_grad_batches"] = data.accumulate_grad_batches
         options = trainer_options(folder, max_epochs=8, **chosen)
         pl.Trainer(callbacks=[BsoCallback(trial, monitor="val_acc")], **options).fit(model, data)
@@ -109,8 +114,35 @@ def test_it_probes_and_trains_as_it_would_without(
     assert {one.batch_size for sent in optimizer.commands(ReportEpochCosts) for one in sent.probes} == {8, 16, 32}
 
 
+class NoisyData(Data):  # type: ignore[misc, valid-type]  # made by a function
+    """It changes batches by itself."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch
+
+
 @pytest.mark.usefixtures("even_steps")
-@pytest.mark.parametrize("chosen", [{"max_micro_batch_size": 8}, {"is_manual": True}], ids=["accumulated", "manual"])
+def test_a_step_that_changes_its_trainer_is_not_probed_and_trains_as_ever(
+    make_bso: MakeOptimizer,
+    optimizer: ReachableOptimizer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("BSO_PROBING", "off")
+    without = trained(make_bso, tmp_path, "plain", steers=True)
+    monkeypatch.setenv("BSO_PROBING", "on")
+    assert trained(make_bso, tmp_path, "steered", steers=True) == without
+    assert not any(sent.probes for sent in optimizer.commands(ReportEpochCosts))
+    assert "the training step uses its Trainer's optimizers, which a probe could change" in caplog.text
+
+
+@pytest.mark.usefixtures("even_steps")
+@pytest.mark.parametrize(
+    "chosen",
+    [{"max_micro_batch_size": 8}, {"is_manual": True}, {"make_data": NoisyData}],
+    ids=["accumulated", "manual", "batches changed by the data"],
+)
 def test_where_a_step_would_be_another_nothing_is_probed(
     make_bso: MakeOptimizer,
     optimizer: ReachableOptimizer,

@@ -114,7 +114,8 @@ def test_a_step_that_takes_longer_than_in_proportion_is_made_once(
     monkeypatch.setitem(STEP_S, 256, 64.0)  # by the samples it would be 4 s
     machine.steps.clear()
     found = probe(prober, machine.step, 256, 32, allowance_s=70.0)
-    assert (machine.steps.count(256), found.batch_sizes) == (1, {32, 64})
+    assert machine.steps.count(256) == 1
+    assert found.batch_sizes == {32, 64}
 
 
 def test_what_takes_as_long_to_enter_as_is_allowed_makes_no_step(prober: Prober, machine: Machine) -> None:
