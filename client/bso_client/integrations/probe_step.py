@@ -40,9 +40,9 @@ class ProbeStep:
     ``loss_of(batch)`` gives the loss of a batch, as in the training, and runs no module that is not in ``model``.
     ``loader`` is the training's: its dataset, workers and the like are used, by a loader of the step's own that draws
     samples at random. Gradients are computed and dropped. What the model holds, the generators of random numbers of
-    PyTorch, numpy and Python, what ``loss_of`` closes over and what the attributes of dataset and ``collate_fn`` hold are
-    kept before the first step and put back after the last; docs/pytorch.md says what that includes. Objects ``beside``
-    the model, to which modules refer, are not kept: a trainer, for example.
+    PyTorch, numpy and Python, what ``loss_of`` closes over, and what the attributes of dataset and ``collate_fn`` hold
+    are kept before the first step and put back after the last; docs/pytorch.md says what that includes. Objects
+    ``beside`` the model, to which modules refer, are not kept: a trainer, for example.
 
     In data-parallel training each rank makes steps by itself: inside them, a DistributedDataParallel runs its module
     alone, so that no rank waits for another.
