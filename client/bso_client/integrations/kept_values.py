@@ -207,7 +207,7 @@ def kept_value(value: Any, known: dict[int, Any], name: str) -> Kept:
         kept = _KeptItems(value, kind, [kept_value(item, known, name) for item in items])
         attributes = [KeptFields(value, fields_of(value, known, name))] if _has_dict(value) else []
         return _KeptParts(value, [kept, *attributes])
-    if _adds_attributes_alone(type(value), object):
+    if _has_dict(value) and _adds_attributes_alone(type(value), object):
         return KeptFields(value, fields_of(value, known, name))
     if _is_value(value):
         return Kept(value)
@@ -253,7 +253,7 @@ def remembered_in(value: Any, known: dict[int, Any], *, follows_objects: bool, d
     elif type(value) in CONTAINERS and len(value) <= _MOST_ITEMS:
         yield _KeptItems(value, type(value), [])
         held = value.values() if isinstance(value, dict) else value
-    elif follows_objects and _adds_attributes_alone(type(value), object):
+    elif follows_objects and _has_dict(value) and _adds_attributes_alone(type(value), object):
         fields = vars(value)
         plain = [each for each, field in fields.items() if isinstance(field, PLAIN)]
         yield from (KeptVariable(Kept(fields[each]), partial(fields.__setitem__, each)) for each in plain)
@@ -316,7 +316,13 @@ def _container_of(value: Any) -> Any:
 
 def _adds_attributes_alone(kind: type, base: type) -> bool:
     """Whether objects of a class hold what those of the base hold, and attributes: no slots, nothing written in C."""
-    return (kind.__basicsize__, kind.__itemsize__) == _sizes_of_plain(base)
+    has_slots = any({*_slots_of(each)} - {"__dict__", "__weakref__"} for each in kind.__mro__)
+    return not has_slots and (kind.__basicsize__, kind.__itemsize__) == _sizes_of_plain(base)
+
+
+def _slots_of(kind: type) -> Iterable[str]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else slots
 
 
 @cache

@@ -250,11 +250,21 @@ def graph(model: nn.Module) -> None:
     model.state = model[0](INPUTS[:2])
 
 
+class Slotted:
+    """An object that is not its attributes."""
+
+    __slots__ = ("calls",)
+
+
+def slots(model: nn.Module) -> None:
+    model.settings = Slotted()
+
+
 def iterator(model: nn.Module) -> None:
     model.rows = iter([1, 2, 3])
 
 
-@pytest.mark.parametrize("change", [hidden_module, sparse, graph, iterator])
+@pytest.mark.parametrize("change", [hidden_module, sparse, graph, slots, iterator])
 def test_a_model_that_could_not_be_put_back_is_not_touched(change: Callable[[nn.Module], None]) -> None:
     model = perceptron()
     change(model)
