@@ -82,7 +82,7 @@ class Prober:
         """
         due = [size for size in (*((own,) if self._own is None else ()), *wanted) if self._tries[size] < MOST_TRIES]
         if self._is_broken or not any(self._is_enough(size, allowance_s, own=own) for size in due):
-            return Probed()
+            return Probed(is_broken=self._is_broken)
         key, began_s = f"bso-probing-{next(_numbers)}", self._clock()
         is_measured = self._begin(key)
         found: dict[int, _Steps] = {}
@@ -106,7 +106,13 @@ class Prober:
             _free_memory()
         energy_j = self._end(key) if is_measured else None
         probes = _probes(found, self._own, own_size=own, epoch=epoch)
-        return Probed(probes=probes, out_of_memory=tuple(excluded), time_s=self._clock() - began_s, energy_j=energy_j)
+        return Probed(
+            probes=probes,
+            out_of_memory=tuple(excluded),
+            time_s=self._clock() - began_s,
+            energy_j=energy_j,
+            is_broken=self._is_broken,
+        )
 
     def _found(self, step: Callable[[int], object], size: int, *, own: int, ends_s: float) -> _Steps | None:
         """Steps with a batch size; None: there is no time for them, they say nothing, or they do not fit."""

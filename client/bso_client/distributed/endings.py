@@ -86,7 +86,7 @@ def notices_of_metrics(said: Sequence[Evaluated]) -> Sequence[Notice]:
 def probed_by_all(found: Sequence[Probed]) -> Probed:
     """What all ranks have probed, at the same time, each with its part of a batch: the means of their epoch costs.
 
-    A batch size that is too large for one rank is too large for all.
+    A batch size that is too large for one rank is too large for all. Where one cannot go on, none does.
     """
     excluded = dict.fromkeys(size for each in found for size in each.out_of_memory)
     of_ranks = [{probe.batch_size: probe for probe in each.probes} for each in found]
@@ -97,6 +97,7 @@ def probed_by_all(found: Sequence[Probed]) -> Probed:
         out_of_memory=tuple(excluded),
         time_s=max(each.time_s for each in found),
         energy_j=sum(energies_j) if len(energies_j) == len(found) else None,
+        is_broken=any(each.is_broken for each in found),
     )
 
 

@@ -30,7 +30,7 @@ from bso_client.integrations.kept_values import (
 )
 
 _MOST_BYTES = 2**28
-"""Parameters that take no more are kept until the last step. Larger ones would leave less memory to what is probed."""
+"""Parameters that take no more are kept until the last step. More would leave less memory to what is probed."""
 
 
 @contextmanager
@@ -69,12 +69,12 @@ def remembered_kept(loss_of: Any, *, data: Sequence[Any], model: nn.Module) -> I
 class KeptModel:
     """A model as it is now, with gradients, modules, buffers, hooks and whatever else its modules hold.
 
-    Parameters that are trained, and are many, are kept only ``with_parameters``: hardly any step writes them. Their
-    gradients are set aside, and their hooks do not run, until all is put back. Objects in ``beside`` are not kept, even
-    where modules refer to them.
+    Where parameters that are trained, or frozen ones, are many, they are kept only ``with_many``: hardly any step
+    writes them. Gradients are set aside, and their hooks do not run, until all is put back. Objects in ``beside`` are
+    not kept, even where modules refer to them.
     """
 
-    def __init__(self, model: nn.Module, *, with_parameters: bool, beside: Sequence[object] = ()) -> None:
+    def __init__(self, model: nn.Module, *, with_many: bool, beside: Sequence[object] = ()) -> None:
         modules = list(model.modules())
         if any(_is_compiled(module) for module in modules):
             raise TypeError("the model is compiled, and would be compiled again for each batch size")
@@ -82,9 +82,12 @@ class KeptModel:
         known: dict[int, Any] = {id(each): each for each in (*parameters, *buffers, *modules, *beside)}
         trained = [each for each in parameters if each.requires_grad]
         frozen = [each for each in parameters if not each.requires_grad]
-        self.keeps_all = sum(each.numel() * each.element_size() for each in trained) <= _MOST_BYTES
-        self._tensors = [KeptTensor(each, "a tensor of the model") for each in (*buffers, *frozen)]
-        self._trained = [KeptTensor(each, "a parameter") for each in trained if with_parameters or self.keeps_all]
+        few_frozen, few_trained = _are_few(frozen), _are_few(trained)
+        self._tensors = [KeptTensor(each, "a buffer") for each in buffers]
+        self._tensors += [KeptTensor(each, "a parameter") for each in frozen] if few_frozen else []
+        self._trained = [KeptTensor(each, "a parameter") for each in trained] if few_trained else []
+        many = [*(() if few_frozen else frozen), *(() if few_trained else trained)]
+        self._many = [KeptTensor(each, "a parameter") for each in many] if with_many else []
         self._objects: list[Kept] = [
             KeptFields(each, fields_of(each, known, type(each).__name__))
             for each in (*parameters, *modules)
@@ -95,16 +98,16 @@ class KeptModel:
 
     @property
     def changes_parameters(self) -> bool:
-        """Whether parameters that are trained, and were kept, have changed."""
-        return any(each.has_changed for each in self._trained)
+        """Whether parameters that are trained, or many, and were kept have changed."""
+        return any(each.has_changed for each in (*self._trained, *self._many))
 
-    def forget_parameters(self) -> None:
-        """A step has left them as they are."""
-        self._trained = []
+    def forget_many(self) -> None:
+        """A step has left many parameters as they are."""
+        self._many = []
 
     def put_back(self) -> None:
         """Make all as it was. Raises NotPutBack where something could not be."""
-        put_back_all((*self._objects, *self._tensors, *self._trained, *self._set_aside))
+        put_back_all((*self._objects, *self._tensors, *self._trained, *self._many, *self._set_aside))
 
 
 class _Gradients(Kept):
@@ -139,6 +142,11 @@ def _of_classes(modules: Sequence[nn.Module], known: dict[int, Any]) -> list[Kep
         for name, value in vars(kind).items()
         if not name.startswith("__") and isinstance(value, (*PLAIN, *CONTAINERS, Tensor))
     ]
+
+
+def _are_few(parameters: Sequence[nn.Parameter]) -> bool:
+    taken: int = sum(each.numel() * each.element_size() for each in parameters)
+    return taken <= _MOST_BYTES
 
 
 def _is_compiled(module: nn.Module) -> bool:

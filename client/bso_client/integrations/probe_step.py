@@ -89,8 +89,7 @@ class ProbeStep:
         if not self._leaves_parameters and self._entered is not None:
             if self._entered.changes_parameters:
                 raise TypeError(_CHANGES_PARAMETERS)
-            if not self._entered.keeps_all:
-                self._entered.forget_parameters()
+            self._entered.forget_many()
             self._leaves_parameters = True
 
     def __enter__(self) -> Self:
@@ -103,7 +102,7 @@ class ProbeStep:
             stack.enter_context(remembered_kept(self._loss_of, data=data, model=self._model))
             if self._wrapper is not None:
                 stack.enter_context(_unwrapped(self._wrapper))
-            self._entered = KeptModel(self._model, with_parameters=not self._leaves_parameters, beside=self._beside)
+            self._entered = KeptModel(self._model, with_many=not self._leaves_parameters, beside=self._beside)
             stack.callback(self._put_back, self._entered)
             self._model.train()
             self._stack = stack.pop_all()

@@ -41,12 +41,16 @@ class Consumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What was probed at once, and the seconds and joules (None: not measured) that all of it took."""
+    """What was probed at once, and the seconds and joules (None: not measured) that all of it took.
+
+    ``is_broken``: a step has failed, and the training probes nothing more.
+    """
 
     probes: tuple[EpochCostProbe, ...] = ()
     out_of_memory: tuple[int, ...] = ()
     time_s: float = 0.0
     energy_j: float | None = 0.0
+    is_broken: bool = False
 
     @property
     def batch_sizes(self) -> frozenset[int]:
@@ -63,6 +67,7 @@ class Probed:
             out_of_memory=tuple(dict.fromkeys((*self.out_of_memory, *later.out_of_memory))),
             time_s=took.time_s,
             energy_j=took.energy_j,
+            is_broken=self.is_broken or later.is_broken,
         )
 
 

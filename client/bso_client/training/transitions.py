@@ -138,7 +138,7 @@ def profiled(state: TrainingState, measurements: Sequence[PowerMeasurement]) -> 
 
 def probed(state: TrainingState, found: Probed) -> Step:
     """What epochs with other batch sizes would cost was probed, while its own consumption was not measured."""
-    left = tuple(size for size in state.to_probe if size not in found.batch_sizes)
+    left = () if found.is_broken else tuple(size for size in state.to_probe if size not in found.batch_sizes)
     state = replace(state, to_probe=left, probing_s=state.probing_s + found.time_s)
     command = ReportEpochCosts(
         trial_number=state.trial_number or 0,

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 import bso_client.training
-from bso.domain.commands import BeginTrial, FinishTrial, PowerMeasurement, RegisterJob, RenewLease, ReportEpoch
+from bso.domain.commands import (
+    BeginTrial,
+    FinishTrial,
+    PowerMeasurement,
+    RegisterJob,
+    RenewLease,
+    ReportEpoch,
+    ReportEpochCosts,
+)
 from bso.domain.replies import EpochJudged, LeaseRenewed, NearestPowerProfile, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import EpochReport, Outcome, Profiled
 from bso_client import CannotResume, TrainFailed, WrongOrder
@@ -19,11 +27,12 @@ from bso_client.training import state as state_module
 from bso_client.training.checkpoint import checkpoint_of, read_checkpoint
 from bso_client.training.recurrence import choose_alone, first_recurrence, loop_after
 from bso_client.training.start import begun, begun_alone, registered, resumed
-from bso_client.training.state import TRANSITIONS, Consumption, Phase, Step, TrainingState
+from bso_client.training.state import TRANSITIONS, Consumption, Phase, Probed, Step, TrainingState
 from bso_client.training.transitions import (
     acknowledged,
     checkpointed,
     ended,
+    probed,
     profiled,
     received,
     reported,
@@ -294,6 +303,15 @@ def test_one_that_has_measured_power_limits_before_it_is_registered_takes_no_oth
     assert registered(state, reply).nearest_power_profile == nearest
     after = registered(profiled(state, measured).state, reply)
     assert (after.power_profile, after.nearest_power_profile) == (measured, None)
+
+
+def test_what_was_probed_is_not_probed_again_and_nothing_after_a_step_that_failed() -> None:
+    training = replace(a_training(), to_probe=(32, 128, 256))
+    step = probed(training, Probed(out_of_memory=(256,), time_s=1.0))
+    assert (step.state.to_probe, step.state.probing_s) == ((32, 128), 1.0)
+    [sent] = step.sends
+    assert isinstance(sent.command, ReportEpochCosts)
+    assert probed(step.state, Probed(time_s=1.0, is_broken=True)).state.to_probe == ()
 
 
 def test_a_resumed_one_that_was_never_registered_registers_itself() -> None:

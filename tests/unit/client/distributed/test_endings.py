@@ -132,6 +132,12 @@ def test_what_does_not_fit_on_one_rank_is_excluded_on_all() -> None:
     assert ([each.batch_size for each in together.probes], together.out_of_memory) == ([32], (64,))
 
 
+def test_where_one_rank_cannot_probe_any_more_none_does() -> None:
+    assert probed_by_all([Probed(time_s=1.0), Probed(time_s=1.0, is_broken=True)]).is_broken
+    assert not probed_by_all([Probed(time_s=1.0), Probed(time_s=1.0)]).is_broken
+    assert Probed(is_broken=True).plus(Probed()).is_broken
+
+
 def test_an_energy_that_one_rank_has_not_measured_is_not_known() -> None:
     known = Probed(probes=(probe(32, 4.0),), energy_j=5.0)
     unknown = Probed(probes=(probe(32, 4.0, energy_j=None),), energy_j=None)
