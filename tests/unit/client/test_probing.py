@@ -200,10 +200,10 @@ def test_whatever_else_a_step_raises_ends_the_probing_alone(
             raise ValueError("no such layer")
 
     found = probe(prober, step, 128, 32)
-    assert found.time_s > 0.0
+    assert (found.is_broken, found.time_s > 0.0) == (True, True)
     assert "ValueError: no such layer" in caplog.text
     steps = len(machine.steps)
-    assert probe(prober, step, 128, 256) == Probed()
+    assert probe(prober, step, 128, 256) == Probed(is_broken=True)
     assert len(machine.steps) == steps
 
 
