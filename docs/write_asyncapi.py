@@ -61,7 +61,7 @@ def _commands() -> dict[str, Any]:
         "address": COMMAND_KEY,
         "title": "Commands",
         "description": (
-            "To the workers, through a quorum queue of the exchange's name. Publish mandatory and with confirms; "
+            "To the workers, through the queue bso.inbox. Publish mandatory and with confirms; "
             "set message_id to the command_id, reply_to to a queue of your own, and user_id to your login. Only "
             "begin_trial and describe_job may have an expiration. Send the same message again when no reply comes."
         ),

@@ -5,7 +5,7 @@
 
 Takes about three quarters of an hour on two cores that do nothing else. Nearly all of it is spent in the decisions of
 ``curve``, one for each epoch. Measured traces are simulated where BSO_TRACES names them. The row of steps has only
-three worlds, with 10 / 3 times the jobs in each of them. ``--only`` simulates some groups alone, and prints their
+three worlds, with 10 / 3 times the jobs in each of them. ``--only`` simulates some parts alone, and prints their
 tables.
 """
 
@@ -34,10 +34,12 @@ from tests.benchmarks.decisions.traces import on_traces
 from tests.benchmarks.decisions.worlds import NOISES, STEP, STEP_NOISES, MadeWorld, worlds_with
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.judging import Judging
+from tests.benchmarks.printing import table_of
 
 _Job = TypeVar("_Job")
 JOBS = 100
 TRACE_SEEDS = 20
+_TRACES = "traces"
 MORE = 10 / 3
 """So many times the jobs in worlds of which a row has only three: with 100 jobs in others at least 1000 jobs a row."""
 
@@ -54,8 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.only:
         kinds = [kind for kind in Kind if kind.name.lower() in options.only]
-        found = _groups(seeds, trace_seeds, options.processes, kinds=kinds)
-        sys.stdout.write("\n\n".join(sections_of(found)) + "\n")
+        parts = sections_of(_groups(seeds, trace_seeds, options.processes, kinds=kinds)) if kinds else []
+        if _TRACES in options.only:
+            parts = [*parts, table_of(_on_traces(trace_seeds, options.processes))]
+        sys.stdout.write("\n\n".join(parts) + "\n")
         return 0
     began = time.monotonic()
     made = {noise: worlds_with(text) for noise, text in NOISES.items()}
@@ -90,7 +94,10 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"seeds on each trace, and of what is compared job by job where costs do not vary ({TRACE_SEEDS})",
     )
     parser.add_argument(
-        "--only", nargs="+", choices=[kind.name.lower() for kind in Kind], help="simulate these groups and print them"
+        "--only",
+        nargs="+",
+        choices=[*(kind.name.lower() for kind in Kind), _TRACES],
+        help="simulate these parts and print them",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
     parser.add_argument("--out", type=Path, default=Path("build/decisions"), help="where to write (build/decisions)")
