@@ -134,6 +134,11 @@ class ConsumerSession(BrokerSession):
         self._arrived.append(delivery)
         self._wake()
 
+    @property
+    def arrived(self) -> int:
+        """How many have arrived and are not taken."""
+        return len(self._arrived)
+
     def take(self, limit: int) -> tuple[Delivery, ...]:
         """What has arrived, up to a limit."""
         return tuple(self._arrived.popleft() for _ in range(min(limit, len(self._arrived))))

@@ -28,7 +28,7 @@ from bso_gateway.pages.door import KEY
 from bso_gateway.pages.paths import PREFIX as PAGES
 from bso_gateway.settings import GatewaySettings
 from bso_workers.errors import CannotListen
-from bso_workers.lifecycle import ExitCode, StopSignal, fastest_loop
+from bso_workers.lifecycle import ExitCode, StopSignal, collect_garbage_seldom, fastest_loop
 from bso_workers.logs import configure_logs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
@@ -94,6 +94,7 @@ async def _until_signalled(settings: GatewaySettings, app: App, show: Callable[[
                         show_key=lambda key: show(f"{opening}{key}"),
                         tariff=tariff,
                     )
+                    collect_garbage_seldom()
                     return await _serve(settings, made, listener, stop, is_draining)
                 finally:
                     await optimizer.close()

@@ -26,7 +26,15 @@ from bso_workers.admission import Admission
 from bso_workers.batch_limit import BatchLimit
 from bso_workers.health import HealthPages, serve_health
 from bso_workers.intake import Intake
-from bso_workers.lifecycle import ExitCode, Loop, StopSignal, Tasks, fastest_loop, run_together
+from bso_workers.lifecycle import (
+    ExitCode,
+    Loop,
+    StopSignal,
+    Tasks,
+    collect_garbage_seldom,
+    fastest_loop,
+    run_together,
+)
 from bso_workers.logs import configure_logs
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import MARK_AFTER_S, EventOutbox
@@ -86,6 +94,7 @@ async def serve(settings: WorkerSettings, *, until: Callable[[], Awaitable[str]]
         warn_of_plain_connection(address)
         async with RabbitBroker(address, operators=settings.operators) as broker:
             parts = assemble(settings, broker=broker, store=store, reads=reads)
+            collect_garbage_seldom()
             pages = parts.health_pages()
             async with serve_health(pages, host=settings.health_host, port=settings.health_port) as port:
                 _log.info("worker started", action="started", host=settings.health_host, port=port)

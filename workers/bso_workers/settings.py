@@ -51,7 +51,7 @@ class WorkerSettings(BaseModel):
         description="The broker: amqp(s)://user:password@host:5672/virtual-host. Without it, BSO_URL.",
     )
     batch_limit: int = Field(
-        default=32, ge=1, le=1000, description="How many commands one transaction decides at most."
+        default=64, ge=1, le=1000, description="How many commands one transaction decides at most."
     )
     prefetch: int = Field(
         default=128, ge=1, le=65535, description="How many commands the broker hands over ahead of their decision."

@@ -290,7 +290,9 @@ class CommandWorker:
         self._release([one for one, _ in decided])
         both = zip(admitted, answers, strict=True)
         self._sort_undecided([(one, answer.cause) for one, answer in both if isinstance(answer, Undecided)])
-        await self.settle([one for one, _ in decided], [answer for _, answer in decided])
+        commands, found = [one for one, _ in decided], [answer for _, answer in decided]
+        settling = self._settle_apart([one.delivery for one in commands], self.settle(commands, found))
+        self._tasks.create_task(settling, name="settling")  # the next batch is on its way to the database meanwhile
         return True
 
     def _sort_undecided(self, undecided: Sequence[tuple[Admitted, BsoError]]) -> None:
