@@ -17,7 +17,7 @@ from bso_broker.errors import ConnectionLost, ForgedReplyAddress, PublishFailed,
 from bso_broker.messages import Event, Headers, Reply, check_size
 from bso_broker.session import BrokerSession, Link
 from bso_broker.topology import EVENTS
-from bso_broker.underlay import ConfirmedChannel, Outcome, Outgoing, publish_burst
+from bso_broker.underlay import BurstChannel, ConfirmedChannel, Outcome, Outgoing
 
 _TRANSIENT = 1
 PERSISTENT = 2
@@ -64,12 +64,13 @@ class PublishingLink(Link[PublishingSession]):
 class ReplyingSession(BrokerSession):
     """A channel for replies, which are not confirmed. They need nothing that could be missing."""
 
-    unconfirmed: aiormq.Channel
+    unconfirmed: BurstChannel
 
     @override
     async def open(self) -> None:
         """Connect."""
-        self.unconfirmed = await self.fast_channel(await self.connect("bso worker: replies"), confirms=False)
+        connection = await self.connect("bso worker: replies")
+        self.unconfirmed = BurstChannel(await self.fast_channel(connection, confirms=False), connection.sockets)
 
 
 class ReplyingLink(Link[ReplyingSession]):
@@ -133,7 +134,7 @@ class ReplyPublisher:
         try:
             async with asyncio.timeout(timeout_s):
                 session = await self._link.session()
-                await publish_burst(session.unconfirmed, [_reply(r) for r in replies], exchange="")
+                await session.unconfirmed.publish([_reply(r) for r in replies], exchange="")
         except TimeoutError as error:
             raise PublishFailed(f"{len(replies)} replies did not go out within {timeout_s:g} s") from error
         except BaseException as error:

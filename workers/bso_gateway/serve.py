@@ -142,6 +142,34 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _OneWrite:
+    """A transport that sends what is written in one turn of the event loop at once: uvicorn writes a head and a body.
+
+    A write to a socket is what costs most of all that a small answer needs.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._waiting: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._waiting and not self._transport.is_closing():
+            self._transport.write(b"".join(self._waiting))
+        self._waiting.clear()
+
+
 class _Protocol(HttpToolsProtocol):
     """HTTP by httptools, with bounds for the head of a request: its bytes, and how long it takes to arrive.
 
@@ -158,7 +186,7 @@ class _Protocol(HttpToolsProtocol):
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(transport)
+        super().connection_made(_OneWrite(transport))  # type: ignore[arg-type]  # all of a transport that uvicorn uses
         self._await_head()
 
     @override

@@ -10,8 +10,8 @@ from typing import Any
 
 import aiormq
 import pytest
-from aiormq.abc import ChannelFrame
 from aiormq.connection import FrameReceiver, TransportFactory
+from aiormq.exceptions import ChannelInvalidStateError
 from pamqp import frame as frames
 from pamqp.body import ContentBody
 from pamqp.commands import Basic
@@ -24,6 +24,9 @@ from bso_broker.connection import is_lost
 from bso_broker.errors import ConnectionLost
 from bso_broker.frames import FrameReader
 from bso_broker.underlay import (
+    ConfirmedChannel,
+    Outcome,
+    Outgoing,
     RobustConnection,
     open_channel,
     open_fast_channel,
@@ -129,9 +132,7 @@ async def test_what_waits_on_a_connection_that_ends_without_a_cause_is_lost(
     [
         ("on_consumer_cancel_callbacks", "nobody notices that the broker has cancelled a consumer"),
         ("closing", "a session does not notice that its channel is gone"),
-        ("lock", "two bursts of events could be counted in another order than they are written"),
         ("number", "bursts cannot name their channel"),
-        ("write_queue", "bursts cannot be written"),
         ("is_closed", "bursts are written to a channel that is gone"),
         ("max_content_size", "large events cannot be split into frames"),
     ],
@@ -146,10 +147,31 @@ def test_the_frame_buffer_can_be_chosen() -> None:
     )
 
 
-def test_frames_can_be_handed_to_the_writer_as_bytes() -> None:
-    assert ChannelFrame(payload=b"bytes", should_close=False).payload == b"bytes", (
-        "aiormq's writer takes something else: nothing can be published in bursts"
-    )
+async def test_what_is_published_in_one_turn_of_the_event_loop_is_written_at_once(
+    connection: RobustConnection, channel: aiormq.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    write = asyncio.StreamWriter.write
+
+    def noting(writer: asyncio.StreamWriter, data: bytes) -> None:
+        written.append(data.count(b"many"))
+        write(writer, data)
+
+    monkeypatch.setattr(asyncio.StreamWriter, "write", noting)
+    confirmed = ConfirmedChannel(channel, connection.sockets)
+    message = Outgoing(routing_key="many", body=b"one", properties=Basic.Properties())
+    confirmations = await asyncio.gather(*(confirmed.publish([message], exchange="") for _ in range(50)))
+    assert await asyncio.gather(*confirmations) == [Outcome.TAKEN] * 50
+    assert max(written) == 50, "each message is a system call of its own"
+
+
+async def test_nothing_is_written_on_a_channel_that_is_gone(
+    connection: RobustConnection, channel: aiormq.Channel
+) -> None:
+    confirmed = ConfirmedChannel(channel, connection.sockets)
+    await channel.close()
+    with pytest.raises(ChannelInvalidStateError):
+        await confirmed.publish([Outgoing(routing_key="", body=b"", properties=Basic.Properties())], exchange="")
 
 
 def header(properties: Basic.Properties, size: int) -> bytes:

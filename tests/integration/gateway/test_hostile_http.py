@@ -158,3 +158,12 @@ def test_the_application_describes_itself(alone: Gateway) -> None:
     assert set(described["paths"]) >= {"/jobs", "/jobs/batch_size", "/report", "/trials"}
     body = described["paths"]["/report"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(body["required"]) >= {"job_id", "trial_number", "current_epoch", "metric"}
+
+
+def test_a_short_answer_arrives_in_one_piece(gateway: Gateway) -> None:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) as connection:
+        for _ in range(20):
+            connection.sendall(b"GET /jobs/batch_size?job_id=unknown HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
+            assert body, "its head and its body are two system calls"
+            assert f"content-length: {len(body)}".encode() in head
