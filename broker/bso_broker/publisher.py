@@ -98,7 +98,9 @@ class EventPublisher:
             async with asyncio.timeout(timeout_s):
                 session = await self._link.session()
                 outgoing = [_outgoing(event) for event in events]
-                outcome = await (await session.for_events.publish(outgoing, exchange=self._exchange))
+                confirmation = session.for_events.outcome_of(outgoing, exchange=self._exchange)
+                await session.for_events.drain()
+                outcome = await confirmation
         except TimeoutError as error:
             why = self._link.last_error or "the broker does not confirm"
             raise PublishFailed(f"{len(events)} events not published within {timeout_s:g} s: {why}") from error

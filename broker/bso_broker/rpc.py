@@ -124,8 +124,11 @@ class _RpcSession(BrokerSession):
         )
         message = Outgoing(routing_key=command.routing_key, body=command.body, properties=properties)
         try:
-            async with asyncio.timeout(self.address.confirm_timeout_s):
-                return await self._commands.publish([message], exchange=COMMANDS, mandatory=True)
+            confirmation = self._commands.outcome_of([message], exchange=COMMANDS, mandatory=True)
+            if self._commands.is_behind:
+                async with asyncio.timeout(self.address.confirm_timeout_s):
+                    await self._commands.drain()
+            return confirmation
         except BaseException as error:
             if not is_lost(error):
                 raise

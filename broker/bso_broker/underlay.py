@@ -221,6 +221,11 @@ class BurstChannel:
         )
         self._writer.write(together)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the broker has not read all that was written before this turn."""
+        return self._writer.transport.get_write_buffer_size() > 0
+
     async def drain(self) -> None:
         """Wait while the broker does not read."""
         await self._writer.drain()
@@ -239,36 +244,35 @@ class Outcome(Enum):
     RETURNED = 3  # no queue is bound for it
 
 
-class ConfirmedChannel:
-    """A channel on which only bursts are published; the confirmations of a burst are one future."""
+class ConfirmedChannel(BurstChannel):
+    """A channel on which only bursts are written; the confirmations of a burst are one future."""
 
     def __init__(self, channel: aiormq.Channel, sockets: Sockets) -> None:
-        self._channel = BurstChannel(channel, sockets)
-        self._published = 0
+        super().__init__(channel, sockets)
+        self._written = 0
         self._bursts: OrderedDict[int, _Burst] = OrderedDict()  # by delivery tag
         self._mandatory: dict[str | None, _Burst] = {}  # by message_id
         sockets.tap(channel, Tap(on_confirmation=self._confirmed, on_return=self._returned))
         watch(channel, self._ended)
 
-    async def publish(
+    def outcome_of(
         self, messages: Sequence[Outgoing], *, exchange: str, mandatory: bool = False
     ) -> asyncio.Future[Outcome]:
-        """Publish; the future fails with the cause when the channel ends.
+        """Write messages; the future fails with the cause when the channel ends.
 
         ``mandatory``: some queue has to take each, which has a message_id of its own.
         """
         burst = _Burst(asyncio.get_running_loop().create_future(), left=len(messages))
-        self._channel.write(messages, exchange=exchange, mandatory=mandatory)
+        self.write(messages, exchange=exchange, mandatory=mandatory)
         for message in messages:  # counted in the order in which they are written: the broker counts, too
-            self._published += 1
-            self._bursts[self._published] = burst
+            self._written += 1
+            self._bursts[self._written] = burst
             if mandatory:
                 message_id = message.properties.message_id
                 self._mandatory[message_id] = burst
                 burst.outcome.add_done_callback(partial(self._forget, message_id, burst))
         if not messages:
             burst.outcome.set_result(Outcome.TAKEN)
-        await self._channel.drain()
         return burst.outcome
 
     def _forget(self, message_id: str | None, burst: _Burst, _: object) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Container, Mapping
 from functools import partial
+from secrets import token_hex
 from urllib.parse import urlsplit
 
 import structlog
@@ -191,7 +191,7 @@ def _request_id(headers: Mapping[str, str]) -> str:
     """The client's own id of a request, if it is plain and short; else a new one."""
     given = headers.get("x-request-id", "")
     is_plain = 0 < len(given) <= 64 and all(each.isalnum() or each in "-_." for each in given) and given.isascii()
-    return given if is_plain else uuid.uuid4().hex
+    return given if is_plain else token_hex(16)
 
 
 def _wrong_content(content_type: str | None, *, may_lack: bool) -> HttpError | None:
