@@ -381,6 +381,43 @@ def test_jobs_of_a_server_on_mariadb_are_taken_over(bso: Bso, mysql_url: str, tm
     assert [trial.batch_size for trial in trials_of(bso, "nightly")][:4] == [128, 64, 32, 256]
 
 
+def copied_to_postgres(zeus_file: Path, address: str) -> None:
+    """The tables of Zeus' server as SQLAlchemy makes them on PostgreSQL: enumerations are types of their own."""
+    tables = sa.MetaData()
+    source = sa.create_engine(f"sqlite:///{zeus_file}")
+    with source.connect() as connection:
+        tables.reflect(connection)
+        rows = {table: [row._asdict() for row in connection.execute(table.select())] for table in tables.sorted_tables}
+    source.dispose()
+    for each in (column for table in tables.sorted_tables for column in table.columns):
+        each.type = each.type.as_generic()
+    for table, column, values in (
+        ("Job", "stage", ("Pruning", "MAB")),
+        ("Trial", "type", ("Exploration", "Concurrent", "MAB")),
+        ("Trial", "status", ("Dispatched", "Succeeded", "Failed")),
+    ):
+        tables.tables[table].c[column].type = sa.Enum(*values, name=f"{table}{column}".lower(), metadata=tables)
+
+    async def copy() -> None:
+        store = open_store(address)
+        async with store.engine.begin() as connection:
+            await connection.run_sync(tables.create_all)
+            for table, found in rows.items():
+                await connection.execute(table.insert(), found)
+        await store.close()
+
+    asyncio.run(copy())
+
+
+def test_jobs_of_a_server_on_postgresql_are_taken_over(bso: Bso, postgres_url: str, zeus_file: Path) -> None:
+    copied_to_postgres(zeus_file, postgres_url)
+    read = [asyncio.run(read_zeus(address)) for address in (postgres_url, f"sqlite:///{zeus_file}")]
+    histories = [[history_of(rows, policy=None, is_strict=False) for rows in found] for found in read]
+    assert histories[0] == histories[1]
+    said = [json.loads(line) for line in bso.ok("import", "zeus", postgres_url, "--json").splitlines()]
+    assert [(one["job_id"], one["added"]) for one in said] == [("night-loss", 12), ("night-odd", 5), ("nightly", 10)]
+
+
 async def test_all_tables_are_read_as_they_were_at_one_moment(mysql_url: str) -> None:
     writing = open_store(mysql_url).engine
     try:
