@@ -35,6 +35,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _BACKLOG = 2048
 _MOST_HEAD_BYTES = 65_536
+_MOST_WAITING = 65_536  # bytes
 
 
 class App(Protocol):
@@ -151,6 +152,7 @@ class _OneWrite:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -159,6 +161,9 @@ class _OneWrite:
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
         self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes > _MOST_WAITING:  # so that a transport that is full can say so
+            self._flush()
 
     def close(self) -> None:
         self._flush()
@@ -168,6 +173,7 @@ class _OneWrite:
         if self._waiting and not self._transport.is_closing():
             self._transport.write(b"".join(self._waiting))
         self._waiting.clear()
+        self._waiting_bytes = 0
 
 
 class _Protocol(HttpToolsProtocol):
