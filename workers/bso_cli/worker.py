@@ -21,7 +21,7 @@ def worker(**options: Any) -> None:
     publishes what another one recorded but could not publish, and suspends trials that send nothing any more.
     The schema must be there (`bso migrate`); exchanges and queues are declared by the worker itself.
 
-    Every option can be given as an environment variable, BSO_ and its name in capitals (BSO_BATCH_LIMIT=64), or in a
+    Every option can be given as an environment variable, BSO_ and its name in capitals (BSO_BATCH_LIMIT=128), or in a
     file that BSO_..._FILE names (BSO_DATABASE_URL_FILE=/run/secrets/database_url). Options win.
 
     Exit codes: 0 drained after a signal, 1 a part crashed, 2 misconfigured: a setting is missing or out of range, an
