@@ -74,7 +74,7 @@ async def timed(engine: Engine, requests: Sequence[Sequence[Request]], place: Pl
 async def _replayed(place: Place, store: SqlStore, engine: Engine, requests: Sequence[Sequence[Request]]) -> Elapsed:
     """What the bare driver takes for the statements that the engine sends for these requests."""
     bare = place.copy()
-    with recorded(store) as statements:
+    async with recorded(store) as statements:
         await execute(engine, requests)
     await bare.open()
     try:

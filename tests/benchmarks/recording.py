@@ -1,8 +1,8 @@
 """Recording the statements of a store, and sending the very same ones through the bare driver."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import asyncmy
 from sqlalchemy import Connection, event, make_url
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from bso.storage import SqlStore
 from bso.storage.mysql import Requests
@@ -29,11 +30,15 @@ class Statement:
 COMMIT = Statement(text="COMMIT")
 
 
-@contextmanager
-def recorded(store: SqlStore) -> Iterator[list[Statement]]:
+@asynccontextmanager
+async def recorded(store: SqlStore) -> AsyncIterator[list[Statement]]:
     """What the store executes inside ``with``."""
     engine = store.engine.sync_engine
     statements: list[Statement] = []
+    if engine.dialect.name == "sqlite":
+        async with _traced(store.engine, lambda text: statements.append(Statement(text=text))):
+            yield statements
+        return
 
     def executed(
         _connection: Connection, _cursor: Any, text: str, parameters: Any, _context: Any, is_many: bool
@@ -56,6 +61,23 @@ def recorded(store: SqlStore) -> Iterator[list[Statement]]:
     finally:
         event.remove(engine, "before_cursor_execute", executed)
         event.remove(engine, "commit", committed)
+
+
+@asynccontextmanager
+async def _traced(engine: AsyncEngine, note: Callable[[str], None]) -> AsyncIterator[None]:
+    """Note what SQLite executes, values filled in: most of it goes past SQLAlchemy."""
+    callback: Callable[[str], None] | None = note
+
+    def taken(connection: Any, *_: object) -> None:
+        connection.run_async(lambda driver: driver.set_trace_callback(callback))
+
+    event.listen(engine.sync_engine, "checkout", taken)
+    try:
+        yield
+    finally:
+        callback = None
+        async with engine.connect():  # the connection that was traced: no other one was needed
+            event.remove(engine.sync_engine, "checkout", taken)
 
 
 class BareMariaDB:
