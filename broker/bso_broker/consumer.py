@@ -18,7 +18,7 @@ from bso_broker.session import Link
 logger = logger_of(__name__)
 
 _SETTLE_TIMEOUT_S = 5.0
-_MANY = 16  # commands that have arrived at once: more are then on their way
+_MANY, _ENOUGH = 16, 64  # commands that have arrived at once: more are then on their way, or need not be waited for
 _GATHERING_S = 0.001
 
 
@@ -97,7 +97,8 @@ class CommandConsumer:
         has_gathered = False
         while not self._drained:
             session = self._link.current
-            if session is not None and _MANY <= session.arrived < self._batch_limit and not has_gathered:
+            arrived = 0 if session is None else session.arrived
+            if not has_gathered and _MANY <= arrived < min(_ENOUGH, self._batch_limit):
                 has_gathered = True
                 await asyncio.sleep(_GATHERING_S)
                 continue

@@ -98,9 +98,7 @@ class EventPublisher:
             async with asyncio.timeout(timeout_s):
                 session = await self._link.session()
                 outgoing = [_outgoing(event) for event in events]
-                confirmation = session.for_events.outcome_of(outgoing, exchange=self._exchange)
-                await session.for_events.drain()
-                outcome = await confirmation
+                outcome = await session.for_events.publish(outgoing, exchange=self._exchange)
         except TimeoutError as error:
             why = self._link.last_error or "the broker does not confirm"
             raise PublishFailed(f"{len(events)} events not published within {timeout_s:g} s: {why}") from error
@@ -136,7 +134,7 @@ class ReplyPublisher:
         try:
             async with asyncio.timeout(timeout_s):
                 session = await self._link.session()
-                await session.unconfirmed.publish([_reply(r) for r in replies], exchange="")
+                session.unconfirmed.write([_reply(r) for r in replies], exchange="")
         except TimeoutError as error:
             raise PublishFailed(f"{len(replies)} replies did not go out within {timeout_s:g} s") from error
         except BaseException as error:

@@ -82,7 +82,7 @@ class _RpcSession(BrokerSession):
         pause_s = self.address.resend_after_s
         try:
             while not reply.done():
-                confirmation = await self._publish(command)
+                confirmation = self._publish(command)
                 confirmation.add_done_callback(partial(_pass_on_refusal, reply))
                 await self._wait(reply, confirmation, timeout_s=pause_s)
                 pause_s *= 2
@@ -112,7 +112,7 @@ class _RpcSession(BrokerSession):
         if not reply.done() and timeout_s > first_s:
             await asyncio.wait([reply], timeout=timeout_s - first_s)
 
-    async def _publish(self, command: _Command) -> asyncio.Future[Outcome]:
+    def _publish(self, command: _Command) -> asyncio.Future[Outcome]:
         check_size(command.body)
         properties = Basic.Properties(
             message_id=command.message_id,
@@ -124,11 +124,7 @@ class _RpcSession(BrokerSession):
         )
         message = Outgoing(routing_key=command.routing_key, body=command.body, properties=properties)
         try:
-            confirmation = self._commands.outcome_of([message], exchange=COMMANDS, mandatory=True)
-            if self._commands.is_behind:
-                async with asyncio.timeout(self.address.confirm_timeout_s):
-                    await self._commands.drain()
-            return confirmation
+            return self._commands.publish([message], exchange=COMMANDS, mandatory=True)
         except BaseException as error:
             if not is_lost(error):
                 raise

@@ -202,38 +202,25 @@ class BurstChannel:
     """A channel whose messages are written past aiormq: many small ones at once, those of all callers in one turn.
 
     Per message that is a sixth of the cost of aiormq's own publishing, whose queue lets ten callers in at a time.
+    Nothing waits for a broker that does not read: what is written lies in memory until it does.
     """
 
     def __init__(self, channel: aiormq.Channel, sockets: Sockets) -> None:
-        self.channel = channel
+        self._channel = channel
         self._writer = sockets.writer
 
-    def write(self, messages: Sequence[Outgoing], *, exchange: str, mandatory: bool) -> None:
+    def write(self, messages: Sequence[Outgoing], *, exchange: str, mandatory: bool = False) -> None:
         """Write messages before anything else is written. Raises ChannelInvalidStateError once the channel is gone."""
-        if self.channel.is_closed:
-            raise ChannelInvalidStateError(f"{self.channel!r} closed")
+        if self._channel.is_closed:
+            raise ChannelInvalidStateError(f"{self._channel!r} closed")
         together = published(
             [(message.routing_key, message.properties, message.body) for message in messages],
-            channel=self.channel.number,
+            channel=self._channel.number,
             exchange=exchange,
             mandatory=mandatory,
-            largest_piece=self.channel.max_content_size,
+            largest_piece=self._channel.max_content_size,
         )
         self._writer.write(together)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the broker has not read all that was written before this turn."""
-        return self._writer.transport.get_write_buffer_size() > 0
-
-    async def drain(self) -> None:
-        """Wait while the broker does not read."""
-        await self._writer.drain()
-
-    async def publish(self, messages: Sequence[Outgoing], *, exchange: str) -> None:
-        """Write messages on a channel without confirmations: nobody has to take them."""
-        self.write(messages, exchange=exchange, mandatory=False)
-        await self.drain()
 
 
 class Outcome(Enum):
@@ -255,7 +242,7 @@ class ConfirmedChannel(BurstChannel):
         sockets.tap(channel, Tap(on_confirmation=self._confirmed, on_return=self._returned))
         watch(channel, self._ended)
 
-    def outcome_of(
+    def publish(
         self, messages: Sequence[Outgoing], *, exchange: str, mandatory: bool = False
     ) -> asyncio.Future[Outcome]:
         """Write messages; the future fails with the cause when the channel ends.

@@ -7,7 +7,7 @@ import asyncio
 from bso.service.errors import DecidingTimedOut, StoreTimedOut
 
 MOST_BATCHES = 8
-"""Under way at once, each with a connection to the database: with 300 ms to it, 256 commands."""
+"""Under way at once, each with a connection to the database."""
 _TIMEOUT_COUNTS_S = 30.0
 
 

@@ -75,6 +75,7 @@ def run_worker(settings: WorkerSettings) -> ExitCode:
 
 
 async def _until_signalled(settings: WorkerSettings) -> ExitCode:
+    collect_garbage_seldom()
     with StopSignal() as stop:
         try:
             return await serve(settings, until=stop.wait)
@@ -94,7 +95,6 @@ async def serve(settings: WorkerSettings, *, until: Callable[[], Awaitable[str]]
         warn_of_plain_connection(address)
         async with RabbitBroker(address, operators=settings.operators) as broker:
             parts = assemble(settings, broker=broker, store=store, reads=reads)
-            collect_garbage_seldom()
             pages = parts.health_pages()
             async with serve_health(pages, host=settings.health_host, port=settings.health_port) as port:
                 _log.info("worker started", action="started", host=settings.health_host, port=port)

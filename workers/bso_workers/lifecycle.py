@@ -18,8 +18,9 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 Loop = Callable[[], Awaitable[None]]
 
-_COLLECTED_AFTER = (20_000, 50, 100)
-"""So many new objects, collections of new ones, and of those that survived one: CPython's are 700, 10, 10."""
+_COLLECTED_AFTER = (20_000, 10, 10)
+"""So many new objects, collections of new ones, and of those that survived one. CPython's first number is 700, or 2 000
+in later releases."""
 
 
 class ExitCode(IntEnum):

@@ -37,6 +37,8 @@ _MOST_COSTS = 10_000
 _HELD_S = 0.3  # so long jobs that other workers hold are tried together, again and again
 _TRY_AGAIN_S = 0.003
 
+_Harmed = dict[str, list[Admitted]]
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _UnderWay:
@@ -51,7 +53,7 @@ class _UnderWay:
 
 
 class CommandWorker:
-    """Batches of disjoint jobs: decide, answer, acknowledge; the events are published beside it.
+    """Batches of disjoint jobs are decided; answers, acknowledgements and events go out beside the next batch.
 
     One batch at a time, as long as the database is quick: what arrives meanwhile makes the next one larger. While one
     waits for the database, others begin. Jobs that other workers hold are tried again together, milliseconds later. A
@@ -104,7 +106,8 @@ class CommandWorker:
         )
         intake.on_shut = self._abandon
         self._backlog: list[Admitted] = []  # taken from the consumer, and in no batch yet
-        self._batches: dict[asyncio.Task[None], float] = {}  # under way, each with when it began
+        self._batches: dict[asyncio.Task[None], float] = {}  # being decided, each with when it began
+        self._settling: dict[asyncio.Task[None], float] = {}  # the same of what is decided
         self._took_s = 0.0  # what deciding a batch took last
         self._tasks: asyncio.TaskGroup
         self._under_way: dict[str, _UnderWay] = {}
@@ -112,8 +115,8 @@ class CommandWorker:
         self._costs_s: OrderedDict[str, float] = OrderedDict()  # what deciding for a job takes
 
     def busy_for_s(self) -> float:
-        """How long the oldest batch under way has been so [s]; 0 without one."""
-        began_s = min(self._batches.values(), default=None)
+        """How long the oldest batch under way, settled or not decided yet, has been so [s]; 0 without one."""
+        began_s = min((*self._batches.values(), *self._settling.values()), default=None)
         return 0.0 if began_s is None else asyncio.get_running_loop().time() - began_s
 
     def has_lane(self, job_id: str) -> bool:
@@ -194,12 +197,12 @@ class CommandWorker:
         if busy:
             self._tasks.create_task(self._decline(busy), name="refusals")
         for part in _parts(together):
-            self._count(self._tasks.create_task(self._handle(part), name="batch"))
+            self._count(self._tasks.create_task(self._handle(part), name="batch"), self._batches)
 
-    def _count(self, task: asyncio.Task[None]) -> None:
-        """Count a task among the batches under way until it ends."""
-        self._batches[task] = asyncio.get_running_loop().time()
-        task.add_done_callback(lambda done: self._batches.pop(done, None))
+    def _count(self, task: asyncio.Task[None], among: dict[asyncio.Task[None], float]) -> None:
+        """Count a task among those under way until it ends."""
+        among[task] = asyncio.get_running_loop().time()
+        task.add_done_callback(lambda done: among.pop(done, None))
 
     def _has_its_share(self, job_id: str, under_way: _UnderWay | None) -> bool:
         here = 0 if under_way is None else under_way.deciding + len(under_way.since)
@@ -234,7 +237,7 @@ class CommandWorker:
                     self._begin_again()
         except Exception:  # noqa: BLE001  logged; it must not end the worker
             _log.exception("a batch broke: its commands come again", action="batch_broke", commands=len(admitted))
-            await self._consumer.requeue([one.delivery for one in admitted])  # what is settled already stays so
+            await self._consumer.requeue([one.delivery for one in admitted])  # decided ones are answered again
         finally:
             for job_id, job in own.items():
                 if self._under_way.get(job_id) is job:
@@ -290,9 +293,9 @@ class CommandWorker:
         self._release([one for one, _ in decided])
         both = zip(admitted, answers, strict=True)
         self._sort_undecided([(one, answer.cause) for one, answer in both if isinstance(answer, Undecided)])
-        commands, found = [one for one, _ in decided], [answer for _, answer in decided]
-        settling = self._settle_apart([one.delivery for one in commands], self.settle(commands, found))
-        self._tasks.create_task(settling, name="settling")  # the next batch is on its way to the database meanwhile
+        harmed, settled = self._noted([one for one, _ in decided], [answer for _, answer in decided])
+        settling = self._tasks.create_task(self._settle_beside(harmed, settled), name="settling")
+        self._count(settling, self._settling)
         return True
 
     def _sort_undecided(self, undecided: Sequence[tuple[Admitted, BsoError]]) -> None:
@@ -322,7 +325,7 @@ class CommandWorker:
         for job_id in own.keys() - by_job(found).keys():  # it goes alone now
             del self._under_way[job_id]
         if (task := asyncio.current_task()) is not None:
-            self._count(task)
+            self._count(task, self._batches)
         await self._handle(found)
 
     async def _apart(self, admitted: Sequence[Admitted], error: Exception) -> bool:
@@ -353,7 +356,25 @@ class CommandWorker:
 
     async def settle(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         """Publish events, send answers, acknowledge; a job over which rules fail again and again is parked."""
-        harmed: dict[str, list[Admitted]] = {}
+        await self._settle(*self._noted(admitted, answers))
+
+    async def _settle_beside(self, harmed: _Harmed, settled: Sequence[tuple[Admitted, Answer]]) -> None:
+        """The same beside the next batch. Nobody is left to be told of a failure."""
+        try:
+            await self._settle(harmed, settled)
+        except Exception:  # noqa: BLE001  logged; it must not end the worker
+            _log.exception("commands could not be answered: they come again", action="answer_broke")
+            kept = [one for commands in harmed.values() for one in commands]
+            await self._consumer.requeue([one.delivery for one in (*kept, *(one for one, _ in settled))])
+
+    def _noted(
+        self, admitted: Sequence[Admitted], answers: Sequence[Answer]
+    ) -> tuple[_Harmed, list[tuple[Admitted, Answer]]]:
+        """Hand events over to be published, and note what jobs cost: commands of jobs that rules fail over, and others.
+
+        At once, since the next batch of these jobs may begin.
+        """
+        harmed: _Harmed = {}
         settled: list[tuple[Admitted, Answer]] = []
         for one, answer in zip(admitted, answers, strict=True):
             self._outbox.put(answer.events)
@@ -366,6 +387,9 @@ class CommandWorker:
                 settled.append((one, answer))
         while len(self._costs_s) > _MOST_COSTS:
             self._costs_s.popitem(last=False)
+        return harmed, settled
+
+    async def _settle(self, harmed: _Harmed, settled: Sequence[tuple[Admitted, Answer]]) -> None:
         try:
             for job_id in harmed:
                 await self._parking.park(job_id, JobDamaged("rules fail over commands of different types of this job"))

@@ -160,7 +160,7 @@ async def test_what_is_published_in_one_turn_of_the_event_loop_is_written_at_onc
     monkeypatch.setattr(asyncio.StreamWriter, "write", noting)
     confirmed = ConfirmedChannel(channel, connection.sockets)
     message = Outgoing(routing_key="many", body=b"one", properties=Basic.Properties())
-    outcomes = await asyncio.gather(*(confirmed.outcome_of([message], exchange="") for _ in range(50)))
+    outcomes = await asyncio.gather(*(confirmed.publish([message], exchange="") for _ in range(50)))
     assert outcomes == [Outcome.TAKEN] * 50
     assert max(written) == 50, "each message is a system call of its own"
 
@@ -171,7 +171,7 @@ async def test_nothing_is_written_on_a_channel_that_is_gone(
     confirmed = ConfirmedChannel(channel, connection.sockets)
     await channel.close()
     with pytest.raises(ChannelInvalidStateError):
-        confirmed.outcome_of([Outgoing(routing_key="", body=b"", properties=Basic.Properties())], exchange="")
+        confirmed.publish([Outgoing(routing_key="", body=b"", properties=Basic.Properties())], exchange="")
 
 
 def header(properties: Basic.Properties, size: int) -> bytes:
