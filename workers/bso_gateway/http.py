@@ -36,6 +36,7 @@ _RETRY_AFTER_S = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5  # before a query is sent again that had to wait
 _MOST_LATENCIES = 1000
 _LEAST_S = 0.5  # for an answer, whatever the check of a token and the body have taken
+_LEAST_OF_ANOTHER_S = 0.05  # a command that nobody waits for must not begin a trial
 
 
 def seen_by(token: Token | None, page: SavingsPage) -> SavingsPage:
@@ -167,8 +168,8 @@ class Gate:
         if isinstance(asked.command, RegisterJob) and asked.command.like is not None:
             check_right(token, Right.READ, asked.command.like)
         asked = replace(asked, on_behalf_of=None if token is None else token.user)
-        request.scope[ASKED] = asked
         timeout_s = self._time_left_s(request)
+        request.scope[ASKED] = asked
         under_way = self._under_way.get(asked.command_id)
         if under_way is None:
             return await self._decided(asked, timeout_s)
@@ -220,10 +221,18 @@ class Gate:
         raise HttpError(503, words, kind="tokens_not_checked", retry_after_s=_RETRY_AFTER_S)
 
     def _time_left_s(self, request: Request) -> float:
-        """How long an answer may still take: of all that a request waits for together. A stream begins anew."""
+        """How long an answer may still take: of all that a request waits for together. A stream begins anew.
+
+        Raises HttpError 503 where the first command of a request has left no time for another one.
+        """
         loop = asyncio.get_running_loop()
         until_s: float = request.scope.setdefault(UNTIL, loop.time() + self._limits.answer_timeout_s)
-        return max(_LEAST_S, until_s - loop.time())
+        left_s = until_s - loop.time()
+        if ASKED not in request.scope:
+            return max(_LEAST_S, left_s)
+        if left_s < _LEAST_OF_ANOTHER_S:
+            raise _failed(TimeoutError())
+        return left_s
 
     async def _asked(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
         """The answer to a query. All users of a gateway share its turn: where that is full, it is asked for again."""

@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.savings import Tariff
@@ -177,17 +177,17 @@ class _OneWrite:
 
 
 class _Protocol(HttpToolsProtocol):
-    """HTTP by httptools, with bounds for the head of a request: its bytes, and how long it takes to arrive.
+    """HTTP by httptools, with bounds for what is no body: its bytes, and how long the head of a request may take.
 
-    httptools bounds neither; uvicorn has a deadline only for connections that rest between two requests.
+    httptools bounds neither heads nor trailers; uvicorn has a deadline only for connections that rest between two
+    requests, and any byte ends it.
     """
 
     head_timeout_s: ClassVar[float]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._head_bytes = 0
-        self._is_in_head = False
+        self._other_bytes = 0  # that have arrived since the last part of a body, or since a request began
         self._deadline: asyncio.TimerHandle | None = None
 
     @override
@@ -197,24 +197,37 @@ class _Protocol(HttpToolsProtocol):
 
     @override
     def data_received(self, data: bytes) -> None:
+        self._other_bytes += len(data)
         super().data_received(data)
-        if self._is_in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response("The head of the request is too large.")
+        if self._other_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head, the trailers or a chunk's head of the request are too large.")
+        cycle: RequestResponseCycle | None = self.cycle
+        is_answered = cycle is None or cycle.response_complete
+        if is_answered and self._deadline is None and self.timeout_keep_alive_task is None:
+            self._await_head()  # what has arrived belongs to no request, or to one that is answered already
 
     @override
     def on_message_begin(self) -> None:
-        self._is_in_head, self._head_bytes = True, 0
+        self._other_bytes = 0
         if self._deadline is None:
             self._await_head()
         super().on_message_begin()
 
     @override
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
+        self._other_bytes = 0
         self._forget_deadline()
         super().on_headers_complete()
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        self._other_bytes = 0
+        super().on_body(body)
+
+    @override
+    def on_message_complete(self) -> None:
+        self._other_bytes = 0
+        super().on_message_complete()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:

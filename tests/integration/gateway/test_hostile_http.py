@@ -32,7 +32,9 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]
     """A gateway over a file, with short deadlines."""
     folder = tmp_path_factory.mktemp("gateway")
     url = f"sqlite:///{folder / 'bso.sqlite'}"
-    process = gateway_process(folder / "gateway.log", url, body_timeout_s=0.3, max_body_bytes=10_000)
+    process = gateway_process(
+        folder / "gateway.log", url, body_timeout_s=0.3, head_timeout_s=2.0, max_body_bytes=10_000
+    )
     yield process
     process.stop()
 
@@ -167,3 +169,20 @@ def test_a_short_answer_arrives_in_one_piece(gateway: Gateway) -> None:
             head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
             assert body, "its head and its body are two system calls"
             assert f"content-length: {len(body)}".encode() in head
+
+
+@pytest.mark.parametrize("start", ["0\r\n", "0\r\nx: ", "5;"])
+def test_trailers_without_an_end(impatient: Gateway, start: str) -> None:
+    chunked = f"POST /jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{start}"
+    answer = sent(impatient, chunked.encode() + b"x: y\r\n" * 500_000)
+    assert b" 400 " in answer or not answer, "it waits for the end of a body"  # it does not read the rest
+    assert impatient.register().status == 201
+
+
+def test_bytes_that_belong_to_no_request_keep_no_connection_open(impatient: Gateway) -> None:
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 200 " in connection.recv(65_536)
+        connection.sendall(b"\r\n")
+        with suppress(ConnectionResetError):
+            assert not connection.recv(1)
