@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 
 import aiormq
 import pytest
 
 from bso_broker.connection import BrokerAddress
 from bso_broker.errors import BrokerClosed, CallTimeout, PublishFailed
+from bso_broker.messages import Reply
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS
 from tests.contract.broker.stories import answer, batch, started_caller, started_consumer
@@ -80,6 +82,26 @@ async def test_a_frozen_broker_ends_calls_at_their_deadline_and_answers_them_whe
                 await caller.call(b"body", message_id="1", timeout_s=0.3)
             breakable_rabbitmq.thaw()
             assert await caller.call(b"body", message_id="1", timeout_s=PATIENCE_S) == b"BODY"
+
+
+async def test_commands_are_done_with_while_the_broker_does_not_read_their_replies(
+    breakable_rabbitmq: RabbitMQ, amqp_url: str, cleaning: AsyncExitStack
+) -> None:
+    """Handed back, they would come again, be answered again, and end among the dead letters."""
+    large = b"x" * 1_000_000
+    async with RabbitBroker(amqp_url) as broker:
+        consumer = await started_consumer(broker, cleaning)
+        caller = await started_caller(broker, cleaning)
+        call = asyncio.create_task(caller.call(b"body", message_id="1", timeout_s=PATIENCE_S))
+        (delivery,) = await batch(consumer)
+        assert delivery.reply_to is not None
+        reply = Reply(reply_to=delivery.reply_to, body=large, correlation_id="1", user_id=delivery.user_id)
+        await broker.reply_publisher().reply_batch([replace(reply, body=b"nobody's", correlation_id="0")])
+        breakable_rabbitmq.freeze()
+        for _ in range(30):  # more than any buffer of a socket takes
+            await broker.reply_publisher().reply_batch([reply], timeout_s=1.0)
+        breakable_rabbitmq.thaw()
+        assert await call == large
 
 
 @pytest.mark.slow
