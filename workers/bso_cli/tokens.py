@@ -37,9 +37,14 @@ def create(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="In whose name it is used: jobs belong to it.", show_default=False)
     ],
-    may: Annotated[Right, typer.Option("--may", help="The most that it is for; each includes those before.")] = (
-        Right.TRAIN
-    ),
+    may: Annotated[
+        str,
+        typer.Option(
+            metavar="RIGHT",
+            help="The most that it is for: read, train or operate; each includes those before. Of several, separated "
+            "by commas, the one counts that includes the others.",
+        ),
+    ] = Right.TRAIN.value,
     jobs: Annotated[str, typer.Option(metavar="PATTERN", help="Only for jobs like this, e.g. 'vision-*'.")] = ALL_JOBS,
     expires: Annotated[
         str | None, typer.Option(metavar="AGE", help="After how long: 12h, 90d, 52w.", show_default="never")
@@ -52,13 +57,14 @@ def create(
     Training scripts read it from BSO_TOKEN, or a file that BSO_TOKEN_FILE names; Zeus' clients have it as the password
     in the server's address: https://any:TOKEN@host. What owners, teams and grants allow holds beside it.
     """
+    right = _right_of(may)
     if problems := token_problems(name, jobs):
         raise typer.BadParameter("; ".join(f"{field} {words}" for field, words in problems.items()))
     lasts = None if expires is None else span_from(expires)
     database = _database(database_url)
     if database.startswith("sqlite"):
         asyncio.run(_made(database))
-    token, secret = in_store(database, lambda store: _created(store, user=name, right=may, jobs=jobs, lasts=lasts))
+    token, secret = in_store(database, lambda store: _created(store, user=name, right=right, jobs=jobs, lasts=lasts))
     print_answer({**_fields(token), "token": secret}, secret, as_json=as_json)
     if not as_json:
         print_notice(f"token {token.token_id} of {name}: keep it now, it is not shown again")
@@ -128,6 +134,16 @@ def rotate(
     print_answer({**_fields(token), "token": secret}, secret, as_json=as_json)
     if not as_json:
         print_notice(f"token {token.token_id} takes the place of {token_id}, which is valid for another {overlap}")
+
+
+def _right_of(text: str) -> Right:
+    """The one of the rights that somebody has typed that includes all others. Raises typer.BadParameter."""
+    known = {right.value: right for right in Right}
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        expected = f"expected {', '.join(known)}, or several of them, separated by commas"
+        raise typer.BadParameter(f"{expected}; got {unknown[0]!r}", param_hint="--may")
+    return max((known[name] for name in names), key=lambda right: len(right.included))
 
 
 def _database(url: str | None) -> str:

@@ -47,7 +47,7 @@ class NotTaken(Rejected):
 class HttpCaller:
     """Sends messages to a gateway, over connections that are kept; by HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE.
 
-    The token is the password of the address.
+    The token is the password of the address; without one, a login in ~/.netrc is sent.
     """
 
     def __init__(self, url: str) -> None:
@@ -67,10 +67,12 @@ class HttpCaller:
             raise Misconfigured(
                 f"{self._address} needs aiohttp, which is not installed: pip install 'bso-optimizer[http]'"
             ) from error
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        self._session = aiohttp.ClientSession(headers=headers, trust_env=True, cookie_jar=aiohttp.DummyCookieJar())
+        self._session = aiohttp.ClientSession(
+            headers={"Content-Type": "application/json"},
+            trust_env=True,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            middlewares=(self._with_token,) if self._token else (),
+        )
 
     async def close(self) -> None:
         """Disconnect."""
@@ -133,6 +135,13 @@ class HttpCaller:
                     body = await _read(answer)
                     self._check(answer.status, answer.headers.get("Retry-After", ""), body)
                     return body
+
+    async def _with_token(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Send a request with the token. A header of the session does not go together with a login in ~/.netrc."""
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return await send(request)
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from bso.domain.commands import RegisterJob, Request
 from bso.domain.rights import Right
@@ -22,6 +23,7 @@ from bso.service.queries import Asked, CheckToken, FollowJobs, encode_query
 from bso.service.tokens import digest_of, new_secret
 from bso.storage import open_store
 from bso_broker.connection import login_of
+from bso_cli.main import app
 from tests.integration.gateway.conftest import SPEC, Answered, Gateway, StartGateway
 from tests.integration.workers.fixtures import StartWorker
 from tests.servers import PATIENCE_S
@@ -199,6 +201,35 @@ def test_a_revoked_token_opens_nothing_at_a_new_gateway(start_gateway: StartGate
     first.bso("revoke", first.bso("list")[0]["token_id"])
     refused = Guarded(start_gateway(tokens=True), first.database_url).ask(token, "GET", "/v1/jobs")
     assert (refused.status, refused.value["code"]) == (401, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    ("typed", "right"),
+    [
+        ("read", Right.READ),
+        ("read,train", Right.TRAIN),
+        ("train, read", Right.TRAIN),
+        ("train,read,operate", Right.OPERATE),
+    ],
+)
+def test_of_several_rights_the_one_counts_that_includes_the_others(typed: str, right: Right, tmp_path: Any) -> None:
+    made = _create("--may", typed, database=f"sqlite:///{tmp_path / 'bso.sqlite'}")
+    assert json.loads(made.output)["may"] == right.value
+
+
+@pytest.mark.parametrize("typed", ["", "read,", "train,delete", "TRAIN", "read train"])
+def test_what_is_no_right_is_refused(typed: str, tmp_path: Any) -> None:
+    refused = _create("--may", typed, database=f"sqlite:///{tmp_path / 'bso.sqlite'}")
+    assert refused.exit_code == 2
+    assert "expected read, train, operate, or several of them, separated by commas; got '" in " ".join(
+        refused.output.replace("│", " ").split()
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def _create(*words: str, database: str) -> Result:
+    environ = {"BSO_DATABASE_URL": database, "COLUMNS": "200", "TERM": "dumb"}
+    return CliRunner().invoke(app, ["tokens", "create", "ann", *words, "--json"], env=environ)
 
 
 def test_with_tokens_it_may_listen_for_other_machines(start_gateway: StartGateway) -> None:

@@ -196,6 +196,36 @@ def test_the_token_is_the_password_of_the_address() -> None:
     assert url("amqp://host/", BSO_TOKEN="bso_1_a") == "amqp://host/"
 
 
+@pytest.mark.parametrize("is_by_proxy", [False, True])
+async def test_a_token_wins_over_a_login_for_its_address_in_netrc(
+    is_by_proxy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login me password other\n", encoding="utf-8")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    sent: list[tuple[str, str | None]] = []
+    with answering(413, b"{}", sent=sent) as address:
+        monkeypatch.setenv("http_proxy", address if is_by_proxy else "http://127.0.0.1:1")
+        monkeypatch.setenv("no_proxy", "" if is_by_proxy else "127.0.0.1")
+        host = "bso.invalid" if is_by_proxy else address.removeprefix("http://")
+        await _not_taken(f"http://any:bso_1_a@{host}")
+        await _not_taken(f"http://{host}")
+    at = f"http://{host}" if is_by_proxy else ""
+    assert sent == [(f"{at}/v1/commands", "Bearer bso_1_a"), (f"{at}/v1/commands", "Basic bWU6b3RoZXI=")]
+
+
+async def _not_taken(url: str) -> None:
+    transport = open_transport(url)
+    await transport.start()
+    try:
+        reply = await transport.call(_describe(), timeout_s=PATIENCE_S)
+    finally:
+        await transport.close()
+    assert isinstance(reply, Problem)
+    assert reply.type == "not_taken"
+
+
 def _describe() -> Request:
     return Request(command_id=str(uuid.uuid4()), job_id="job", command=DescribeJob())
 
@@ -212,12 +242,14 @@ async def _error(url: str) -> BsoError:
 
 
 @contextmanager
-def answering(status: int, body: bytes) -> Iterator[str]:
-    """A server that answers everything alike."""
+def answering(status: int, body: bytes, *, sent: list[tuple[str, str | None]] | None = None) -> Iterator[str]:
+    """A server that answers everything alike; the target and the login of each request are added to ``sent``."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:  # its name in http.server
             self.rfile.read(int(self.headers["Content-Length"]))
+            if sent is not None:
+                sent.append((self.path, self.headers["Authorization"]))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
