@@ -23,6 +23,7 @@ from structlog.typing import FilteringBoundLogger
 from bso.credentials import without_passwords
 from bso.domain.savings import Tariff
 from bso_gateway.access import Access
+from bso_gateway.description import schemas
 from bso_gateway.front import Front, GatewayMetrics
 from bso_gateway.http import Gate, HttpError, Limits, answer
 from bso_gateway.live import Streams
@@ -30,7 +31,7 @@ from bso_gateway.optimizer import Optimizer
 from bso_gateway.pages.door import KeyDoor, TokenDoor
 from bso_gateway.pages.routes import Pages
 from bso_gateway.problems import error_page, problem_response
-from bso_gateway.rest import PREFIX, RestApi, schemas
+from bso_gateway.rest import PREFIX, RestApi
 from bso_gateway.settings import GatewaySettings
 from bso_gateway.zeus_wire import ZeusWire, is_zeus_path
 from bso_optimizer import DISTRIBUTION

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter
 from fastapi import Query as QueryParameter
-from pydantic import TypeAdapter
 from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,9 +28,11 @@ from bso.schema.errors import MalformedMessage
 from bso.service import queries
 from bso.service.queries import Page, Query
 from bso.service.records import JobOverview
+from bso_gateway import description
+from bso_gateway.description import JOB, ROUTES, STREAM, Route
 from bso_gateway.http import BEARER, RECHECK, UNTIL, Gate, HttpError, answer, command_id_of, seen_by, token_of
 from bso_gateway.live import Place, PlaceInLog, PlacesInLogs, Streams, followed, passed
-from bso_gateway.problems import PROBLEM_SCHEMA, refused
+from bso_gateway.problems import refused
 
 PREFIX = "/v1"
 _MOST = 2**63 - 1
@@ -40,81 +40,6 @@ Cursor = Annotated[int, QueryParameter(ge=0, le=_MOST)]
 EventTypes = Annotated[
     frozenset[str], QueryParameter(alias="type", description="Only events of these types, such as trial_ended")
 ]
-_STREAM = "text/event-stream"
-_SCHEMAS = "#/components/schemas/{model}"
-_PROBLEM = "HttpProblem"
-
-
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """A command as a resource. Fields of the command that stand in the path are not in the body."""
-
-    method: str
-    path: str
-    command: type
-    reply: type
-    summary: str
-    status: int = 200
-
-    @property
-    def body(self) -> str:
-        """The name of the schema of its body."""
-        return f"{self.command.__name__}Body" if self.fields_in_path else self.command.__name__
-
-    @property
-    def fields_in_path(self) -> Sequence[str]:
-        return [field.name for field in fields(self.command) if f"{{{field.name}}}" in self.path]
-
-
-_JOB = "/jobs/{job_id}"
-_TRIAL = "/jobs/{job_id}/trials/{trial_number}"
-_ROUTES = (
-    _Route("POST", "/jobs", do.RegisterJob, replies.Registered, "Register a new job"),
-    _Route("PUT", _JOB, do.RegisterJob, replies.Registered, "Register or change a job"),
-    _Route("DELETE", _JOB, do.DeleteJob, replies.Deleted, "Delete a job"),
-    _Route("POST", f"{_JOB}/trials", do.BeginTrial, replies.TrialBegun, "Begin a trial, and get its batch size", 201),
-    _Route(
-        "POST",
-        f"{_TRIAL}/reports",
-        do.ReportEpoch,
-        replies.EpochJudged,
-        "Report an evaluation, and get the decision whether to stop",
-    ),
-    _Route(
-        "POST",
-        f"{_TRIAL}/epoch-costs",
-        do.ReportEpochCosts,
-        replies.EpochCostsRecorded,
-        "Report what epochs with other batch sizes would cost",
-    ),
-    _Route("PUT", f"{_TRIAL}/end", do.FinishTrial, replies.TrialFinished, "Say how a training ended"),
-    _Route("PUT", f"{_TRIAL}/lease", do.RenewLease, replies.LeaseRenewed, "Say that a training is alive"),
-    _Route(
-        "PUT",
-        f"{_JOB}/power-profiles/{{batch_size}}",
-        do.ReportPowerProfile,
-        replies.PowerProfileRecorded,
-        "Record what was measured under several power limits",
-    ),
-    _Route(
-        "PUT",
-        f"{_JOB}/allowed/{{batch_size}}",
-        do.AllowBatchSize,
-        replies.AllowedAgain,
-        "Lift the infeasibility of a batch size",
-    ),
-    _Route(
-        "PUT",
-        f"{_JOB}/grants/{{login}}",
-        do.GrantJob,
-        replies.RightsRecorded,
-        "Let a login use a job; a null right takes it away",
-    ),
-    _Route(
-        "PUT", f"{_JOB}/owner/{{login}}", do.GiveJob, replies.RightsRecorded, "Make another login the owner of a job"
-    ),
-)
-_SHOWN = (replies.JobDescription, *(kind for route in _ROUTES for kind in (route.command, route.reply)))
 
 
 class RestApi:
@@ -127,7 +52,7 @@ class RestApi:
     def router(self) -> APIRouter:
         """All routes, with what they take and return."""
         router = APIRouter(prefix=PREFIX, tags=["v1"])
-        for route in _ROUTES:
+        for route in ROUTES:
             router.add_api_route(
                 route.path,
                 self._decision(route),
@@ -135,34 +60,45 @@ class RestApi:
                 name=f"{wire_name(route.command)} {route.path}",
                 summary=route.summary,
                 response_class=Response,
-                responses=_responses(route.reply, route.status),
-                openapi_extra=_described(route),
+                **description.decision(route),
             )
-        for path, passed_on, summary in (
-            ("/commands", self.command, "Any command, as the message that goes through a broker; its reply as one"),
-            ("/queries", self.query, "Any query, as a message; its page as one"),
+        for path, passed_on, asked, summary in (
+            (
+                "/commands",
+                self.command,
+                "CommandMessage",
+                "Any command, as the message that goes through a broker; its reply as one",
+            ),
+            ("/queries", self.query, "QueryMessage", "Any query, as a message; its page as one"),
         ):
-            router.add_api_route(path, passed_on, methods=["POST"], summary=summary, response_class=Response)
-        for path, page, summary in (
-            ("/jobs", self.jobs, "The jobs that may be read, by id"),
-            ("/savings", self.savings, "What each job saved, by month"),
-            ("/operation", self.operation, "How the store of all jobs stands, for operators"),
-            (_JOB, self.job, "One job: what is known, what runs, what is expected"),
-            (f"{_JOB}/trials", self.trials, "The trials of a job, by number"),
-            (f"{_JOB}/events", self.events, "The log of a job"),
-            ("/events", self.events_of_jobs, "The logs of several jobs"),
-            (f"{_JOB}/power-profiles", self.power_profiles, "What was measured under several power limits"),
+            said = description.message(asked, "AnswerMessage")
+            router.add_api_route(path, passed_on, methods=["POST"], summary=summary, response_class=Response, **said)
+        for path, page, answered, summary in (
+            ("/jobs", self.jobs, "ListedJobs", "The jobs that may be read, by id"),
+            ("/savings", self.savings, "SavingsPage", "What each job saved, by month"),
+            ("/operation", self.operation, "Operation", "How the store of all jobs stands, for operators"),
+            (JOB, self.job, "JobDescription", "One job: what is known, what runs, what is expected"),
+            (f"{JOB}/trials", self.trials, "TrialsPage", "The trials of a job, by number"),
+            (f"{JOB}/events", self.events, "Events", "The log of a job"),
+            ("/events", self.events_of_jobs, "EventsOfJobs", "The logs of several jobs"),
+            (
+                f"{JOB}/power-profiles",
+                self.power_profiles,
+                "PowerProfilesPage",
+                "What was measured under several power limits",
+            ),
         ):
-            router.add_api_route(path, page, methods=["GET"], summary=summary, response_class=Response)
+            said = description.page(answered, is_streamed=path.endswith("/events"))
+            router.add_api_route(path, page, methods=["GET"], summary=summary, response_class=Response, **said)
         return router
 
-    def _decision(self, route: _Route) -> Callable[[Request], Awaitable[Response]]:
+    def _decision(self, route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def decision(request: Request) -> Response:
             return await self._decide(request, route)
 
         return decision
 
-    async def _decide(self, request: Request, route: _Route) -> Response:
+    async def _decide(self, request: Request, route: Route) -> Response:
         given = await self._given(request, route)
         try:
             command: Command = validated(route.command, given, wire_name(route.command))
@@ -180,7 +116,7 @@ class RestApi:
         is_new = isinstance(reply, replies.Registered) and reply.is_new
         return answer(reply, status=201 if is_new else route.status)
 
-    async def _given(self, request: Request, route: _Route) -> dict[str, Any]:
+    async def _given(self, request: Request, route: Route) -> dict[str, Any]:
         """The fields of a command: those of the body, and those in the path."""
         body = await self._gate.body(request)
         try:
@@ -338,29 +274,12 @@ class RestApi:
         return page
 
 
-def schemas() -> dict[str, Any]:
-    """The JSON schemas of all bodies and answers, by name."""
-    adapters: list[Any] = [(kind.__name__, "validation", TypeAdapter(kind)) for kind in _SHOWN]
-    _, defined = TypeAdapter.json_schemas(adapters, ref_template=_SCHEMAS)
-    found: dict[str, Any] = defined["$defs"]
-    for route in _ROUTES:
-        found[route.body] = _without(found[route.command.__name__], route.fields_in_path)
-    return {**found, _PROBLEM: PROBLEM_SCHEMA}
-
-
-def _without(schema: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A schema without some properties."""
-    properties = {name: each for name, each in schema["properties"].items() if name not in names}
-    required = [name for name in schema.get("required", ()) if name not in names]
-    return {**schema, "properties": properties, "required": required}
-
-
 def _may_list(token: Token | None, one: JobOverview) -> bool:
     return token is None or token.covers(Right.READ, one.summary.job_id)
 
 
 def _wants_stream(request: Request) -> bool:
-    return _STREAM in request.headers.get("accept", "")
+    return STREAM in request.headers.get("accept", "")
 
 
 def _require_known(types: Collection[str]) -> None:
@@ -397,31 +316,3 @@ def _listed(one: JobOverview) -> dict[str, Any]:
 def _check(name: str, value: object) -> None:
     if (problem := identifier_problem(value)) is not None:
         raise HttpError(422, f"{name} {problem}", kind="invalid_identifier", fields={name: problem})
-
-
-def _responses(reply: type, status: int) -> dict[int | str, Any]:
-    made = {"description": "Done", "content": {"application/json": {"schema": _reference(reply)}}}
-    problem = {"$ref": _SCHEMAS.format(model=_PROBLEM)}
-    wrong = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
-    return {status: made, "default": wrong}
-
-
-def _described(route: _Route) -> dict[str, Any]:
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": kind}}
-        for name, kind in (
-            ("job_id", "string"),
-            ("trial_number", "integer"),
-            ("batch_size", "integer"),
-            ("login", "string"),
-        )
-        if f"{{{name}}}" in route.path
-    ]
-    key = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "format": "uuid"}}
-    body = {"content": {"application/json": {"schema": {"$ref": _SCHEMAS.format(model=route.body)}}}}
-    needs_body: Mapping[str, Any] = {} if route.method == "DELETE" else {"requestBody": body}
-    return {"parameters": [*parameters, key], **needs_body}
-
-
-def _reference(kind: type) -> dict[str, str]:
-    return {"$ref": _SCHEMAS.format(model=kind.__name__)}

@@ -107,3 +107,17 @@ class Message(BaseModel):
     """An error."""
 
     message: str
+
+
+class Fault(BaseModel):
+    """What is wrong with one field of a body, or of a query."""
+
+    type: str
+    loc: list[str | int]
+    msg: str
+
+
+class Detail(BaseModel):
+    """The error for a body that is not as expected."""
+
+    detail: list[Fault]

@@ -26,7 +26,7 @@ from bso.domain.replies import (
 )
 from bso.domain.trial import FAILURES, Outcome
 from bso_gateway.http import Gate, HttpError, answer, command_id_of
-from bso_gateway.zeus_models import Message, ReportResponse, TrainingResult, TrialId, ZeusJobSpec
+from bso_gateway.zeus_models import Detail, Message, ReportResponse, TrainingResult, TrialId, ZeusJobSpec
 
 GO_ON = "Stop condition not met, keep training"
 SUCCEEDED = "Train succeeded"
@@ -220,4 +220,5 @@ def _described(
     if body is not None:
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
         extra = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+        responses[422] = {"model": Detail, "description": "A body that is not as expected"}
     return {"responses": responses, "openapi_extra": extra, "summary": summary, "response_class": Response}

@@ -1,0 +1,230 @@
+"""What OpenAPI says of the routes under /v1, for who writes a client from that page alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from pydantic import TypeAdapter
+
+from bso.domain import commands as do
+from bso.domain import replies
+from bso.domain.commands import Command
+from bso.schema.codec import all_events, wire_name
+from bso.service import queries
+from bso.service.queries import Query
+from bso_gateway.problems import PROBLEM_SCHEMA
+
+STREAM = "text/event-stream"
+_SCHEMAS = "#/components/schemas/{model}"
+_PROBLEM = "HttpProblem"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A command as a resource. Fields of the command that stand in the path are not in the body."""
+
+    method: str
+    path: str
+    command: type
+    reply: type
+    summary: str
+    status: int = 200
+
+    @property
+    def body(self) -> str:
+        """The name of the schema of its body."""
+        return f"{self.command.__name__}Body" if self.fields_in_path else self.command.__name__
+
+    @property
+    def fields_in_path(self) -> Sequence[str]:
+        return [field.name for field in fields(self.command) if f"{{{field.name}}}" in self.path]
+
+
+JOB = "/jobs/{job_id}"
+TRIAL = "/jobs/{job_id}/trials/{trial_number}"
+ROUTES = (
+    Route("POST", "/jobs", do.RegisterJob, replies.Registered, "Register a new job"),
+    Route("PUT", JOB, do.RegisterJob, replies.Registered, "Register or change a job"),
+    Route("DELETE", JOB, do.DeleteJob, replies.Deleted, "Delete a job"),
+    Route("POST", f"{JOB}/trials", do.BeginTrial, replies.TrialBegun, "Begin a trial, and get its batch size", 201),
+    Route(
+        "POST",
+        f"{TRIAL}/reports",
+        do.ReportEpoch,
+        replies.EpochJudged,
+        "Report an evaluation, and get the decision whether to stop",
+    ),
+    Route(
+        "POST",
+        f"{TRIAL}/epoch-costs",
+        do.ReportEpochCosts,
+        replies.EpochCostsRecorded,
+        "Report what epochs with other batch sizes would cost",
+    ),
+    Route("PUT", f"{TRIAL}/end", do.FinishTrial, replies.TrialFinished, "Say how a training ended"),
+    Route("PUT", f"{TRIAL}/lease", do.RenewLease, replies.LeaseRenewed, "Say that a training is alive"),
+    Route(
+        "PUT",
+        f"{JOB}/power-profiles/{{batch_size}}",
+        do.ReportPowerProfile,
+        replies.PowerProfileRecorded,
+        "Record what was measured under several power limits",
+    ),
+    Route(
+        "PUT",
+        f"{JOB}/allowed/{{batch_size}}",
+        do.AllowBatchSize,
+        replies.AllowedAgain,
+        "Lift the infeasibility of a batch size",
+    ),
+    Route(
+        "PUT",
+        f"{JOB}/grants/{{login}}",
+        do.GrantJob,
+        replies.RightsRecorded,
+        "Let a login use a job; a null right takes it away",
+    ),
+    Route("PUT", f"{JOB}/owner/{{login}}", do.GiveJob, replies.RightsRecorded, "Make another login the owner of a job"),
+)
+_PAGES = (queries.SavingsPage, queries.Operation, queries.TrialsPage, queries.PowerProfilesPage)
+_SHOWN = (replies.JobDescription, *(kind for route in ROUTES for kind in (route.command, route.reply)), *_PAGES)
+
+
+def schemas() -> dict[str, Any]:
+    """The JSON schemas of all bodies and answers, by name."""
+    adapters: list[Any] = [(kind.__name__, "validation", TypeAdapter(kind)) for kind in _SHOWN]
+    _, defined = TypeAdapter.json_schemas(adapters, ref_template=_SCHEMAS)
+    found: dict[str, Any] = defined["$defs"]
+    for route in ROUTES:
+        found[route.body] = _without(found[route.command.__name__], route.fields_in_path)
+    return {**found, **_OTHERS, _PROBLEM: PROBLEM_SCHEMA}
+
+
+def decision(route: Route) -> dict[str, Any]:
+    """What the framework is to say of a command's route, beside its path."""
+    statuses = (200, 201) if route.reply is replies.Registered else (route.status,)
+    names = ("job_id", "string"), ("trial_number", "integer"), ("batch_size", "integer"), ("login", "string")
+    in_path = [_parameter(name, "path", {"type": kind}) for name, kind in names if f"{{{name}}}" in route.path]
+    key = _parameter("Idempotency-Key", "header", {"type": "string", "format": "uuid"})
+    needs_body = {} if route.method == "DELETE" else {"requestBody": _body(route.body)}
+    return {
+        "status_code": route.status,
+        "responses": _answers(dict.fromkeys(statuses, route.reply.__name__)),
+        "openapi_extra": {"parameters": [*in_path, key], **needs_body},
+    }
+
+
+def message(asked: str, answered: str) -> dict[str, Any]:
+    """The same of a route that takes messages."""
+    return {"responses": _answers({200: answered}), "openapi_extra": {"requestBody": _body(asked)}}
+
+
+def page(answered: str, *, is_streamed: bool = False) -> dict[str, Any]:
+    """The same of a route that is read. ``is_streamed``: also without an end."""
+    found: dict[str, Any] = {"responses": _answers({200: answered})}
+    if is_streamed:
+        found["responses"][200]["content"][STREAM] = {
+            "schema": {"type": "string", "description": "Server-sent events: `id` is a place, `data` an Event as JSON."}
+        }
+        resumed = _parameter("Last-Event-ID", "header", {"type": "string"})
+        found["openapi_extra"] = {"parameters": [resumed]}
+    return found
+
+
+def _answers(names: Mapping[int, str]) -> dict[int | str, Any]:
+    made: dict[int | str, Any] = {
+        status: {"description": "Done", "content": {"application/json": {"schema": _reference(name)}}}
+        for status, name in names.items()
+    }
+    problem = {"application/problem+json": {"schema": _reference(_PROBLEM)}}
+    return {**made, "default": {"description": "A problem", "content": problem}}
+
+
+def _body(name: str) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": _reference(name)}}}
+
+
+def _parameter(name: str, place: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": place == "path", "schema": schema}
+
+
+def _without(schema: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A schema without some properties."""
+    properties = {name: each for name, each in schema["properties"].items() if name not in names}
+    required = [name for name in schema.get("required", ()) if name not in names]
+    return {**schema, "properties": properties, "required": required}
+
+
+def _reference(name: str) -> dict[str, str]:
+    return {"$ref": _SCHEMAS.format(model=name)}
+
+
+def _object(properties: Mapping[str, Any], *, optional: Sequence[str] = (), about: str = "") -> dict[str, Any]:
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "description": about, "properties": properties, "required": required}
+
+
+_TEXT = {"type": "string"}
+_NUMBER = {"type": "integer"}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+_NUMBER_OR_NULL = {"type": ["integer", "null"]}
+_MOMENT = {"type": "string", "format": "date-time"}
+_ANYTHING = {"type": "object"}
+
+
+def _envelope(types: Sequence[str], about: str, **more: Mapping[str, Any]) -> dict[str, Any]:
+    """A message; docs/messages.md has the bodies by type."""
+    properties = {
+        "schema": {"type": "string", "description": "The version of the envelope: 1.0"},
+        "type": {"type": "string", "enum": sorted(types)} if types else _TEXT,
+        "command_id": {"type": "string", "format": "uuid"},
+        "job_id": _TEXT_OR_NULL,
+        "sent_at": {"type": ["string", "null"], "format": "date-time"},
+        "trace": {"type": "object", "additionalProperties": _TEXT},
+        "body": _ANYTHING,
+        **more,
+    }
+    return _object(properties, optional=("schema", "job_id", "sent_at", "trace"), about=about)
+
+
+_OTHERS: Mapping[str, Any] = {
+    "CommandMessage": _envelope([wire_name(kind) for kind in get_args(Command)], "A command; `body` has its fields."),
+    "QueryMessage": _envelope([wire_name(kind) for kind in get_args(Query)], "A query; `body` has its fields."),
+    "AnswerMessage": _envelope([], "A reply, a page or a problem; `command_id` is that of what was asked."),
+    "Event": _envelope(
+        list(all_events()),
+        "An event of the log.",
+        event_id=_NUMBER,
+        seq=_NUMBER,
+        part=_NUMBER,
+        log_epoch=_NUMBER,
+    ),
+    "Events": _object(
+        {"events": {"type": "array", "items": _reference("Event")}, "next_after": _NUMBER_OR_NULL},
+        about="`next_after`: `after` of the next page; null: this is the last one.",
+    ),
+    "EventsOfJobs": _object(
+        {"events": {"type": "array", "items": _reference("Event")}, "next_after": _TEXT_OR_NULL},
+        about="`next_after`: `after` of the next page; null: this is the last one.",
+    ),
+    "ListedJob": _object(
+        {
+            "job_id": _TEXT,
+            "owner": _TEXT_OR_NULL,
+            "version_number": _NUMBER,
+            "policy": _TEXT,
+            "spec": _ANYTHING,
+            "trials": _NUMBER,
+            "created_at": _MOMENT,
+            "changed_at": _MOMENT,
+            "last_trial": {"anyOf": [_reference("Trial"), {"type": "null"}]},
+            "trouble": _TEXT_OR_NULL,
+        }
+    ),
+    "ListedJobs": _object(
+        {"jobs": {"type": "array", "items": _reference("ListedJob")}, "next_after": _TEXT_OR_NULL},
+        about="`next_after`: `after` of the next page; null: this is the last one.",
+    ),
+}
