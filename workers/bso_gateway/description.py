@@ -215,7 +215,7 @@ _OTHERS: Mapping[str, Any] = {
             "owner": _TEXT_OR_NULL,
             "version_number": _NUMBER,
             "policy": _TEXT,
-            "spec": _ANYTHING,
+            "spec": {"type": ["object", "null"], "description": "Null: it was deleted."},
             "trials": _NUMBER,
             "created_at": _MOMENT,
             "changed_at": _MOMENT,

@@ -387,7 +387,10 @@ def copied_to_postgres(zeus_file: Path, address: str) -> None:
     source = sa.create_engine(f"sqlite:///{zeus_file}")
     with source.connect() as connection:
         tables.reflect(connection)
-        rows = {table: [row._asdict() for row in connection.execute(table.select())] for table in tables.sorted_tables}
+        rows = {
+            table: [dict(row) for row in connection.execute(table.select()).mappings()]
+            for table in tables.sorted_tables
+        }
     source.dispose()
     for each in (column for table in tables.sorted_tables for column in table.columns):
         each.type = each.type.as_generic()
