@@ -192,7 +192,7 @@ class _Protocol(HttpToolsProtocol):
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(_OneWrite(transport))  # type: ignore[arg-type]  # all of a transport that uvicorn uses
+        super().connection_made(_OneWrite(transport))  # type: ignore[arg-type]  # it passes on all else
         self._await_head()
 
     @override

@@ -294,8 +294,8 @@ class CommandWorker:
         both = zip(admitted, answers, strict=True)
         self._sort_undecided([(one, answer.cause) for one, answer in both if isinstance(answer, Undecided)])
         harmed, settled = self._noted([one for one, _ in decided], [answer for _, answer in decided])
-        settling = self._tasks.create_task(self._settle_beside(harmed, settled), name="settling")
-        self._count(settling, self._settling)
+        settling = self._settle_apart([one.delivery for one, _ in decided], self._settle(harmed, settled))
+        self._count(self._tasks.create_task(settling, name="settling"), self._settling)
         return True
 
     def _sort_undecided(self, undecided: Sequence[tuple[Admitted, BsoError]]) -> None:
@@ -357,15 +357,6 @@ class CommandWorker:
     async def settle(self, admitted: Sequence[Admitted], answers: Sequence[Answer]) -> None:
         """Publish events, send answers, acknowledge; a job over which rules fail again and again is parked."""
         await self._settle(*self._noted(admitted, answers))
-
-    async def _settle_beside(self, harmed: _Harmed, settled: Sequence[tuple[Admitted, Answer]]) -> None:
-        """The same beside the next batch. Nobody is left to be told of a failure."""
-        try:
-            await self._settle(harmed, settled)
-        except Exception:  # noqa: BLE001  logged; it must not end the worker
-            _log.exception("commands could not be answered: they come again", action="answer_broke")
-            kept = [one for commands in harmed.values() for one in commands]
-            await self._consumer.requeue([one.delivery for one in (*kept, *(one for one, _ in settled))])
 
     def _noted(
         self, admitted: Sequence[Admitted], answers: Sequence[Answer]

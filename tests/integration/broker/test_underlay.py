@@ -157,7 +157,7 @@ async def test_what_is_published_in_one_turn_of_the_event_loop_is_written_at_onc
         written.append(data.count(b"many"))
         write(writer, data)
 
-    monkeypatch.setattr(asyncio.StreamWriter, "write", noting)
+    monkeypatch.setattr(asyncio.StreamWriter, "write", noting)  # what reaches the socket shows nowhere else
     confirmed = ConfirmedChannel(channel, connection.sockets)
     message = Outgoing(routing_key="many", body=b"one", properties=Basic.Properties())
     outcomes = await asyncio.gather(*(confirmed.publish([message], exchange="") for _ in range(50)))
