@@ -8,6 +8,7 @@ process of bso prints goes through it (bso.guarded_stream), and loses every pass
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from bso.domain.errors import Misconfigured
 from bso.domain.foreign_text import shown
+from bso.private_files import rights_of_others
 
 FILE_SUFFIX = "_FILE"
 HIDDEN = "***"
@@ -69,19 +71,26 @@ def shown_address(address: str) -> str:
     return f"{found['scheme']}://{login}{found['host']}{found['port'] or ''}{found['path'] or ''}"
 
 
-def setting(environ: Mapping[str, str], name: str) -> str | None:
+def setting(environ: Mapping[str, str], name: str, *, is_private: bool = False) -> str | None:
     """A variable, or the content of the file that NAME_FILE names; its passwords are hidden from then on.
 
-    None: neither is set. Raises Misconfigured for a file that cannot be read, and where both are set.
+    None: neither is set. Raises Misconfigured for a file that cannot be read, where both are set, and for a file that
+    others than its owner may read although it ``is_private``; the group of a file of root's may.
     """
     text, path = environ.get(name), environ.get(f"{name}{FILE_SUFFIX}")
     if text and path:
         raise Misconfigured(f"set {name} or {name}{FILE_SUFFIX}, not both")
     if path:
         try:
+            rights = _rights_of_others(Path(path)) if is_private else None
             text = _read(Path(path))
         except (OSError, UnicodeDecodeError) as error:
             raise Misconfigured(f"{name}{FILE_SUFFIX} names {path}, which cannot be read: {error}") from error
+        if rights is not None:
+            raise Misconfigured(
+                f"{name}{FILE_SUFFIX} names {path}, which others may read (its mode is {rights}): `chmod 600` it, or "
+                "mount it with that mode (defaultMode: 0400 of a secret in Kubernetes)"
+            )
         _files[text] = Path(path).absolute()
     text = (text or "").strip()
     hide_passwords_of(text)
@@ -110,6 +119,12 @@ def handed_on(environ: Mapping[str, str], name: str, text: str) -> dict[str, str
     if path and _files.get(text) == Path(path).absolute():
         return dict(environ)
     return {variable: value for variable, value in environ.items() if variable != f"{name}{FILE_SUFFIX}"} | {name: text}
+
+
+def _rights_of_others(path: Path) -> str | None:
+    found, rights = path.stat(), rights_of_others(path)
+    is_mounted = found.st_uid == 0 != os.getuid() and rights in ("440", "640")  # by root, for the group of a container
+    return None if is_mounted else rights
 
 
 def _read(path: Path) -> str:

@@ -19,7 +19,7 @@ class OnConflict(Enum):
 
     NEW_VERSION = "new_version"  # start, or resume, the version with this identity, and warn
     RAISE = "raise"  # refuse, naming the fields that differ
-    REFUSE_CHANGES = "refuse_changes"  # refuse any other value of the spec, and other hardware
+    REFUSE_CHANGES = "refuse_changes"  # refuse any other value of the spec, the hardware, the prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ class JobRegistered:
     owner: str | None
     inherited: Inheritance | None = None
     hardware: HardwareKind | None = None
+    job_id_prefix: str = "job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ def _registered(job: Job, event: happened.JobRegistered) -> Job:
         job,
         owner=event.owner,
         hardware=event.hardware,
+        job_id_prefix=event.job_id_prefix,
         grants={},
         is_deleted=False,
         current_version=event.version_number,

@@ -85,8 +85,8 @@ class Job:
     its beginning. A deleted job is a tombstone: its numbers go on when it is registered again.
     ``unacknowledged_stops``, by trial number, are the last stops that trainings have not acknowledged.
     ``has_power_profiles``: some batch size was measured under several power limits; those are loaded where needed.
-    ``grants`` are what other logins than the owner's may do. ``hardware`` is what it was registered with; None: its
-    trials say what they run on. ``ledger``: what its trials took in each month.
+    ``grants`` are what other logins than the owner's may do. ``hardware`` and ``job_id_prefix`` are what it was
+    registered with; no hardware: its trials say what they run on. ``ledger``: what its trials took in each month.
     """
 
     job_id: str
@@ -96,6 +96,7 @@ class Job:
     owner: str | None = None
     grants: Mapping[str, Right] = field(default_factory=dict)
     hardware: HardwareKind | None = None
+    job_id_prefix: str = "job"
     is_deleted: bool = False
     current_version: int = 0
     versions: Mapping[int, JobVersion] = field(default_factory=dict)

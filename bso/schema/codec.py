@@ -55,6 +55,7 @@ class JobState:
     has_power_profiles: bool
     grants: Mapping[str, Right] = field(default_factory=dict)
     hardware: HardwareKind | None = None
+    job_id_prefix: str = "job"
     ledger: Ledger = Ledger()
 
 
@@ -253,6 +254,7 @@ def state_of(job: Job) -> str:
             has_power_profiles=job.has_power_profiles,
             grants=job.grants,
             hardware=job.hardware,
+            job_id_prefix=job.job_id_prefix,
             ledger=job.ledger,
         )
     )
@@ -278,6 +280,7 @@ def job_from_state(job_id: str, last_seq: int, state: Mapping[str, Any]) -> Job:
         owner=stored.owner,
         grants=stored.grants,
         hardware=stored.hardware,
+        job_id_prefix=stored.job_id_prefix,
         is_deleted=stored.is_deleted,
         current_version=stored.current_version,
         versions={number: read_version(version) for number, version in stored.versions.items()},

@@ -94,7 +94,9 @@ def read_settings(
     """Arguments first, then the environment. Raises InvalidUrl, InvalidSetting."""
     state = state_dir or environ.get("BSO_STATE_DIR") or None
     return Settings(
-        url=_with_token(checked_url(url or setting(environ, "BSO_URL")), setting(environ, "BSO_TOKEN")),
+        url=_with_token(
+            checked_url(url or setting(environ, "BSO_URL")), setting(environ, "BSO_TOKEN", is_private=True)
+        ),
         state_dir=Path(state).expanduser() if state else None,
         job_id=_identifier("BSO_JOB_ID", job_id or environ.get("BSO_JOB_ID") or None),
         recurrence_id=_recurrence_id(recurrence_id, environ),

@@ -196,6 +196,17 @@ def test_a_setting_comes_from_a_variable_or_from_the_file_that_another_one_names
         setting({"BSO_URL_FILE": str(tmp_path / "nowhere")}, "BSO_URL")
 
 
+def test_a_private_setting_comes_from_a_file_that_its_owner_alone_may_read(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("bso_Zq9-token\n")
+    for mode in (0o644, 0o640, 0o604, 0o620):
+        file.chmod(mode)
+        with pytest.raises(Misconfigured, match=f"mode is {mode:o}.*chmod 600"):
+            setting({"BSO_TOKEN_FILE": str(file)}, "BSO_TOKEN", is_private=True)
+    file.chmod(0o600)
+    assert setting({"BSO_TOKEN_FILE": str(file)}, "BSO_TOKEN", is_private=True) == "bso_Zq9-token"
+
+
 def test_an_address_from_a_file_is_renewed_with_the_password_that_stands_there_now(tmp_path: Path) -> None:
     file = tmp_path / "amqp_url"
     former, new = "amqp://me:Zq9-former@host/bso?heartbeat=9", "amqp://me:Zq9-renewed@host/bso?heartbeat=9"

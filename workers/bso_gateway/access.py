@@ -15,9 +15,7 @@ from bso.service.tokens import digest_of, token_id_of
 from bso_gateway.http import HttpError
 
 KNOWN_FOR_S = 30.0
-"""A token that was revoked is used for so long at most, while the store of tokens answers."""
-GRACE_S = 60.0
-"""And for so much longer, while it does not."""
+"""A token that was revoked is used for so long at most."""
 MOST_FAILURES, WITHIN_S = 10, 60.0
 """Wrong tokens that one address may show in so long a time; then it has to wait."""
 _LONGEST_TURN_S = 2.0  # that an unknown token waits while others of its address are checked
@@ -96,12 +94,7 @@ class Access:
             task.add_done_callback(lambda _: self._under_way.pop(digest, None))
         if known is None:
             self._count_guess(task, digest, client)
-        try:
-            token = await asyncio.shield(task)
-        except HttpError:
-            if known is None or self._clock() >= known.checked_s + KNOWN_FOR_S + GRACE_S:
-                raise
-            return known.token
+        token = await asyncio.shield(task)
         if token is None and known is not None:
             self._known.pop(digest, None)
             self._count_failure(client)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from bso_gateway.access import Access
-from bso_gateway.http import ASKED, BEARER, RECHECK, UNTIL, HttpError
+from bso_gateway.http import ASKED, BEARER, IS_TOO_MANY, RECHECK, UNTIL, HttpError
 from bso_gateway.pages.paths import PREFIX as PAGES
 from bso_gateway.problems import error_page
 from bso_gateway.settings import LOOPBACK_NAMES
@@ -26,6 +26,7 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 _JSON = "application/json"
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_LATER_S = 1.0
 _QUIET = ("/livez", "/readyz", "/metrics")
 
 
@@ -118,6 +119,9 @@ class Front:
         return self._direct.get((scope["method"], scope["path"]), self._app)
 
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> HttpError | None:
+        if scope.get(IS_TOO_MANY) and scope["path"] not in _QUIET:
+            words = "this gateway serves no more connections at once (BSO_GATEWAY_MAX_CONNECTIONS)"
+            return HttpError(503, words, kind="too_many_connections", retry_after_s=_LATER_S)
         host = headers.get("host", "")
         if scope["path"] not in _QUIET and not self._is_known(host):
             words = f"this gateway is not known as {host[:80]!r}: add that name to BSO_GATEWAY_NAMES if it should be"

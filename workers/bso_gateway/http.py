@@ -32,6 +32,8 @@ Model = TypeVar("Model", bound=BaseModel)
 BEARER, RECHECK, UNTIL, ASKED = "bso.token", "bso.recheck", "bso.until", "bso.asked"
 """Where the ASGI scope of a request holds its token, how to check that again, until when the request may be answered,
 and the command that it has become."""
+IS_TOO_MANY = "bso.is_too_many"
+"""And, where it came on a connection more than this gateway serves, that."""
 _RETRY_AFTER_S = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5  # before a query is sent again that had to wait
 _MOST_LATENCIES = 1000

@@ -23,6 +23,7 @@ from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.savings import Tariff
 from bso.service.tariff import read_tariff
 from bso_gateway.app import dashboard_app, gateway_app
+from bso_gateway.http import IS_TOO_MANY
 from bso_gateway.optimizer import Optimizer, optimizer_of
 from bso_gateway.pages.door import KEY
 from bso_gateway.pages.paths import PREFIX as PAGES
@@ -184,6 +185,7 @@ class _Protocol(HttpToolsProtocol):
     """
 
     head_timeout_s: ClassVar[float]
+    most_connections: ClassVar[int]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -217,6 +219,8 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._other_bytes = 0
         self._forget_deadline()
+        if len(self.connections) > self.most_connections:  # uvicorn's own limit answers in plain text, probes too
+            self.scope[IS_TOO_MANY] = True  # type: ignore[literal-required]  # a key of ours
         super().on_headers_complete()
 
     @override
@@ -246,6 +250,7 @@ class _Protocol(HttpToolsProtocol):
 def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
     class Protocol(_Protocol):
         head_timeout_s = settings.head_timeout_s
+        most_connections = settings.max_connections
 
     return uvicorn.Config(
         app,
@@ -258,7 +263,6 @@ def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=sorted(settings.trusted_proxies),
-        limit_concurrency=settings.max_connections,
         timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,

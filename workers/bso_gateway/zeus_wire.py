@@ -30,6 +30,11 @@ from bso_gateway.zeus_models import Detail, Message, ReportResponse, TrainingRes
 
 GO_ON = "Stop condition not met, keep training"
 SUCCEEDED = "Train succeeded"
+_FAILED = {
+    Outcome.COST_EXCEEDED: "Batch Size({}) exceeded the cost upper bound: ",
+    Outcome.NOT_CONVERGED: "Train failed to converge within max_epoch: ",
+}
+"""Before our own reason: by these words clients know how a training has failed."""
 _REACHED_OVER_BOUND = "; its cost is above beta_knob times the lowest one, and a target that is reached is kept"
 _OVER_BOUND = "the target was reached, at a cost above beta_knob times the lowest one"
 _ENDED = (*(outcome.value for outcome in FAILURES), Outcome.CONVERGED.value)
@@ -110,18 +115,20 @@ class ZeusWire:
         )
         reply = await self._gate.call(request, _checked(result.job_id), command)
         if isinstance(reply, EpochJudged):
-            return answer(self._judged(reply).model_dump())
+            return answer(self._judged(reply, result.batch_size).model_dump())
         if isinstance(reply, Problem) and reply.type == "trial_ended":
             return answer(self._ended_before(result.trial_number, reply).model_dump())
         raise _refused(reply, unknown=400)
 
-    def _judged(self, reply: EpochJudged) -> ReportResponse:
+    def _judged(self, reply: EpochJudged, batch_size: int) -> ReportResponse:
         if not reply.should_stop:
             return ReportResponse(stop_train=False, converged=False, message=GO_ON)
         if reply.outcome is not Outcome.CONVERGED:
-            return ReportResponse(stop_train=True, converged=False, message=reply.reason)
+            words = "" if reply.outcome is None else _FAILED.get(reply.outcome, "").format(batch_size)
+            return ReportResponse(stop_train=True, converged=False, message=f"{words}{reply.reason}")
         if reply.is_over_bound and self._is_strict:
-            return ReportResponse(stop_train=True, converged=False, message=_OVER_BOUND)
+            words = _FAILED[Outcome.COST_EXCEEDED].format(batch_size)
+            return ReportResponse(stop_train=True, converged=False, message=f"{words}{_OVER_BOUND}")
         words = _REACHED_OVER_BOUND if reply.is_over_bound else ""
         return ReportResponse(stop_train=True, converged=True, message=f"{SUCCEEDED}{words}")
 

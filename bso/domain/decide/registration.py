@@ -86,6 +86,7 @@ def _first(job: Job, command: RegisterJob, spec: JobSpec, facts: Facts, context:
         owner=context.user,
         inherited=inherited,
         hardware=command.hardware,
+        job_id_prefix=command.job_id_prefix,
     )
     warnings = () if inherited or command.like is None else (_nothing_from(command.like, spec, facts.other_job),)
     reply = Registered(
@@ -168,6 +169,8 @@ def _unchanged_or_refused(job: Job, command: RegisterJob) -> Decision:
     fields = _differences(job.spec, resolve_spec(command.spec, job.spec))
     if command.hardware != job.hardware:
         fields["hardware"] = f"is {_in_words(job.hardware)}, got {_in_words(command.hardware)}"
+    if command.job_id_prefix != job.job_id_prefix:
+        fields["job_id_prefix"] = f"is {job.job_id_prefix!r}, got {command.job_id_prefix!r}"
     if fields:
         detail = f"{_listed(job, fields)}go back to those, or take another job_id"
         return refused(job, "job_conflict", "The job is registered otherwise", detail, fields)

@@ -39,6 +39,7 @@ class PruningState:
     """Where the exploration stands. ``default_batch_size`` is the round's; ``pruned`` stay out of the bandit, too.
 
     After a round in which nothing converged the exploration begins again, but not within the recurrence ``paused_in``.
+    Trials up to ``began_after_trial`` began before the round.
     """
 
     stage: Stage
@@ -47,6 +48,7 @@ class PruningState:
     verdicts: Mapping[int, RoundVerdict] = field(default_factory=dict)
     pruned: frozenset[int] = frozenset()
     paused_in: str | None = None
+    began_after_trial: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,7 @@ def evolved(before: Job, after: Job, event: Any) -> Job:
         case ChangePoint():
             return _changed(after, event, _explored_anew)
         case RoundEnded():
-            return _changed(after, event, lambda state: _after_round(state, event))
+            return _changed(after, event, lambda state: _after_round(state, event, after.last_trial_number))
         case StageEntered():
             return _changed(after, event, lambda state: replace(state, stage=event.stage))
         case BatchSizeAllowed():
@@ -139,16 +141,16 @@ def _after_trial(before: Job, after: Job, event: TrialEnded | LateResult) -> Job
     return _with(after, trial.version_number, knowledge, state)
 
 
-def _after_round(state: PruningState, event: RoundEnded) -> PruningState:
+def _after_round(state: PruningState, event: RoundEnded, last_trial_number: int) -> PruningState:
+    state = replace(state, verdicts={}, began_after_trial=last_trial_number)
     if not event.survivors:
-        return replace(state, paused_in=event.recurrence_id, verdicts={})
+        return replace(state, paused_in=event.recurrence_id)
     return replace(
         state,
         round_number=event.round_number + 1,
         default_batch_size=event.next_default_batch_size,
         pruned=state.pruned | set(event.pruned),
         paused_in=None,
-        verdicts={},
     )
 
 

@@ -43,7 +43,11 @@ _NONE_PRUNED = frozenset[int]()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Situation:
-    """What a choice depends on. ``arms`` may run as far as the job knows, ``offered`` also in this recurrence."""
+    """What a choice depends on. ``arms`` may run as far as the job knows, ``offered`` also in this recurrence.
+
+    ``running`` has the batch sizes of the running trials, ``explored`` those of them that began in this round: like
+    Zeus' server, a round does not wait for trials that began before it.
+    """
 
     spec: JobSpec
     seed: int
@@ -55,6 +59,7 @@ class _Situation:
     arms: frozenset[int]
     offered: frozenset[int]
     running: tuple[int, ...]
+    explored: frozenset[int]
 
 
 def posterior_on(knowledge: Knowledge, spec: JobSpec, batch_size: int) -> CostPosterior | None:
@@ -168,6 +173,7 @@ def _situation(job: Job, recurrence: Recurrence, hardware: HardwareKind) -> _Sit
     usable = feasible(knowledge, version.spec)
     state = state_on(knowledge, version.spec)
     arms = usable.intersection(candidates(state, version.spec, usable))
+    running = [each for each in job.running_trials(version.version_number) if each.hardware.key == hardware.key]
     return _Situation(
         spec=version.spec,
         seed=version.seed,
@@ -178,7 +184,8 @@ def _situation(job: Job, recurrence: Recurrence, hardware: HardwareKind) -> _Sit
         feasible=usable,
         arms=arms,
         offered=_offered(knowledge, version.spec, state.stage, recurrence, arms=arms),
-        running=job.running_on(version.version_number, hardware),
+        running=tuple(trial.batch_size for trial in running),
+        explored=frozenset(trial.batch_size for trial in running if trial.trial_number > state.began_after_trial),
     )
 
 
@@ -245,7 +252,7 @@ def _explore(now: _Situation) -> Choice:
     size = next_to_explore(state, now.spec, now.feasible)
     if size is None or size not in now.offered:
         return _known_or_default(now, "the batch size under exploration cannot be offered at this time")
-    if size in now.running:
+    if size in now.explored:
         return _known_or_default(now, f"batch size {size} is being explored by another trial")
     return Choice(batch_size=size, reason=f"exploring {size} in round {state.round_number} of the pruning stage")
 

@@ -186,3 +186,18 @@ def test_bytes_that_belong_to_no_request_keep_no_connection_open(impatient: Gate
         connection.sendall(b"\r\n")
         with suppress(ConnectionResetError):
             assert not connection.recv(1)
+
+
+def test_more_connections_than_are_served(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(max_connections=2)
+    held = [socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) for _ in range(2)]
+    try:
+        for path, field in (("/jobs/batch_size?job_id=mnist-1", "message"), ("/v1/jobs", "detail")):
+            refused = gateway.ask("GET", path)
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            assert "BSO_GATEWAY_MAX_CONNECTIONS" in refused.value[field]
+        assert gateway.ask("GET", "/livez").status == 200, "who probes it must not end it for that"
+    finally:
+        for connection in held:
+            connection.close()
+    assert gateway.register().status == 201

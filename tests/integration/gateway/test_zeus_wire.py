@@ -53,10 +53,12 @@ def test_unknown_fields_are_ignored(gateway: Gateway) -> None:
         {"max_power": 301.0},
         {"number_of_gpus": 2},
         {"gpu_model": "A100"},
+        {"job_id_prefix": "mn"},
     ],
 )
-def test_another_specification_is_a_conflict_until_the_job_is_deleted(alone: Gateway, changes: dict[str, Any]) -> None:
-    gateway = alone
+def test_another_specification_is_a_conflict_until_the_job_is_deleted(
+    gateway: Gateway, changes: dict[str, Any]
+) -> None:
     gateway.register()
     refused = gateway.register(**changes)
     assert refused.status == 409

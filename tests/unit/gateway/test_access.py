@@ -13,7 +13,7 @@ from bso.domain.rights import Right
 from bso.domain.tokens import Token
 from bso.service.queries import CheckToken
 from bso.service.tokens import digest_of, new_secret
-from bso_gateway.access import GRACE_S, KNOWN_FOR_S, MOST_FAILURES, WITHIN_S, Access
+from bso_gateway.access import KNOWN_FOR_S, MOST_FAILURES, WITHIN_S, Access
 from bso_gateway.http import HttpError
 from tests.servers import eventually_async
 
@@ -112,15 +112,19 @@ async def test_requests_at_once_ask_once(access: Access, store: Store) -> None:
     assert store.asked == 1
 
 
-async def test_a_known_token_outlives_a_store_that_does_not_answer_for_a_while(access: Access, store: Store) -> None:
+async def test_a_known_token_is_known_for_no_longer_where_the_store_does_not_answer(
+    access: Access, store: Store
+) -> None:
     await access.bearer(f"Bearer {SECRET}", client="a")
     store.is_away = True
-    store.now_s += KNOWN_FOR_S + 1
+    store.now_s += KNOWN_FOR_S - 1
     assert await access.bearer(f"Bearer {SECRET}", client="a") == TOKEN
-    store.now_s += GRACE_S
+    store.now_s += 1
     with pytest.raises(HttpError) as refused:
         await access.bearer(f"Bearer {SECRET}", client="a")
     assert refused.value.status == 503
+    store.is_away = False
+    assert await access.bearer(f"Bearer {SECRET}", client="a") == TOKEN
 
 
 async def test_a_token_that_was_good_is_no_guess(access: Access) -> None:

@@ -119,6 +119,18 @@ def test_while_the_size_under_exploration_runs_elsewhere_others_get_the_cheapest
     assert "explored by another trial" in other.reason
 
 
+def test_a_round_does_not_wait_for_trials_that_began_before_it() -> None:
+    life = job(batch_sizes=[32, 64], default_batch_size=64)
+    life.converge(life.begin("a"), 20.0)
+    exploring, beside = life.begin("exploring"), life.begin("beside")
+    assert (exploring.batch_size, beside.batch_size) == (32, 64), "the second one never ends"
+    life.converge(exploring, 18.0)
+    second = life.begin("second")
+    assert second.reason == "exploring 32 in round 2 of the pruning stage"
+    life.converge(second, 18.0)
+    assert life.begin("third").reason == "exploring 64 in round 2 of the pruning stage"
+
+
 def test_before_any_result_concurrent_trials_get_the_default() -> None:
     life = job()
     assert [life.begin(name).batch_size for name in "abc"] == [64, 64, 64]
