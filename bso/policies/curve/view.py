@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 
 from bso.domain.events import LateResult, TrialEnded
-from bso.domain.frozen_values import replace
-from bso.domain.job import Job
+from bso.domain.frozen_values import remembered, replace
+from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
+from bso.domain.knowledge import Knowledge
 from bso.domain.trial import DIVERGED, OUT_OF_MEMORY, Outcome, Trial, reason_code
 from bso.policies.curve import cost_observations, epoch_observations, normal, stops
 from bso.policies.curve.beliefs import Beliefs, beliefs_of
@@ -146,8 +147,14 @@ class View:
 
 def view_of(job: Job, trial: Trial) -> View:
     """The view of a trial after its latest report."""
-    version, knowledge = job.versions[trial.version_number], job.knowledge_of(trial)
-    recurrence = job.recurrences.get(trial.recurrence_id)
+    version, recurrence = job.versions[trial.version_number], job.recurrences.get(trial.recurrence_id)
+    return _view(version, job.knowledge_of(trial), recurrence, trial, job.last_recurrence_number)
+
+
+@remembered  # a report is judged by it, its trial's end is learnt with it, and the next report has its bound
+def _view(
+    version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, trial: Trial, last_recurrence: int
+) -> View:
     spec, costs, epochs = version.spec, epoch_costs_on(knowledge), epochs_of(version)
     beliefs = beliefs_of(version, knowledge)
     seen = _cost_seen(beliefs, costs, trial)
@@ -160,7 +167,7 @@ def view_of(job: Job, trial: Trial) -> View:
         costs=costs,
         incumbent=incumbent,
         aborts=recurrence.aborts if recurrence is not None else 0,
-        recurrences=job.last_recurrence_number if recurrence is None else recurrence.recurrence_number - 1,
+        recurrences=last_recurrence if recurrence is None else recurrence.recurrence_number - 1,
         is_second_look=trial.trial_number in epochs.second_looks,
         bound=None,
         running_cost=None if seen is None else cost_observations.running_cost(beliefs, costs, trial.batch_size, seen),
