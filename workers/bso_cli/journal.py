@@ -20,7 +20,7 @@ from bso_cli.terminal import HANG, confirm, print_answer, print_json, print_noti
 if TYPE_CHECKING:
     from bso_client.delivery.flush import Flushed
     from bso_client.delivery.journal import Destination
-    from bso_client.delivery.left_behind import Contents
+    from bso_client.delivery.left_behind import JournalContents
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -114,7 +114,7 @@ def drop(
     print_answer({"dropped": dropped}, f"{counted(dropped, 'command')} deleted", as_json=as_json)
 
 
-def _chosen(state_dir: Path, jobs: Sequence[str] | None, destination: Destination | None) -> Sequence[Contents]:
+def _chosen(state_dir: Path, jobs: Sequence[str] | None, destination: Destination | None) -> Sequence[JournalContents]:
     """What is kept of these jobs, none: all. Raises CommandRefused if there is no such job."""
     from bso_client.delivery.left_behind import contents
 
@@ -127,7 +127,7 @@ def _chosen(state_dir: Path, jobs: Sequence[str] | None, destination: Destinatio
     return [one for one in found if not jobs or one.job_id in jobs]
 
 
-async def _flushed(url: str, chosen: Sequence[Contents], *, timeout_s: float) -> Sequence[Flushed]:
+async def _flushed(url: str, chosen: Sequence[JournalContents], *, timeout_s: float) -> Sequence[Flushed]:
     from bso_client.delivery.flush import flush as deliver
     from bso_client.delivery.journal_file import files_in
     from bso_client.transports import open_transport
@@ -145,7 +145,7 @@ async def _flushed(url: str, chosen: Sequence[Contents], *, timeout_s: float) ->
         await transport.close()
 
 
-def _line(one: Contents) -> str:
+def _line(one: JournalContents) -> str:
     login = f" as {one.destination.login}" if one.destination.login else ""
     since = f", the oldest of {one.letters[0].kept_at}" if one.letters else ""
     held = "; a running training holds some of them" if one.is_held else ""
@@ -156,7 +156,7 @@ def _line(one: Contents) -> str:
     )
 
 
-def _fields(one: Contents) -> dict[str, Any]:
+def _fields(one: JournalContents) -> dict[str, Any]:
     return {
         "job_id": one.job_id,
         "address": one.destination.address,

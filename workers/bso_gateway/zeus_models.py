@@ -103,7 +103,7 @@ class ReportResponse(BaseModel):
     message: str
 
 
-class Message(BaseModel):
+class ErrorMessage(BaseModel):
     """An error."""
 
     message: str

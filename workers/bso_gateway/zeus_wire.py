@@ -26,7 +26,7 @@ from bso.domain.replies import (
 )
 from bso.domain.trial import FAILURES, Outcome
 from bso_gateway.http import Gate, HttpError, answer, command_id_of
-from bso_gateway.zeus_models import Detail, Message, ReportResponse, TrainingResult, TrialId, ZeusJobSpec
+from bso_gateway.zeus_models import Detail, ErrorMessage, ReportResponse, TrainingResult, TrialId, ZeusJobSpec
 
 GO_ON = "Stop condition not met, keep training"
 SUCCEEDED = "Train succeeded"
@@ -172,7 +172,7 @@ class ZeusWire:
 def error_response(error: HttpError) -> Response:
     """An error as Zeus' clients read it."""
     if error.status != 422:
-        shown = answer(Message(message=error.message).model_dump(), status=error.status)
+        shown = answer(ErrorMessage(message=error.message).model_dump(), status=error.status)
     else:
         details = [
             {"loc": ["body", *_place(name)], "msg": words, "type": "value_error"}
@@ -218,7 +218,7 @@ def _described(
     body: type[BaseModel] | None, made: type[BaseModel] | None, status: int, refusal: int, summary: str
 ) -> dict[str, Any]:
     """What OpenAPI says of a route: bodies are read here, as Zeus' client sends them without a Content-Type."""
-    responses: dict[int | str, Any] = {refusal: {"model": Message}, 503: {"model": Message}}
+    responses: dict[int | str, Any] = {refusal: {"model": ErrorMessage}, 503: {"model": ErrorMessage}}
     if made is not None:
         responses[status] = {"model": made}
     if body is ZeusJobSpec:

@@ -80,7 +80,7 @@ def take_over(folder: Path) -> Iterator[LeftBehind]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class JournalContents:
     """What the journal holds of a job at a destination; ``is_held``: a living process keeps some of it."""
 
     destination: Destination
@@ -91,9 +91,9 @@ class Contents:
     folder: Path
 
 
-def contents(state_dir: Path) -> Sequence[Contents]:
+def contents(state_dir: Path) -> Sequence[JournalContents]:
     """Everything that the journal of a state directory holds. Where an address cannot be read, an error says so."""
-    found: list[Contents] = []
+    found: list[JournalContents] = []
     for description in sorted((state_dir / "journal").glob("*/destination.json")):
         destination = _destination(description)
         if destination is None:
@@ -104,7 +104,7 @@ def contents(state_dir: Path) -> Sequence[Contents]:
             if files or aside:
                 held = any(_is_held(path) for path in files)
                 found.append(
-                    Contents(
+                    JournalContents(
                         destination=destination,
                         job_id=folder.name,
                         letters=letters,

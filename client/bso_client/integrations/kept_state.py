@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from bso_client.integrations.kept_values import (
     CONTAINERS,
     PLAIN,
-    Kept,
     KeptFields,
     KeptTensor,
+    KeptValue,
     KeptVariable,
     fields_of,
     is_of_library,
@@ -88,7 +88,7 @@ class KeptModel:
         self._trained = [KeptTensor(each, "a parameter") for each in trained] if few_trained else []
         many = [*(() if few_frozen else frozen), *(() if few_trained else trained)]
         self._many = [KeptTensor(each, "a parameter") for each in many] if with_many else []
-        self._objects: list[Kept] = [
+        self._objects: list[KeptValue] = [
             KeptFields(each, fields_of(each, known, type(each).__name__))
             for each in (*parameters, *modules)
             if vars(each)
@@ -110,7 +110,7 @@ class KeptModel:
         put_back_all((*self._objects, *self._tensors, *self._trained, *self._many, *self._set_aside))
 
 
-class _Gradients(Kept):
+class _Gradients(KeptValue):
     """The gradient of a parameter, and the hooks that it calls: set aside from the beginning. Whether it has one."""
 
     def __init__(self, value: nn.Parameter) -> None:
@@ -132,7 +132,7 @@ class _Gradients(Kept):
             self._hooks.update(self._called)
 
 
-def _of_classes(modules: Sequence[nn.Module], known: dict[int, Any]) -> list[Kept]:
+def _of_classes(modules: Sequence[nn.Module], known: dict[int, Any]) -> list[KeptValue]:
     """What the classes of modules hold beside functions: a counter of all their objects, for example."""
     classes = dict.fromkeys(kind for module in modules for kind in type(module).__mro__ if kind is not object)
     return [

@@ -41,7 +41,7 @@ class NotPutBack(RuntimeError):
     """A step has changed something of a model that could not be changed back."""
 
 
-def put_back_all(what: Sequence[Kept]) -> None:
+def put_back_all(what: Sequence[KeptValue]) -> None:
     """Make all of it as it was. Raises NotPutBack where something could not be."""
     errors: list[str] = []
     for kept in what:
@@ -53,7 +53,7 @@ def put_back_all(what: Sequence[Kept]) -> None:
         raise NotPutBack(f"a step has changed what could not be changed back: {'; '.join(errors)}")
 
 
-class Kept:
+class KeptValue:
     """A value that cannot be changed, or is another's to put back."""
 
     def __init__(self, value: Any, name: str = "") -> None:
@@ -64,7 +64,7 @@ class Kept:
         """It is as it was."""
 
 
-class KeptTensor(Kept):
+class KeptTensor(KeptValue):
     """A tensor, whose storage others may share."""
 
     def __init__(self, value: Tensor, name: str) -> None:
@@ -100,13 +100,13 @@ class KeptTensor(Kept):
                 self._then.copy_(self._saved)
 
 
-class _KeptItems(Kept):
+class _KeptItems(KeptValue):
     """A list, dictionary, set or the like: which items it has, and in which order; and what they are.
 
     ``kind`` is the container that it is, by whose methods it is filled: those of a class of somebody's own may do more.
     """
 
-    def __init__(self, value: Any, kind: Any, items: Sequence[Kept]) -> None:
+    def __init__(self, value: Any, kind: Any, items: Sequence[KeptValue]) -> None:
         super().__init__(value)
         self._kind = kind
         self._saved = list(kind.items(value)) if isinstance(value, dict) else list(kind.__iter__(value))
@@ -122,10 +122,10 @@ class _KeptItems(Kept):
             item.put_back()
 
 
-class KeptFields(Kept):
+class KeptFields(KeptValue):
     """An object: its attributes, and what they are."""
 
-    def __init__(self, value: Any, fields: Mapping[str, Kept]) -> None:
+    def __init__(self, value: Any, fields: Mapping[str, KeptValue]) -> None:
         super().__init__(value)
         self._fields = fields
 
@@ -139,10 +139,10 @@ class KeptFields(Kept):
             kept.put_back()
 
 
-class _KeptParts(Kept):
+class _KeptParts(KeptValue):
     """Something whose parts cannot be exchanged, such as a bound method; and the variables of a closure."""
 
-    def __init__(self, value: Any, parts: Sequence[Kept]) -> None:
+    def __init__(self, value: Any, parts: Sequence[KeptValue]) -> None:
         super().__init__(value)
         self._parts = parts
 
@@ -152,10 +152,10 @@ class _KeptParts(Kept):
             kept.put_back()
 
 
-class KeptVariable(Kept):
+class KeptVariable(KeptValue):
     """A variable of a closure, and what it is; or an attribute: ``set_value`` gives it its value again."""
 
-    def __init__(self, content: Kept, set_value: Callable[[Any], None]) -> None:
+    def __init__(self, content: KeptValue, set_value: Callable[[Any], None]) -> None:
         super().__init__(content.value)
         self._content = content
         self._set_value = set_value
@@ -166,7 +166,7 @@ class KeptVariable(Kept):
         self._content.put_back()
 
 
-class _KeptGenerator(Kept):
+class _KeptGenerator(KeptValue):
     """A generator of random numbers: of Python, PyTorch or numpy."""
 
     def __init__(self, value: Any) -> None:
@@ -183,15 +183,15 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
 
 
-def fields_of(value: Any, known: dict[int, Any], name: str) -> dict[str, Kept]:
+def fields_of(value: Any, known: dict[int, Any], name: str) -> dict[str, KeptValue]:
     """The attributes of an object; those of a module are its parameters, buffers, modules and hooks, too."""
     return {each: kept_value(field, known, f"{name}.{each}") for each, field in vars(value).items()}
 
 
-def kept_value(value: Any, known: dict[int, Any], name: str) -> Kept:
+def kept_value(value: Any, known: dict[int, Any], name: str) -> KeptValue:
     """A value as it is now; what is ``known``, by id, is kept already. Raises TypeError if it could not be put back."""
     if id(value) in known or isinstance(value, PLAIN):
-        return Kept(value)
+        return KeptValue(value)
     if isinstance(value, Tensor):
         return KeptTensor(value, name)
     if isinstance(value, nn.Module):
@@ -210,11 +210,11 @@ def kept_value(value: Any, known: dict[int, Any], name: str) -> Kept:
     if _has_dict(value) and _adds_attributes_alone(type(value), object):
         return KeptFields(value, fields_of(value, known, name))
     if _is_value(value):
-        return Kept(value)
+        return KeptValue(value)
     raise TypeError(f"{name} cannot be kept ({type(value).__name__}): a step could change it for good")
 
 
-def _kept_callable(value: Any, known: dict[int, Any], name: str) -> Kept:
+def _kept_callable(value: Any, known: dict[int, Any], name: str) -> KeptValue:
     """A function, method or partial with what it remembers."""
     if isinstance(value, partial):
         parts = (value.func, *value.args, value.keywords)
@@ -223,7 +223,7 @@ def _kept_callable(value: Any, known: dict[int, Any], name: str) -> Kept:
         parts = (value.__self__, value.__func__) if isinstance(value, MethodType) else (value.__self__,)
         return _KeptParts(value, [kept_value(each, known, name) for each in parts])
     if is_of_library(value):
-        return Kept(value)
+        return KeptValue(value)
     remembered = (value.__defaults__, value.__kwdefaults__, vars(value))
     variables = [
         KeptVariable(kept_value(cell.cell_contents, known, name), partial(_fill, cell)) for cell in _cells_of(value)
@@ -231,7 +231,9 @@ def _kept_callable(value: Any, known: dict[int, Any], name: str) -> Kept:
     return _KeptParts(value, [*variables, *(kept_value(each, known, name) for each in remembered)])
 
 
-def remembered_in(value: Any, known: dict[int, Any], *, follows_objects: bool, depth: int = _DEPTH) -> Iterator[Kept]:
+def remembered_in(
+    value: Any, known: dict[int, Any], *, follows_objects: bool, depth: int = _DEPTH
+) -> Iterator[KeptValue]:
     """What can be kept of something that is not of the model, in parts."""
     if id(value) in known or isinstance(value, (*PLAIN, Tensor, nn.Module)):
         return
@@ -248,7 +250,7 @@ def remembered_in(value: Any, known: dict[int, Any], *, follows_objects: bool, d
         held = (value.__func__, value.__self__)
     elif isinstance(value, FunctionType):
         cells = [] if is_of_library(value) else _cells_of(value)
-        yield from (KeptVariable(Kept(cell.cell_contents), partial(_fill, cell)) for cell in cells)
+        yield from (KeptVariable(KeptValue(cell.cell_contents), partial(_fill, cell)) for cell in cells)
         held = [cell.cell_contents for cell in cells]
     elif type(value) in CONTAINERS and len(value) <= _MOST_ITEMS:
         yield _KeptItems(value, type(value), [])
@@ -256,7 +258,7 @@ def remembered_in(value: Any, known: dict[int, Any], *, follows_objects: bool, d
     elif follows_objects and _has_dict(value) and _adds_attributes_alone(type(value), object):
         fields = vars(value)
         plain = [each for each, field in fields.items() if isinstance(field, PLAIN)]
-        yield from (KeptVariable(Kept(fields[each]), partial(fields.__setitem__, each)) for each in plain)
+        yield from (KeptVariable(KeptValue(fields[each]), partial(fields.__setitem__, each)) for each in plain)
         held = fields.values()
     for each in held:
         yield from inner(each)
