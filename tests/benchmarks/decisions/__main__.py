@@ -1,10 +1,11 @@
 """How well the policies decide: simulates, and writes a page of results with pictures.
 
-    python -m tests.benchmarks.decisions [--for choosing] [--jobs 100] [--traces 20] [--out build/decisions]
-    python -m tests.benchmarks.decisions --only moved probed [--for choosing] [--jobs 100] [--traces 20]
+    python -m tests.benchmarks.decisions [--probes] [--for choosing] [--jobs 100] [--traces 20] [--out build/decisions]
+    python -m tests.benchmarks.decisions --only moved probed [--probes] [--for choosing] [--jobs 100] [--traces 20]
 
-Takes about three quarters of an hour on two cores that do nothing else. Nearly all of it is spent in the decisions of
-``curve``, one for each epoch. Measured traces are simulated where BSO_TRACES names them. The row of steps has only
+Takes less than half an hour on two cores that do nothing else, and half as long again with ``--probes``, which also
+simulates trainings that probe epoch costs. Nearly all of it is spent in the decisions of ``curve``, one for each epoch.
+Measured traces are simulated where BSO_TRACES names them. The row of steps has only
 three worlds, with 10 / 3 times the jobs in each of them. ``--only`` simulates some parts alone, and prints their
 tables.
 """
@@ -54,11 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MixedSeeds as error:
         sys.stderr.write(f"decisions: {error}\n")
         return 2
+    has_probes = options.probes or Kind.PROBED.name.lower() in (options.only or ())
     if options.only:
         kinds = [kind for kind in Kind if kind.name.lower() in options.only]
-        parts = sections_of(_groups(seeds, trace_seeds, options.processes, kinds=kinds)) if kinds else []
+        found = _groups(seeds, trace_seeds, options.processes, kinds=kinds, has_probes=has_probes)
+        parts = list(sections_of(found)) if kinds else []
         if _TRACES in options.only:
-            parts = [*parts, table_of(_on_traces(trace_seeds, options.processes))]
+            parts.append(table_of(_on_traces(trace_seeds, options.processes, has_probes=has_probes)))
         sys.stdout.write("\n\n".join(parts) + "\n")
         return 0
     began = time.monotonic()
@@ -70,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         noises=tuple(made),
         jobs=_simulated("truths", made, POLICIES, seeds, options.processes),
         steps=_simulated("valleys", steps, [CURVE], more_seeds, options.processes),
-        groups=_groups(seeds, trace_seeds, options.processes),
-        traces=_on_traces(trace_seeds, options.processes),
+        groups=_groups(seeds, trace_seeds, options.processes, has_probes=has_probes),
+        traces=_on_traces(trace_seeds, options.processes, has_probes=has_probes),
     )
     path = write(results, options.out)
     _say(f"{path}: written after {(time.monotonic() - began) / 60:.1f} minutes")
@@ -99,6 +102,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         choices=[*(kind.name.lower() for kind in Kind), _TRACES],
         help="simulate these parts and print them",
     )
+    parser.add_argument("--probes", action="store_true", help="also simulate trainings that probe epoch costs")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
     parser.add_argument("--out", type=Path, default=Path("build/decisions"), help="where to write (build/decisions)")
     return parser.parse_args(arguments)
@@ -126,16 +130,27 @@ def _spread(name: str, calls: Sequence[Callable[[], _Job]], processes: int) -> S
 
 
 def _groups(
-    seeds: Sequence[int], trace_seeds: Sequence[int], processes: int, *, kinds: Sequence[Kind] = tuple(Kind)
+    seeds: Sequence[int],
+    trace_seeds: Sequence[int],
+    processes: int,
+    *,
+    has_probes: bool,
+    kinds: Sequence[Kind] = tuple(Kind),
 ) -> tuple[GroupRegrets, ...]:
     folder = os.environ.get("BSO_TRACES")
     measured = measured_groups(Path(folder)) if folder else ()
+    made = (*made_groups(), *(probing_groups() if has_probes else ()))
+    left_out = () if has_probes else PROBED
     return (
-        *(_wasted(group, trace_seeds, processes) for group in measured if group.kind in kinds),
+        *(_wasted(group.without(left_out), trace_seeds, processes) for group in measured if group.kind in kinds),
         *(
             # Differences with the same luck vary little.
-            _wasted(group, trace_seeds if group.kind in (Kind.QUIET, Kind.PROBED) else seeds, processes)
-            for group in (*made_groups(), *probing_groups())
+            _wasted(
+                group.without(left_out),
+                trace_seeds if group.kind in (Kind.QUIET, Kind.PROBED) else seeds,
+                processes,
+            )
+            for group in made
             if group.kind in kinds
         ),
     )
@@ -152,13 +167,13 @@ def _wasted(group: Group, seeds: Sequence[int], processes: int) -> GroupRegrets:
     return group_regrets(group, found)
 
 
-def _on_traces(seeds: Sequence[int], processes: int) -> Sequence[Figure]:
+def _on_traces(seeds: Sequence[int], processes: int, *, has_probes: bool) -> Sequence[Figure]:
     folder = os.environ.get("BSO_TRACES")
     if not folder:
         _say("BSO_TRACES names no folder with traces: only made worlds are simulated")
         return ()
     judging = Judging(seeds=seeds, say=_say, processes=processes)
-    for probing in (None, *PROBED.values()):
+    for probing in (None, *(PROBED.values() if has_probes else ())):
         on_traces(judging, read_problems(Path(folder)), CURVE, probing=probing)
     return judging.found
 

@@ -1,6 +1,6 @@
 """Groups of jobs whose regrets are compared: they move, get a new version, meet no noise, or probe in spite of it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -48,6 +48,10 @@ class Group:
     worlds: Sequence[World]
     policies: Sequence[str]
     recurrences: int
+
+    def without(self, left_out: Collection[str]) -> "Group":
+        """The group without these policies."""
+        return replace(self, policies=[policy for policy in self.policies if policy not in left_out])
 
 
 def made_groups() -> tuple[Group, ...]:

@@ -277,6 +277,7 @@ def test_groups_may_be_simulated_alone(
     printed = capsys.readouterr().out
     assert printed.count("## ") == 1
     assert "flat, default cheapest" in printed
+    assert (next(iter(PROBED)) in printed) is (kind == "probed"), "only where somebody asks for probes"
 
 
 def made_group(kind: Kind, policies: tuple[str, ...], recurrences: int = 100) -> Group:
