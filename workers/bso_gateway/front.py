@@ -155,10 +155,12 @@ class Front:
 
     def _is_known(self, host: str) -> bool:
         try:
-            name = urlsplit(f"//{host}").hostname or ""
+            parts = urlsplit(f"//{host}")
+            name, _ = parts.hostname or "", parts.port
         except ValueError:
             return False
-        return name in LOOPBACK_NAMES or name in self._names  # both in small letters
+        is_known = name in LOOPBACK_NAMES or name in self._names  # both in small letters
+        return is_known and "@" not in host
 
     def _note(self, scope: Scope, status: int, took_s: float, *, request_id: str, is_stream: bool) -> None:
         is_direct = (scope["method"], scope["path"]) in self._direct

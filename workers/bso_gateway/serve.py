@@ -8,7 +8,8 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
@@ -37,6 +38,8 @@ _log: FilteringBoundLogger = structlog.get_logger(__name__)
 _BACKLOG = 2048
 _MOST_HEAD_BYTES = 65_536
 _MOST_WAITING = 65_536  # bytes
+_MOST_PIPELINED = 16  # requests of one connection that wait for the answer to another one
+_VERSIONS = ("1.0", "1.1")
 
 
 class App(Protocol):
@@ -181,11 +184,14 @@ class _Protocol(HttpToolsProtocol):
     """HTTP by httptools, with bounds for what is no body: its bytes, and how long the head of a request may take.
 
     httptools bounds neither heads nor trailers; uvicorn has a deadline only for connections that rest between two
-    requests, and any byte ends it.
+    requests, and any byte ends it. Nor do they bound how many requests wait on one connection. What can be read in two
+    ways is refused (RFC 9112, sections 3.2 and 6.1).
     """
 
     head_timeout_s: ClassVar[float]
     most_connections: ClassVar[int]
+    at_rest: ClassVar[dict[_Protocol, None]]
+    """The connections that are in no request, or have not sent its head yet; the first one is so for longest."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -210,6 +216,8 @@ class _Protocol(HttpToolsProtocol):
 
     @override
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _MOST_PIPELINED:
+            raise _Unreadable("too many requests wait on this connection")
         self._other_bytes = 0
         if self._deadline is None:
             self._await_head()
@@ -219,9 +227,16 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._other_bytes = 0
         self._forget_deadline()
-        if len(self.connections) > self.most_connections:  # uvicorn's own limit answers in plain text, probes too
+        _require_one_meaning(self.url, self.headers, self.parser.get_http_version())
+        if len(self.connections) > self.most_connections and not self._make_room():
             self.scope[IS_TOO_MANY] = True  # type: ignore[literal-required]  # a key of ours
         super().on_headers_complete()
+
+    @override
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:
+            self.at_rest[self] = None
 
     @override
     def on_body(self, body: bytes) -> None:
@@ -238,17 +253,49 @@ class _Protocol(HttpToolsProtocol):
         self._forget_deadline()
         super().connection_lost(exc)
 
+    def _make_room(self) -> bool:
+        """End the connection that has been at rest for longest; False: there is none."""
+        longest = next(iter(self.at_rest), None)
+        if longest is None:
+            return False
+        del self.at_rest[longest]
+        longest.transport.abort()
+        return True
+
     def _await_head(self) -> None:
         self._deadline = asyncio.get_running_loop().call_later(self.head_timeout_s, self.transport.abort)
+        self.at_rest.setdefault(self)
 
     def _forget_deadline(self) -> None:
+        self.at_rest.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
 
+class _Unreadable(Exception):
+    """What has arrived is no request that can be answered: uvicorn answers with 400, and closes the connection."""
+
+
+def _require_one_meaning(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> None:
+    """Raise _Unreadable for what a proxy in front may understand in another way than this gateway."""
+    found = Counter(name for name, _ in headers)
+    named = dict(headers)
+    host = named.get(b"host", b"")
+    if version not in _VERSIONS:
+        raise _Unreadable(f"HTTP {version}")
+    if found[b"host"] > 1 or found[b"authorization"] > 1 or (version == "1.1" and not found[b"host"]):
+        raise _Unreadable("a header that must be there once")
+    if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
+        raise _Unreadable("an encoding other than chunked")
+    is_of_host = target.startswith((b"http://%b/" % host, b"https://%b/" % host))
+    if not target.startswith(b"/") and not is_of_host:
+        raise _Unreadable("a target of another host")
+
+
 def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
     class Protocol(_Protocol):
+        at_rest: ClassVar[dict[_Protocol, None]] = {}
         head_timeout_s = settings.head_timeout_s
         most_connections = settings.max_connections
 

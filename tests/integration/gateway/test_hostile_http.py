@@ -188,9 +188,9 @@ def test_bytes_that_belong_to_no_request_keep_no_connection_open(impatient: Gate
             assert not connection.recv(1)
 
 
-def test_more_connections_than_are_served(start_gateway: StartGateway) -> None:
+def test_more_requests_at_once_than_are_served(start_gateway: StartGateway) -> None:
     gateway = start_gateway(max_connections=2)
-    held = [socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) for _ in range(2)]
+    held = [without_its_body(gateway) for _ in range(2)]
     try:
         for path, field in (("/jobs/batch_size?job_id=mnist-1", "message"), ("/v1/jobs", "detail")):
             refused = gateway.ask("GET", path)
@@ -201,3 +201,56 @@ def test_more_connections_than_are_served(start_gateway: StartGateway) -> None:
         for connection in held:
             connection.close()
     assert gateway.register().status == 201
+
+
+def without_its_body(gateway: Gateway) -> socket.socket:
+    """A connection with a request under way: it has read of it that its body may come now."""
+    connection = socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S)
+    connection.sendall(b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n")
+    assert b" 100 " in connection.recv(1000)
+    return connection
+
+
+def test_connections_without_a_request_make_room_for_others(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(max_connections=3)
+    held = [socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) for _ in range(3)]
+    held[1].sendall(b"GET /v1/jobs HT")
+    held[2].sendall(b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert b" 200 " in held[2].recv(65_536)
+    assert [gateway.ask("GET", "/v1/jobs").status for _ in range(20)] == [200] * 20
+    for connection in held:
+        connection.close()
+
+
+def test_requests_that_wait_on_one_connection(impatient: Gateway) -> None:
+    head = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+    answers = sent(impatient, 10 * (head + b"\r\n") + head + b"Connection: close\r\n\r\n")
+    assert answers.count(b" 200 OK") == 11
+    assert sent(impatient, 10_000 * (head + b"\r\n")).count(b" 200 OK") < 1000
+    assert impatient.register().status == 201
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+        b"GET /livez HTTP/2.0\r\nHost: localhost\r\n\r\n",
+        b"GET /livez\r\nHost: localhost\r\n\r\n",
+        b"GET http://evil.example/livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+def test_what_can_be_read_in_two_ways(impatient: Gateway, head: bytes) -> None:
+    assert b" 400 " in sent(impatient, head).partition(b"\r\n")[0]
+
+
+def test_a_target_may_name_the_host_again(impatient: Gateway) -> None:
+    head = b"GET http://localhost/livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert b" 200 " in sent(impatient, head)
+
+
+@pytest.mark.parametrize("host", ["user@localhost", "localhost:x", "localhost:99999", "localhost:"])
+def test_a_host_is_a_name_and_a_port(impatient: Gateway, host: str) -> None:
+    assert impatient.ask("GET", "/v1/jobs", Host=host).status == (200 if host == "localhost:" else 421)
