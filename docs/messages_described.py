@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 
 from bso.domain.identifiers import PATTERN
 from bso.domain.policies import own_policies
-from bso.schema.codec import COMMANDS, EVENTS, REPLIES, events_of
+from bso.schema.codec import ANSWERS, COMMANDS, EVENTS, REPLIES, events_of
 from bso.schema.envelope import MAX_ANSWER_BYTES, MAX_MESSAGE_BYTES, SCHEMA_MAJOR, SCHEMA_VERSION
 
 REF = "#/components/schemas/{model}"
@@ -21,22 +21,6 @@ _FLOAT_MARK = "x-bso-float"
 
 _ALL_EVENTS: Mapping[str, type] = {**EVENTS, **events_of(own_policies())}
 """With those that the policies of this distribution have of their own."""
-ANSWERS: Mapping[str, str] = {
-    "register_job": "registered",
-    "begin_trial": "trial_begun",
-    "report_epoch": "epoch_judged",
-    "finish_trial": "trial_finished",
-    "renew_lease": "lease_renewed",
-    "expire_lease": "lease_expired",
-    "report_power_profile": "power_profile_recorded",
-    "report_epoch_costs": "epoch_costs_recorded",
-    "allow_batch_size": "allowed_again",
-    "delete_job": "deleted",
-    "grant_job": "rights_recorded",
-    "give_job": "rights_recorded",
-    "describe_job": "job_description",
-}
-"""The reply to each command that is not refused with a problem."""
 
 
 def asyncapi(channels: Mapping[str, Any]) -> dict[str, Any]:

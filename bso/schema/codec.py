@@ -96,6 +96,22 @@ def _snake_case(name: str) -> str:
 
 COMMANDS: dict[str, type] = {wire_name(member): member for member in get_args(Command)}
 REPLIES: dict[str, type] = {wire_name(member): member for member in get_args(Reply)}
+ANSWERS: Mapping[str, str] = {
+    "register_job": "registered",
+    "begin_trial": "trial_begun",
+    "report_epoch": "epoch_judged",
+    "finish_trial": "trial_finished",
+    "renew_lease": "lease_renewed",
+    "expire_lease": "lease_expired",
+    "report_power_profile": "power_profile_recorded",
+    "report_epoch_costs": "epoch_costs_recorded",
+    "allow_batch_size": "allowed_again",
+    "delete_job": "deleted",
+    "grant_job": "rights_recorded",
+    "give_job": "rights_recorded",
+    "describe_job": "job_description",
+}
+"""The reply to each command that is not refused with a problem."""
 EVENTS: dict[str, type] = {wire_name(member): member for member in get_args(CommonEvent)}
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from pydantic_core import from_json
 
-from bso.domain.commands import Request
+from bso.domain.commands import Command, Request
 from bso.domain.errors import Retryable
 from bso.domain.replies import Problem, Reply
-from bso.schema.codec import reply_from
+from bso.schema.codec import ANSWERS, REPLIES, reply_from, wire_name
 from bso.schema.errors import MalformedMessage
 from bso.service.records import RecordedReply, StoredEvent
 
@@ -65,13 +65,13 @@ def misaddressed(request: Request, problems: Mapping[str, str]) -> Answer:
     )
 
 
-def taken(request: Request) -> Answer:
-    """The answer to a request whose command_id another job's command has used. Which job that is may be a secret."""
+def taken(request: Request, *, by: str = "another job") -> Answer:
+    """The answer to a request whose command_id another command has used. Of which job that is may be a secret."""
     problem = Problem(
         type="command_id_taken",
         title="This command_id belongs to another command",
-        detail=f"command_id {request.command_id} was used for another job: every command needs an id of its own.",
-        fields={"command_id": "was used for another job"},
+        detail=f"command_id {request.command_id} was used for {by}: every command needs an id of its own.",
+        fields={"command_id": f"was used for {by}"},
     )
     return Answer(request=request, reply=problem)
 
@@ -80,11 +80,27 @@ def recalled(request: Request, known: RecordedReply) -> Answer:
     """The answer to a request that was decided before; where this release cannot read it, a request to ask later."""
     if known.job_id != request.job_id:
         return taken(request)
+    if (other := _other_use(request.command, known)) is not None:
+        return taken(request, by=other)
     try:
         reply = reply_from(known.type, from_json(known.reply))
     except (MalformedMessage, ValueError) as error:
         return _unreadable(request, str(error))
     return Answer(request=request, reply=reply, is_repeat=True)
+
+
+def _other_use(command: Command, known: RecordedReply) -> str | None:
+    """What else a command_id was used for, as far as the log says so; None: for this command, or one like it.
+
+    A report that is sent again from a journal differs in that; it is the same one.
+    """
+    kind = wire_name(type(command))
+    if known.type in REPLIES and known.type not in (ANSWERS[kind], wire_name(Problem)):
+        return f"a command that was answered with {known.type}, which is no answer to {kind}"
+    for name, before in (("trial_number", known.trial_number), ("epoch", known.epoch)):
+        if before is not None and getattr(command, name, before) != before:
+            return f"{kind} with {name} {before:g}"
+    return None
 
 
 def _unreadable(request: Request, why: str) -> Answer:
@@ -96,10 +112,3 @@ def _unreadable(request: Request, why: str) -> Answer:
         retry_after_s=_UNREADABLE_S,
     )
     return Answer(request=request, reply=problem, is_repeat=True)
-
-
-def repeated(request: Request, first: Answer) -> Answer:
-    """The answer to a request that was decided a moment ago, in the same batch."""
-    if first.request.job_id != request.job_id:
-        return taken(request)
-    return Answer(request=request, reply=first.reply, is_repeat=True)

@@ -17,12 +17,12 @@ from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.policies import PolicyMissing
-from bso.service.answers import Answer, Undecided, poisoned, recalled, repeated
+from bso.service.answers import Answer, Undecided, poisoned, recalled
 from bso.service.errors import EventIdsReused, OutOfTime, Unstorable
 from bso.service.log_epochs import LogWatch
 from bso.service.ports import Decide, UnitOfWork
 from bso.service.read_set import ReadSet, read_set
-from bso.service.records import ChangeSet, NewEvent, StoredEvent
+from bso.service.records import ChangeSet, NewEvent, StoredEvent, reply_of
 from bso.service.serialization import (
     KnownJobs,
     changed_jobs,
@@ -43,13 +43,13 @@ class WriteSet:
     """What a batch is to write. Each decision adds to it, and the next one builds on that.
 
     ``jobs`` are as the decisions have left them, ``events`` (by job) and ``rows`` (in order) are those of the
-    decisions, ``answers`` those to commands that have events, by command_id.
+    decisions, ``replies`` the rows with the replies to commands that have events, by command_id.
     """
 
     jobs: dict[str, Job]
     events: defaultdict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     rows: list[NewEvent] = field(default_factory=list)
-    answers: dict[str, Answer] = field(default_factory=dict)
+    replies: dict[str, NewEvent] = field(default_factory=dict)
 
     def add(self, answer: Answer, decision: Decision, rows: Sequence[NewEvent]) -> None:
         """Add a decision. A job that is not registered stays unknown."""
@@ -59,7 +59,7 @@ class WriteSet:
         if rows:
             self.events[job_id] += decision.events
             self.rows.extend(rows)
-            self.answers[answer.request.command_id] = answer
+            self.replies[answer.request.command_id] = rows[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,13 +166,12 @@ class Batches:
 
     def _answered_before(self, request: Request, read: ReadSet, written: WriteSet) -> _Decided | None:
         """The answer to a command that was decided before, or a moment ago in this batch, for who may see it."""
-        recorded, first = read.memory.replies.get(request.command_id), written.answers.get(request.command_id)
-        if recorded is not None:
-            answer = recalled(request, recorded)
-        elif first is not None:
-            answer = repeated(request, first)
-        else:
+        recorded, first = read.memory.replies.get(request.command_id), written.replies.get(request.command_id)
+        if recorded is None and first is not None:
+            recorded = reply_of(first)
+        if recorded is None:
             return None
+        answer = recalled(request, recorded)
         if request.user is not None:
             job = written.jobs.get(request.job_id) or Job(job_id=request.job_id)
             problem = withheld(job, type(answer.reply), user=request.user, rules=self.rules)

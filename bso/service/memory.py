@@ -34,6 +34,7 @@ from bso.service.records import (
     TrialKey,
     TriedLocks,
     UnpublishedPage,
+    reply_of,
 )
 from bso.service.serialization import epoch_report_of, is_among, recorded_from
 from bso.service.tokens import InMemoryTokens
@@ -314,10 +315,8 @@ class InMemoryUnitOfWork:
     def _apply(self, changes: ChangeSet, first_event_id: int) -> None:
         for event_id, new in enumerate(changes.events, first_event_id):
             self.tables.events[event_id] = _Event(event_id=event_id, new=new, recorded_at=changes.now)
-            if new.reply is not None and new.reply_type is not None:
-                self.tables.replies[new.command_id] = RecordedReply(
-                    command_id=new.command_id, job_id=new.job_id, type=new.reply_type, reply=new.reply
-                )
+            if new.reply is not None:
+                self.tables.replies[new.command_id] = reply_of(new)
         self.tables.trials.update(changes.trials)
         for change in changes.jobs:
             self.tables.jobs[change.job_id] = self._changed(change, changes.now)

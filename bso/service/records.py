@@ -180,12 +180,31 @@ class LogEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedReply:
-    """The reply that a command got when it was decided: JSON as text."""
+    """The reply that a command got when it was decided: JSON as text.
+
+    ``trial_number`` and ``epoch`` are those of the first event that it has recorded, where that has one.
+    """
 
     command_id: str
     job_id: str
     type: str
     reply: str
+    trial_number: int | None = None
+    epoch: float | None = None
+
+
+def reply_of(first: NewEvent) -> RecordedReply:
+    """The reply to a command, which stands with the first of its events."""
+    assert first.reply_type is not None
+    assert first.reply is not None
+    return RecordedReply(
+        command_id=first.command_id,
+        job_id=first.job_id,
+        type=first.reply_type,
+        reply=first.reply,
+        trial_number=first.trial_number,
+        epoch=first.epoch,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

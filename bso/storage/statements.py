@@ -134,7 +134,8 @@ def _asked(parts: Subquery) -> ColumnElement[bool]:
 
 
 def _remembered(dialect: Dialect, rows: Join) -> Select[*tuple[Any, ...]]:
-    answered = (event.c.command_id, event.c.job_id.label("answered_job_id"), event.c.reply_type, event.c.reply)
+    of_event = (event.c[name].label(f"answered_{name}") for name in ("job_id", "trial_number", "epoch"))
+    answered = (event.c.command_id, *of_event, event.c.reply_type, event.c.reply)
     # The one row of the log's epoch, or NULLs.
     epoch = [select(column).scalar_subquery().label(f"epoch_{column.name}") for column in log_epoch.columns]
     found = select(dialect.clock().label("now"), *epoch, *answered, *trial.columns).select_from(rows)

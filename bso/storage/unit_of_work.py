@@ -273,7 +273,12 @@ def _epoch_in(row: Row) -> LogEpoch | None:
 
 def _reply_in(row: Row) -> RecordedReply:
     return RecordedReply(
-        command_id=row["command_id"], job_id=row["answered_job_id"], type=row["reply_type"], reply=row["reply"]
+        command_id=row["command_id"],
+        job_id=row["answered_job_id"],
+        type=row["reply_type"],
+        reply=row["reply"],
+        trial_number=row["answered_trial_number"],
+        epoch=row["answered_epoch"],
     )
 
 

@@ -106,6 +106,24 @@ async def test_commands_of_one_job_in_one_batch_build_on_one_another(store: Stor
     await assert_log_equals_tables(store)
 
 
+async def test_a_command_id_is_for_one_command(store: Store) -> None:
+    engine = Engine(store)
+    await ask(engine, registration())
+    trial, elsewhere = await begin(engine, recurrence_id="one"), await begin(engine, recurrence_id="another")
+    first = report(trial, 1)
+    [reply] = await ask(engine, first)
+    for wrong in (report(trial, 2), report(elsewhere, 1), request(DeleteJob()), beginning()):
+        [answer] = await ask(engine, replace(wrong, command_id=first.command_id))
+        assert isinstance(answer.reply, Problem), wrong
+        assert answer.reply.type == "command_id_taken"
+    [again] = await ask(engine, first)
+    assert (again.is_repeat, again.reply) == (True, reply.reply)
+    [_, at_once] = await ask(engine, fresh := report(trial, 3), replace(report(trial, 4), command_id=fresh.command_id))
+    assert isinstance(at_once.reply, Problem)
+    assert at_once.reply.type == "command_id_taken"
+    await assert_log_equals_tables(store)
+
+
 async def test_the_command_id_of_another_job_is_refused(store: Store) -> None:
     engine = Engine(store)
     first = registration("first")

@@ -19,10 +19,18 @@ from bso.domain.quotas import OVER_QUOTA
 from bso.domain.replies import KEPT
 from bso.domain.rights import Right
 from bso.domain.trial import Outcome
-from bso.schema.codec import COMMANDS, REPLIES, all_events, encode_command, encode_event, encode_reply, wire_name
+from bso.schema.codec import (
+    ANSWERS,
+    COMMANDS,
+    REPLIES,
+    all_events,
+    encode_command,
+    encode_event,
+    encode_reply,
+    wire_name,
+)
 from bso.schema.errors import MalformedMessage
 from bso_broker.topology import TOPOLOGY
-from docs.messages_described import ANSWERS
 from docs.write_asyncapi import FILE, text
 from tests.unit.domain.builders import A100, THE_EPOCH, JobLife, command_id, searching
 from tests.unit.domain.commands_at_random import odd_commands
