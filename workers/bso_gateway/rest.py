@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from fastapi import Query as QueryParameter
 from pydantic_core import from_json
 from starlette.requests import Request
@@ -36,6 +36,8 @@ from bso_gateway.problems import refused
 
 PREFIX = "/v1"
 _MOST = 2**63 - 1
+_SEVERAL = ("type", "job_id")
+"""Parts of a query that may be given more than once."""
 Cursor = Annotated[int, QueryParameter(ge=0, le=_MOST)]
 EventTypes = Annotated[
     frozenset[str], QueryParameter(alias="type", description="Only events of these types, such as trial_ended")
@@ -51,7 +53,7 @@ class RestApi:
 
     def router(self) -> APIRouter:
         """All routes, with what they take and return."""
-        router = APIRouter(prefix=PREFIX, tags=["v1"])
+        router = APIRouter(prefix=PREFIX, tags=["v1"], dependencies=[Depends(_require_known_parameters)])
         for route in ROUTES:
             router.add_api_route(
                 route.path,
@@ -104,6 +106,7 @@ class RestApi:
             command: Command = validated(route.command, given, wire_name(route.command))
         except MalformedMessage as error:
             raise HttpError(422, str(error), kind="invalid_body") from error
+        _require_trial_id(command)
         job_id = request.path_params.get("job_id")
         if job_id is None:
             prefix = command.job_id_prefix if isinstance(command, do.RegisterJob) else ""
@@ -133,6 +136,7 @@ class RestApi:
             asked = decode_command(await self._gate.body(request))
         except Rejected as error:
             raise HttpError(422, str(error), kind="malformed") from error
+        _require_trial_id(asked.command)
         reply = await self._gate.decide(request, replace(asked, on_behalf_of=None))
         return _as_message(encode_reply(reply, command_id=asked.command_id, job_id=asked.job_id))
 
@@ -272,6 +276,26 @@ class RestApi:
         if isinstance(page, Problem):
             raise refused(page)
         return page
+
+
+def _require_trial_id(command: Command) -> None:
+    """Raise HttpError for a trial without its id, which workers accept from gateways, for Zeus' clients."""
+    if getattr(command, "trial_id", None) == "":
+        words = "has to be the id that the trial began with"
+        raise HttpError(422, f"trial_id {words}", kind="invalid_body", fields={"trial_id": words})
+
+
+async def _require_known_parameters(request: Request) -> None:
+    """Raise HttpError for a part of a query that no route knows, or that says one thing twice."""
+    known = {each.alias for each in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            words = f"is not known here; known are {', '.join(sorted(known)) or 'none'}"
+        elif name not in _SEVERAL and len(request.query_params.getlist(name)) > 1:
+            words = "may be given once"
+        else:
+            continue
+        raise HttpError(422, f"query: {name[:60]} {words}", kind="invalid_query", fields={f"query.{name[:60]}": words})
 
 
 def _may_list(token: Token | None, one: JobOverview) -> bool:

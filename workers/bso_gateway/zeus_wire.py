@@ -197,7 +197,13 @@ def _refused(reply: Reply, *, unknown: int) -> HttpError:
         return HttpError(503, reply.detail, kind=reply.type, retry_after_s=reply.retry_after_s or 1.0)
     if reply.fields and reply.type in ("invalid_spec", "invalid_registration", "invalid_report", "invalid_trial"):
         return HttpError(422, reply.detail, kind=reply.type, fields=reply.fields)
-    status = {"job_conflict": 409, "unknown_job": unknown, "unknown_trial": unknown, "not_owner": 403}
+    status = {
+        "job_conflict": 409,
+        "command_id_taken": 409,
+        "unknown_job": unknown,
+        "unknown_trial": unknown,
+        "not_owner": 403,
+    }
     return HttpError(status.get(reply.type, 400), reply.detail, kind=reply.type)
 
 

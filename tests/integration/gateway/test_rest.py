@@ -303,3 +303,49 @@ def test_answers_are_as_described(gateway: Gateway) -> None:
             "components": described["components"],
         }
         jsonschema.Draft202012Validator(schema).validate(answer.value)
+
+
+def test_a_key_is_for_one_request(gateway: Gateway) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    key = str(uuid.uuid4())
+    trial = ask(gateway, "POST", "/jobs/job/trials", {"hardware": HARDWARE}, Idempotency_Key=key).value
+    report = {"trial_id": trial["trial_id"], "epoch": 1.0, "time_s": 60.0, "energy_j": 1000.0, "metric": 0.1}
+    reports = "/jobs/job/trials/1/reports"
+    first = str(uuid.uuid4())
+    judged = ask(gateway, "POST", reports, report, Idempotency_Key=first)
+    assert judged.status == 200
+    for method, path, body, used in (
+        ("DELETE", "/jobs/job", None, key),
+        ("POST", reports, report, key),
+        ("POST", reports, report | {"epoch": 2.0, "time_s": 120.0, "energy_j": 2000.0, "metric": 0.95}, first),
+    ):
+        refused = ask(gateway, method, path, body, Idempotency_Key=used)
+        assert (refused.status, refused.value["code"]) == (409, "command_id_taken"), path
+    assert ask(gateway, "POST", reports, report, Idempotency_Key=first).value == judged.value
+    wire = {"batch_size": 64, "trial_number": 1, "time": 120, "energy": 2000, "metric": 0.95, "current_epoch": 2}
+    assert gateway.ask("POST", "/report", wire | {"job_id": gateway.job_id}, Idempotency_Key=key).status == 409
+
+
+def test_a_trial_is_known_by_its_id(gateway: Gateway) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    begun(gateway)
+    report = {"trial_id": "", "epoch": 1.0, "time_s": 60.0, "energy_j": 1000.0, "metric": 0.95}
+    refused = ask(gateway, "POST", "/jobs/job/trials/1/reports", report)
+    assert (refused.status, list(refused.value["fields"])) == (422, ["trial_id"])
+    message = {
+        "schema_major": 1,
+        "type": "report_epoch",
+        "command_id": str(uuid.uuid4()),
+        "job_id": gateway.job_id,
+        "body": report | {"trial_number": 1},
+    }
+    assert ask(gateway, "POST", "/commands", message).status == 422
+
+
+@pytest.mark.parametrize(
+    "query", ["trials?outcom=cancelled", "trials?outcome=converged&outcome=cancelled", "events?after=1&after=2"]
+)
+def test_a_query_that_would_say_something_else_than_it_seems(gateway: Gateway, query: str) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    refused = ask(gateway, "GET", f"/jobs/job/{query}")
+    assert (refused.status, refused.value["code"]) == (422, "invalid_query")
