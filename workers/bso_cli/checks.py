@@ -16,7 +16,7 @@ from bso_cli.energy_checks import check_energy
 from bso_cli.findings import Finding, Health, broken, note, ok, schema_finding
 from bso_cli.job_checks import check_jobs
 from bso_cli.refusals import sentence_of
-from bso_cli.server_checks import DATABASE_ADVICE, check_broker, check_database
+from bso_cli.server_checks import DATABASE_ADVICE, check_broker, check_database, check_gateway
 from bso_cli.settings import Places
 
 CHECK_TIMEOUT_S = 20.0
@@ -48,6 +48,8 @@ def _checks(places: Places) -> list[tuple[str, Check]]:
     checks: list[tuple[str, Check]] = [("versions", check_versions), ("state directory", check_state_directory)]
     if places.is_embedded:
         checks.append(("embedded optimizer", check_embedded))
+    elif places.optimizer_url.startswith("http"):
+        checks.append(("gateway", check_gateway))
     else:
         checks.append(("broker", check_broker))
     if places.database_url is not None:

@@ -6,7 +6,9 @@ import asyncio
 import time
 import uuid
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from bso.credentials import shown_address
 from bso.domain.errors import BsoError
 from bso.domain.quantities import seconds
 from bso_cli.findings import Finding, Health, broken, note, ok, schema_finding
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 5.0
 DATABASE_ADVICE = "is it running, and are host, port, login and name of the database right (BSO_DATABASE_URL)?"
 TLS_ADVICE = "docs/encryption.md shows what server and address need"
+_WORKERS_ADVICE = "look at the logs and /readyz of the workers: can they reach their database?"
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 async def check_broker(places: Places) -> list[Finding]:
@@ -42,7 +46,7 @@ async def check_broker(places: Places) -> list[Finding]:
         await connection.close()
     if not has_workers:
         return findings
-    answers = await _check_answer(places)
+    answers = await _check_answer(places, _WORKERS_ADVICE)
     return [*findings, answers, *([await _check_logins(places)] if answers.health is Health.OK else [])]
 
 
@@ -93,7 +97,18 @@ async def _check_leftover(connection: AbstractConnection) -> list[Finding]:
     return [broken("queues", found, advice)]
 
 
-async def _check_answer(places: Places) -> Finding:
+async def check_gateway(places: Places) -> list[Finding]:
+    """Whether it answers, and takes the token."""
+    url = shown_address(places.optimizer_url)
+    answers = await _check_answer(places, f"does `bso serve` run there, and a worker behind it? look at {url}/readyz")
+    if answers.health is not Health.OK:
+        return [answers]
+    is_plain = url.startswith("http://") and urlsplit(url).hostname not in _LOOPBACK_NAMES
+    found = f"{url} is not encrypted: who reads the network reads the token and all else"
+    return [ok("gateway", url), answers, *([note("gateway encryption", found)] if is_plain else [])]
+
+
+async def _check_answer(places: Places, advice: str) -> Finding:
     """Ask for a job that cannot exist: the refusal shows that the whole way works."""
     from bso.domain.commands import DescribeJob, Request
     from bso_client.errors import Unreachable
@@ -106,11 +121,10 @@ async def _check_answer(places: Places) -> Finding:
         request = Request(command_id=str(uuid.uuid4()), job_id=f"doctor-{uuid.uuid4()}", command=DescribeJob())
         await transport.call(request, timeout_s=ANSWER_TIMEOUT_S)
     except Unreachable as error:
-        advice = "look at the logs and /readyz of the workers: can they reach their database?"
         return broken("answers", sentence_of(error), advice)
     finally:
         await transport.close()
-    return ok("answers", f"a worker answered within {seconds(time.perf_counter() - started)}")
+    return ok("answers", f"an answer came within {seconds(time.perf_counter() - started)}")
 
 
 async def _check_logins(places: Places) -> Finding:

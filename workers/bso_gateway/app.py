@@ -155,7 +155,8 @@ def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> 
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     for path, page in (("/livez", livez), ("/readyz", readyz), ("/metrics", counted)):
-        app.get(path, tags=["Health"], response_class=Response)(page)
+        not_ready: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready"}} if page is readyz else {}
+        app.get(path, tags=["Health"], response_class=Response, responses=not_ready)(page)
 
 
 def _add_description(app: FastAPI) -> None:

@@ -11,14 +11,26 @@ from pydantic import TypeAdapter
 from bso.domain import commands as do
 from bso.domain import replies
 from bso.domain.commands import Command
+from bso.domain.job_spec import JobSpec
 from bso.schema.codec import all_events, wire_name
 from bso.service import queries
 from bso.service.queries import Query
+from bso_gateway.http import IDEMPOTENCY_KEY, RETRY_AFTER
 from bso_gateway.problems import PROBLEM_SCHEMA
 
 STREAM = "text/event-stream"
 _SCHEMAS = "#/components/schemas/{model}"
-_PROBLEM = "HttpProblem"
+_PROBLEM, _SPECIFICATION = "HttpProblem", "Specification"
+_ABOUT_SPECIFICATION = (
+    "What the user sets. A new job needs batch_sizes and default_batch_size; all else has defaults, and what is left "
+    "out of a known job stays as it is."
+)
+_ABOUT_STREAMS = (
+    "Server-sent events without an end: `id` is a place to go on after, `event` the type of the event, `data` an Event "
+    "as JSON. A comment (`: alive`) comes where no event did for 10 s, with the `id` that filtered events moved to. "
+    "Last-Event-ID counts before `after`. 16 streams of a user, 64 in all, are open at one gateway at most: then 503."
+)
+_NO_NUMBER = {"type": "string", "enum": ["NaN", "Infinity", "-Infinity"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +111,13 @@ def schemas() -> dict[str, Any]:
     found: dict[str, Any] = defined["$defs"]
     for route in ROUTES:
         found[route.body] = _without(found[route.command.__name__], route.fields_in_path)
-    return {**found, **_OTHERS, _PROBLEM: PROBLEM_SCHEMA}
+        if "spec" in found[route.body]["properties"]:
+            found[route.body]["properties"]["spec"] = _reference(_SPECIFICATION)
+    specification = {**found[JobSpec.__name__], "required": [], "description": _ABOUT_SPECIFICATION}
+    for schema in found.values():
+        if "metric" in schema.get("properties", {}):  # what a training has diverged to is no number in JSON
+            schema["properties"]["metric"] = {"anyOf": [schema["properties"]["metric"], _NO_NUMBER]}
+    return {**found, **_OTHERS, _SPECIFICATION: specification, _PROBLEM: PROBLEM_SCHEMA}
 
 
 def decision(route: Route) -> dict[str, Any]:
@@ -107,12 +125,11 @@ def decision(route: Route) -> dict[str, Any]:
     statuses = (200, 201) if route.reply is replies.Registered else (route.status,)
     names = ("job_id", "string"), ("trial_number", "integer"), ("batch_size", "integer"), ("login", "string")
     in_path = [_parameter(name, "path", {"type": kind}) for name, kind in names if f"{{{name}}}" in route.path]
-    key = _parameter("Idempotency-Key", "header", {"type": "string", "format": "uuid"})
     needs_body = {} if route.method == "DELETE" else {"requestBody": _body(route.body)}
     return {
         "status_code": route.status,
-        "responses": _answers(dict.fromkeys(statuses, route.reply.__name__)),
-        "openapi_extra": {"parameters": [*in_path, key], **needs_body},
+        "responses": _answers(dict.fromkeys(statuses, route.reply.__name__)) | {202: _KEPT},
+        "openapi_extra": {"parameters": [*in_path, IDEMPOTENCY_KEY], **needs_body},
     }
 
 
@@ -125,9 +142,7 @@ def page(answered: str, *, is_streamed: bool = False) -> dict[str, Any]:
     """The same of a route that is read. ``is_streamed``: also without an end."""
     found: dict[str, Any] = {"responses": _answers({200: answered})}
     if is_streamed:
-        found["responses"][200]["content"][STREAM] = {
-            "schema": {"type": "string", "description": "Server-sent events: `id` is a place, `data` an Event as JSON."}
-        }
+        found["responses"][200]["content"][STREAM] = {"schema": {"type": "string", "description": _ABOUT_STREAMS}}
         resumed = _parameter("Last-Event-ID", "header", {"type": "string"})
         found["openapi_extra"] = {"parameters": [resumed]}
     return found
@@ -138,8 +153,15 @@ def _answers(names: Mapping[int, str]) -> dict[int | str, Any]:
         status: {"description": "Done", "content": {"application/json": {"schema": _reference(name)}}}
         for status, name in names.items()
     }
-    problem = {"application/problem+json": {"schema": _reference(_PROBLEM)}}
-    return {**made, "default": {"description": "A problem", "content": problem}}
+    return {**made, "default": _problem("A problem")}
+
+
+def _problem(about: str) -> dict[str, Any]:
+    return {
+        "description": about,
+        "headers": {"Retry-After": RETRY_AFTER},
+        "content": {"application/problem+json": {"schema": _reference(_PROBLEM)}},
+    }
 
 
 def _body(name: str) -> dict[str, Any]:
@@ -189,9 +211,16 @@ def _envelope(types: Sequence[str], about: str, **more: Mapping[str, Any]) -> di
     return _object(properties, optional=("schema", "job_id", "sent_at", "trace"), about=about)
 
 
+_KEPT = _problem("It is kept, and will be decided later: do not send it again")
 _OTHERS: Mapping[str, Any] = {
-    "CommandMessage": _envelope([wire_name(kind) for kind in get_args(Command)], "A command; `body` has its fields."),
-    "QueryMessage": _envelope([wire_name(kind) for kind in get_args(Query)], "A query; `body` has its fields."),
+    "CommandMessage": _envelope(
+        [wire_name(kind) for kind in get_args(Command) if kind is not do.ExpireLease],
+        "A command; `body` has its fields, which docs/messages.md lists by type.",
+    ),
+    "QueryMessage": _envelope(
+        [wire_name(kind) for kind in get_args(Query) if kind is not queries.CheckToken],
+        "A query; `body` has its fields, which docs/messages.md lists by type.",
+    ),
     "AnswerMessage": _envelope([], "A reply, a page or a problem; `command_id` is that of what was asked."),
     "Event": _envelope(
         list(all_events()),

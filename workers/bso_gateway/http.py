@@ -34,6 +34,17 @@ BEARER, RECHECK, UNTIL, ASKED = "bso.token", "bso.recheck", "bso.until", "bso.as
 and the command that it has become."""
 IS_TOO_MANY = "bso.is_too_many"
 """And, where it came on a connection more than this gateway serves, that."""
+IDEMPOTENCY_KEY: Mapping[str, Any] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "format": "uuid"},
+    "description": "A request that is sent again with the same key gets the answer that it got first.",
+}
+RETRY_AFTER: Mapping[str, Any] = {
+    "schema": {"type": "integer"},
+    "description": "With 429 and 503: after so many seconds the request may succeed.",
+}
 _RETRY_AFTER_S = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5  # before a query is sent again that had to wait
 _MOST_LATENCIES = 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -16,7 +17,7 @@ from bso.domain.decide import Rules
 from bso.domain.errors import BsoError, Misconfigured, Retryable
 from bso.domain.policies import PolicyMissing
 from bso.domain.replies import Problem, Reply
-from bso.service.queries import Asked, Page, ShowOperation, decode_page, encode_query
+from bso.service.queries import Asked, CheckedToken, CheckToken, Page, ShowOperation, decode_page, encode_query
 from bso.service.query_answers import answered
 from bso_broker.connection import BrokerAddress, connect
 from bso_broker.dead_letters import DeadLetters
@@ -33,6 +34,7 @@ _Waiting = tuple[Request, asyncio.Future[Reply]]
 _RULES = Rules()
 _TROUBLE_S = 15.0
 _LOOK_S, _LOOK_EVERY_S = 2.0, 5.0
+_NO_TOKEN = CheckToken(token_id="0" * 16, digest="0" * 64)
 _MOST_AT_ONCE = 64
 """Commands that one transaction decides: with fewer, a slow disk bounds all; with more, the first one waits longer."""
 
@@ -87,10 +89,30 @@ class BrokerOptimizer:
         self._transport = BrokerTransport(url)
         self._looking = asyncio.Lock()
         self._queues: tuple[float, Mapping[str, QueueDepth | None]] = (-math.inf, {})
+        self._refusal: str | None = None
+        self._introducing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to connect; calls wait for the connection."""
         await self._transport.start()
+        self._introducing = asyncio.create_task(self._introduce(), name="gateway introduction")
+
+    async def _introduce(self) -> None:
+        """Ask what workers answer to gateways alone, until they do."""
+        while True:
+            asked = Asked(query=_NO_TOKEN, query_id=str(uuid.uuid4()))
+            try:
+                found = await self.query(asked, timeout_s=_LOOK_EVERY_S)
+            except BsoError:  # nobody is there: calls say so
+                pass
+            else:
+                if isinstance(found, CheckedToken):
+                    self._refusal = None
+                    return
+                if isinstance(found, Problem) and not found.is_retryable and found.detail != self._refusal:
+                    self._refusal = found.detail
+                    _log.error("workers do not take this gateway", action="not_a_gateway", reason=found.detail)
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def call(self, request: Request, *, timeout_s: float) -> Reply:
         """The reply of a worker."""
@@ -103,8 +125,8 @@ class BrokerOptimizer:
 
     @property
     def trouble(self) -> str | None:
-        """Whether the broker is reachable; whether a worker is there, only a command shows."""
-        return None if self._transport.is_connected else f"the broker at {self._address} is not connected"
+        """Whether the broker is reachable, and workers know this gateway; if one is there, only a command shows."""
+        return self._refusal if self._transport.is_connected else f"the broker at {self._address} is not connected"
 
     async def queues(self) -> Mapping[str, QueueDepth | None]:
         """What waits in the queues of commands, of queries and of dead letters, as it was 5 s ago at most."""
@@ -140,6 +162,8 @@ class BrokerOptimizer:
 
     async def close(self) -> None:
         """Disconnect."""
+        if self._introducing is not None:
+            self._introducing.cancel()
         await self._transport.close()
 
 

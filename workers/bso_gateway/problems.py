@@ -33,7 +33,7 @@ _CONFLICTS = (
 )
 PROBLEM_SCHEMA: Mapping[str, Any] = {
     "type": "object",
-    "description": "Why a request has no effect (RFC 9457). `code` is the type of the problem in docs/messages.md.",
+    "description": "Why a request has no effect (RFC 9457). `code` is one of docs/messages.md or docs/gateway.md.",
     "required": ["type", "title", "status", "detail", "code", "fields", "context", "retry_after_s"],
     "properties": {
         "type": {"type": "string", "description": "urn:bso:problem:CODE"},

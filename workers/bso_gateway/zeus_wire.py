@@ -25,7 +25,7 @@ from bso.domain.replies import (
     TrialFinished,
 )
 from bso.domain.trial import FAILURES, Outcome
-from bso_gateway.http import Gate, HttpError, answer, command_id_of
+from bso_gateway.http import IDEMPOTENCY_KEY, RETRY_AFTER, Gate, HttpError, answer, command_id_of
 from bso_gateway.zeus_models import Detail, ErrorMessage, ReportResponse, TrainingResult, TrialId, ZeusJobSpec
 
 GO_ON = "Stop condition not met, keep training"
@@ -135,6 +135,8 @@ class ZeusWire:
     def _ended_before(self, number: int, problem: Problem) -> ReportResponse:
         """The answer to a report after the end of its trial. Raises HttpError where that had no result."""
         outcome = problem.context.get("outcome")
+        if outcome is None:  # its job was deleted
+            raise HttpError(400, problem.detail, kind=problem.type)
         if outcome not in _ENDED:
             raise HttpError(400, f"Trial({number}) is already reported but converged is not set.")
         is_kept = not (self._is_strict and problem.context.get("is_over_bound"))
@@ -224,14 +226,18 @@ def _described(
     body: type[BaseModel] | None, made: type[BaseModel] | None, status: int, refusal: int, summary: str
 ) -> dict[str, Any]:
     """What OpenAPI says of a route: bodies are read here, as Zeus' client sends them without a Content-Type."""
-    responses: dict[int | str, Any] = {refusal: {"model": ErrorMessage}, 503: {"model": ErrorMessage}}
+    responses: dict[int | str, Any] = {
+        refusal: {"model": ErrorMessage},
+        503: {"model": ErrorMessage, "headers": {"Retry-After": RETRY_AFTER}},
+        "default": {"model": ErrorMessage, "description": "Refused: 401, 403, 405, 408, 413, 415, 421, 429 or 500"},
+    }
     if made is not None:
         responses[status] = {"model": made}
     if body is ZeusJobSpec:
         responses[200] = {"model": ZeusJobSpec}
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {"parameters": [IDEMPOTENCY_KEY]}
     if body is not None:
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
-        extra = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
         responses[422] = {"model": Detail, "description": "A body that is not as expected"}
     return {"responses": responses, "openapi_extra": extra, "summary": summary, "response_class": Response}

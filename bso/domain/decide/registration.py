@@ -168,7 +168,7 @@ def _unchanged_or_refused(job: Job, command: RegisterJob) -> Decision:
     """Refuse whatever differs. Raises InvalidSpec."""
     fields = _differences(job.spec, resolve_spec(command.spec, job.spec))
     if command.hardware != job.hardware:
-        fields["hardware"] = f"is {_in_words(job.hardware)}, got {_in_words(command.hardware)}"
+        fields |= _hardware_differences(job.hardware, command.hardware)
     if command.job_id_prefix != job.job_id_prefix:
         fields["job_id_prefix"] = f"is {job.job_id_prefix!r}, got {command.job_id_prefix!r}"
     if fields:
@@ -183,8 +183,16 @@ def _differences(recorded: JobSpec, asked: JobSpec) -> dict[str, str]:
     return {name: f"is {one[name]!r}, got {other[name]!r}" for name in one if one[name] != other[name]}
 
 
-def _in_words(hardware: HardwareKind | None) -> str:
-    return "none" if hardware is None else hardware.describe()
+def _hardware_differences(recorded: HardwareKind | None, asked: HardwareKind | None) -> dict[str, str]:
+    if recorded is None or asked is None:
+        one, other = ("none" if each is None else each.describe() for each in (recorded, asked))
+        return {"hardware": f"is {one}, got {other}"}
+    before, after = asdict(recorded), asdict(asked)
+    return {
+        f"hardware.{name}": f"is {before[name]!r}, got {after[name]!r}"
+        for name in before
+        if before[name] != after[name]
+    }
 
 
 def _listed(job: Job, fields: dict[str, str]) -> str:

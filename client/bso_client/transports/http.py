@@ -26,6 +26,7 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0  # before a command is sent again
 _AWAY = (408, 425, 429)
 _REFUSED = (401, 403, 407)
 _IS_NONE = (301, 302, 303, 307, 308, 404, 405, 421)
+_UNDER_WAY = "command_id_taken"  # the command was sent before, as one to be judged at once, and has no reply yet
 
 
 class GatewayRefuses(Misconfigured):
@@ -174,7 +175,7 @@ class HttpCaller:
             raise GatewayRefuses(f"{said}: BSO_TOKEN, or the password in BSO_URL, has to be a token for this")
         if status in _IS_NONE and code != "unknown_job":
             raise GatewayRefuses(f"{said}: BSO_URL has to be the address of `bso serve`")
-        if status >= 500 or status in _AWAY:
+        if status >= 500 or status in _AWAY or code == _UNDER_WAY:
             raise _Away(said, after_s=float(retry_after) if retry_after.isdigit() and len(retry_after) < 6 else 0.0)
         raise NotTaken(said)
 

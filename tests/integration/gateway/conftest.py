@@ -100,11 +100,12 @@ class Gateway:
         self.process = process
         self.job_id = f"mnist-{uuid.uuid4().hex[:12]}"
         self.port: int = process.logged("started")[0]["port"]
+        self.patience_s = PATIENCE_S  # for an answer
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answered:
         """The answer to one request on a connection of its own."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=self.patience_s)
         try:
             named = {name.replace("_", "-"): text for name, text in headers.items()}
             connection.request(method, path, body=data, headers=named)

@@ -1,19 +1,26 @@
 """The life of a gateway's process, and what its clients see while the optimizer is away."""
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from bso.domain.rights import Right
 from bso_broker.connection import login_of
-from tests.integration.gateway.conftest import Answered, Gateway, StartGateway
+from tests.integration.gateway.conftest import SPEC, Answered, Gateway, StartGateway
+from tests.integration.gateway.test_tokens import tokens_of
 from tests.integration.workers.fixtures import StartWorker
-from tests.servers import PATIENCE_S, eventually
+from tests.servers import PATIENCE_S, TcpProxy, eventually
+
+ZEUS_TIMEOUT_S = 5.0
+"""After so long without an answer Zeus' client gives up, and the training ends of it."""
 
 
 def ended(*options: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -79,11 +86,54 @@ def test_without_a_worker_nobody_goes_on_by_mistake(
         gateway.ask("GET", f"/jobs/batch_size?job_id={gateway.job_id}"),
         gateway.end(trial),
     ):
-        assert answer.status == 503
-        assert list(answer.value) == ["message"]
-        assert int(answer.headers["retry-after"]) >= 1
+        assert_to_come_back(answer)
     start_worker(gateways=login_of(amqp_url)).ready()
     eventually(lambda: gateway.begin()["trial_number"] > 1)
+
+
+def assert_to_come_back(answer: Answered) -> None:
+    """It is no decision, and says when to ask for one again."""
+    assert answer.status == 503
+    assert list(answer.value) == ["message"]
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("fault", ["no_worker", "silent_broker"])
+def test_zeus_client_gives_up_on_no_request_before_its_answer(  # noqa: PLR0917  fixtures
+    fault: str,
+    amqp_url: str,
+    migrated_url: str,
+    start_gateway: StartGateway,
+    start_worker: StartWorker,
+    tcp_proxy: Callable[[str], TcpProxy],
+) -> None:
+    worker, proxy = start_worker(gateways=login_of(amqp_url)).ready(), tcp_proxy(amqp_url)
+    gateway = start_gateway(url=proxy.url, tokens=True)  # with the default time for an answer
+    known, new = asyncio.run(tokens_of(migrated_url, ["alice", "bob"], right=Right.OPERATE))
+
+    def ask(method: str, path: str, body: object = None, *, token: str = known) -> Answered:
+        return gateway.ask(method, path, body, Authorization=f"Bearer {token}")
+
+    job = SPEC | {"job_id": gateway.job_id}
+    eventually(lambda: ask("POST", "/jobs", job).status == 201)
+    trial = ask("GET", f"/jobs/batch_size?job_id={gateway.job_id}").value
+    if fault == "no_worker":
+        worker.stop()
+    else:
+        proxy.stall()
+    gateway.patience_s = ZEUS_TIMEOUT_S
+    report = trial | {"time": 60.0, "energy": 1000.0, "metric": 0.1, "current_epoch": 1}
+    with ThreadPoolExecutor(6) as pool:
+        asked = [
+            pool.submit(ask, "POST", "/jobs", job),
+            pool.submit(ask, "GET", f"/jobs/batch_size?job_id={gateway.job_id}"),
+            pool.submit(ask, "POST", "/report", report),
+            pool.submit(ask, "PATCH", "/trials", trial),
+            pool.submit(ask, "DELETE", f"/jobs?job_id={gateway.job_id}"),
+            pool.submit(ask, "POST", "/report", report, token=new),
+        ]
+        for each in asked:
+            assert_to_come_back(each.result())
 
 
 def test_a_request_that_comes_again_before_its_answer_gets_the_same_one(
@@ -142,3 +192,32 @@ def test_many_trainings_at_once(gateway: Gateway) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(train, range(48))) == [[False, False, True]] * 48
+
+
+def test_a_gateway_that_workers_do_not_know_is_not_ready(
+    amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker
+) -> None:
+    start_worker().ready()
+    gateway = start_gateway(url=amqp_url)
+    eventually(lambda: "BSO_GATEWAYS" in gateway.ask("GET", "/readyz").text)
+    assert gateway.ask("GET", "/readyz").status == 503
+    assert gateway.ask("GET", "/livez").status == 200
+
+
+def test_doctor_looks_at_a_gateway(start_gateway: StartGateway, tmp_path: Path) -> None:
+    gateway = start_gateway(tokens=True)
+    for url, expected, code in (
+        (gateway.url, "BSO_TOKEN", 1),
+        ("http://127.0.0.1:1", "bso serve", 1),
+        (start_gateway().url, "an answer came", 0),
+    ):
+        environ = {"BSO_URL": url, "BSO_STATE_DIR": str(tmp_path / "state"), "PATH": os.environ["PATH"]}
+        looked = subprocess.run(
+            [sys.executable, "-m", "bso_cli", "doctor"],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (expected in looked.stdout, looked.returncode) == (True, code), looked.stdout

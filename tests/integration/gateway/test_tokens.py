@@ -10,12 +10,18 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message
 from typer.testing import CliRunner, Result
 
-from bso.domain.commands import RegisterJob, Request
+from bso.domain.commands import BeginTrial, Command, RegisterJob, Request
+from bso.domain.frozen_values import replace
+from bso.domain.hardware import EnergyMethod, HardwareKind
+from bso.domain.replies import Problem
 from bso.domain.rights import Right
 from bso.domain.tokens import ALL_JOBS, Token
 from bso.schema.codec import encode_command
@@ -24,11 +30,19 @@ from bso.service.tokens import digest_of, new_secret
 from bso.storage import open_store
 from bso_broker.connection import login_of
 from bso_cli.main import app
+from bso_gateway.access import KNOWN_FOR_S, Access
+from bso_gateway.front import Front, GatewayMetrics
+from bso_gateway.http import Gate, Limits
+from bso_gateway.live import Streams
+from bso_gateway.optimizer import SqliteOptimizer
+from bso_gateway.rest import RestApi
 from tests.integration.gateway.conftest import SPEC, Answered, Gateway, StartGateway
 from tests.integration.workers.fixtures import StartWorker
-from tests.servers import PATIENCE_S
+from tests.servers import PATIENCE_S, eventually_async
 
+LIMITS = Limits(max_body_bytes=1_048_576, body_timeout_s=PATIENCE_S, answer_timeout_s=PATIENCE_S)
 DIGITS = {"batch_sizes": [32, 64], "default_batch_size": 64}
+A40 = HardwareKind(gpu_model="A40", max_power_w=300.0, energy_method=EnergyMethod.NVML_COUNTER)
 HARDWARE = {"gpu_model": "A40", "max_power_w": 300.0, "energy_method": "nvml_counter"}
 
 
@@ -75,17 +89,73 @@ def guarded(request: pytest.FixtureRequest, start_gateway: StartGateway, tmp_pat
     return Guarded(start_gateway(url=url, tokens=True), database_url)
 
 
-async def tokens_of(database_url: str, users: Sequence[str]) -> Sequence[str]:
+async def tokens_of(
+    database_url: str, users: Sequence[str], *, right: Right = Right.TRAIN, jobs: str = ALL_JOBS
+) -> Sequence[str]:
     """The secrets of new tokens, made without a process for each."""
     store = open_store(database_url)
     now, secrets = await store.tokens.now(), []
     for user in users:
         token_id, secret = new_secret(os.urandom)
-        token = Token(token_id=token_id, user=user, right=Right.TRAIN, jobs=ALL_JOBS, created_at=now)
+        token = Token(token_id=token_id, user=user, right=right, jobs=jobs, created_at=now)
         await store.tokens.create(token, digest_of(secret))
         secrets.append(secret)
     await store.close()
     return secrets
+
+
+async def revoke_all(database_url: str) -> None:
+    """Let no token open anything any more."""
+    store = open_store(database_url)
+    for token in await store.tokens.all():
+        await store.tokens.change(replace(token, revoked_at=await store.tokens.now()))
+    await store.close()
+
+
+@dataclass(slots=True)
+class Clock:
+    """Stands still until it is moved."""
+
+    now_s: float = 0.0
+
+
+class LiveEvents:
+    """The answer of an application in this process to a request for live events, as far as it has come."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.has_ended = False
+        self._asked = False
+
+    async def read(self, app: ASGIApp, target: str, token: str) -> None:
+        """Read until the application ends it."""
+        path, _, query = target.partition("?")
+        headers = {"host": "localhost", "accept": "text/event-stream", "authorization": f"Bearer {token}"}
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [(name.encode(), text.encode()) for name, text in headers.items()],
+            "client": ("127.0.0.1", 1),
+        }
+        await app(scope, self._receive, self._send)
+
+    async def _receive(self) -> Message:
+        if self._asked:
+            await asyncio.Event().wait()  # the client does not go away
+        self._asked = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            assert message["status"] == 200
+            return
+        self.text += message["body"].decode()
+        self.has_ended = not message.get("more_body", False)
 
 
 def test_each_token_is_for_what_it_was_made(guarded: Guarded) -> None:
@@ -201,6 +271,49 @@ def test_a_revoked_token_opens_nothing_at_a_new_gateway(start_gateway: StartGate
     first.bso("revoke", first.bso("list")[0]["token_id"])
     refused = Guarded(start_gateway(tokens=True), first.database_url).ask(token, "GET", "/v1/jobs")
     assert (refused.status, refused.value["code"]) == (401, "unauthorized")
+
+
+@pytest.mark.parametrize("target", ["/v1/jobs/job/events", "/v1/events?job_id=job"])
+async def test_live_events_end_with_their_token(target: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bso.sqlite'}"
+    optimizer = SqliteOptimizer(url)
+    await optimizer.start()
+    [secret] = await tokens_of(url, ["alice"])
+    clock = Clock()
+    gate = Gate(optimizer, LIMITS, is_draining=asyncio.Event())
+    app = FastAPI()
+    app.include_router(RestApi(gate, Streams()).router())
+    front = Front(
+        app,
+        pages=app,
+        names=(),
+        metrics=GatewayMetrics(),
+        has_access_log=False,
+        access=Access(gate.check, clock=lambda: clock.now_s),
+        answer_timeout_s=LIMITS.answer_timeout_s,
+        direct={},
+    )
+
+    async def decide(command: Command) -> None:
+        request = Request(command_id=str(uuid.uuid4()), job_id="job", command=command, on_behalf_of="alice")
+        assert not isinstance(await optimizer.call(request, timeout_s=PATIENCE_S), Problem)
+
+    await decide(RegisterJob(spec=DIGITS))
+    stream = LiveEvents()
+    reading = asyncio.create_task(stream.read(front, target, secret))
+    try:
+        await eventually_async(lambda: "event: job_registered" in stream.text)
+        clock.now_s += KNOWN_FOR_S
+        await decide(BeginTrial(hardware=A40))
+        await eventually_async(lambda: "event: trial_started" in stream.text, what="events of a token that is good")
+        await revoke_all(url)
+        clock.now_s += KNOWN_FOR_S
+        async with asyncio.timeout(PATIENCE_S):
+            await reading
+    finally:
+        reading.cancel()
+        await optimizer.close()
+    assert stream.has_ended
 
 
 @pytest.mark.parametrize(

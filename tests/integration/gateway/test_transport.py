@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -14,7 +15,17 @@ from typing import Any
 
 import pytest
 
-from bso.domain.commands import BeginTrial, Command, DescribeJob, FinishTrial, RegisterJob, ReportEpoch, Request
+from bso.domain.commands import (
+    BeginTrial,
+    Command,
+    DeleteJob,
+    DescribeJob,
+    FinishTrial,
+    OnConflict,
+    RegisterJob,
+    ReportEpoch,
+    Request,
+)
 from bso.domain.errors import BsoError, Misconfigured
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import EnergyMethod, HardwareKind
@@ -22,11 +33,16 @@ from bso.domain.replies import EpochJudged, JobDescription, Problem, Reply, Tria
 from bso.domain.trial import Outcome
 from bso_broker.connection import login_of
 from bso_client import BatchSizeOptimizer, JobSpec
+from bso_client.delivery.flush import Flushed, flush
+from bso_client.delivery.journal import Journal, Kept, destination_of
+from bso_client.delivery.left_behind import contents
 from bso_client.delivery.obstacle import REFUSED, obstacle_of
 from bso_client.errors import Unreachable
 from bso_client.settings import read_settings
 from bso_client.transports import Transport, open_transport
 from tests.integration.gateway.conftest import StartGateway
+from tests.integration.gateway.test_hostile_http import without_its_body
+from tests.integration.gateway.test_tokens import tokens_of
 from tests.integration.workers.fixtures import StartWorker
 from tests.servers import PATIENCE_S
 from tests.servers.proxy import TcpProxy
@@ -52,7 +68,7 @@ class Life:
             for night in range(6):
                 await self._train(epochs=3 if night % 2 else 9)
             await self._send(DescribeJob())
-            await self._send(BeginTrial(hardware=replace(A40, max_power_w=0.0)))
+            await self._send_refused()
         finally:
             await self._transport.close()
         return self.replies
@@ -70,28 +86,65 @@ class Life:
                 await self._send(FinishTrial(**named, outcome=judged.outcome or Outcome.INTERRUPTED))
                 break
 
-    async def _send(self, command: Command) -> Reply:
+    async def _send_refused(self) -> None:
+        """Send what is refused, and what was sent before."""
+        await self._send(BeginTrial(hardware=replace(A40, max_power_w=0.0)))
+        await self._send(RegisterJob(spec=SPEC | {"eta_knob": 0.1}, on_conflict=OnConflict.RAISE))
+        await self._send(DescribeJob(), job_id="nobody")
+        trial = await self._send(BeginTrial(hardware=A40))
+        assert isinstance(trial, TrialBegun)
+        report = ReportEpoch(
+            trial_number=trial.trial_number, trial_id=trial.trial_id, epoch=2.0, time_s=9.0, energy_j=9.0, metric=0.1
+        )
+        for sent in (
+            report,
+            report,
+            replace(report, metric=0.2),
+            replace(report, epoch=3.0, time_s=1.0),
+            replace(report, trial_number=99),
+            replace(report, trial_id="another"),
+            FinishTrial(trial_number=trial.trial_number, trial_id=trial.trial_id, outcome=Outcome.CANCELLED),
+            replace(report, epoch=3.0, time_s=10.0),
+        ):
+            await self._send(sent)
+
+    async def _send(self, command: Command, *, job_id: str = "job") -> Reply:
         self._sent += 1
         command_id = str(uuid.uuid5(uuid.NAMESPACE_OID, str(self._sent)))
-        request = Request(command_id=command_id, job_id="job", command=command)
+        request = Request(command_id=command_id, job_id=job_id, command=command)
         self.replies.append(await self._transport.call(request, timeout_s=PATIENCE_S))
         return self.replies[-1]
 
 
-async def test_the_decisions_are_those_of_the_embedded_optimizer(start_gateway: StartGateway, tmp_path: Path) -> None:
-    embedded = await Life(open_transport(f"sqlite:///{tmp_path / 'embedded.sqlite'}")).live()
-    over_http = await Life(open_transport(start_gateway().url)).live()
-    assert [_comparable(reply) for reply in over_http] == [_comparable(reply) for reply in embedded]
-    assert {type(reply).__name__ for reply in embedded} >= {"Registered", "TrialBegun", "EpochJudged", "Problem"}
+@pytest.fixture(params=["http over a file", "http over workers", "amqp to workers"])
+def transport(request: pytest.FixtureRequest, start_gateway: StartGateway) -> Transport:
+    """Each way to an optimizer that is another process."""
+    if request.param == "http over a file":
+        return open_transport(start_gateway().url)
+    request.getfixturevalue("migrated_url")
+    url: str = request.getfixturevalue("amqp_url")
+    start_worker: StartWorker = request.getfixturevalue("start_worker")
+    start_worker(gateways=login_of(url)).ready()
+    return open_transport(url if request.param == "amqp to workers" else start_gateway(url=url).url)
 
 
-async def test_and_those_of_workers(
-    amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker, tmp_path: Path
-) -> None:
-    start_worker(gateways=login_of(amqp_url)).ready()
+async def test_decisions_and_errors_are_those_of_the_embedded_optimizer(transport: Transport, tmp_path: Path) -> None:
     embedded = await Life(open_transport(f"sqlite:///{tmp_path / 'embedded.sqlite'}")).live()
-    over_http = await Life(open_transport(start_gateway(url=amqp_url).url)).live()
-    assert [_comparable(reply) for reply in over_http] == [_comparable(reply) for reply in embedded]
+    elsewhere = await Life(transport).live()
+    assert [_comparable(reply) for reply in elsewhere] == [_comparable(reply) for reply in embedded]
+    assert {type(reply).__name__ for reply in embedded} >= {"Registered", "TrialBegun", "EpochJudged", "TrialFinished"}
+    problems = {reply.type for reply in embedded if isinstance(reply, Problem)}
+    assert problems == {
+        "invalid_spec",
+        "invalid_trial",
+        "job_conflict",
+        "unknown_job",
+        "unknown_trial",
+        "wrong_trial_id",
+        "conflicting_report",
+        "report_goes_backwards",
+        "trial_ended",
+    }
 
 
 def _comparable(reply: Reply) -> str:
@@ -141,6 +194,137 @@ def test_what_cannot_be_delivered_is_kept_and_delivered_later(start_gateway: Sta
         [*bso, "jobs", "list", "--json"], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert [each["job_id"] for each in json.loads(listed.stdout)] == ["job"], listed.stderr
+
+
+async def test_what_is_sent_again_for_the_journal_before_its_first_answer_is_not_given_up(
+    amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker
+) -> None:
+    worker = start_worker(gateways=login_of(amqp_url)).ready()
+    gateway = start_gateway(url=amqp_url, answer_timeout_s=PATIENCE_S)
+    async with connected(gateway.url) as transport:
+        trial = await begun(transport)
+        worker.stop()
+        awaited = report_of(trial, 1.0, is_journalled=False)
+        late = replace(report_of(trial, 1.0), command_id=awaited.command_id)
+        for request in (awaited, late):
+            with pytest.raises(Unreachable):
+                await transport.call(request, timeout_s=0.6)
+        start_worker(gateways=login_of(amqp_url)).ready()
+        assert isinstance(await transport.call(late, timeout_s=PATIENCE_S), EpochJudged)
+
+
+async def test_what_a_gateway_refuses_is_set_aside_with_the_reason_and_what_comes_after_it_is_delivered(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    gateway = start_gateway(max_body_bytes=2048)
+    async with connected(gateway.url) as transport:
+        trial, deleted = await begun(transport), await begun(transport, "deleted")
+        await transport.call(request_of(DeleteJob(), "deleted"), timeout_s=PATIENCE_S)
+        too_large = FinishTrial(
+            trial_number=1, trial_id=trial, outcome=Outcome.INTERRUPTED, reason=2048 * "x", is_journalled=True
+        )
+        for letters, reason in (
+            ([request_of(too_large), report_of(trial, 1.0)], "not_taken: .* at most 2048 bytes"),
+            ([report_of("another", 2.0), report_of(trial, 2.0)], "wrong_trial_id: "),
+            ([report_of(deleted, 1.0, "deleted")], "trial_ended: .* was deleted"),
+        ):
+            folder = left_behind(tmp_path, gateway.url, letters)
+            flushed = await flush(folder, transport, timeout_s=PATIENCE_S)
+            assert flushed == Flushed(delivered=len(letters) - 1, set_aside=1)
+            (aside,) = (each.set_aside[-1] for each in contents(tmp_path) if each.folder == folder)
+            assert re.match(reason, aside["reason"])
+    [recorded] = gateway.ask("GET", "/v1/jobs/job/trials").value["trials"]
+    assert recorded["epoch"] == 2.0
+
+
+@pytest.mark.parametrize(("jobs", "status"), [(None, 401), ("other-*", 403)])
+async def test_what_a_gateway_does_not_let_in_is_kept_until_the_token_is_corrected(
+    jobs: str | None, status: int, start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    gateway = start_gateway(tokens=True)
+    database_url = f"sqlite:///{tmp_path / 'bso.sqlite'}"
+    [right] = await tokens_of(database_url, ["alice"])
+    wrong = right[:-1] + ("A" if right[-1] != "A" else "B")
+    if jobs is not None:
+        [wrong] = await tokens_of(database_url, ["alice"], jobs=jobs)
+    async with connected(with_token(gateway.url, right)) as transport:
+        folder = left_behind(tmp_path, gateway.url, [report_of(await begun(transport), 1.0)])
+        async with connected(with_token(gateway.url, wrong)) as refused:
+            flushed = await flush(folder, refused, timeout_s=PATIENCE_S)
+        assert isinstance(flushed.obstacle, Misconfigured)
+        assert f"answers {status}" in str(flushed.obstacle)
+        assert await flush(folder, transport, timeout_s=PATIENCE_S) == Flushed(delivered=1)
+
+
+async def test_what_a_gateway_has_no_room_for_is_kept_until_it_has(start_gateway: StartGateway, tmp_path: Path) -> None:
+    gateway = start_gateway(max_connections=1)
+    async with connected(gateway.url) as transport:
+        folder = left_behind(tmp_path, gateway.url, [report_of(await begun(transport), 1.0)])
+    with without_its_body(gateway):
+        async with connected(gateway.url) as transport:
+            flushed = await flush(folder, transport, timeout_s=2.0)
+    assert isinstance(flushed.obstacle, Unreachable)
+    assert "BSO_GATEWAY_MAX_CONNECTIONS" in str(flushed.obstacle)
+    async with connected(gateway.url) as transport:
+        assert await flush(folder, transport, timeout_s=PATIENCE_S) == Flushed(delivered=1)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_what_has_to_wait_is_kept_and_not_sent_before_the_time_that_the_gateway_names(
+    status: int, tmp_path: Path
+) -> None:
+    sent: list[tuple[str, str | None]] = []
+    with answering(status, b"{}", sent=sent, retry_after="3600") as url:
+        letters = [report_of("one", epoch) for epoch in (1.0, 2.0)]
+        folder = left_behind(tmp_path, url, letters)
+        async with connected(url) as transport:
+            flushed = await flush(folder, transport, timeout_s=PATIENCE_S)
+    assert isinstance(flushed.obstacle, Unreachable)
+    assert len(sent) == 1, "an answer an hour later is beyond the time there was"
+    [kept] = contents(tmp_path)
+    assert [each.request for each in kept.letters] == letters
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Transport]:
+    """A transport that is started, and closed in the end."""
+    transport = open_transport(url)
+    await transport.start()
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+def with_token(url: str, token: str) -> str:
+    return url.replace("://", f"://any:{token}@")
+
+
+def request_of(command: Command, job_id: str = "job") -> Request:
+    return Request(command_id=str(uuid.uuid4()), job_id=job_id, command=command)
+
+
+async def begun(transport: Transport, job_id: str = "job") -> str:
+    """The trial_id of the first trial of a new job."""
+    await transport.call(request_of(RegisterJob(spec=SPEC), job_id), timeout_s=PATIENCE_S)
+    trial = await transport.call(request_of(BeginTrial(hardware=A40), job_id), timeout_s=PATIENCE_S)
+    assert isinstance(trial, TrialBegun)
+    return trial.trial_id
+
+
+def report_of(trial_id: str, epoch: float, job_id: str = "job", *, is_journalled: bool = True) -> Request:
+    """A report of the first trial of a job."""
+    numbers: dict[str, Any] = {"epoch": epoch, "time_s": 60.0 * epoch, "energy_j": 1000.0 * epoch, "metric": 0.1}
+    return request_of(ReportEpoch(trial_number=1, trial_id=trial_id, is_journalled=is_journalled, **numbers), job_id)
+
+
+def left_behind(state_dir: Path, url: str, requests: Sequence[Request]) -> Path:
+    """The folder of a journal in which a process that has ended has left these commands."""
+    journal = Journal(state_dir, destination_of(url), requests[0].job_id)
+    for request in requests:
+        journal.keep(Kept(training="training", request=request))
+    journal.close()
+    return journal.folder
 
 
 async def test_a_token_that_is_refused_is_no_outage(start_gateway: StartGateway) -> None:
@@ -227,7 +411,7 @@ async def _not_taken(url: str) -> None:
 
 
 def _describe() -> Request:
-    return Request(command_id=str(uuid.uuid4()), job_id="job", command=DescribeJob())
+    return request_of(DescribeJob())
 
 
 async def _error(url: str) -> BsoError:
@@ -242,7 +426,9 @@ async def _error(url: str) -> BsoError:
 
 
 @contextmanager
-def answering(status: int, body: bytes, *, sent: list[tuple[str, str | None]] | None = None) -> Iterator[str]:
+def answering(
+    status: int, body: bytes, *, sent: list[tuple[str, str | None]] | None = None, retry_after: str | None = None
+) -> Iterator[str]:
     """A server that answers everything alike; the target and the login of each request are added to ``sent``."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -251,6 +437,8 @@ def answering(status: int, body: bytes, *, sent: list[tuple[str, str | None]] | 
             if sent is not None:
                 sent.append((self.path, self.headers["Authorization"]))
             self.send_response(status)
+            if retry_after is not None:
+                self.send_header("Retry-After", retry_after)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -57,8 +57,10 @@ def test_the_same_registration_again_changes_nothing(life: JobLife) -> None:
         ({"spec": SPEC | {"batch_sizes": [64]}}, "batch_sizes"),
         ({"spec": SPEC | {"beta_knob": 3.0}}, "beta_knob"),
         ({"spec": SPEC | {"target_metric": 0.95}}, "target_metric"),
-        ({"hardware": V100}, "hardware"),
-        ({"hardware": replace(A100, number_of_gpus=2)}, "hardware"),
+        ({"hardware": replace(A100, gpu_model=V100.gpu_model)}, "hardware.gpu_model"),
+        ({"hardware": replace(A100, number_of_gpus=2)}, "hardware.number_of_gpus"),
+        ({"hardware": replace(A100, max_power_w=A100.max_power_w + 1e-9)}, "hardware.max_power_w"),
+        ({"job_id_prefix": "another"}, "job_id_prefix"),
         ({"hardware": None}, "hardware"),
     ],
 )
