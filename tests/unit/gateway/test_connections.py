@@ -1,0 +1,29 @@
+"""What is used of uvicorn beside its documentation: a release that has it otherwise is named here, not by users."""
+
+import asyncio
+from unittest.mock import Mock
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+
+async def test_uvicorn_has_what_connections_are_bounded_by() -> None:
+    config = uvicorn.Config(Mock(), http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None)
+    config.load()
+    state = ServerState()
+    protocol = HttpToolsProtocol(config=config, server_state=state, app_state={})
+    protocol.connection_made(Mock(spec=asyncio.Transport))
+    assert protocol in state.connections is protocol.connections
+    assert len(protocol.pipeline) == 0
+    assert not protocol.cycle
+    assert protocol.timeout_keep_alive_task is None
+    assert protocol.parser is not None
+    protocol.on_message_begin()
+    protocol.on_url(b"/livez")
+    protocol.on_header(b"Host", b"localhost")
+    assert (protocol.url, protocol.headers) == (b"/livez", [(b"host", b"localhost")])
+    assert protocol.scope["headers"] is protocol.headers
+    for used in ("data_received", "on_headers_complete", "on_response_complete", "on_body", "send_400_response"):
+        assert callable(getattr(protocol, used))
+    assert "response_complete" in RequestResponseCycle.__init__.__code__.co_names

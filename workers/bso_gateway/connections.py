@@ -1,0 +1,165 @@
+"""HTTP connections, below uvicorn: what may arrive on them, for how long, and how much of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from bso_gateway.http import IS_TOO_MANY
+
+_MOST_HEAD_BYTES = 65_536
+_MOST_WAITING = 65_536  # bytes
+_MOST_PIPELINED = 16  # requests of one connection that wait for the answer to another one
+_VERSIONS = ("1.0", "1.1")
+
+
+class _OneWrite:
+    """A transport that sends what is written in one turn of the event loop at once: uvicorn writes a head and a body.
+
+    A write to a socket is what costs most of all that a small answer needs.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes > _MOST_WAITING:  # so that a transport that is full can say so
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._waiting and not self._transport.is_closing():
+            self._transport.write(b"".join(self._waiting))
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """HTTP by httptools, with bounds for what is no body: its bytes, and how long the head of a request may take.
+
+    httptools bounds neither heads nor trailers; uvicorn has a deadline only for connections that rest between two
+    requests, and any byte ends it. Nor do they bound how many requests wait on one connection. What can be read in two
+    ways is refused (RFC 9112, sections 3.2 and 6.1).
+    """
+
+    head_timeout_s: ClassVar[float]
+    most_connections: ClassVar[int]
+    at_rest: ClassVar[dict[HttpProtocol, None]]
+    """The connections that are in no request, or have not sent its head yet; the first one is so for longest."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._other_bytes = 0  # that have arrived since the last part of a body, or since a request began
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(_OneWrite(transport))  # type: ignore[arg-type]  # it passes on all else
+        self._await_head()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        self._other_bytes += len(data)
+        super().data_received(data)
+        if self._other_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head, the trailers or a chunk's head of the request are too large.")
+        cycle: RequestResponseCycle | None = self.cycle
+        is_answered = cycle is None or cycle.response_complete
+        if is_answered and self._deadline is None and self.timeout_keep_alive_task is None:
+            self._await_head()  # what has arrived belongs to no request, or to one that is answered already
+
+    @override
+    def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _MOST_PIPELINED:
+            raise _Unreadable("too many requests wait on this connection")
+        self._other_bytes = 0
+        if self._deadline is None:
+            self._await_head()
+        super().on_message_begin()
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._other_bytes = 0
+        self._forget_deadline()
+        assert self.parser is not None  # until the connection is lost
+        _require_one_meaning(self.url, self.headers, self.parser.get_http_version())
+        if len(self.connections) > self.most_connections and not self._make_room():
+            self.scope[IS_TOO_MANY] = True  # type: ignore[literal-required]  # a key of ours
+        super().on_headers_complete()
+
+    @override
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:
+            self.at_rest[self] = None
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        self._other_bytes = 0
+        super().on_body(body)
+
+    @override
+    def on_message_complete(self) -> None:
+        self._other_bytes = 0
+        super().on_message_complete()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_deadline()
+        super().connection_lost(exc)
+
+    def _make_room(self) -> bool:
+        """End the connection that has been at rest for longest; False: there is none."""
+        longest = next(iter(self.at_rest), None)
+        if longest is None:
+            return False
+        del self.at_rest[longest]
+        longest.transport.abort()
+        return True
+
+    def _await_head(self) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(self.head_timeout_s, self.transport.abort)
+        self.at_rest.setdefault(self)
+
+    def _forget_deadline(self) -> None:
+        self.at_rest.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class _Unreadable(Exception):
+    """What has arrived is no request that can be answered: uvicorn answers with 400, and closes the connection."""
+
+
+def _require_one_meaning(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> None:
+    """Raise _Unreadable for what a proxy in front may understand in another way than this gateway."""
+    found = Counter(name for name, _ in headers)
+    named = dict(headers)
+    host = named.get(b"host", b"")
+    if version not in _VERSIONS:
+        raise _Unreadable(f"HTTP {version}")
+    if found[b"host"] > 1 or found[b"authorization"] > 1 or (version == "1.1" and not found[b"host"]):
+        raise _Unreadable("a header that must be there once")
+    if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
+        raise _Unreadable("an encoding other than chunked")
+    is_of_host = target.startswith((b"http://%b/" % host, b"https://%b/" % host))
+    if not target.startswith(b"/") and not is_of_host:
+        raise _Unreadable("a target of another host")
