@@ -82,7 +82,7 @@ def setting(environ: Mapping[str, str], name: str, *, is_private: bool = False) 
         raise Misconfigured(f"set {name} or {name}{FILE_SUFFIX}, not both")
     if path:
         try:
-            rights = _rights_of_others(Path(path)) if is_private else None
+            rights = _rights_of_others(Path(path)) if is_private and os.name == "posix" else None
             text = _read(Path(path))
         except (OSError, UnicodeDecodeError) as error:
             raise Misconfigured(f"{name}{FILE_SUFFIX} names {path}, which cannot be read: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import socket
 import ssl
 import sys
@@ -34,6 +35,7 @@ from bso_workers.logs import configure_logs
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _BACKLOG = 2048
+_MOST_OTHER_FILES = 256  # that a gateway opens: connections to a broker, a database, logs
 
 
 class App(Protocol):
@@ -66,10 +68,19 @@ def run_dashboard(settings: GatewaySettings, *, show: Callable[[str], None]) -> 
 
 
 def _run(settings: GatewaySettings, app: App, show: Callable[[str], None]) -> ExitCode:
+    _allow_open_files(settings.max_connections + _MOST_OTHER_FILES)
     configure_logs(level=settings.log_level, style=settings.log_format, stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         return runner.run(_until_signalled(settings, app, show))
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise this process' limit of open files, as far as it may: connections above it are reset, those of probes, too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _log_address(address: str) -> None:

@@ -1,5 +1,6 @@
 """Requests that no client of ours sends."""
 
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -254,3 +255,16 @@ def test_a_target_may_name_the_host_again(impatient: Gateway) -> None:
 @pytest.mark.parametrize("host", ["user@localhost", "localhost:x", "localhost:99999", "localhost:"])
 def test_a_host_is_a_name_and_a_port(impatient: Gateway, host: str) -> None:
     assert impatient.ask("GET", "/v1/jobs", Host=host).status == (200 if host == "localhost:" else 421)
+
+
+def test_as_many_files_may_be_open_as_connections_are_served(start_gateway: StartGateway) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (96, hard))  # which a process that is started now inherits
+    try:
+        gateway = start_gateway()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    held = [without_its_body(gateway) for _ in range(120)]
+    assert gateway.ask("GET", "/livez").status == 200
+    for connection in held:
+        connection.close()

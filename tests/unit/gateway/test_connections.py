@@ -16,8 +16,8 @@ async def test_uvicorn_has_what_connections_are_bounded_by() -> None:
     protocol.connection_made(Mock(spec=asyncio.Transport))
     assert protocol in state.connections is protocol.connections
     assert len(protocol.pipeline) == 0
-    assert not protocol.cycle
-    assert protocol.timeout_keep_alive_task is None
+    at_first: object = protocol.cycle, protocol.timeout_keep_alive_task
+    assert at_first == (None, None)
     assert protocol.parser is not None
     protocol.on_message_begin()
     protocol.on_url(b"/livez")
