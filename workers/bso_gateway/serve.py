@@ -76,7 +76,7 @@ def _run(settings: GatewaySettings, app: App, show: Callable[[str], None]) -> Ex
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise the limit of open files, as far as that is allowed: connections above it are reset, also those of probes."""
+    """Raise the limit of open files, as far as allowed: connections above it are reset, those of probes, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
