@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from bso_gateway.http import IS_TOO_MANY
 _MOST_HEAD_BYTES = 65_536
 _MOST_WAITING = 65_536  # bytes
 _MOST_PIPELINED = 16  # requests of one connection that wait for the answer to another one
-_VERSIONS = ("1.0", "1.1")
+_VERSIONS, _SCHEMES = ("1.0", "1.1"), (b"http", b"https")
 
 
 class _OneWrite:
@@ -151,15 +150,18 @@ class _Unreadable(Exception):
 
 def _require_one_meaning(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> None:
     """Raise _Unreadable for what a proxy in front may understand in another way than this gateway."""
-    found = Counter(name for name, _ in headers)
-    named = dict(headers)
-    host = named.get(b"host", b"")
+    hosts, logins = [], 0
+    for name, value in headers:
+        if name == b"host":
+            hosts.append(value)
+        elif name == b"authorization":
+            logins += 1
+        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise _Unreadable("an encoding other than chunked")
     if version not in _VERSIONS:
         raise _Unreadable(f"HTTP {version}")
-    if found[b"host"] > 1 or found[b"authorization"] > 1 or (version == "1.1" and not found[b"host"]):
+    if len(hosts) > 1 or logins > 1 or (version == "1.1" and not hosts):
         raise _Unreadable("a header that must be there once")
-    if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
-        raise _Unreadable("an encoding other than chunked")
-    is_of_host = target.startswith((b"http://%b/" % host, b"https://%b/" % host))
-    if not target.startswith(b"/") and not is_of_host:
+    is_path = target.startswith(b"/")
+    if not is_path and not target.startswith(tuple(b"%b://%b/" % (scheme, hosts[0]) for scheme in _SCHEMES if hosts)):
         raise _Unreadable("a target of another host")

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Container, Mapping
 from functools import partial
+from itertools import count
 from secrets import token_hex
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ _JSON = "application/json"
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _LATER_S = 1.0
+_OWN_IDS, _numbers = token_hex(8), count(1)  # of requests that bring no id: those of this process
 _QUIET = ("/livez", "/readyz", "/metrics")
 
 
@@ -197,7 +199,7 @@ def _request_id(headers: Mapping[str, str]) -> str:
     """The client's own id of a request, if it is plain and short; else a new one."""
     given = headers.get("x-request-id", "")
     is_plain = 0 < len(given) <= 64 and all(each.isalnum() or each in "-_." for each in given) and given.isascii()
-    return given if is_plain else token_hex(16)
+    return given if is_plain else f"{_OWN_IDS}{next(_numbers):016x}"
 
 
 def _wrong_content(content_type: str | None, *, may_lack: bool) -> HttpError | None:
