@@ -99,7 +99,7 @@ def _other_use(command: Command, known: RecordedReply) -> str | None:
         return f"a command that was answered with {known.type}, which is no answer to {kind}"
     for name, before in (("trial_number", known.trial_number), ("epoch", known.epoch)):
         if before is not None and getattr(command, name, before) != before:
-            return f"{kind} with {name} {before:g}"
+            return f"{kind} with {name} {before}"
     return None
 
 

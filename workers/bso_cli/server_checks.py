@@ -27,7 +27,6 @@ ANSWER_TIMEOUT_S = 5.0
 DATABASE_ADVICE = "is it running, and are host, port, login and name of the database right (BSO_DATABASE_URL)?"
 TLS_ADVICE = "docs/encryption.md shows what server and address need"
 _WORKERS_ADVICE = "look at the logs and /readyz of the workers: can they reach their database?"
-_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 async def check_broker(places: Places) -> list[Finding]:
@@ -99,11 +98,13 @@ async def _check_leftover(connection: AbstractConnection) -> list[Finding]:
 
 async def check_gateway(places: Places) -> list[Finding]:
     """Whether it answers, and takes the token."""
+    from bso.tls import is_loopback
+
     url = shown_address(places.optimizer_url)
     answers = await _check_answer(places, f"does `bso serve` run there, and a worker behind it? look at {url}/readyz")
     if answers.health is not Health.OK:
         return [answers]
-    is_plain = url.startswith("http://") and urlsplit(url).hostname not in _LOOPBACK_NAMES
+    is_plain = url.startswith("http://") and not is_loopback(urlsplit(url).hostname)
     found = f"{url} is not encrypted: who reads the network reads the token and all else"
     return [ok("gateway", url), answers, *([note("gateway encryption", found)] if is_plain else [])]
 

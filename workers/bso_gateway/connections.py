@@ -100,7 +100,7 @@ class HttpProtocol(HttpToolsProtocol):
         assert self.parser is not None  # until the connection is lost
         _require_one_meaning(self.url, self.headers, self.parser.get_http_version())
         if len(self.connections) > self.most_connections and not self._make_room():
-            self.scope[IS_TOO_MANY] = True  # type: ignore[literal-required]  # a key of ours
+            self.scope.setdefault("state", {})[IS_TOO_MANY] = True
         super().on_headers_complete()
 
     @override

@@ -16,6 +16,7 @@ from bso.schema.codec import all_events, wire_name
 from bso.service import queries
 from bso.service.queries import Query
 from bso_gateway.http import IDEMPOTENCY_KEY, RETRY_AFTER
+from bso_gateway.live import MOST_STREAMS, MOST_STREAMS_OF_ONE
 from bso_gateway.problems import PROBLEM_SCHEMA
 
 STREAM = "text/event-stream"
@@ -28,7 +29,8 @@ _ABOUT_SPECIFICATION = (
 _ABOUT_STREAMS = (
     "Server-sent events without an end: `id` is a place to go on after, `event` the type of the event, `data` an Event "
     "as JSON. A comment (`: alive`) comes where no event did for 10 s, with the `id` that filtered events moved to. "
-    "Last-Event-ID counts before `after`. 16 streams of a user, 64 in all, are open at one gateway at most: then 503."
+    f"Last-Event-ID counts before `after`. At most {MOST_STREAMS_OF_ONE} streams of a user, and {MOST_STREAMS} in all, "
+    "are open at one gateway: then 503."
 )
 _NO_NUMBER = {"type": "string", "enum": ["NaN", "Infinity", "-Infinity"]}
 

@@ -121,7 +121,7 @@ class Front:
         return self._direct.get((scope["method"], scope["path"]), self._app)
 
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> HttpError | None:
-        if scope.get(IS_TOO_MANY) and scope["path"] not in _QUIET:
+        if scope.get("state", {}).get(IS_TOO_MANY) and scope["path"] not in _QUIET:
             words = "this gateway serves no more connections at once (BSO_GATEWAY_MAX_CONNECTIONS)"
             return HttpError(503, words, kind="too_many_connections", retry_after_s=_LATER_S)
         host = headers.get("host", "")

@@ -33,7 +33,7 @@ BEARER, RECHECK, UNTIL, ASKED = "bso.token", "bso.recheck", "bso.until", "bso.as
 """Where the ASGI scope of a request holds its token, how to check that again, until when the request may be answered,
 and the command that it has become."""
 IS_TOO_MANY = "bso.is_too_many"
-"""And, where it came on a connection more than this gateway serves, that."""
+"""And its state, whether it came on a connection more than this gateway serves."""
 IDEMPOTENCY_KEY: Mapping[str, Any] = {
     "name": "Idempotency-Key",
     "in": "header",

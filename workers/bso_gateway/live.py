@@ -21,7 +21,7 @@ from bso.service.queries import EventsPage, FollowJobs, ListEvents, Page, Query
 from bso_gateway.http import HttpError
 
 LOOK_AGAIN_S = 0.7
-_MOST_STREAMS, _MOST_STREAMS_OF_ONE, _STREAM_LATER_S = 64, 16, 30.0
+MOST_STREAMS, MOST_STREAMS_OF_ONE, _STREAM_LATER_S = 64, 16, 30.0
 """Streams that one gateway has open: each asks for news again and again."""
 _LEAST_PAUSE_S, _PAUSE_OF_EACH_S = 0.2, 0.01
 _STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -38,7 +38,7 @@ class Streams:
     def take_place(self, user: str | None) -> None:
         """Count a stream. Raises HttpError where too many are open, of all or of one user's."""
         own = 0 if user is None else self._open[user]
-        if self._open.total() >= _MOST_STREAMS or own >= _MOST_STREAMS_OF_ONE:
+        if self._open.total() >= MOST_STREAMS or own >= MOST_STREAMS_OF_ONE:
             words = f"{self._open.total()} streams of events are open, {own} of this user; no more are allowed"
             raise HttpError(503, words, kind="too_many_streams", retry_after_s=_STREAM_LATER_S)
         self._open[user] += 1

@@ -24,7 +24,7 @@ from bso.domain.replies import (
     TrialBegun,
     TrialFinished,
 )
-from bso.domain.trial import FAILURES, Outcome
+from bso.domain.trial import DIVERGED, FAILURES, Outcome, reason_code
 from bso_gateway.http import IDEMPOTENCY_KEY, RETRY_AFTER, Gate, HttpError, answer, command_id_of
 from bso_gateway.zeus_models import Detail, ErrorMessage, ReportResponse, TrainingResult, TrialId, ZeusJobSpec
 
@@ -124,7 +124,8 @@ class ZeusWire:
         if not reply.should_stop:
             return ReportResponse(stop_train=False, converged=False, message=GO_ON)
         if reply.outcome is not Outcome.CONVERGED:
-            words = "" if reply.outcome is None else _FAILED.get(reply.outcome, "").format(batch_size)
+            has_diverged = reason_code(reply.reason) == DIVERGED
+            words = "" if reply.outcome is None or has_diverged else _FAILED.get(reply.outcome, "").format(batch_size)
             return ReportResponse(stop_train=True, converged=False, message=f"{words}{reply.reason}")
         if reply.is_over_bound and self._is_strict:
             words = _FAILED[Outcome.COST_EXCEEDED].format(batch_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from bso.domain.commands import OnConflict, RegisterJob
 from bso.domain.decide.contract import (
@@ -28,6 +28,8 @@ from bso.domain.job_spec import IDENTITY_FIELDS, InvalidSpec, JobSpec, resolve_s
 from bso.domain.policies import policy_named
 from bso.domain.randomness import seed_from
 from bso.domain.replies import Registered
+
+_Described = TypeVar("_Described", JobSpec, HardwareKind)
 
 
 def register_job(job: Job, command: RegisterJob, facts: Facts, context: Context) -> Decision:
@@ -178,7 +180,7 @@ def _unchanged_or_refused(job: Job, command: RegisterJob) -> Decision:
     return unchanged(job, reply)
 
 
-def _differences(recorded: JobSpec, asked: JobSpec) -> dict[str, str]:
+def _differences(recorded: _Described, asked: _Described) -> dict[str, str]:
     one, other = asdict(recorded), asdict(asked)
     return {name: f"is {one[name]!r}, got {other[name]!r}" for name in one if one[name] != other[name]}
 
@@ -187,12 +189,7 @@ def _hardware_differences(recorded: HardwareKind | None, asked: HardwareKind | N
     if recorded is None or asked is None:
         one, other = ("none" if each is None else each.describe() for each in (recorded, asked))
         return {"hardware": f"is {one}, got {other}"}
-    before, after = asdict(recorded), asdict(asked)
-    return {
-        f"hardware.{name}": f"is {before[name]!r}, got {after[name]!r}"
-        for name in before
-        if before[name] != after[name]
-    }
+    return {f"hardware.{name}": words for name, words in _differences(recorded, asked).items()}
 
 
 def _listed(job: Job, fields: dict[str, str]) -> str:

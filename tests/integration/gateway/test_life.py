@@ -99,8 +99,9 @@ def assert_to_come_back(answer: Answered) -> None:
 
 
 @pytest.mark.parametrize("fault", ["no_worker", "silent_broker"])
-def test_zeus_client_gives_up_on_no_request_before_its_answer(  # noqa: PLR0917  fixtures
+def test_zeus_client_gives_up_on_no_request_before_its_answer(
     fault: str,
+    *,
     amqp_url: str,
     migrated_url: str,
     start_gateway: StartGateway,

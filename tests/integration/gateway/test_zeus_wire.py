@@ -148,6 +148,15 @@ def test_a_training_that_does_not_is_followed_by_another_batch_size(gateway: Gat
     assert gateway.begin()["batch_size"] != 64
 
 
+def test_a_metric_that_is_no_number_twice_in_a_row_ends_the_training(gateway: Gateway) -> None:
+    gateway.register()
+    trial = gateway.begin()
+    assert gateway.report(trial, 1, metric=float("nan")).value == GO_ON
+    ended = gateway.report(trial, 2, metric=float("nan")).value
+    assert (ended["stop_train"], ended["converged"]) == (True, False)
+    assert ended["message"].startswith("diverged"), "and not that max_epochs have passed"
+
+
 def test_every_request_for_a_batch_size_begins_a_trial(gateway: Gateway) -> None:
     gateway.register()
     trials = [gateway.begin()["trial_number"] for _ in range(3)]
