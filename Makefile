@@ -142,7 +142,7 @@ bench-pages: $(DEV) ## what the pages of 1 000 jobs and 100 000 trials cost a br
 	@mkdir -p build
 	$(BIN)/python -m tests.benchmarks.pages --output build/pages.json $(ARGS)
 
-decisions: $(DEV) ## how well batch sizes are chosen in noisy worlds: a page of results in build/decisions; 30 minutes (ARGS="--help")
+decisions: $(DEV) ## how well batch sizes are chosen in noisy worlds: a page of results in build/decisions; half an hour (ARGS="--help")
 	$(BIN)/python -m tests.benchmarks.decisions $(ARGS)
 
 asyncapi: $(DEV) ## write docs/asyncapi.yaml from the messages and the topology

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.decisions [--probes] [--for choosing] [--jobs 100] [--traces 20] [--out build/decisions]
     python -m tests.benchmarks.decisions --only moved probed [--probes] [--for choosing] [--jobs 100] [--traces 20]
 
-Takes less than half an hour on two cores that do nothing else, and half as long again with ``--probes``, which also
+Takes about half an hour on two cores that do nothing else, and half as long again with ``--probes``, which also
 simulates trainings that probe epoch costs. Nearly all of it is spent in the decisions of ``curve``, one for each epoch.
 Measured traces are simulated where BSO_TRACES names them. The row of steps has only
 three worlds, with 10 / 3 times the jobs in each of them. ``--only`` simulates some parts alone, and prints their
