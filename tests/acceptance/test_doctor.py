@@ -151,7 +151,7 @@ def test_workers_come_and_go(bso: Command, amqp_url: str, mysql_url: str, tmp_pa
     worker = started_worker(tmp_path / "worker.log", amqp_url, mysql_url)
     findings = examined(bso, **settings)
     assert broken(findings) == {}
-    assert "a worker answered" in findings["answers"]["found"]
+    assert "an answer came" in findings["answers"]["found"]
     assert findings["logins"]["health"] == "ok"
 
     worker.terminate()
