@@ -108,7 +108,7 @@ def _epoch_reported(job: Job, event: happened.EpochReported) -> Job:
     if event.is_fill_in:
         return job.with_trial(replace(trial, reports=trial.reports + 1))
     after = replace(
-        progressed(trial, event.report, cost=event.cost),
+        progressed(trial, event, cost=event.cost),
         cost_squares=squares_after(trial, epoch=event.epoch, cost=event.cost, is_profiling=event.is_profiling),
         bound=event.bound,
         silence_s=_silence_after(trial, event),

@@ -38,27 +38,23 @@ class HardwareKind:
     memory_mib: int | None = None
 
     @property
+    @lru_cache(maxsize=1024)  # noqa: B019  # equal kinds share one result, and what is kept is small
     def key(self) -> str:
         """A short name that is equal exactly for equal kinds: 16 hexadecimal digits."""
-        return _key_of(self)
+        parts = (
+            self.gpu_model,
+            self.memory_mib,
+            self.number_of_gpus,
+            float(self.max_power_w),
+            self.energy_method.value,
+        )
+        return hashlib.blake2b(ascii(parts).encode(), digest_size=8).hexdigest()
 
     def describe(self) -> str:
         """The kind in a few words, for people."""
         return (
             f"{self.number_of_gpus} x {self.gpu_model} ({watts(self.max_power_w)}, energy {self.energy_method.value})"
         )
-
-
-@lru_cache(maxsize=1024)
-def _key_of(kind: HardwareKind) -> str:
-    parts = (
-        kind.gpu_model,
-        kind.memory_mib,
-        kind.number_of_gpus,
-        float(kind.max_power_w),
-        kind.energy_method.value,
-    )
-    return hashlib.blake2b(ascii(parts).encode(), digest_size=8).hexdigest()
 
 
 def hardware_problems(hardware: HardwareKind) -> dict[str, str]:

@@ -15,7 +15,7 @@ from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
 from bso.domain.quantities import joules
-from bso.domain.trial import DIVERGED, EpochReport, Outcome, Profiled, Totals, Trial
+from bso.domain.trial import DIVERGED, Outcome, Profiled, Totals, Trial
 
 NONFINITE_METRICS_BEFORE_END = 2
 _NOTHING_LEFT = 1e-9  # of all progress: what remains of the difference of two equal sums of floats
@@ -54,10 +54,25 @@ class Progress(Protocol):
     def totals(self) -> Totals: ...
 
 
+class Report(Protocol):
+    """What a training says after an epoch (EpochReport), or what was recorded of that."""
+
+    @property
+    def epoch(self) -> float: ...
+    @property
+    def time_s(self) -> float: ...
+    @property
+    def energy_j(self) -> float | None: ...
+    @property
+    def metric(self) -> float: ...
+    @property
+    def is_profiling(self) -> bool: ...
+
+
 P = TypeVar("P", bound=Progress)
 
 
-def progressed(before: P, report: EpochReport, *, cost: float) -> P:
+def progressed(before: P, report: Report, *, cost: float) -> P:
     """The progress after one more report, whose cost is ``cost`` [J]. Energy that was not measured counts as before."""
     totals = totals_of(before, report)
     return replace(
@@ -102,7 +117,7 @@ def undistorted(reached: Totals, profiled: Profiled) -> Totals:
     )
 
 
-def reported_cost(before: Progress, report: EpochReport, *, spec: JobSpec, hardware: HardwareKind) -> float:
+def reported_cost(before: Progress, report: Report, *, spec: JobSpec, hardware: HardwareKind) -> float:
     """The cost [J] of a training up to a report (NSDI '23, eq. 2)."""
     totals = totals_of(before, report)
     counted = undistorted(totals, _profiled(before, report, totals))
@@ -111,13 +126,13 @@ def reported_cost(before: Progress, report: EpochReport, *, spec: JobSpec, hardw
     )
 
 
-def totals_of(before: Progress, report: EpochReport) -> Totals:
+def totals_of(before: Progress, report: Report) -> Totals:
     """How far the training has come with a report."""
     energy_j = before.energy_j if report.energy_j is None else report.energy_j
     return Totals(epoch=report.epoch, time_s=report.time_s, energy_j=energy_j)
 
 
-def _profiled(before: Progress, report: EpochReport, totals: Totals) -> Profiled:
+def _profiled(before: Progress, report: Report, totals: Totals) -> Profiled:
     return before.profiled.plus(before.totals, totals) if report.is_profiling else before.profiled
 
 
