@@ -20,11 +20,12 @@ from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-MOST = 64
+MOST = 1024
 """Results that are kept; the oldest goes first."""
 
 _Values = ParamSpec("_Values")
 _Result = TypeVar("_Result")
+_Parts = tuple[object, ...]
 
 
 def remembered(function: Callable[_Values, _Result]) -> Callable[_Values, _Result]:
@@ -32,23 +33,40 @@ def remembered(function: Callable[_Values, _Result]) -> Callable[_Values, _Resul
 
     It goes by which objects are asked about, not by what they hold: values that hold mappings have no hash.
     """
-    results: OrderedDict[tuple[object, ...], tuple[object, _Result]] = OrderedDict()
-
-    @wraps(function)
-    def remembering(*values: _Values.args, **named: _Values.kwargs) -> _Result:
-        key = (*map(id, values), *named, *map(id, named.values()))
-        kept = results.get(key)
-        if kept is None:
-            kept = ((values, named), function(*values, **named))  # while kept, nothing else can have their ids
-            results[key] = kept
-            while len(results) > MOST:
-                results.popitem(last=False)
-        return kept[1]
-
-    return remembering
+    all_of: Callable[..., _Parts] = _all_of
+    return remembered_by(all_of)(function)
 
 
-__all__ = ["remembered", "replace"]
+def remembered_by(
+    parts: Callable[_Values, _Parts], *, most: int = MOST
+) -> Callable[[Callable[_Values, _Result]], Callable[_Values, _Result]]:
+    """The same for a function whose result depends only on these parts of what it is asked about."""
+
+    def of(function: Callable[_Values, _Result]) -> Callable[_Values, _Result]:
+        results: OrderedDict[tuple[int, ...], tuple[_Parts, _Result]] = OrderedDict()
+
+        @wraps(function)
+        def remembering(*values: _Values.args, **named: _Values.kwargs) -> _Result:
+            asked = parts(*values, **named)
+            key = tuple(map(id, asked))
+            kept = results.get(key)
+            if kept is None:
+                kept = asked, function(*values, **named)  # while kept, nothing else can have the ids of its parts
+                results[key] = kept
+                while len(results) > most:
+                    results.popitem(last=False)
+            return kept[1]
+
+        return remembering
+
+    return of
+
+
+def _all_of(*values: object, **named: object) -> _Parts:
+    return (*values, *named, *named.values())
+
+
+__all__ = ["remembered", "remembered_by", "replace"]
 
 _Value = TypeVar("_Value")
 _TakeAll = Callable[[Any, Any], None]

@@ -12,13 +12,13 @@ from typing import Any
 
 from bso.domain.commands import BeginTrial, Command, RegisterJob, ReportEpoch, Request
 from bso.domain.decide import Context, Decision, Known, Rules, decide, facts_for
-from bso.domain.frozen_values import MOST
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.job import Job, JobVersion
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
 from bso.domain.randomness import standard_normal
 from bso.domain.replies import TrialBegun
+from bso.policies.curve.beliefs import MOST_KEPT
 from bso.policies.curve.cost_records import EpochCostKnowledge, EpochCostRecord
 from bso.policies.curve.epoch_records import EpochKnowledge, EpochRecord, RunSums
 from bso.policies.curve.memory import NAME as CURVE
@@ -35,6 +35,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 RULES = Rules()
 NOTHING_KNOWN = Known()
 CALLS = 300
+FEW_JOBS, MANY_JOBS, EPOCHS = 16, 256, 4
 _PAPER = {"policy": "pruning_thompson", "num_pruning_rounds": 0}
 SPECS: Mapping[str, Mapping[str, Any]] = {
     "": {"policy": "curve"},
@@ -69,14 +70,38 @@ def measure(laboratory: Laboratory) -> list[Figure]:
             cpu_us(_choosing(count), calls=laboratory.effort.of(CALLS)) for _ in range(laboratory.effort.repetitions)
         ]
         figures.add(f"begin_trial; {count} batch sizes, all tried", "CPU", "us", values)
+    few, many = (
+        [cpu_us(_reporting(jobs), calls=EPOCHS * jobs) for _ in range(laboratory.effort.repetitions)]
+        for jobs in (FEW_JOBS, MANY_JOBS)
+    )
+    case = f"report_epoch; {SIZES[0]} batch sizes, all tried; {MANY_JOBS} jobs in turn"
+    figures.add(case, "CPU", "us", many, peer=f"{FEW_JOBS} jobs in turn", peer_values=few)
     return figures.found
 
 
 def _choosing(count: int) -> Callable[[], Decision]:
     """Begins a trial of one job after the other, so that no belief is remembered."""
-    jobs = cycle([_all_tried(count, seed) for seed in range(2 * MOST)])
+    jobs = cycle([_all_tried(count, seed) for seed in range(2 * MOST_KEPT)])
     begin = _request(BeginTrial(hardware=HARDWARE, recurrence_id="next"))
     return lambda: _decided(next(jobs), begin)
+
+
+def _reporting(jobs: int) -> Callable[[], object]:
+    """Each call reports an epoch of the next one of so many jobs, in turn; each has reported once."""
+    running = [_begun(_all_tried(SIZES[0], seed)) for seed in range(jobs)]
+    turns = cycle(range(jobs))
+    epochs = [0] * jobs
+
+    def report() -> None:
+        number = next(turns)
+        job, begun = running[number]
+        epochs[number] += 1
+        after = _decided(job, _report(begun, epochs[number], metric=0.5))
+        running[number] = after.job, begun
+
+    for _ in range(jobs):
+        report()
+    return report
 
 
 def _all_tried(count: int, seed: int) -> Job:

@@ -150,18 +150,11 @@ def _backwards(trial: Trial, command: ReportEpoch) -> dict[str, str]:
 
 
 def _reported(job: Job, trial: Trial, command: ReportEpoch, *, is_fill_in: bool) -> EpochReported:
-    report = EpochReport(
-        epoch=command.epoch,
-        time_s=command.time_s,
-        energy_j=command.energy_j,
-        metric=command.metric,
-        is_profiling=command.is_profiling,
-    )
     if is_fill_in:
-        totals = totals_of(trial, report)
+        totals = totals_of(trial, command)
         cost = trial_cost(job, trial, time_s=totals.time_s, energy_j=totals.energy_j)
     else:
-        cost = reported_cost(trial, report, spec=job.spec_of(trial), hardware=trial.hardware)
+        cost = reported_cost(trial, command, spec=job.spec_of(trial), hardware=trial.hardware)
     return EpochReported(
         trial_number=trial.trial_number,
         epoch=command.epoch,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from bso.domain.frozen_values import remembered
+from bso.domain.frozen_values import remembered_by
 from bso.domain.job import JobVersion
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
@@ -19,6 +19,8 @@ from bso.policies.curve.gaussian_process import Observations, Posterior, Related
 from bso.policies.curve.hypotheses import EPOCHS_CHANGE, CostBeliefs, change_since_inherited, prior_of_epochs
 from bso.policies.curve.memory import costs_elsewhere, epoch_costs_on, epochs_of
 
+MOST_KEPT = 64
+"""Beliefs that are remembered: those of 64 batch sizes take 1 MB."""
 _USUAL_NOISE = 0.03  # variance of ln epochs between runs, before any was seen
 _NOISE_WEIGHT = 4.0  # in degrees of freedom: of that guess among all batch sizes, and of their pool for each
 _FAILURES_GUESSED, _RUNS_GUESSED = 0.6, 20.0
@@ -36,18 +38,40 @@ class Belief:
     """Of one batch size, all in logarithms. ``cost`` is ln of the expected cost [J] of a run that converges, its noise
     and the failures that precede a converged run included.
 
-    ``noise`` is the variance of ln epochs between runs, ``cost_noise`` that of ln epoch cost, ``fails`` the probability
-    that a run never converges.
+    ``epochs`` and ``epoch_cost`` are means over runs, each believed with a ``variance``; ``noise`` is the variance of
+    ln epochs between runs, ``cost_noise`` that of ln epoch cost, ``fails`` the probability that a run never converges.
     """
 
     epochs: float
+    variance: float
     noise: float
     epoch_cost: float
+    epoch_cost_variance: float
     cost_noise: float
     fails: float
     cost: float
     is_tried: bool
     has_converged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What is believed of a batch size (``own``) beside the incumbent (``best``).
+
+    ``shared`` is the covariance of what is believed of ln epochs of both.
+    """
+
+    batch_size: int
+    incumbent: int
+    own: Belief
+    best: Belief
+    shared: float
+    min_saving: float
+
+    def epochs_learnt(self, runs: int) -> float:
+        """By how much so many runs are expected to reduce the variance of ln of the ratio of the epochs of both."""
+        # Equation 9 of docs/curve.md.
+        return (self.own.variance - self.shared) ** 2 / (self.own.variance + self.own.noise / runs)
 
 
 class Beliefs:
@@ -99,6 +123,17 @@ class Beliefs:
         """What is believed of a batch size."""
         return self._believed[batch_size]
 
+    def compared(self, batch_size: int, incumbent: int) -> Comparison:
+        """What is believed of a batch size beside the incumbent: all that matters for a running trial of it."""
+        return Comparison(
+            batch_size=batch_size,
+            incumbent=incumbent,
+            own=self._believed[batch_size],
+            best=self._believed[incumbent],
+            shared=self.covariance(batch_size, incumbent),
+            min_saving=self.min_saving,
+        )
+
     def is_probed(self, batch_size: int) -> bool:
         """Whether what its epochs cost was probed on the hardware kind."""
         return batch_size in self._costs.probes
@@ -125,13 +160,10 @@ class Beliefs:
 
     def expectation(self, batch_size: int) -> Expectation:
         """The expected cost [J] of a run that converges, and how uncertain that expectation is."""
-        cost = normal.exp(self._believed[batch_size].cost)
-        variance = self.variance(batch_size) + self._cost_beliefs.variances[self._index[batch_size]]
+        belief = self._believed[batch_size]
+        cost = normal.exp(belief.cost)
+        variance = belief.variance + belief.epoch_cost_variance
         return Expectation(cost=cost, deviation=cost * math.sqrt(math.expm1(min(variance, _WIDEST))))
-
-    def variance(self, batch_size: int) -> float:
-        """The variance of what is believed of ln epochs, their noise apart."""
-        return self._epochs_variances[self._index[batch_size]]
 
     def covariance(self, one: int, other: int) -> float:
         """The covariance of what is believed of ln epochs."""
@@ -144,7 +176,8 @@ class Beliefs:
 
     def epochs_ratio_variance(self, one: int, other: int) -> float:
         """The variance of ln of the ratio of what both need in epochs."""
-        return max(0.0, self.variance(one) + self.variance(other) - 2.0 * self.covariance(one, other))
+        variances = self._believed[one].variance + self._believed[other].variance
+        return max(0.0, variances - 2.0 * self.covariance(one, other))
 
     def cost_ratio_variance(self, one: int, other: int) -> float:
         """The variance of ln of the ratio of two epoch costs."""
@@ -156,11 +189,6 @@ class Beliefs:
         Each run is stopped after so many ``reports``.
         """
         return self._cost_beliefs.learnt(self._index[one], self._index[other], runs, self.within_noise / reports)
-
-    def epoch_cost(self, batch_size: int) -> tuple[float, float]:
-        """The mean of ln epoch cost [J] over runs, and the variance of what is believed of that mean."""
-        i = self._index[batch_size]
-        return self._cost_beliefs.means[i], self._cost_beliefs.variances[i]
 
     @property
     def cost_noise(self) -> float:
@@ -179,13 +207,7 @@ class Beliefs:
 
     def learnt(self, one: int, other: int, runs: int) -> float:
         """By how much so many runs of ``one`` are expected to reduce that variance."""
-        return self.epochs_learnt(one, other, runs) + self.cost_learnt(one, other, (runs,))[0]
-
-    def epochs_learnt(self, one: int, other: int, runs: int) -> float:
-        """By how much they are expected to reduce the part of it that is of epochs."""
-        variance, shared = self.variance(one), self.covariance(one, other)
-        # Equation 9 of docs/curve.md.
-        return (variance - shared) ** 2 / (variance + self._believed[one].noise / runs)
+        return self.compared(one, other).epochs_learnt(runs) + self.cost_learnt(one, other, (runs,))[0]
 
     def risk(self, batch_size: int, than: int) -> float:
         """How likely it is that a batch size is over 10 % more expensive than another."""
@@ -211,8 +233,10 @@ class Beliefs:
         epoch_cost, cost_noise = self._cost_beliefs.means[i], self._cost_beliefs.noise
         return Belief(
             epochs=epochs,
+            variance=self._epochs_variances[i],
             noise=noise,
             epoch_cost=epoch_cost,
+            epoch_cost_variance=self._cost_beliefs.variances[i],
             cost_noise=cost_noise,
             fails=fails,
             # Equation 7 of docs/curve.md.
@@ -261,21 +285,19 @@ def _noise(epochs: EpochKnowledge, sizes: Sequence[int]) -> list[float]:
 
 def beliefs_of(version: JobVersion, knowledge: Knowledge, running: Sequence[int] = ()) -> Beliefs:
     """What is believed on a hardware kind while trials of the batch sizes ``running`` are under way."""
+    return _beliefs(version, knowledge, running) if running else _at_rest(version, knowledge)
+
+
+def _going_by(version: JobVersion, knowledge: Knowledge) -> tuple[object, ...]:
+    epochs, elsewhere = epochs_of(version), costs_elsewhere(version, knowledge.hardware)
+    return version.spec, epochs.records, epochs.is_inherited, epoch_costs_on(knowledge), elsewhere
+
+
+@remembered_by(_going_by, most=MOST_KEPT)
+def _at_rest(version: JobVersion, knowledge: Knowledge) -> Beliefs:
+    return _beliefs(version, knowledge, ())
+
+
+def _beliefs(version: JobVersion, knowledge: Knowledge, running: Sequence[int]) -> Beliefs:
     elsewhere = costs_elsewhere(version, knowledge.hardware)
-    epochs, costs = epochs_of(version), epoch_costs_on(knowledge)
-    if running:
-        return Beliefs(version.spec, epochs, costs, elsewhere=elsewhere, running=running)
-    return _settled_beliefs(version.spec, epochs.records, costs, elsewhere, is_inherited=epochs.is_inherited)
-
-
-@remembered  # reports change none of what it follows from
-def _settled_beliefs(
-    spec: JobSpec,
-    records: Mapping[int, EpochRecord],
-    costs: EpochCostKnowledge,
-    elsewhere: EpochCostKnowledge | None,
-    *,
-    is_inherited: bool,
-) -> Beliefs:
-    epochs = EpochKnowledge(records=records, is_inherited=is_inherited)
-    return Beliefs(spec, epochs, costs, elsewhere=elsewhere)
+    return Beliefs(version.spec, epochs_of(version), epoch_costs_on(knowledge), elsewhere=elsewhere, running=running)

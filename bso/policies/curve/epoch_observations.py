@@ -23,7 +23,7 @@ def converged(
     belief = beliefs.of(batch_size)
     if not belief.has_converged:
         return LearntEpochs(ln_epochs=math.log(epochs), variance=None, failed=0.0, ratios=ratios(approach, epochs))
-    deviation = math.sqrt(beliefs.variance(batch_size) + belief.noise)
+    deviation = math.sqrt(belief.variance + belief.noise)
     surprises = record.surprises.after_run(math.log(epochs) - belief.epochs, deviation)
     return LearntEpochs(
         ln_epochs=math.log(epochs),
@@ -53,7 +53,7 @@ def censored(
     """
     belief = beliefs.of(batch_size)
     reached = math.log(epochs + 0.5 * interval)
-    believed, surprises = beliefs.variance(batch_size), record.surprises
+    believed, surprises = belief.variance, record.surprises
     if may_have_failed and belief.has_converged:
         usual = math.sqrt(believed + belief.noise)
         surprises = surprises.after_stop(reached - belief.epochs, usual, belief.fails)

@@ -19,6 +19,7 @@ from bso.policies.curve import choices, normal
 from bso.policies.curve.beliefs import Beliefs, beliefs_of
 from bso.policies.curve.cost_records import EpochCostKnowledge
 from bso.policies.curve.epoch_records import EpochKnowledge
+from bso.policies.curve.lessons import learnt_from
 from bso.policies.curve.memory import NAME, LearntCurve, costs_elsewhere, epoch_costs_on, epochs_of, evolved
 from bso.policies.curve.standing import standing_of
 from bso.policies.curve.view import view_of
@@ -77,10 +78,10 @@ class CurvePolicy(Policy):
 
     def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
         """A change point, where surprises show one, and the end itself with what was fitted to it: in this order."""
-        view = view_of(job, trial)
-        learnt = view.learnt(trial, ended)
+        beliefs = beliefs_of(job.versions[trial.version_number], job.knowledge_of(trial))
+        learnt = learnt_from(view_of(job, trial), beliefs, trial, ended)
         ended = replace(ended, learnt=None if learnt is None else PolicyData(policy=NAME, data=learnt))
-        change = _change_point(trial, ended, learnt, view.beliefs)
+        change = _change_point(trial, ended, learnt, beliefs)
         return (ended,) if change is None else (change, ended)
 
     def evolve(self, before: Job, after: Job, event: Any) -> Job:

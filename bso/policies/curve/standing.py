@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bso.domain.frozen_values import remembered
+from bso.domain.frozen_values import remembered_by
 from bso.domain.job import JobVersion, Recurrence, awake, fitting
 from bso.domain.knowledge import ArmRecord, Knowledge
 from bso.policies.curve import normal
@@ -36,7 +36,7 @@ class Standing:
 
     def incumbent(self, beliefs: Beliefs) -> int | None:
         """The batch size of least expected cost among those that have converged and still do; None: there is none."""
-        return _incumbent(self, beliefs)
+        return beliefs.incumbent(self.converging(_MISSES_TOLERATED))
 
     def best(self, beliefs: Beliefs) -> int | None:
         """The incumbent, or the default: where the saving is small for the risk that there is a loss instead."""
@@ -64,12 +64,11 @@ class Standing:
         return frozenset(size for size in self.usable if self.misses.get(size, 0) <= tolerated)
 
 
-@remembered  # every report asks for it, and only the ends of trials change it
-def _incumbent(standing: Standing, beliefs: Beliefs) -> int | None:
-    return beliefs.incumbent(standing.converging(_MISSES_TOLERATED))
+def _going_by(version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None) -> tuple[object, ...]:
+    return version.spec, epochs_of(version).records, knowledge, recurrence
 
 
-@remembered  # likewise
+@remembered_by(_going_by)
 def standing_of(version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None) -> Standing:
     """How the batch sizes stand on a hardware kind, in a recurrence or apart from any."""
     usable = awake(knowledge, fitting(knowledge, version.spec, recurrence))

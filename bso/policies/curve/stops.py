@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bso.domain.quantities import joules
 from bso.policies.curve import normal
-from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.beliefs import Belief, Comparison
 from bso.policies.curve.validation import Forecast
 from bso.policies.curve.values import gain_of
 
@@ -25,7 +25,6 @@ class Underway:
     ``forecast`` is what its validation curve says; None: nothing.
     """
 
-    batch_size: int
     epochs: float
     interval: float
     cost: float
@@ -57,29 +56,26 @@ class Prospect:
         return self.longer < _OVERDUE or self.converges < _HOPELESS
 
 
-def bound_of(
-    beliefs: Beliefs, batch_size: int, incumbent: int, *, beta: float, aborts: int, rise: float = 0.0
-) -> float:
-    """The cost [J] above which a trial is stopped: ``beta`` times what the incumbent is expected to cost.
+def bound_of(best: Belief, *, beta: float, aborts: int, rise: float = 0.0) -> float:
+    """The cost [J] above which a trial is stopped: ``beta`` times what the incumbent (``best``) is expected to cost.
 
-    The incumbent gets twice that for each abort of the recurrence, so that some trial always ends. ``rise``: ln of
-    the factor by which epoch costs have risen since.
+    Its own trials get twice that for each of the ``aborts`` of the recurrence, so that some trial always ends; others
+    have none. ``rise``: ln of the factor by which epoch costs have risen since.
     """
-    doublings = aborts if batch_size == incumbent else 0
     # Equation 12 of docs/curve.md.
-    return beta * normal.exp(beliefs.of(incumbent).cost + rise) * 2.0 ** min(doublings, _MOST_DOUBLINGS)
+    return beta * normal.exp(best.cost + rise) * 2.0 ** min(aborts, _MOST_DOUBLINGS)
 
 
-def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurrences: int, rise: float) -> str | None:
+def why_to_stop(compared: Comparison, underway: Underway, *, recurrences: int, rise: float) -> str | None:
     """Why an exploration is not worth its further cost; None: it is.
 
     It goes on while the expected cost to finish, over the probability that it ever does, is at most one run of the
     incumbent and what its result would save.
     """
-    size = underway.batch_size
+    size, incumbent = compared.batch_size, compared.incumbent
     if underway.is_second_look:
         return None
-    best, prospect = beliefs.of(incumbent).cost + rise, prospect_of(beliefs, underway)
+    best, prospect = compared.best.cost + rise, prospect_of(compared.own, underway)
     if prospect.longer < _OVERDUE:
         return f"{size} takes far longer than expected"
     if prospect.is_hopeless:
@@ -89,9 +85,7 @@ def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurre
     at_least = math.log(_reached(underway)) + underway.usual_cost - best if prospect.z > 0.0 else -math.inf
     seen = underway.usual_cost - rise
     gain = gain_of(
-        beliefs,
-        size,
-        incumbent,
+        compared,
         recurrences=recurrences,
         epoch_cost=seen,
         at_least=at_least,
@@ -107,25 +101,24 @@ def why_to_stop(beliefs: Beliefs, underway: Underway, incumbent: int, *, recurre
     )
 
 
-def is_nearly_there(beliefs: Beliefs, underway: Underway, incumbent: int, *, rise: float, bound: float) -> bool:
+def is_nearly_there(compared: Comparison, underway: Underway, *, rise: float, bound: float) -> bool:
     """Whether a trial near its bound [J] will finish for less than a fresh run of the incumbent costs.
 
     Its validation curve must say so, or it has come to its bound only because its own epochs cost more than usual.
     """
     if underway.forecast is None and underway.epochs * normal.exp(underway.usual_cost) > bound:
         return False
-    prospect = prospect_of(beliefs, underway)
+    prospect = prospect_of(compared.own, underway)
     if prospect.is_hopeless:
         return False
     to_finish = prospect.left * normal.exp(underway.epoch_cost) / prospect.converges
-    return to_finish <= normal.exp(beliefs.of(incumbent).cost + rise)
+    return to_finish <= normal.exp(compared.best.cost + rise)
 
 
-def prospect_of(beliefs: Beliefs, underway: Underway) -> Prospect:
+def prospect_of(belief: Belief, underway: Underway) -> Prospect:
     """What is left of a trial, by what is believed of its batch size and by its validation curve."""
-    belief = beliefs.of(underway.batch_size)
     expected, surprise = belief.epochs, 0.0
-    deviation = math.sqrt(beliefs.variance(underway.batch_size) + max(belief.noise, _LEAST_NOISE))
+    deviation = math.sqrt(belief.variance + max(belief.noise, _LEAST_NOISE))
     if underway.forecast is not None:
         expected, deviation = underway.forecast.combined(expected, deviation)
         surprise = expected - belief.epochs

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bso.policies.curve import normal
-from bso.policies.curve.beliefs import Beliefs
+from bso.policies.curve.beliefs import Beliefs, Comparison
 
 HORIZON = 15
 """At least so many recurrences are expected to come; else as many as there have been."""
@@ -70,14 +70,15 @@ def value_of(
     what it has cost by then, and says nothing of epochs. Else it goes on to its end. A saving below ``min_saving`` is
     none: the job would stay where it is.
     """
-    difference = beliefs.of(batch_size).cost - beliefs.of(incumbent).cost
+    compared = beliefs.compared(batch_size, incumbent)
+    difference = compared.own.cost - compared.best.cost
     first_report = _first_report(beliefs, batch_size, incumbent, difference)
 
     def of(runs: int, of_costs: float, of_whole_costs: float) -> Value:
-        of_both = of_whole_costs + beliefs.epochs_learnt(batch_size, incumbent, runs)
+        of_both = of_whole_costs + compared.epochs_learnt(runs)
         left = max(horizon(recurrences) - runs, 0)
         # Equation 10 of docs/curve.md.
-        least, whole = (left * _saving(beliefs, difference, learnt) for learnt in (of_costs, of_both))
+        least, whole = (left * _saving(difference, learnt, beliefs.min_saving) for learnt in (of_costs, of_both))
         goes_on, price = first_report.seen(1.0 + whole if beliefs.may_stop else math.inf)
         return Value(gain=goes_on * whole + (1.0 - goes_on) * least, price=runs * price, runs=runs)
 
@@ -102,9 +103,7 @@ def _first_report(beliefs: Beliefs, batch_size: int, incumbent: int, difference:
 
 
 def gain_of(
-    beliefs: Beliefs,
-    batch_size: int,
-    incumbent: int,
+    compared: Comparison,
     *,
     recurrences: int,
     epoch_cost: float,
@@ -118,15 +117,14 @@ def gain_of(
     its validation curve says of its ln epochs, ``surprise`` by how much that has moved the expectation: this is learnt
     whether or not the run goes on.
     """
-    mine, best = beliefs.of(batch_size), beliefs.of(incumbent)
-    variance, shared = beliefs.variance(batch_size), beliefs.covariance(batch_size, incumbent)
-    longer = surprise * variance / (variance + mine.noise) if precision else 0.0
-    known = (variance - shared) ** 2 / (variance + mine.noise + 1.0 / precision) if precision else 0.0
-    difference = max(mine.cost + epoch_cost - mine.epoch_cost + longer - best.cost, at_least)
-    learnt = beliefs.epochs_learnt(batch_size, incumbent, 1) - known
-    return max(horizon(recurrences) - 1, 0) * _saving(beliefs, difference, learnt)
+    own, shared = compared.own, compared.shared
+    longer = surprise * own.variance / (own.variance + own.noise) if precision else 0.0
+    known = (own.variance - shared) ** 2 / (own.variance + own.noise + 1.0 / precision) if precision else 0.0
+    difference = max(own.cost + epoch_cost - own.epoch_cost + longer - compared.best.cost, at_least)
+    learnt = compared.epochs_learnt(1) - known
+    return max(horizon(recurrences) - 1, 0) * _saving(difference, learnt, compared.min_saving)
 
 
-def _saving(beliefs: Beliefs, difference: float, learnt: float) -> float:
+def _saving(difference: float, learnt: float, min_saving: float) -> float:
     deviation = math.sqrt(max(learnt, _LEAST_VARIANCE))
-    return normal.expected_saving(difference, deviation, least=beliefs.min_saving)
+    return normal.expected_saving(difference, deviation, least=min_saving)

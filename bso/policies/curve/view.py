@@ -1,26 +1,70 @@
-"""What matters for one trial of a job: what is believed, what may be spent on it, and what it says itself."""
+"""What matters for one running trial: what is believed, what may be spent on it, and what it says itself."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from bso.domain.events import LateResult, TrialEnded
-from bso.domain.frozen_values import remembered, replace
+from bso.domain.frozen_values import remembered, remembered_by, replace
 from bso.domain.job import Job, JobVersion, Recurrence
 from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge
-from bso.domain.trial import DIVERGED, OUT_OF_MEMORY, Outcome, Trial, reason_code
-from bso.policies.curve import cost_observations, epoch_observations, normal, stops
-from bso.policies.curve.beliefs import Beliefs, beliefs_of
-from bso.policies.curve.cost_records import EpochCostKnowledge, LearntEpochCost
-from bso.policies.curve.epoch_records import EpochKnowledge, LearntEpochs
-from bso.policies.curve.memory import LearntCurve, Uncounted, epoch_costs_on, epochs_of
+from bso.domain.progress import is_all_profiled, reports_of
+from bso.domain.trial import Trial
+from bso.policies.curve import normal, stops
+from bso.policies.curve.beliefs import Belief, Comparison, beliefs_of
+from bso.policies.curve.cost_records import EpochCostKnowledge
+from bso.policies.curve.epoch_records import EpochKnowledge
+from bso.policies.curve.memory import epoch_costs_on, epochs_of
 from bso.policies.curve.standing import standing_of
 from bso.policies.curve.validation import Forecast, forecast
 
-_FAILED = LearntEpochs(ln_epochs=None, variance=None, failed=1.0)
-_CENSORED = frozenset({Outcome.NOT_CONVERGED, Outcome.COST_EXCEEDED, Outcome.INTERRUPTED})
+_PROFILED_NOISE, _UNKNOWN_PROFILED_NOISE = 0.05**2, 0.15**2
+_FAR = 3.0  # standard deviations: a surprise beyond all noise
+_CHANGES = 0.02  # the share of runs with which all costs change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCostSeen:
+    """ln of what an epoch of a trial cost [J]; where power limits were profiled in all of them, without that.
+
+    ``noise`` is the variance that this, and so few reports, add to the one between runs. ``squares`` and ``freedom``
+    are those of epoch costs between its reports, ``interval`` is the progress between two of them, in epochs.
+    """
+
+    value: float
+    noise: float
+    squares: float = 0.0
+    freedom: float = 0.0
+    interval: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningCost:
+    """What a running trial shows, in ln J: what its ``own`` epochs cost, and those of its batch size usually.
+
+    ``rise`` is by how much the costs of all batch sizes seem to have risen.
+    """
+
+    own: float
+    usual: float
+    rise: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What the reports of a trial are judged by, and change none of. Beliefs are a thousand times as large.
+
+    ``own``: what is believed of its batch size; None: the job never had it. ``best``: of the incumbent; None: there is
+    none, or no run of the version has converged, where all else is inherited. ``compared``: both. ``is_priced``:
+    whether an epoch was paid for on the hardware kind before.
+    """
+
+    own: Belief | None
+    incumbent: int | None
+    best: Belief | None
+    compared: Comparison | None
+    is_priced: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +72,26 @@ class View:
     """What matters for one trial. ``running_cost``: what it shows of epoch costs; None: nothing yet.
 
     ``patience``: why the bound was raised; None: it was not.
-
-    ``incumbent`` is None, too, while nothing can be compared with it: before any epoch was paid for on the hardware
-    kind, this trial's included, and before a run of the version has converged, where all else is inherited.
     """
 
     spec: JobSpec
-    beliefs: Beliefs
     epochs: EpochKnowledge
     costs: EpochCostKnowledge
-    incumbent: int | None
+    ground: Ground
     aborts: int
     recurrences: int
     is_second_look: bool
-    bound: float | None
-    running_cost: cost_observations.RunningCost | None
+    seen: EpochCostSeen | None
+    running_cost: RunningCost | None
+    bound: float | None = None
     patience: str | None = None
+
+    @property
+    def has_incumbent(self) -> bool:
+        """Whether there is an incumbent that the trial can be compared with: some epoch was paid for, of this trial's
+        at least.
+        """
+        return self.ground.best is not None and (self.ground.is_priced or self.seen is not None)
 
     @property
     def rise(self) -> float:
@@ -52,96 +100,54 @@ class View:
 
     def why_to_stop(self, trial: Trial) -> str | None:
         """Why an exploration is not worth going on with."""
-        if self.incumbent is None or trial.batch_size == self.incumbent or self.running_cost is None:
+        compared, own = self.ground.compared, self.running_cost
+        if compared is None or own is None or compared.batch_size == compared.incumbent or self.spec.beta_knob is None:
             return None
-        if self.spec.beta_knob is None:
-            return None
-        underway = self._underway(trial, self.running_cost)
-        return stops.why_to_stop(self.beliefs, underway, self.incumbent, recurrences=self.recurrences, rise=self.rise)
+        underway = self._underway(trial, compared.own, own)
+        return stops.why_to_stop(compared, underway, recurrences=self.recurrences, rise=self.rise)
 
-    def with_bound(self, trial: Trial, bound: float | None) -> View:
-        """The view with this bound, raised by the cost of a fresh run of the incumbent where less will do.
+    def with_bound(self, trial: Trial) -> View:
+        """The view with the bound, raised by the cost of a fresh run of the incumbent where less will do.
 
         That is looked at only where the next report may be above the bound.
         """
-        own, incumbent = self.running_cost, self.incumbent
-        if bound is None or own is None or incumbent is None or trial.cost + trial.cost / trial.reports <= bound:
+        bound, compared, own = self._bound(trial), self.ground.compared, self.running_cost
+        if bound is None or own is None or compared is None or trial.cost + trial.cost / trial.reports <= bound:
             return replace(self, bound=bound)
-        underway = self._underway(trial, own)
-        if not stops.is_nearly_there(self.beliefs, underway, incumbent, rise=self.rise, bound=bound):
+        underway = self._underway(trial, compared.own, own)
+        if not stops.is_nearly_there(compared, underway, rise=self.rise, bound=bound):
             return replace(self, bound=bound)
-        raised = trial.cost + normal.exp(self.beliefs.of(incumbent).cost + self.rise)
+        raised = trial.cost + normal.exp(compared.best.cost + self.rise)
         curve = "" if underway.forecast is None else f"; {underway.forecast.words}"
-        why = f"the target is not reached yet{curve}; going on is cheaper than a fresh run of {incumbent}"
+        why = f"the target is not reached yet{curve}; going on is cheaper than a fresh run of {compared.incumbent}"
         return replace(self, bound=max(bound, raised), patience=why)
 
-    def learnt(self, trial: Trial, ended: TrialEnded | LateResult) -> LearntCurve | None:
-        """What the end of the trial says; None: nothing."""
-        if trial.batch_size not in self.beliefs.sizes:
-            return None
-        if not trial.reports:
-            return self._learnt_without_epochs(trial, ended)
-        epochs = self._learnt_epochs(trial, ended)
-        is_measured = trial.has_measured_cost(self.spec) and ended.cost > 0.0
-        has_cost = is_measured and ended.outcome is not Outcome.CANCELLED
-        own = self._learnt_cost(trial) if has_cost else None
-        return None if epochs is None and own is None else LearntCurve(epochs=epochs, epoch_cost=own)
+    def forecast(self, trial: Trial, own: Belief) -> Forecast | None:
+        """What the validation curve of the trial says of its epochs; None: nothing."""
+        return forecast(self.epochs.landmarks, self.epochs.approach(trial.trial_number), own.noise)
 
-    def _learnt_without_epochs(self, trial: Trial, ended: TrialEnded | LateResult) -> LearntCurve | None:
-        """What a run without a report says; one that was taken over from elsewhere may have a result all the same."""
-        if _cannot_converge(ended) or (ended.outcome is Outcome.NOT_CONVERGED and ended.cost > 0.0):
-            return LearntCurve(epochs=_FAILED, epoch_cost=None)
-        if ended.learnt_cost is None:
+    def _bound(self, trial: Trial) -> float | None:
+        if not self.spec.early_stopping:
             return None
-        belief = self.beliefs.of(trial.batch_size)
-        uncounted = Uncounted(
-            ln_epochs=belief.epochs,
-            ln_epoch_cost=math.log(ended.learnt_cost) - belief.epochs,
-            variance=None if ended.outcome is Outcome.CONVERGED else belief.noise,
-        )
-        return LearntCurve(epochs=None, epoch_cost=None, uncounted=uncounted)
+        best = self.ground.best if self.has_incumbent else None
+        if best is None:
+            return self.spec.cost_budget
+        if self.spec.beta_knob is None:
+            return None
+        aborts = self.aborts if trial.batch_size == self.ground.incumbent else 0
+        bound = stops.bound_of(best, beta=self.spec.beta_knob, aborts=aborts, rise=self.rise)
+        return bound if math.isfinite(bound) else None
 
-    def _underway(self, trial: Trial, own: cost_observations.RunningCost) -> stops.Underway:
+    def _underway(self, trial: Trial, own: Belief, shown: RunningCost) -> stops.Underway:
         return stops.Underway(
-            batch_size=trial.batch_size,
             epochs=trial.epoch,
-            interval=_interval(trial),
+            interval=interval_of(trial),
             cost=trial.cost,
-            epoch_cost=own.own,
-            usual_cost=own.usual,
+            epoch_cost=shown.own,
+            usual_cost=shown.usual,
             max_epochs=self.spec.max_epochs,
             is_second_look=self.is_second_look,
-            forecast=self._forecast(trial),
-        )
-
-    def _forecast(self, trial: Trial) -> Forecast | None:
-        noise = self.beliefs.of(trial.batch_size).noise
-        return forecast(self.epochs.landmarks, self.epochs.approach(trial.trial_number), noise)
-
-    def _learnt_cost(self, trial: Trial) -> LearntEpochCost | None:
-        seen = _cost_seen(self.beliefs, self.costs, trial)
-        if seen is None:
-            return None
-        ratio = cost_observations.profiling_ratio(trial)
-        return cost_observations.learnt_cost(self.beliefs, self.costs, trial.batch_size, seen, profiling_ratio=ratio)
-
-    def _learnt_epochs(self, trial: Trial, ended: TrialEnded | LateResult) -> LearntEpochs | None:
-        if ended.outcome is Outcome.CONVERGED:
-            size, approach = trial.batch_size, self.epochs.approach(trial.trial_number)
-            return epoch_observations.converged(self.beliefs, self.epochs.record(size), size, trial.epoch, approach)
-        if _cannot_converge(ended):
-            return _FAILED
-        if ended.outcome not in _CENSORED:
-            return None
-        return epoch_observations.censored(
-            self.beliefs,
-            self.epochs.record(trial.batch_size),
-            trial.batch_size,
-            trial.epoch,
-            _interval(trial),
-            may_have_failed=ended.outcome is not Outcome.INTERRUPTED,
-            has_incumbent=self.incumbent is not None,
-            forecast=self._forecast(trial),
+            forecast=self.forecast(trial, own),
         )
 
 
@@ -155,60 +161,80 @@ def view_of(job: Job, trial: Trial) -> View:
 def _view(
     version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, trial: Trial, last_recurrence: int
 ) -> View:
-    spec, costs, epochs = version.spec, epoch_costs_on(knowledge), epochs_of(version)
-    beliefs = beliefs_of(version, knowledge)
-    seen = _cost_seen(beliefs, costs, trial)
-    is_comparable = not epochs.is_unproven and (costs.is_seen or seen is not None)
-    incumbent = standing_of(version, knowledge, recurrence).incumbent(beliefs) if is_comparable else None
+    costs, epochs = epoch_costs_on(knowledge), epochs_of(version)
+    ground = _ground(version, knowledge, recurrence, trial.batch_size)
+    own = ground.own
+    seen = epoch_cost_seen(trial, costs) if own is not None and trial.reports and trial.cost > 0.0 else None
     view = View(
-        spec=spec,
-        beliefs=beliefs,
+        spec=version.spec,
         epochs=epochs,
         costs=costs,
-        incumbent=incumbent,
+        ground=ground,
         aborts=recurrence.aborts if recurrence is not None else 0,
         recurrences=last_recurrence if recurrence is None else recurrence.recurrence_number - 1,
         is_second_look=trial.trial_number in epochs.second_looks,
-        bound=None,
-        running_cost=None if seen is None else cost_observations.running_cost(beliefs, costs, trial.batch_size, seen),
+        seen=seen,
+        running_cost=None if own is None or seen is None else running_cost(own, costs, trial.batch_size, seen),
     )
-    return view.with_bound(trial, _bound(view, trial))
+    return view.with_bound(trial)
 
 
-def _bound(view: View, trial: Trial) -> float | None:
-    spec = view.spec
-    if not spec.early_stopping:
-        return None
-    if view.incumbent is None:
-        return spec.cost_budget
-    if spec.beta_knob is None:
-        return None
-    bound = stops.bound_of(
-        view.beliefs,
-        trial.batch_size,
-        view.incumbent,
-        beta=spec.beta_knob,
-        aborts=view.aborts,
-        rise=view.rise,
+def _going_by(
+    version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, batch_size: int
+) -> tuple[object, ...]:
+    epochs = epochs_of(version)
+    return version.spec, version.knowledge, epochs.records, epochs.is_inherited, knowledge, recurrence, batch_size
+
+
+@remembered_by(_going_by)
+def _ground(version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, batch_size: int) -> Ground:
+    beliefs = beliefs_of(version, knowledge)
+    is_unproven, is_known = epochs_of(version).is_unproven, batch_size in beliefs.sizes
+    incumbent = None if is_unproven else standing_of(version, knowledge, recurrence).incumbent(beliefs)
+    return Ground(
+        own=beliefs.of(batch_size) if is_known else None,
+        incumbent=incumbent,
+        best=None if incumbent is None else beliefs.of(incumbent),
+        compared=None if incumbent is None or not is_known else beliefs.compared(batch_size, incumbent),
+        is_priced=epoch_costs_on(knowledge).is_seen,
     )
-    return bound if math.isfinite(bound) else None
 
 
-def _cost_seen(beliefs: Beliefs, costs: EpochCostKnowledge, trial: Trial) -> cost_observations.EpochCostSeen | None:
-    """What the trial says of epoch costs so far; None: nothing, or the job never had its batch size."""
-    if not trial.reports or trial.cost <= 0.0 or trial.batch_size not in beliefs.sizes:
-        return None
-    return cost_observations.epoch_cost_seen(trial, costs)
+def epoch_cost_seen(trial: Trial, costs: EpochCostKnowledge) -> EpochCostSeen:
+    """What a trial that has reported a cost says of its epoch cost."""
+    value, interval = math.log(trial.cost) - math.log(trial.epoch), trial.epoch / trial.reports
+    if not is_all_profiled(trial.epoch, trial.profiled):
+        reports, squares = max(reports_of(trial), 1.0), trial.cost_squares
+        noise = costs.within_noise(squares, reports - 1.0) / reports
+        return EpochCostSeen(value=value, noise=noise, squares=squares, freedom=reports - 1.0, interval=interval)
+    if not costs.profiled:
+        return EpochCostSeen(value=value, noise=_UNKNOWN_PROFILED_NOISE, interval=interval)
+    return EpochCostSeen(value=value - math.log(costs.profiling_ratio), noise=_PROFILED_NOISE, interval=interval)
 
 
-def _interval(trial: Trial) -> float:
+def running_cost(belief: Belief, costs: EpochCostKnowledge, batch_size: int, seen: EpochCostSeen) -> RunningCost:
+    """What a running trial shows of costs.
+
+    Where costs of its batch size are known, a surprise beyond all noise is taken for one of all batch sizes, as far as
+    that is likelier than a spike. Where no epoch was paid for on the hardware kind, all is: their level is not known.
+    """
+    mean, variance, between_runs = belief.epoch_cost, belief.epoch_cost_variance, belief.cost_noise
+    total = variance + between_runs + seen.noise
+    surprise, rise = seen.value - mean, 0.0
+    if not costs.is_seen:
+        rise = surprise
+    elif costs.record(batch_size).is_known and surprise**2 > _FAR**2 * total:
+        rise = (
+            surprise**3 / (surprise**2 + total) * _CHANGES / (_CHANGES + (costs.spike_rate if surprise > 0.0 else 0.0))
+        )
+    left = surprise - rise
+    return RunningCost(
+        own=mean + rise + left * (variance + between_runs) / total,
+        usual=mean + rise + left * variance / total,
+        rise=rise,
+    )
+
+
+def interval_of(trial: Trial) -> float:
     """The progress between two evaluations, in epochs."""
     return trial.epoch / trial.reports if trial.reports else 1.0
-
-
-def _cannot_converge(ended: TrialEnded | LateResult) -> bool:
-    """Whether a trial has shown that its batch size does not converge, whatever time it is given."""
-    code = reason_code(ended.reason)
-    if ended.outcome is Outcome.INFEASIBLE:
-        return code != OUT_OF_MEMORY  # what memory excludes is known elsewhere
-    return ended.outcome is Outcome.NOT_CONVERGED and code == DIVERGED

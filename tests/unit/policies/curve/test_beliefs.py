@@ -36,7 +36,7 @@ def test_a_batch_size_never_tried_is_less_certain_where_each_has_much_of_its_own
     between = {size: epochs for size, epochs in LINE.items() if size != 64}
     smooth = Beliefs(SPEC, lasting(between), costing())
     rough = Beliefs(SPEC, lasting({size: ROUGH[size] for size in between}), costing())
-    assert rough.variance(64) > 5.0 * smooth.variance(64)
+    assert rough.of(64).variance > 5.0 * smooth.of(64).variance
 
 
 def test_a_thousand_batch_sizes_cost_no_table_of_all_with_all() -> None:

@@ -140,9 +140,9 @@ def test_nothing_is_said_of_costs_before_an_epoch_was_paid_for_there() -> None:
 def test_costs_compare_as_they_do_elsewhere_and_their_level_is_not_taken_over() -> None:
     here = one_cost(128)
     alone, moving = Beliefs(SPEC, lasting({}), here), Beliefs(SPEC, lasting({}), here, elsewhere=costing())
-    assert moving.epoch_cost(128)[0] == pytest.approx(5.0, abs=0.05)
+    assert moving.of(128).epoch_cost == pytest.approx(5.0, abs=0.05)
     for size in SIZES:
-        assert moving.epoch_cost(size)[0] == pytest.approx(5.0, abs=0.15)
+        assert moving.of(size).epoch_cost == pytest.approx(5.0, abs=0.15)
     assert moving.cost_ratio_variance(128, 512) < 0.3 * alone.cost_ratio_variance(128, 512)
 
 

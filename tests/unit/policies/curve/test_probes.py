@@ -29,7 +29,7 @@ def probed(costs: Mapping[int, float], *, runs: Mapping[int, float], weight: flo
 
 
 def cost_of(beliefs: Beliefs, batch_size: int) -> float:
-    return math.exp(beliefs.epoch_cost(batch_size)[0])
+    return math.exp(beliefs.of(batch_size).epoch_cost)
 
 
 def test_probes_say_how_costs_compare_and_a_run_says_how_high_they_are() -> None:

@@ -33,8 +33,8 @@ def test_what_is_long_overdue_is_stopped(epochs: float, max_epochs: int, words: 
     assert trainings.life.job is not None
     version = trainings.life.job.version
     beliefs = Beliefs(version.spec, epochs_of(version), epoch_costs_on(trainings.life.known()))
+    compared = beliefs.compared(64, 128)
     late = Underway(
-        batch_size=64,
         epochs=epochs,
         interval=1.0,
         cost=epochs * PRICES[64],
@@ -43,8 +43,8 @@ def test_what_is_long_overdue_is_stopped(epochs: float, max_epochs: int, words: 
         max_epochs=max_epochs,
         is_second_look=False,
     )
-    assert words in str(why_to_stop(beliefs, late, 128, recurrences=40, rise=0.0))
-    assert why_to_stop(beliefs, replace(late, is_second_look=True), 128, recurrences=40, rise=0.0) is None
+    assert words in str(why_to_stop(compared, late, recurrences=40, rise=0.0))
+    assert why_to_stop(compared, replace(late, is_second_look=True), recurrences=40, rise=0.0) is None
 
 
 def test_the_incumbent_may_cost_twice_its_expectation() -> None:

@@ -247,7 +247,6 @@ LONG = Forecast(ln_epochs=math.log(90.0), precision=1.0 / 0.1**2, at=4.0)
 
 def test_an_exploration_is_stopped_when_its_curve_says_that_it_is_slow(experienced: CurvedTrainings) -> None:
     usual = Underway(
-        batch_size=64,
         epochs=5.0,
         interval=1.0,
         cost=5.0 * PRICES[64],
@@ -256,10 +255,10 @@ def test_an_exploration_is_stopped_when_its_curve_says_that_it_is_slow(experienc
         max_epochs=100,
         is_second_look=False,
     )
-    beliefs = beliefs_of(experienced)
-    assert why_to_stop(beliefs, usual, 128, recurrences=10, rise=0.0) is None
+    compared = beliefs_of(experienced).compared(64, 128)
+    assert why_to_stop(compared, usual, recurrences=10, rise=0.0) is None
     slow = dataclasses.replace(usual, forecast=LONG)
-    reason = why_to_stop(beliefs, slow, 128, recurrences=10, rise=0.0)
+    reason = why_to_stop(compared, slow, recurrences=10, rise=0.0)
     assert str(reason).endswith("; at epoch 4 it was so close to the target that, by earlier runs, it needs 90 in all")
 
 

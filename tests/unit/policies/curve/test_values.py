@@ -30,7 +30,7 @@ def near_tie(
 def test_the_gain_is_what_the_recurrences_to_come_save_on_average(runs: int) -> None:
     beliefs = near_tie()
     value = value_of(beliefs, 128, 64, recurrences=100, together=(runs,))
-    variance, shared, noise = beliefs.variance(128), beliefs.covariance(128, 64), beliefs.of(128).noise
+    variance, shared, noise = beliefs.of(128).variance, beliefs.covariance(128, 64), beliefs.of(128).noise
     surprise = np.random.default_rng(1).normal(0.0, math.sqrt(variance + noise / runs), 400_000)
     moved = (variance - shared) / (variance + noise / runs) * surprise
     saved = 1.0 - np.exp(beliefs.of(128).cost - beliefs.of(64).cost + moved)
