@@ -8,9 +8,10 @@ it may save over the recurrences to come exceeds its extra price (the knowledge 
 
 What is remembered: ``epoch_records`` and ``cost_records``, with ``validation`` (landmarks of validation curves) and
 ``surprises`` (tests for changes of epochs); ``memory`` applies events to it. What is believed: ``beliefs``, on
-``hypotheses``, ``gaussian_process`` and ``normal``. What a trial says: ``epoch_observations``,
-``cost_observations``. What is decided: ``standing`` (which batch sizes may run), ``choices`` and ``values`` (which one
-does), ``stops`` (whether it goes on), ``view`` (all of that for one trial), and ``policy``, which others call.
+``hypotheses``, ``gaussian_process`` and ``normal``. What is learnt from a trial's end: ``lessons``, by
+``epoch_observations`` and ``cost_observations``. What is decided: ``standing`` (which batch sizes may run), ``choices``
+and ``values`` (which one does), ``stops`` (whether it goes on), ``view`` (what matters for a running trial), and
+``policy``, which others call.
 """
 
 from bso.policies.curve.policy import CurvePolicy

@@ -88,9 +88,7 @@ class View:
 
     @property
     def has_incumbent(self) -> bool:
-        """Whether there is an incumbent that the trial can be compared with: some epoch was paid for, of this trial's
-        at least.
-        """
+        """Whether there is an incumbent to compare the trial with: some epoch was paid for, this trial's or another."""
         return self.ground.best is not None and (self.ground.is_priced or self.seen is not None)
 
     @property

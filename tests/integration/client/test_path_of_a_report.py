@@ -12,7 +12,7 @@ from tests.servers import PATIENCE_S
 PROGRAM = [sys.executable, "-m", "tests.integration.client.reporting_training"]
 
 
-@pytest.mark.parametrize(("policy", "most"), [("pruning_thompson", 35), ("curve", 45)])
+@pytest.mark.parametrize(("policy", "most"), [("pruning_thompson", 35), ("curve", 41)])
 def test_a_report_enters_few_files(tmp_path: Path, policy: str, most: int) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BSO_")}
     environ |= {"BSO_STATE_DIR": str(tmp_path), "BSO_ENERGY": "assumed"}
