@@ -103,6 +103,7 @@ class Posterior:
         self._own = np.array([prior.own_variance]) if own_variances is None else own_variances
         self.at = observed.at
         """The numbers of the places of the n observations, (n,)."""
+        related = [one for one in related if len(one.observed.at)]
         groups = [observed, *(one.observed for one in related)]
         at = self._at = np.concatenate([one.at for one in groups])
         x, shape = self._x[at], (len(self._own), len(at))
@@ -116,8 +117,10 @@ class Posterior:
             expected[part] += one.change.mean(x[part])
             first = part.stop
         noises = _joined([one.noises for one in groups], shape)
-        own = self._own[:, None, None] * (at[:, None] == at)
-        factor = np.linalg.cholesky(shared + own + (noises + _JITTER)[:, :, None] * np.eye(len(at)))
+        covariances = shared + self._own[:, None, None] * (at[:, None] == at)
+        diagonal = np.arange(len(at))
+        covariances[:, diagonal, diagonal] += noises + _JITTER
+        factor = np.linalg.cholesky(covariances)
         self._log_determinants = np.log(factor.diagonal(axis1=1, axis2=2)).sum(axis=1)
         self._inverse = np.linalg.inv(factor)
         deviations = _joined([one.values for one in groups], shape) - expected
