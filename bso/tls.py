@@ -144,7 +144,10 @@ def _remedy(error: ssl.SSLCertVerificationError) -> str:
         case 10:
             return "the server's certificate, or its authority's, has expired: its operator has to renew it"
         case 18 | 19 | 20 | 21:
-            return "this machine does not know the authority that issued it: name its certificate with tls_ca=FILE"
+            return (
+                "this machine does not know the authority that issued it: tls_ca=FILE has to name the certificate of "
+                "that authority (it names another one, or none)"
+            )
         case 62 | 64:
             return "the address must name the server as its certificate does (tls=verify-ca accepts another name)"
         case code if 80 <= code <= 94:

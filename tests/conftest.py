@@ -3,7 +3,9 @@
 import os
 import random
 import signal
+import sys
 import time
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -29,6 +31,15 @@ os.environ["BSO_ENERGY"] = "assumed"
 
 # A shell's background job ignores SIGINT, and so would every program that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _consoles_of_its_own() -> Iterator[None]:
+    """The command line's consoles keep the width that they found first, for a process; here, for a test."""
+    yield
+    if terminal := sys.modules.get("bso_cli.terminal"):
+        terminal.people.cache_clear()
+        terminal.onlookers.cache_clear()
 
 
 _ENDS_S = pytest.StashKey[float]()

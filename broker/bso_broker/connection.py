@@ -45,9 +45,24 @@ from bso_broker.topology import Topology, topology
 from bso_broker.underlay import Outgoing, RobustConnection, underlay_of
 from bso_broker.url_options import PASSED_ON, check_options, command_queue_type, logs_in_by_certificate, tls_of
 
+_SAID_ONCE = (  # what the libraries log at every attempt, with a traceback, and this package once and in words
+    "error when creating transport",
+    "Cancelling cause reader exited abnormally",
+    "Connection attempt to",
+    "Connection to %s closed. Reconnecting",
+)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    is_news = not str(record.msg).startswith(_SAID_ONCE)
+    return is_news or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+
 # Python prints a library's warnings on stderr where logging is not set up: a training script should not see each retry.
 for _library in ("aio_pika", "aiormq"):
     logging.getLogger(_library).addHandler(logging.NullHandler())
+for _logger in ("aio_pika.robust_connection", "aiormq.connection"):
+    logging.getLogger(_logger).addFilter(_is_news)
 
 _CLOSE_TIMEOUT_S = 1.0
 _EXAMPLE = "amqp://user:password@host:5672/virtual-host"

@@ -40,7 +40,7 @@ async def declare(connection: AbstractConnection, topology: Topology, *, timeout
     """
     parts: tuple[Part, ...] = (*topology.exchanges, *topology.queues, *topology.bindings)
     doing = "the channel"
-    differing: list[str] = []
+    differing: list[tuple[Part, Exception]] = []
     try:
         async with asyncio.timeout(timeout_s):
             channel = await open_channel(connection, confirms=False)
@@ -49,7 +49,7 @@ async def declare(connection: AbstractConnection, topology: Topology, *, timeout
                 try:
                     await _create(channel, part)
                 except (ChannelPreconditionFailed, ChannelLockedResource) as error:
-                    differing.append(f"the {doing} exists with other properties than this release needs ({error})")
+                    differing.append((part, error))
                     channel = await open_channel(connection, confirms=False)
             await channel.close()
     except TimeoutError as error:
@@ -59,15 +59,28 @@ async def declare(connection: AbstractConnection, topology: Topology, *, timeout
             raise explain(error) from error
         raise
     if differing:
-        raise TopologyMismatch(
-            f"{'; '.join(differing)}. Drain it, delete it (rabbitmqctl delete_queue, or the management page), and a "
-            f"worker declares it again; or use another virtual host{_other_type(topology, differing)}"
-        )
+        raise _mismatch(topology, differing)
 
 
-def _other_type(topology: Topology, differing: Sequence[str]) -> str:
+def _mismatch(topology: Topology, differing: Sequence[tuple[Part, Exception]]) -> TopologyMismatch:
+    words = "the {} exists with other properties than this release needs ({})"
+    what = "; ".join(words.format(_name(part), error) for part, error in differing)
+    parts = [part for part, _ in differing]
+    return TopologyMismatch(
+        f"{what}. {_how_to_delete(parts)}, and a worker declares it again; or use another virtual "
+        f"host{_other_type(topology, parts)}"
+    )
+
+
+def _how_to_delete(differing: Sequence[Part]) -> str:
+    if all(isinstance(part, Exchange) for part in differing):
+        return "Delete it (rabbitmqadmin delete exchange, or the management page)"
+    return "Drain it, delete it (rabbitmqctl delete_queue, or the management page)"
+
+
+def _other_type(topology: Topology, differing: Sequence[Part]) -> str:
     """What else may be done about a queue of commands that may be of another type: RabbitMQ names one difference."""
-    if not any(repr(COMMAND_QUEUE) in one for one in differing):
+    if not any(isinstance(part, Queue) and part.name == COMMAND_QUEUE for part in differing):
         return ""
     [asked] = (queue.arguments["x-queue-type"] for queue in topology.queues if queue.name == COMMAND_QUEUE)
     other = QUORUM if asked == CLASSIC else CLASSIC

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import aiormq
@@ -21,6 +22,8 @@ from bso_broker.underlay import BurstChannel, ConfirmedChannel, Outcome, Outgoin
 
 _TRANSIENT = 1
 PERSISTENT = 2
+_PROBE_EVERY_S = 10.0
+_PROBE = Outgoing(routing_key="bso.no-such-queue", body=b"", properties=Basic.Properties(delivery_mode=_TRANSIENT))
 
 
 class PublishingSession(BrokerSession):
@@ -62,7 +65,12 @@ class PublishingLink(Link[PublishingSession]):
 
 
 class ReplyingSession(BrokerSession):
-    """A channel for replies, which are not confirmed. They need nothing that could be missing."""
+    """A channel for replies, which are not confirmed. They need nothing that could be missing.
+
+    RabbitMQ says that its memory or its disk is full (connection.blocked) only to connections that publish: then no
+    command arrives either, nobody publishes, and all would look well. So a message that goes nowhere is sent now and
+    then.
+    """
 
     unconfirmed: BurstChannel
 
@@ -71,6 +79,17 @@ class ReplyingSession(BrokerSession):
         """Connect."""
         connection = await self.connect("bso worker: replies")
         self.unconfirmed = BurstChannel(await self.fast_channel(connection, confirms=False), connection.sockets)
+        self._probing = asyncio.create_task(self._probe(), name="bso probe of the broker")
+
+    async def _probe(self) -> None:
+        while not self.lost.is_set():
+            try:
+                self.unconfirmed.write([_PROBE], exchange="")
+            except Exception as error:  # noqa: BLE001  # the next session probes again
+                self.fail(error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PROBE_EVERY_S):
+                    await self.lost.wait()
 
 
 class ReplyingLink(Link[ReplyingSession]):

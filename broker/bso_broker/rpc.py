@@ -252,12 +252,20 @@ class RpcClient:
                     "or the URL names another virtual host than the workers' one"
                 ) from error
 
+    @property
+    def obstacle(self) -> str | None:
+        """What keeps calls from being sent, as far as it is known; None: nothing."""
+        return self._link.obstacle
+
     def _why_no_reply(self, timeout_s: float) -> str:
         if self._link.last_error is not None:
             return f"no reply within {timeout_s:.3g} s: {self._link.last_error}"
         if not self._link.connected.is_set():
             return f"no reply within {timeout_s:.3g} s: the broker at {self._where} has not answered yet"
-        return f"no reply within {timeout_s:.3g} s, though the broker answers: is a worker running (bso worker)?"
+        if self._link.obstacle is not None:
+            return f"no reply within {timeout_s:.3g} s: {self._link.obstacle}"
+        ask = "does a worker run there, and reach its database?"
+        return f"no reply within {timeout_s:.3g} s, though the connection to the broker stands: {ask}"
 
 
 def _remaining_ms(expires_at_s: float | None) -> str | None:

@@ -29,7 +29,8 @@ class RegisterJob:
     Without a job_id in the request, one is made from ``job_id_prefix`` and the command_id. A new version of a job
     inherits what its predecessor knew, unless ``inherit`` is False; ``like`` names another job from which it, or a new
     job, inherits instead. ``hardware`` is recorded with a new job whose clients say only here what they train on.
-    ``defaults`` are further fields of the specification, for a new job only.
+    ``defaults`` are further fields of the specification, for a new job only. One that ``is_late`` was kept while the
+    optimizer was out of reach: it registers no job again that was deleted.
     """
 
     spec: Mapping[str, Any]
@@ -39,6 +40,7 @@ class RegisterJob:
     like: str | None = None
     hardware: HardwareKind | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

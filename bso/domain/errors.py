@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from bso.domain.foreign_text import shown
 
 
@@ -14,6 +16,9 @@ class BsoError(Exception):
 
 class Retryable(BsoError):
     """The same request may succeed later: wait and try again. A message is requeued."""
+
+    needs_operator: ClassVar[bool] = False
+    """Whether it succeeds only once somebody has upgraded, installed or repaired something."""
 
 
 class Rejected(BsoError):

@@ -20,6 +20,7 @@ NOT_CONVERGED_BEFORE_EXCLUSION = 2
 class ArmRecord:
     """What is known of one batch size. Costs and convergences count since the last change point.
 
+    ``interrupted_after_s`` is 0 where an exception of the training's own was the reason.
     ``not_converged_in_a_row`` also counts being infeasible for another reason than memory; a convergence ends the
     row, or a change point.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from bso.domain.events import LateResult, TrialEnded
@@ -18,6 +19,8 @@ from bso.domain.knowledge import (
 from bso.domain.trial import OUT_OF_MEMORY, Outcome, Trial, reason_code
 
 SAME_ELAPSED_TIME = 0.05
+_RAISED = re.compile(r"[A-Za-z_]\w*(Error|Exception)\b")
+"""How the reason of a training begins that has ended by an exception of its own, and by none that a signal raises."""
 
 
 def with_end_of_trial(
@@ -97,7 +100,7 @@ def with_memory_limits_of(later: Knowledge, earlier: Knowledge) -> Knowledge:
 
 def _arm_after(arm: ArmRecord, ended: TrialEnded | LateResult) -> ArmRecord:
     if ended.outcome is Outcome.INTERRUPTED:
-        return _interrupted(arm, ended.time_s)
+        return _interrupted(arm, 0.0 if _RAISED.match(ended.reason) else ended.time_s)
     has_converged = ended.outcome is Outcome.CONVERGED
     ran_out_of_memory = ended.outcome is Outcome.INFEASIBLE and reason_code(ended.reason) == OUT_OF_MEMORY
     return replace(
@@ -121,7 +124,10 @@ def _not_converged_in_a_row(arm: ArmRecord, ended: TrialEnded | LateResult, *, r
 
 
 def _interrupted(arm: ArmRecord, elapsed_s: float) -> ArmRecord:
-    """One more interruption in a row: after three the batch size rests; always at the same time, it is a limit."""
+    """One more interruption in a row: after three the batch size rests; always at the same time, it is a limit.
+
+    ``elapsed_s`` is 0 where the training itself raised: an error of its own comes at the same time each night, too.
+    """
     elapsed = (*arm.interrupted_after_s, elapsed_s)[-INTERRUPTIONS_BEFORE_REST:]
     is_third = len(elapsed) == INTERRUPTIONS_BEFORE_REST
     middle = sum(elapsed) / len(elapsed)

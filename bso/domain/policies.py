@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bso.domain.errors import Retryable
+from bso.domain.errors import BsoError, Retryable
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from bso.domain.policy import Policy
 
 GROUP = "bso.policies"
@@ -25,6 +27,12 @@ _NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_POLICY_NAME - 1}}}")
 
 class PolicyMissing(Retryable):
     """The policy of a job is not installed here; who has installed it can go on with the job."""
+
+    needs_operator = True
+
+
+class BadPolicy(BsoError):
+    """A policy returned a value that its contract forbids: its author has to correct it (bso.policies.testing)."""
 
 
 def is_policy_name(name: object) -> bool:
@@ -54,7 +62,7 @@ def _load(name: str) -> Policy:
     if name in own_policies():
         found: Policy = import_module(f"{GROUP}.{name}").POLICY
         return found
-    for entry in entry_points(group=GROUP):
+    for entry in _entries():
         if entry.name == name:
             return _loaded(entry)
     raise PolicyMissing(
@@ -71,7 +79,7 @@ def own_policies() -> tuple[str, ...]:
 
 def policy_names() -> tuple[str, ...]:
     """The names of all policies that are installed, in order."""
-    return tuple(sorted({*own_policies(), *(entry.name for entry in entry_points(group=GROUP))}))
+    return tuple(sorted({*own_policies(), *(entry.name for entry in _entries())}))
 
 
 def default_policy() -> str:
@@ -80,7 +88,14 @@ def default_policy() -> str:
     return name
 
 
-def _loaded(entry: Any) -> Policy:
+def _entries() -> Iterable[EntryPoint]:
+    """The policies of other distributions. A training that needs none does without this import, a long one."""
+    from importlib.metadata import entry_points
+
+    return entry_points(group=GROUP)
+
+
+def _loaded(entry: EntryPoint) -> Policy:
     from bso.domain import policy  # which needs this module
 
     place = f"policy {entry.name!r} is installed, but {entry.value}"

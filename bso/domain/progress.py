@@ -18,6 +18,8 @@ from bso.domain.quantities import joules
 from bso.domain.trial import DIVERGED, Outcome, Profiled, Totals, Trial
 
 NONFINITE_METRICS_BEFORE_END = 2
+MOST_REPORTED = 1e18
+"""The largest progress [epochs], time [s] or energy [J] that is believed."""
 _NOTHING_LEFT = 1e-9  # of all progress: what remains of the difference of two equal sums of floats
 
 

@@ -56,7 +56,7 @@ def within(value: float | None, error: float | None, unit: str) -> str:
     decimals = min(_decimals(error / scale, 2), _decimals(value / scale, _DIGITS))
     if error and not round(error / scale, decimals):
         decimals += 1
-    return f"{value / scale:.{decimals}f} ± {error / scale:.{decimals}f} {_PREFIXES[exponent]}{unit}"
+    return f"{value / scale:z.{decimals}f} ± {error / scale:.{decimals}f} {_PREFIXES[exponent]}{unit}"
 
 
 def seconds_within(value: float | None, error: float | None) -> str:

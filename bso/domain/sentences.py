@@ -115,7 +115,7 @@ def _lived(event: TrialStarted | EpochReported | TrialSuspended | TrialResumed) 
                 f"after {seconds(event.time_s)}{'; power limits were profiled' if event.is_profiling else ''}"
             )
         case TrialSuspended():
-            return " sent nothing for a whole lease: suspended until it reports again"
+            return " was interrupted, or silent for a whole lease: suspended until it reports again"
         case TrialResumed():
             return " reported again"
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 
-from bso.domain.foreign_text import is_plain
 from bso.domain.identifiers import login_problem
 from bso.domain.rights import Right
 
 ALL_JOBS = "*"
 MAX_PATTERN = 120
+_PATTERN = re.compile(r"(?:[A-Za-z0-9._+:*?-]|\[[A-Za-z0-9._+:!-]+\])+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,8 @@ class Token:
     """What a token lets its bearer do: in the name of ``user``, what takes at most ``right``, with jobs like ``jobs``.
 
     ``token_id`` names it, in lists and in the secret. ``jobs`` is a pattern of job_ids (``*``, ``?``, ``[a-z]``). What
-    owners, teams and grants allow holds beside it.
+    owners, teams and grants allow holds beside it. It was made to last for ``lifetime_s`` [s] (None: for ever); once
+    another one takes its place, it expires earlier.
     """
 
     token_id: str
@@ -27,6 +29,7 @@ class Token:
     right: Right
     jobs: str
     created_at: datetime
+    lifetime_s: int | None = None
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
@@ -50,6 +53,8 @@ def token_problems(user: str, jobs: str) -> dict[str, str]:
     problems: dict[str, str] = {}
     if problem := login_problem(user):
         problems["name"] = problem
-    if not 1 <= len(jobs) <= MAX_PATTERN or not is_plain(jobs):
-        problems["jobs"] = f"must be a pattern of 1 to {MAX_PATTERN} printable characters, such as 'vision-*'"
+    if not 1 <= len(jobs) <= MAX_PATTERN or not _PATTERN.fullmatch(jobs):  # any other one would cover no job
+        problems["jobs"] = (
+            f"must be a pattern of 1 to {MAX_PATTERN} characters: those of job ids, *, ? and [a-z], such as 'vision-*'"
+        )
     return problems

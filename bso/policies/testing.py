@@ -58,6 +58,7 @@ ELSEWHERE = HardwareKind(gpu_model="V100", max_power_w=250.0, energy_method=Ener
 USUAL_EPOCHS = {16: 6, 32: 7, 64: 9, 128: 13, 256: 22}
 """Epochs to the target by batch size; an epoch costs less the larger the batches are, so that 64 is cheapest."""
 _MOST_EPOCHS = 1000
+_MOST_ATTEMPTS = 50
 _Reply = TypeVar("_Reply")
 
 
@@ -116,8 +117,6 @@ class RecurringJob:
         """Begin a trial of a recurrence, of a batch size that the job has."""
         command = BeginTrial(hardware=self.hardware, recurrence_id=f"night-{recurrence}")
         trial = await self.send(command, TrialBegun)
-        size = trial.batch_size
-        assert size in self.batch_sizes, f"batch size {size} was chosen, of {self.batch_sizes}"
         self.trials.append(trial)
         return trial
 
@@ -125,6 +124,7 @@ class RecurringJob:
         """Begin and train trials until there is a model, or no attempt is left."""
         tried: list[tuple[TrialBegun, EpochJudged | TrialFinished]] = []
         while not tried or tried[-1][1].should_retry:
+            assert len(tried) < _MOST_ATTEMPTS, f"recurrence {recurrence} asks for more than {_MOST_ATTEMPTS} trials"
             trial = await self.begin(recurrence)
             tried.append((trial, await self.train(trial)))
         return tried

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
@@ -91,14 +92,18 @@ def precedes_log(folding: Folding, row: Row) -> bool:
 
 def profile_precedes_log(folding: Folding, row: Row) -> bool:
     """The same of a power profile: it was measured before the log begins."""
-    return folding.profiles_before is not None and bool(row["recorded_at"] <= folding.profiles_before)
+    before, recorded_at = folding.profiles_before, row["recorded_at"]
+    return before is not None and isinstance(recorded_at, datetime) and recorded_at <= before
 
 
 def row_differences(table: str, key: Mapping[str, Any], expected: Row, found: Row) -> Iterator[Difference]:
     """The differing columns of one row."""
     for column, value in expected.items():
         if (table, column) == ("trial", "lease_expires_at") or (column == "created_at" and value is None):
-            continue  # no part of history; nothing is known of it where the log's beginning was pruned
+            # No part of history; nothing is known of it where the log's beginning was pruned.
+            if not isinstance(found[column], datetime | None):
+                yield Difference(table=table, row=key, column=column, log="that there is a moment", found=found[column])
+            continue
         for path, one, other in _of_values(table, column, value, found):
             yield Difference(table=table, row=key, column=path, log=one, found=other)
 

@@ -11,6 +11,7 @@ from typing import Protocol
 from bso.domain.errors import Retryable
 from bso.domain.log import RecordedEvent
 from bso.schema.codec import wire_name
+from bso.service.errors import EventUnreadable
 from bso.service.records import StoredEvent
 
 _MOST_AT_ONCE = 500
@@ -108,14 +109,36 @@ async def _batches(history: History, wanted: Wanted, size: int) -> AsyncIterator
     batch: list[StoredEvent] = []
     after = wanted.after
     for job_id in dict.fromkeys(wanted.jobs) or (None,):
-        while page := await history.history(job_id, after=after, before=wanted.before):
-            after = page[-1].event_id
-            for stored in page:
-                if wanted.includes(stored.recorded):
-                    batch.append(stored)
-                if len(batch) == size:
-                    yield batch
-                    batch = []
+        try:
+            async for page in pages(history, job_id, after=after, before=wanted.before):
+                for stored in page:
+                    if wanted.includes(stored.recorded):
+                        batch.append(stored)
+                    if len(batch) == size:
+                        yield batch
+                        batch = []
+        except EventUnreadable:
+            if batch:
+                yield batch
+            raise
         after = 0
     if batch:
         yield batch
+
+
+async def pages(
+    history: History, job_id: str | None, *, after: int = 0, before: datetime | None = None
+) -> AsyncIterator[Sequence[StoredEvent]]:
+    """The log of one job or of all, page by page. Raises EventUnreadable behind the events before it."""
+    unreadable: EventUnreadable | None = None
+    while unreadable is None:
+        try:
+            page = await history.history(job_id, after=after, before=before)
+        except EventUnreadable as error:
+            page, unreadable = error.before, error
+        if not page:
+            break
+        yield page
+        after = page[-1].event_id
+    if unreadable is not None:
+        raise unreadable

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from pydantic_core import from_json
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from bso.domain.decide import Rules
@@ -14,6 +15,7 @@ from bso.domain.trial import TrialState
 from bso.replay.differences import precedes_log, profile_precedes_log, profiles_of, row_differences, trials_of
 from bso.replay.expected_rows import ExpectedRows, expected_rows
 from bso.replay.fold import Folding, LogBroken, LogPages, pages_of
+from bso.schema.codec import require_known_major
 from bso.service.errors import Conflict, StoreLost
 from bso.service.ports import ParkedJobs
 from bso.service.serialization import recorded_from
@@ -64,7 +66,8 @@ async def rebuild(store: Rebuildable, job_id: str, *, rules: Rules) -> Rebuilt:
     """Write what differs between a job's tables and its log, in one transaction that holds the job's lock.
 
     Rows that the log should have, and does not have, are deleted. Active trials keep their leases; one without gets
-    a new one by ``rules``. A parked job is parked no more. Raises LogBroken, and changes nothing then.
+    a new one by ``rules``. A parked job is parked no more. Raises LogBroken, and StateTooNew where a newer release has
+    written the row of the job, and changes nothing then.
     """
     folding = Folding(job_id)
     await _fold(folding, store)  # most of the log, before others have to wait
@@ -103,6 +106,7 @@ async def _rebuilt(locked: LockedJob, folding: Folding, rules: Rules, *, added: 
         raise LogBroken(f"the log holds no event of job {job_id}: there is nothing to rebuild its tables from")
     folding.require_whole()
     expected, rows = expected_rows(folding), await locked.rows()
+    _require_no_newer(job_id, rows)
     changes = _changes(folding, expected, rows, locked.now, rules)
     if added or changes.count:
         await locked.write(changes)
@@ -115,6 +119,17 @@ async def _rebuilt(locked: LockedJob, folding: Folding, rules: Rules, *, added: 
         changed_rows=changes.count,
         trials_before_log=max(0, folding.trials_before - sum(one <= folding.trials_before for one in expected.trials)),
     )
+
+
+def _require_no_newer(job_id: str, rows: JobRows) -> None:
+    """Raise StateTooNew where a newer release has written the row: rebuilding would put this release's in its place.
+
+    A damaged row prevents nothing.
+    """
+    with suppress(ValueError, TypeError):
+        state = from_json(rows.job["state"]) if rows.job is not None else None
+        if isinstance(state, dict):
+            require_known_major(job_id, state)
 
 
 def _changes(folding: Folding, expected: ExpectedRows, rows: JobRows, now: datetime, rules: Rules) -> RowChanges:
@@ -144,7 +159,7 @@ def _changed_job(expected: Row, found: Row | None) -> Row | None:
     if not _is_changed("job", expected, found):
         return None
     known = [expected["created_at"], None if found is None else found["created_at"], expected["changed_at"]]
-    return {**expected, "created_at": next(moment for moment in known if moment is not None)}
+    return {**expected, "created_at": next(moment for moment in known if isinstance(moment, datetime))}
 
 
 def _is_changed(table: str, expected: Row, found: Row | None) -> bool:

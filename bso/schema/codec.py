@@ -277,16 +277,21 @@ def state_of(job: Job) -> str:
     return dump(state).decode()
 
 
-def job_from_state(job_id: str, last_seq: int, state: Mapping[str, Any]) -> Job:
-    """The job that a parsed snapshot describes, without its trials. Raises StateTooNew, MalformedMessage.
-
-    What a policy remembers that is not installed here stays as it was parsed.
-    """
+def require_known_major(job_id: str, state: Mapping[str, Any]) -> None:
+    """Raise StateTooNew for a parsed snapshot that a newer release has written, in a way unknown to this one."""
     major = state.get("state_major")
     if isinstance(major, int) and major > STATE_MAJOR:
         raise StateTooNew(
             f"the stored state of job {job_id} has version {major}, this program reads up to {STATE_MAJOR}: upgrade it"
         )
+
+
+def job_from_state(job_id: str, last_seq: int, state: Mapping[str, Any]) -> Job:
+    """The job that a parsed snapshot describes, without its trials. Raises StateTooNew, MalformedMessage.
+
+    What a policy remembers that is not installed here stays as it was parsed.
+    """
+    require_known_major(job_id, state)
     stored: JobState = validated(JobState, state, f"stored state of job {job_id}")
     return Job(
         job_id=job_id,

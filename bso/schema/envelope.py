@@ -24,6 +24,8 @@ SCHEMA_VERSION = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_MESSAGE_BYTES = 1_048_576
 MAX_ANSWER_BYTES = 4 * 1_048_576
 """Replies and events come from our own workers and may be larger: a description of a thousand batch sizes is."""
+PROBLEM_URN = "urn:bso:problem:"
+"""Before the type of a problem that a gateway answers with over HTTP (RFC 9457)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,3 +15,5 @@ class UnsupportedSchema(Rejected):
 
 class StateTooNew(Retryable):
     """A stored state was written by a newer release; this one has to be upgraded and can then go on."""
+
+    needs_operator = True

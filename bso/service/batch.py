@@ -158,7 +158,7 @@ class Batches:
             rows = [row_of(event, decision.reply) for event in events]
         except PolicyMissing:
             raise
-        except Exception as error:  # noqa: BLE001 - a bug in a rule must not take the rest of the batch with it
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a bug in a rule harms neither others nor the process
             return _Decided(answer=poisoned(request, f"{type(error).__name__}: {error}"))
         answer = Answer(request=request, reply=decision.reply, took_s=took_s)
         written.add(answer, decision, rows)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from bso.domain.errors import Misconfigured, Rejected, Retryable
+from bso.schema.errors import StateTooNew
+
+if TYPE_CHECKING:
+    from bso.service.records import StoredEvent
 
 
 class Conflict(Retryable):
@@ -23,6 +30,17 @@ class SequenceTaken(Conflict):
 
 class JobDamaged(Retryable):
     """What is stored of a job contradicts itself, or cannot be read: an operator has to look after it."""
+
+    needs_operator = True
+
+
+class EventUnreadable(StateTooNew):
+    """An event of the log cannot be read by this release: its ``event_id``, and the events before it on its page."""
+
+    def __init__(self, words: str, *, event_id: int, before: Sequence[StoredEvent]) -> None:
+        super().__init__(words)
+        self.event_id = event_id
+        self.before = before
 
 
 class EventIdsReused(Conflict):
@@ -51,6 +69,8 @@ class DecidingTimedOut(Retryable):
 
 class StoreNotReady(Retryable):
     """The store's schema is newer than this program: upgrade the program and go on."""
+
+    needs_operator = True
 
 
 class StoreRefused(StoreUnavailable):

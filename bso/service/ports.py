@@ -216,7 +216,8 @@ class JobReads(Protocol):
         """A page of events by event_id: those after event_id ``after``, recorded before ``before``, of one job or all.
 
         Within a job event_ids rise with seq, save where older events were imported later: one job's events come by
-        seq. Between jobs a lower event_id may become visible after a higher one.
+        seq. Between jobs a lower event_id may become visible after a higher one. Raises EventUnreadable, which has the
+        events before it.
         """
         ...
 

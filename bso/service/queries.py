@@ -235,11 +235,14 @@ def decode_query(message: bytes, *, user: str | None, gateways: Container[str] =
     query = _read(envelope, get_args(Query))
     if isinstance(query, FollowJobs) and not 1 <= len(query.after) <= MOST_FOLLOWED:
         raise MalformedMessage(f"after must name 1 to {MOST_FOLLOWED} jobs, got {len(query.after)}")
+    if isinstance(query, ListJobs | ListSavings) and query.after and (problem := identifier_problem(query.after)):
+        raise MalformedMessage(f"after {problem}")
     if (problem := next(filter(None, map(identifier_problem, _jobs_of(query, envelope.job_id))), None)) is not None:
         raise MalformedMessage(f"job_id {problem}")
     is_gateway = user is not None and user in gateways
     if not is_gateway and (isinstance(query, CheckToken) or envelope.on_behalf_of is not None):
-        raise MalformedMessage(f"only a gateway may ask this; login {user} is none of the workers' BSO_GATEWAYS")
+        who = "" if user is None else f"; login {user} is none of the workers' BSO_GATEWAYS"
+        raise MalformedMessage(f"only a gateway may ask this{who}")
     asker = envelope.on_behalf_of or user
     return Asked(query=query, job_id=envelope.job_id, query_id=envelope.command_id, user=asker)
 

@@ -44,7 +44,7 @@ from bso.service.queries import (
     TrialsPage,
     encode_page,
 )
-from bso.service.records import JobOverview, StoredEvent, StoredJob
+from bso.service.records import JobOverview, JobSummary, StoredEvent, StoredJob
 from bso.service.serialization import read_snapshot
 from bso.service.tokens import USED_EVERY_S, is_same
 
@@ -52,7 +52,8 @@ MOST_JOBS, MOST_SAVINGS, MOST_TRIALS, MOST_EVENTS = 10, 10, 200, 100
 """Rows of one page, few enough to hold up no decision; fewer still where they would not fit into a message."""
 _TOO_LARGE = Problem(type="too_large", title="The answer is too large", detail="one row alone fits into no message")
 _MOST_PARKED = 100
-_UNPUBLISHED_S = 10.0
+UNPUBLISHED_S = 10.0
+"""An event that was recorded so long ago should have been published."""
 _PRUNED = 0  # in place of the last event_id: then all events before it were pruned, too
 
 
@@ -211,7 +212,7 @@ async def operation(reads: Reads) -> Operation:
         parked=tuple(parked[:_MOST_PARKED]),
         jobs_parked=len(parked),
         lapsed_leases=len(await reads.lapsed_leases()),
-        unpublished_events=len((await reads.unpublished(older_than_s=_UNPUBLISHED_S)).events),
+        unpublished_events=len((await reads.unpublished(older_than_s=UNPUBLISHED_S)).events),
     )
 
 
@@ -237,15 +238,18 @@ async def readable_overviews(
     try:
         return await reads.overviews(after=after, limit=limit, reader=reader)
     except (Rejected, Retryable):  # damaged, or written by a newer release; a database that is away fails again below
-        found: list[JobOverview] = []
-        for summary in await reads.jobs(after=after, limit=limit, reader=reader):
-            try:
-                found += await reads.overviews(after=after, limit=1, reader=reader)
-            except (Rejected, Retryable):
-                row = StoredJob(job_id=summary.job_id, last_seq=summary.last_seq, revision=0, state="")
-                found.append(JobOverview(summary=summary, stored=row, last_trial=None))
-            after = summary.job_id
-        return found
+        summaries = await reads.jobs(after=after, limit=limit, reader=reader)
+        if len(summaries) <= 1:
+            return [JobOverview(summary=one, stored=_without_state(one), last_trial=None) for one in summaries]
+        half = len(summaries) // 2
+        first = await readable_overviews(reads, after=after, limit=half, reader=reader)
+        after = first[-1].summary.job_id if first else summaries[half - 1].job_id
+        left = None if limit is None else limit - len(first)
+        return [*first, *await readable_overviews(reads, after=after, limit=left, reader=reader)]
+
+
+def _without_state(one: JobSummary) -> StoredJob:
+    return StoredJob(job_id=one.job_id, last_seq=one.last_seq, revision=0, state="")
 
 
 def _without_trial_ids(one: JobOverview) -> JobOverview:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from bso.domain.errors import Rejected
 from bso.domain.events import JobSnapshotted
+from bso.domain.policies import PolicyMissing
+from bso.schema.errors import StateTooNew
+from bso.service.errors import JobDamaged
 from bso.service.ports import Store, UnitOfWork
 from bso.service.records import ChangeSet, JobChange, StoredEvent, TrialKey
 from bso.service.serialization import read_snapshot, recorded_after, row_without_reply, snapshot_event
@@ -23,6 +27,8 @@ class Pruned:
 
     jobs: int
     events: int
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Jobs whose events cannot be read, and why: all of theirs stay."""
 
 
 async def prune_events(store: Store, *, before: datetime, export: Export) -> Pruned:
@@ -30,14 +36,19 @@ async def prune_events(store: Store, *, before: datetime, export: Export) -> Pru
 
     Every pruned job gets a job_snapshotted event, from which replay starts. Events that were not published yet stay.
     A command that was decided before that moment is no longer recognised when it is sent again. What was exported
-    before an error is not lost, and is exported again by the next call.
+    before an error is not lost, and is exported again by the next call. A job that cannot be read harms no other one.
     """
     jobs = events = 0
+    unreadable: dict[str, str] = {}
     for summary in await store.jobs():
-        removed = await _prune_job(store, summary.job_id, before, export)
+        try:
+            removed = await _prune_job(store, summary.job_id, before, export)
+        except (JobDamaged, PolicyMissing, Rejected, StateTooNew) as error:
+            unreadable[summary.job_id] = str(error)
+            continue
         jobs += removed > 0
         events += removed
-    return Pruned(jobs=jobs, events=events)
+    return Pruned(jobs=jobs, events=events, unreadable=unreadable)
 
 
 async def purge_jobs(store: Store, *, deleted_before: datetime) -> tuple[str, ...]:

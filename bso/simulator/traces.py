@@ -112,8 +112,12 @@ def gpu_of(path: Path) -> str:
 
 
 def power_files(folder: Path) -> Sequence[Path]:
-    """The power traces in a folder, by name."""
-    return sorted([*folder.glob(f"{POWER_PREFIX}*.csv"), *folder.glob(f"{POWER_PREFIX}*.csv.xz")])
+    """The power traces in a folder, by name. Raises InvalidTrace for one that is there twice."""
+    plain, compressed = folder.glob(f"{POWER_PREFIX}*.csv"), [*folder.glob(f"{POWER_PREFIX}*.csv.xz")]
+    found = sorted([*plain, *compressed])
+    if twice := [path for path in compressed if path.with_suffix("") in found]:
+        raise InvalidTrace(twice[0], None, f"lies beside {twice[0].with_suffix('').name}: remove one of them")
+    return found
 
 
 def _workload(row: TraceRow) -> WorkloadKey:

@@ -17,7 +17,7 @@ from bso.service.serialization import first_revision
 from bso.storage.connections import translated
 from bso.storage.dialects import Dialect, Updates
 from bso.storage.log_epochs import begin_epoch_after
-from bso.storage.rows import EVENT_COLUMNS, Row, event_row, logged_from
+from bso.storage.rows import EVENT_COLUMNS, Row, check_moments, event_row, logged_from
 from bso.storage.tables import event, job, power_profile, trial
 
 Deadlined = Callable[[], AbstractAsyncContextManager[None]]
@@ -150,11 +150,14 @@ def known_job_ids(*, after: str, limit: int) -> Select[Any]:
 async def log_page(connection: AsyncConnection, job_id: str, *, after_seq: int, limit: int) -> Sequence[LoggedEvent]:
     """A page of a job's log, in the order of seq."""
     asked = select(*_LOG_COLUMNS).where(event.c.job_id == job_id, event.c.seq > after_seq)
-    return [logged_from(row) for row in await _rows(connection, asked.order_by(event.c.seq).limit(limit))]
+    return await _logged(connection, asked.order_by(event.c.seq).limit(limit))
 
 
 async def job_rows(connection: AsyncConnection, job_id: str) -> JobRows:
-    """What the tables hold of a job; at one moment only if the transaction is isolated that well."""
+    """What the tables hold of a job; at one moment only if the transaction is isolated that well.
+
+    A value that is no moment comes as it stands: it differs from what the log says, and is written anew.
+    """
     [last] = await _rows(connection, select(func.max(event.c.seq).label("seq")).where(event.c.job_id == job_id))
     found = await _rows(connection, select(job).where(job.c.job_id == job_id))
     profile_order = (power_profile.c.batch_size, power_profile.c.hardware_key)
@@ -200,8 +203,8 @@ async def _known(connection: AsyncConnection, events: Sequence[LoggedEvent]) -> 
     for job_id, seqs in places.items():
         for part in _parts(seqs):
             asked = select(*_LOG_COLUMNS).where(event.c.job_id == job_id, event.c.seq.in_(part))
-            for row in await _rows(connection, asked):
-                known[row["job_id"], row["seq"]] = logged_from(row)
+            for logged in await _logged(connection, asked):
+                known[logged.new.job_id, logged.new.seq] = logged
     return known
 
 
@@ -251,6 +254,16 @@ def _one(row: Row | None) -> Sequence[Row]:
 def _parts(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for start in range(0, len(items), _ROWS_AT_ONCE):
         yield items[start : start + _ROWS_AT_ONCE]
+
+
+async def _logged(connection: AsyncConnection, statement: Select[Any]) -> Sequence[LoggedEvent]:
+    rows = await _rows(connection, statement)
+    for row in rows:
+        try:
+            check_moments(row, "recorded_at")
+        except ValueError as error:
+            raise UnreadableRow(f"event {row['seq']} of job {row['job_id']} cannot be read: {error}") from error
+    return [logged_from(row) for row in rows]
 
 
 async def _rows(connection: AsyncConnection, statement: Select[Any]) -> Sequence[Row]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_core import from_json
 from sqlalchemy import DateTime, Dialect, Double, String, Text
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from bso.domain.commands import PowerMeasurement
@@ -23,7 +23,7 @@ from bso.schema.codec import dump
 from bso.schema.envelope import validated
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.service.errors import Unstorable
-from bso.service.records import LoggedEvent, NewEvent, PowerProfile, StoredEvent
+from bso.service.records import JobSummary, LoggedEvent, NewEvent, PowerProfile, StoredEvent, StoredJob
 from bso.service.serialization import recorded_from
 
 Row = Mapping[str, Any]
@@ -57,7 +57,36 @@ _AS_THEY_ARE = (
 _MYSQL = ("mysql", "mariadb")
 _UNREADABLE = (ValueError, TypeError, AttributeError, KeyError, MalformedMessage)
 """What reading a row raises where a value is damaged, or of a newer release."""
+JOB_COLUMNS = ("job_id", "last_seq", "revision", "state")
+"""What a job is read from."""
+_NO_MOMENT = datetime.fromtimestamp(0, UTC)
+_SHOWN: Mapping[str, tuple[type, Any]] = {
+    "spec": (str, "null"),
+    "version_number": (int, 0),
+    "version": (str, ""),
+    "policy": (str, ""),
+    "is_deleted": (int, False),
+    "last_trial_number": (int, 0),
+    "created_at": (datetime, _NO_MOMENT),
+    "changed_at": (datetime, _NO_MOMENT),
+}
+"""What a line about a job shows of its row, by type, and what stands in the place of a damaged value."""
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class _SqliteMoment(sqlite.DATETIME):
+    """Reads a text that is no moment as it stands: SQLite keeps any."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        read: Callable[[Any], Any] | None = super().result_processor(dialect, coltype)
+
+        def processed(value: Any) -> Any:
+            try:
+                return value if read is None else read(value)
+            except (ValueError, TypeError):
+                return value
+
+        return processed
 
 
 class Moment(TypeDecorator[datetime]):
@@ -70,6 +99,8 @@ class Moment(TypeDecorator[datetime]):
         """DATETIME(6) where DATETIME alone would round to seconds."""
         if dialect.name in _MYSQL:
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        if dialect.name == "sqlite":
+            return dialect.type_descriptor(_SqliteMoment())  # type: ignore[no-untyped-call]  # SQLAlchemy's own __init__
         return dialect.type_descriptor(DateTime(timezone=False))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
@@ -137,7 +168,7 @@ def trial_from(row: Row) -> Trial:
     """A trial from its row. Raises StateTooNew where a value is damaged, or of a newer release."""
     try:
         uuid.UUID(row["trial_id"])  # ids of its commands are derived from it
-        _check_moments(row, "started_at", "lease_expires_at", "ended_at")
+        check_moments(row, "started_at", "lease_expires_at", "ended_at")
         return Trial(
             **{name: row[name] for name in _AS_THEY_ARE},
             hardware=_hardware(row),
@@ -155,6 +186,23 @@ def trial_from(row: Row) -> Trial:
         )
     except _UNREADABLE as error:
         raise _unreadable(f"trial {row['trial_number']} of job {row['job_id']}", error) from error
+
+
+def stored_from(row: Row) -> StoredJob:
+    """The snapshot of a job from its row, as it stands there: without one, there is nothing that could be read."""
+    known: dict[str, Any] = {name: row[name] for name in JOB_COLUMNS}
+    known["state"] = row["state"] or ""
+    return StoredJob(**known)
+
+
+def summary_from(row: Row) -> JobSummary:
+    """A line about a job from its row. A damaged value must not hide all other jobs: it is shown as 0, "" or 1970."""
+    known = {name: row[name] if isinstance(row[name], kind) else instead for name, (kind, instead) in _SHOWN.items()}
+    try:
+        from_json(known["spec"])
+    except ValueError:
+        known["spec"] = "null"
+    return JobSummary(**known, job_id=row["job_id"], last_seq=row["last_seq"], owner=row["owner"] or None)
 
 
 def profile_row(profile: PowerProfile) -> dict[str, Any]:
@@ -197,7 +245,7 @@ def readable_event(row: Row) -> StoredEvent | None:
 def stored_event(row: Row) -> StoredEvent:
     """An event as it stands in its table. Raises StateTooNew."""
     try:
-        _check_moments(row, "recorded_at")
+        check_moments(row, "recorded_at")
     except ValueError as error:
         raise _unreadable(f"event {row['seq']} of job {row['job_id']}", error) from error
     return StoredEvent(event_id=row["event_id"], recorded=recorded_from(logged_from(row)))
@@ -217,7 +265,8 @@ def _unreadable(place: str, error: Exception) -> StateTooNew:
     return StateTooNew(f"{place} has a value that this program does not know ({error}): upgrade it")
 
 
-def _check_moments(row: Row, *names: str) -> None:
+def check_moments(row: Row, *names: str) -> None:
+    """Raise ValueError for a value of these columns that is no moment."""
     for name in names:
         if not isinstance(row[name], datetime | None):
             raise ValueError(f"{name} is {row[name]!r}")

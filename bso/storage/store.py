@@ -9,13 +9,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Executable, Select, and_, func, literal, or_, select, text
+from sqlalchemy import Executable, Select, and_, delete, false, func, insert, literal, or_, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from bso.domain.rights import Reader
 from bso.domain.trial import Trial, TrialState
-from bso.service.errors import SchemaMissing, StoreLost, StoreUnavailable
+from bso.schema.errors import StateTooNew
+from bso.service.errors import EventUnreadable, SchemaMissing, StoreLost, StoreUnavailable
 from bso.service.records import (
     MOST_ACTIVE,
     JobOverview,
@@ -43,12 +44,22 @@ from bso.storage.log_epochs import SqlLogEpochs
 from bso.storage.mysql import MySqlUnitOfWork
 from bso.storage.parked_jobs import SqlParkedJobs, is_parked
 from bso.storage.readable_jobs import may_be_readable, readable_job_ids
-from bso.storage.rows import Moment, Row, profile_from, readable_event, stored_event, trial_from
+from bso.storage.rows import (
+    JOB_COLUMNS,
+    Moment,
+    Row,
+    profile_from,
+    readable_event,
+    stored_event,
+    stored_from,
+    summary_from,
+    trial_from,
+)
 from bso.storage.schema import schema_state, state_of_revision
 from bso.storage.sqlite import SqliteStatement, SqliteUnitOfWork
 from bso.storage.statement_text import CompiledStatements, StatementText
 from bso.storage.statements import ACTIVE, published
-from bso.storage.tables import event, job, power_profile, trial
+from bso.storage.tables import event, job, metadata, power_profile, trial
 from bso.storage.tokens import SqlTokens
 from bso.storage.unit_of_work import SqlUnitOfWork
 from bso.storage.urls import database_url, sqlite_path
@@ -60,7 +71,6 @@ _TLS_VERSION = {
     "postgresql": "SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
 }
 _DEFAULT_LIMITS = ConnectionLimits()
-_STORED = ("job_id", "last_seq", "revision", "state")
 _SUMMARY = tuple(column for column in job.columns if column.name not in ("revision", "granted_to", "state"))
 _Found = TypeVar("_Found")
 
@@ -121,7 +131,7 @@ class SqlStore:
     ) -> Sequence[JobSummary]:
         """Jobs by id, tombstones included: all, or a page of those after an id."""
         chosen = self._jobs_after(after, limit=limit, reader=reader).with_only_columns(*_SUMMARY)
-        return [_summary(row) for row in await self._read(chosen)]
+        return [summary_from(row) for row in await self._read(chosen)]
 
     async def overviews(
         self, *, after: str = "", limit: int | None = None, reader: Reader | None = None
@@ -141,8 +151,8 @@ class SqlStore:
                 active.setdefault(one["job_id"], []).append(trial_from(one))
         return [
             JobOverview(
-                summary=_summary(row),
-                stored=StoredJob(**{name: row[name] for name in _STORED}),
+                summary=summary_from(row),
+                stored=stored_from(row),
                 last_trial=last_trials.get(row["job_id"]),
                 active=tuple(active.get(row["job_id"], ())[-MOST_ACTIVE:]),
             )
@@ -152,14 +162,14 @@ class SqlStore:
     async def job(self, job_id: str) -> StoredJob | None:
         """A job's snapshot."""
         asked = and_(job.c.job_id == job_id, job.c.last_seq > 0)
-        rows = await self._read(select(*(job.c[name] for name in _STORED)).where(asked))
-        return StoredJob(**rows[0]) if rows else None
+        rows = await self._read(select(*(job.c[name] for name in JOB_COLUMNS)).where(asked))
+        return stored_from(rows[0]) if rows else None
 
     async def summary(self, job_id: str) -> JobSummary | None:
         """What the row of a job says beside its snapshot, which may be damaged."""
         asked = and_(job.c.job_id == job_id, job.c.last_seq > 0)
         rows = await self._read(select(*_SUMMARY).where(asked))
-        return _summary(rows[0]) if rows else None
+        return summary_from(rows[0]) if rows else None
 
     async def active_trials(self, job_id: str) -> Sequence[Trial]:
         """The trials of a job that have not ended, in order of their numbers."""
@@ -184,7 +194,7 @@ class SqlStore:
 
         The events of one job come by seq, and after the seq of ``after`` where that is one of them: within a job
         event_ids rise with seq, save where older events were imported later. Between jobs a lower event_id may become
-        visible after a higher one.
+        visible after a higher one. Raises EventUnreadable, which has those before it.
         """
         statement = select(event).where(event.c.event_id > after).order_by(event.c.event_id).limit(limit)
         if job_id is not None:
@@ -196,7 +206,13 @@ class SqlStore:
             statement = statement.where(or_(previous.is_not(None), event.c.event_id > after))
         if before is not None:
             statement = statement.where(event.c.recorded_at < before)
-        return [stored_event(row) for row in await self._read(statement)]
+        found: list[StoredEvent] = []
+        for row in await self._read(statement):
+            try:
+                found.append(stored_event(row))
+            except StateTooNew as error:
+                raise EventUnreadable(str(error), event_id=row["event_id"], before=found) from error
+        return found
 
     async def last_event_id(self, job_id: str | None = None) -> int:
         """The highest event_id in the log of a job or of all; 0 if there is none."""
@@ -325,6 +341,21 @@ class SqlStore:
             chosen = select(job).join(readable, readable.c.job_id == job.c.job_id)
         return chosen.order_by(job.c.job_id).limit(limit)
 
+    async def require_rights(self) -> None:
+        """Return if the login may write the rows of all tables, as workers do. Nothing is written.
+
+        Raises StorePrivilegeMissing, which names what it may not.
+        """
+        async with self._deadlined(), self._connection() as connection:
+            with translated():
+                for table in metadata.sorted_tables:
+                    nothing, column = false(), next(iter(table.columns))
+                    rows = select(table).where(nothing)
+                    await connection.execute(insert(table).from_select(list(table.columns), rows))
+                    await connection.execute(update(table).where(nothing).values({column: column}))
+                    await connection.execute(delete(table).where(nothing))
+                await connection.rollback()
+
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
         """A connection whose transaction is committed at the end of the block."""
@@ -411,8 +442,3 @@ async def _give_up(connection: AsyncConnection) -> None:
     with suppress(TimeoutError, OSError, SQLAlchemyError):
         async with asyncio.timeout(_CLOSE_S):
             await connection.invalidate()
-
-
-def _summary(row: Row) -> JobSummary:
-    fields = {column.name: row[column.name] for column in _SUMMARY}
-    return JobSummary(**{**fields, "owner": row["owner"] or None})

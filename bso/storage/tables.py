@@ -177,6 +177,7 @@ token = Table(
     Column("jobs", words(120), nullable=False),
     Column("digest", ascii_text(64), nullable=False),
     Column("created_at", Moment, nullable=False),
+    Column("lifetime_s", BigInteger),
     Column("expires_at", Moment),
     Column("revoked_at", Moment),
     Column("last_used_at", Moment),

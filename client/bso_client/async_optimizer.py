@@ -29,7 +29,7 @@ class AsyncTrial(TrialView):
     async def on_evaluate(
         self, metric: SupportsFloat, *, epoch: float | None = None, samples: float | None = None
     ) -> None:
-        """Report an evaluation of the model; as Trial.on_evaluate."""
+        """Report an evaluation of the model; as Trial.on_evaluate. Await each one before the next begins."""
         driver = self._here
         await driver.evaluated(driver.measured(metric, epoch=epoch, samples=samples))
         driver.go_on()

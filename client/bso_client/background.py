@@ -7,12 +7,11 @@ import concurrent.futures
 import contextvars
 import functools
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
-
-from typing_extensions import override
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,6 +72,8 @@ class LoopThread:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
+                if sys.is_finalizing():  # a thread would never run, and its start wait for it
+                    raise RuntimeError("the interpreter is being closed")
                 loop = _Loop()
                 thread = threading.Thread(target=_serve, args=(loop,), name="bso", daemon=True)
                 thread.start()
@@ -99,7 +100,6 @@ def in_thread(function: Callable[[], T], *, name: str) -> concurrent.futures.Fut
 class _Loop(asyncio.SelectorEventLoop):
     """A loop to which threads of drivers may still report when it is closed: aiosqlite's would print a traceback."""
 
-    @override
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:

@@ -7,7 +7,7 @@ import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,20 +19,22 @@ from bso.domain.learning_rate import LearningRate
 from bso.domain.replies import JobDescription, LeaseRenewed, Registered, TrialBegun
 from bso_client.delivery.journal import Destination, Journal, folder_of
 from bso_client.delivery.lease import keep_lease
+from bso_client.delivery.logged import LoggedTransport
 from bso_client.delivery.obstacle import AWAY, REFUSED, obstacle_of
-from bso_client.delivery.outbox import Outbox, Sender, new_command_id
+from bso_client.delivery.outbox import Outbox, Sender, beginning_id, new_command_id
 from bso_client.delivery.retries import ask
 from bso_client.errors import CannotResume, Refused, Unreachable
-from bso_client.notes import Note
+from bso_client.notes import Note, how_ended
 from bso_client.registration import Registration
 from bso_client.training.recurrence import choose_alone, first_recurrence
-from bso_client.training.start import begun, begun_alone, resumed
+from bso_client.training.start import begun, begun_alone, late_beginning, registered, resumed
 from bso_client.training.state import Step, TrainingState
 from bso_client.transports.transport import Transport
 
 logger = logging.getLogger("bso")
 
 _SILENT_S = 0.5  # closing takes longer than this only if nobody answers
+_WHY_ASIDE = " (`bso journal list` says why)"
 _SLOW_S = 2.0  # a wait for a batch size that is longer than this gives notice
 
 
@@ -77,11 +79,13 @@ class Contact:
         self._journals = journals
         self._registration = registration
         self._transport = transport
+        self._log = transport if isinstance(transport, LoggedTransport) else None
         self._waiting = waiting
         self._learning_rate = learning_rate
         self._recurrence = first_recurrence(recurrence_id)
         self._current: Sender | None = None
         self._has_started = False
+        self._is_delivering = False  # what earlier trainings have left
         self._renewing: asyncio.Task[None] | None = None
 
     @property
@@ -105,11 +109,19 @@ class Contact:
     async def resume(self, saved: TrainingState) -> Step:
         """Go on with a trial of an earlier process. Raises CannotResume if it has ended meanwhile."""
         self._next_trial()
+        self._check_job(saved)
+        how = self._registration.how_ended(saved) if saved.may_be_resumed else how_ended(saved)
+        if how is not None:
+            raise CannotResume(
+                f"{saved.name} cannot be resumed (it ended as {how}): train anew, without load_state_dict"
+            )
         try:
             with self._noticing_slow_answers():
                 return await self._resume_asked(saved)
         except (Unreachable, Misconfigured) as error:
-            return self._resume_alone(saved, self._remembered_or_raise(error).spec)
+            spec = self._remembered_or_raise(error).spec
+            _check_identity(saved, spec)
+            return self._resumed(saved, spec, None)
 
     async def describe(self, *, timeout_s: float) -> JobDescription | None:
         """The job as the optimizer knows it; None where it does not answer in time, or was not asked for it yet."""
@@ -130,7 +142,11 @@ class Contact:
         """A training has ended: its lease is no longer renewed, and its result is noted."""
         if self._renewing is not None:
             self._renewing.cancel()
-        self._registration.learn(state)
+        if state.attempt > 1:
+            self._recurrence = self._registration.gone_on_with(self._recurrence)
+        self._registration.learn(state, self._recurrence.after(state))
+        if self._log is not None:
+            self._log.ended(state, beginning_id(state.key))
 
     @contextmanager
     def closing(self, *, timeout_s: float) -> Iterator[None]:
@@ -162,7 +178,10 @@ class Contact:
 
         def give_notice() -> None:
             extra = {"action": "begin_waits", "job_id": self.job_id}
-            logger.warning("the optimizer has not answered yet: waiting up to %g s for it", timeout_s, extra=extra)
+            if self._is_delivering:
+                logger.warning("the reports of earlier trainings are delivered first", extra=extra)
+            else:
+                logger.warning("the optimizer has not answered yet: waiting up to %g s for it", timeout_s, extra=extra)
 
         notice = asyncio.get_running_loop().call_later(_SLOW_S, give_notice)
         try:
@@ -175,9 +194,10 @@ class Contact:
         if self.outbox.waiting and left_s > 0:
             obstacle = self.outbox.obstacle
             why = "does not answer" if obstacle is None or obstacle is AWAY else obstacle.words
+            where = f"not delivered, since the optimizer {why}" if self.outbox.is_away else "still being delivered"
             logger.warning(
-                "%d reports are not delivered, since the optimizer %s: closing waits up to %.3g s",
-                *(self.outbox.waiting, why, left_s),
+                "%d reports are %s: closing waits up to %.3g s",
+                *(self.outbox.waiting, where, left_s),
                 extra={"action": "closing_waits", "job_id": self.job_id, "letters": self.outbox.waiting},
             )
 
@@ -197,54 +217,80 @@ class Contact:
     async def _resume_asked(self, saved: TrainingState) -> Step:
         deadline = await self._ready()
         spec = await self._register(deadline)
-        if saved.job_id != self.job_id:
-            raise CannotResume(f"this state belongs to job {saved.job_id}, not to job {self.job_id}")
-        if saved.trial_number is None or saved.trial_id is None:
-            return self._resume_alone(saved, spec)
-        command = RenewLease(trial_number=saved.trial_number, trial_id=saved.trial_id, is_resumption=True)
+        self._check_job(saved)
+        _check_identity(saved, spec)
         try:
+            saved = await self._identified(saved, deadline)
+            command = RenewLease(
+                trial_number=saved.trial_number or 0, trial_id=saved.trial_id or "", is_resumption=True
+            )
             reply = await ask(self._transport, self._request(command), LeaseRenewed, deadline=deadline)
         except Refused as refused:
             raise CannotResume(
-                f"trial {saved.trial_number} cannot be resumed ({refused}): train anew, without load_state_dict"
+                f"{saved.name} cannot be resumed ({refused}): train anew, without load_state_dict"
             ) from refused
-        return resumed(saved, spec=spec, reply=reply, recurrence_id=None, learning_rate=self._learning_rate)
+        return self._resumed(saved, spec, reply)
+
+    async def _identified(self, saved: TrainingState, deadline: float) -> TrainingState:
+        """The training with the number of its trial, which may have been registered after its checkpoint, or is now."""
+        if saved.trial_id is not None:
+            return saved
+        command = late_beginning(saved, self._recurrence.recurrence_id)
+        request = Request(command_id=beginning_id(saved.key), job_id=saved.job_id, command=command)
+        return registered(saved, await ask(self._transport, request, TrialBegun, deadline=deadline))
+
+    def _check_job(self, saved: TrainingState) -> None:
+        if self.job_id not in (None, saved.job_id):
+            raise CannotResume(f"this state belongs to job {saved.job_id}, not to job {self.job_id}")
 
     async def _ready(self) -> float:
         """Connect, and deliver what earlier trials have left; returns the deadline for everything else."""
         timeout_s = self._waiting.unreachable_timeout_s
-        deadline = asyncio.get_running_loop().time() + timeout_s
         if not self._has_started:
             await self._transport.start()
             self._has_started = True
-        if not await self.outbox.drained(timeout_s=timeout_s):
-            words = f"{self.outbox.waiting} reports of the last trial could not be delivered yet"
+        waiting = self.outbox.waiting
+        while not await self.outbox.drained(timeout_s=timeout_s):
+            if self.outbox.waiting < waiting:  # answers come, one after the other
+                waiting = self.outbox.waiting
+                continue
+            words = f"{self.outbox.waiting} reports of this process could not be delivered yet"
+            why = f" ({self.outbox.last_error})" if self.outbox.last_error else ""
             if self.outbox.obstacle is REFUSED:
-                raise Misconfigured(f"{words}, since the optimizer {REFUSED.words}")
-            raise Unreachable(words)
+                raise Misconfigured(f"{words}, since the optimizer {REFUSED.words}{why}")
+            raise Unreachable(f"{words}{why}")
         if self.job_id is not None:
-            await self._deliver_earlier(self.job_id, deadline)
-        return deadline
+            await self._deliver_earlier(self.job_id)
+        return asyncio.get_running_loop().time() + timeout_s
 
-    async def _deliver_earlier(self, job_id: str, deadline: float | None = None) -> None:
-        """Deliver what ended processes have left of this job. Raises Unreachable, Misconfigured."""
+    async def _deliver_earlier(self, job_id: str) -> None:
+        """Deliver what ended processes have left of this job, for as long as answers come.
+
+        Raises Unreachable, Misconfigured.
+        """
         folder = self._journals.folder(job_id)
         if not folder.exists():
             return
         from bso_client.delivery.flush import flush
 
-        now = asyncio.get_running_loop().time()
-        timeout_s = self._waiting.unreachable_timeout_s if deadline is None else max(0.0, deadline - now)
+        def is_going_on() -> None:
+            self._is_delivering = True
+
+        transport = self._transport if self._log is None else self._log.unlogged
+        timeout_s = self._waiting.unreachable_timeout_s
         try:
-            flushed = await flush(folder, self._transport, timeout_s=timeout_s)
+            flushed = await flush(folder, transport, timeout_s=timeout_s, progress=is_going_on)
         except OSError as error:  # whatever a disk has, no training ends of it
             words = "what earlier trainings have kept in %s cannot be delivered (%s: %s)"
             logger.warning(words, folder, type(error).__name__, error, extra={"action": "journal_failed"})
             return
+        finally:
+            self._is_delivering = False
         if flushed.delivered or flushed.set_aside:
-            logger.info(
-                "%d reports of earlier trainings were delivered, %d refused and set aside in %s",
-                *(flushed.delivered, flushed.set_aside, folder),
+            logger.log(
+                logging.WARNING if flushed.set_aside else logging.INFO,
+                "%d reports of earlier trainings were delivered, %d refused and set aside in %s%s",
+                *(flushed.delivered, flushed.set_aside, folder, _WHY_ASIDE if flushed.set_aside else ""),
                 extra={"action": "journal_flushed", "job_id": job_id},
             )
         if isinstance(flushed.obstacle, Misconfigured):
@@ -265,7 +311,8 @@ class Contact:
 
     def _begin_alone(self, hardware: HardwareKind, error: BsoError, *, replaces: str) -> Step:
         note = self._remembered_or_raise(error)
-        return begun_alone(
+        self._recurrence = self._registration.gone_on_with(self._recurrence)
+        step = begun_alone(
             job_id=note.job_id,
             key=_new_key(),
             choice=choose_alone(
@@ -282,12 +329,15 @@ class Contact:
             replaces=replaces,
             registers=self._registration.late_command,
         )
+        if self._log is not None:
+            self._log.begun_alone(step.state, beginning_id(step.state.key))
+        return step
 
-    def _resume_alone(self, saved: TrainingState, spec: WholeSpec) -> Step:
+    def _resumed(self, saved: TrainingState, spec: WholeSpec, reply: LeaseRenewed | None) -> Step:
         return resumed(
             saved,
             spec=spec,
-            reply=None,
+            reply=reply,
             recurrence_id=self._recurrence.recurrence_id,
             learning_rate=self._learning_rate,
             registers=self._registration.late_command,
@@ -307,6 +357,17 @@ class Contact:
         logger.warning("%s: the training goes on alone, and is registered %s", error, obstacle.until, extra=extra)
         self.outbox.expect_nobody(obstacle)
         return note
+
+
+def _check_identity(saved: TrainingState, spec: WholeSpec) -> None:
+    """Raise CannotResume where the script now asks for something else: results under both are not comparable."""
+    before, now = asdict(saved.spec.identity), asdict(spec.identity)
+    changed = [f"{name} {before[name]!r}, now {now[name]!r}" for name in before if before[name] != now[name]]
+    if changed:
+        raise CannotResume(
+            f"{saved.name} cannot be resumed (it began with {', and '.join(changed)}): train anew, without "
+            "load_state_dict"
+        )
 
 
 def _new_key() -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import SupportsFloat
 
@@ -61,7 +62,7 @@ EVALUATION = "the training (on_evaluate)"
 END = "the training (the end of the trial)"
 
 _MOST_EVALUATIONS = 1000
-_END_NOTE, _CHECKPOINT_NOTE = "out-of-memory", "checkpoint"
+_END_NOTE, _CHECKPOINT_NOTE, _ERROR_NOTE = "out-of-memory", "checkpoint", "error"
 _MOST_AT_ONCE_S = 10.0  # ranks probe, which is far below the timeout of any exchange of theirs
 _GRACE_S = 3.0  # for the others to come and learn of an error, before it goes its way
 
@@ -100,6 +101,8 @@ class Driver:
         self.place = place
         self.has_left: bool = False
         self.averages_metrics: bool = False
+        self.turn: AbstractContextManager[object] = threading.RLock()
+        """Held from measuring an evaluation to its end: threads that evaluate at once take turns."""
         self._meter = meter
         self._exchange = exchange
         self._outbox = outbox
@@ -304,8 +307,16 @@ class Driver:
             self._meter.stop()
             await self._leave_together(outcome, reason)
 
-    async def finish(self, outcome: Outcome, reason: str, *, timeout_s: float | None = None) -> None:
-        """End the trial without meeting the other ranks, which may be gone; without effect if it has ended before."""
+    async def finish(
+        self, outcome: Outcome, reason: str, *, timeout_s: float | None = None, have_met: bool = False
+    ) -> None:
+        """End the trial without meeting the other ranks, which may be gone; without effect if it has ended before.
+
+        Unless they ``have_met``, the reason is that of the rank which an error has ended first: what ends the others
+        is that they have lost it, or that their launcher ends them.
+        """
+        if not (have_met or self.state.has_ended):
+            reason = await self._exchange.first_left(f"{_ERROR_NOTE}-{self.state.key}") or reason
         is_out_of_memory = not self.state.has_ended and await self._has_note(_END_NOTE)
         self._absorb(tuple(self._inbox))
         if self.state.has_ended:
@@ -424,15 +435,18 @@ class Driver:
 
     async def _leave_with_error(self, outcome: Outcome, reason: str, error: BaseException) -> None:
         is_alone = self._exchange.is_alone or self._exchange.is_lost
+        have_met = False
         if not is_alone and not isinstance(error, RankLost | RanksOutOfStep):
+            self._exchange.leave_first(f"{_ERROR_NOTE}-{self.state.key}", f"{reason} (on rank {self.ranks.rank})")
             try:
                 async with asyncio.timeout(_GRACE_S):
                     said = await self._gathered(self._left(outcome, reason, is_error=True), about=END)
+                have_met = True
                 if (ending := ending_of_all(said)) is not None:
                     outcome, reason = ending.outcome, ending.reason
             except (BsoError, TimeoutError) as lost:
                 logger.debug("the other ranks did not learn of it: %s", lost, extra={"action": "rank_lost"})
-        await self.finish(outcome, reason)
+        await self.finish(outcome, reason, have_met=have_met)
 
     async def _end_with(self, said: Sequence[Said], *, about: str) -> Ending | None:
         """End the trial if ranks have left it; those that evaluate learn of it, by an error where they must."""
@@ -442,7 +456,7 @@ class Driver:
         left = [rank for rank, each in enumerate(said) if isinstance(each, Left)]
         names = ", ".join(map(str, left))
         if ending.is_broken:
-            await self.finish(ending.outcome, ending.reason)
+            await self.finish(ending.outcome, ending.reason, have_met=True)
             if self.ranks.rank not in left:
                 raise RankLost(f"rank {names} has left the training: {ending.reason}")
         elif ending.is_failure or len(left) == self.ranks.size:

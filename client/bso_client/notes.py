@@ -12,6 +12,7 @@ from bso.domain.job_spec import InvalidSpec, JobSpec, resolve_spec
 from bso.domain.trial import Outcome
 from bso.private_files import make_folders
 from bso_client.atomic import replace_file
+from bso_client.training.recurrence import CurrentRecurrence, Failure
 from bso_client.training.state import TrainingState
 
 logger = logging.getLogger("bso")
@@ -21,21 +22,38 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A job as it was last seen. ``best_cost`` [J] is that of the best batch size's last converged training."""
+    """A job as it was last seen. ``best_cost`` [J] is that of the best batch size's last converged training.
+
+    ``ended`` is the key of the last training that has ended, and cannot be resumed, and ``ended_as`` says how.
+    ``failed`` are those of its recurrence, to which the user has given the name ``recurrence_id`` (None: no name), if
+    another attempt is due.
+    """
 
     job_id: str
     spec: JobSpec
     best_batch_size: int | None = None
     best_cost: float | None = None
+    ended: str = ""
+    ended_as: str = ""
+    recurrence_id: str | None = None
+    failed: tuple[Failure, ...] = ()
 
-    def with_result(self, training: TrainingState) -> Note:
-        """The note after a training, whose batch size may be the best known."""
+    def with_result(self, training: TrainingState, after: CurrentRecurrence) -> Note:
+        """The note after a training, whose batch size may be the best known; ``after``: where its recurrence stands."""
+        note = replace(self, recurrence_id=after.given_id, failed=after.failed)
+        if not training.may_be_resumed:
+            note = replace(note, ended=training.key, ended_as=how_ended(training))
         if training.outcome is not Outcome.CONVERGED:
-            return self
-        is_best = self.best_cost is None or training.cost <= self.best_cost
-        if is_best or training.batch_size == self.best_batch_size:
-            return replace(self, best_batch_size=training.batch_size, best_cost=training.cost)
-        return self
+            return note
+        is_best = note.best_cost is None or training.cost <= note.best_cost
+        if is_best or training.batch_size == note.best_batch_size:
+            return replace(note, best_batch_size=training.batch_size, best_cost=training.cost)
+        return note
+
+
+def how_ended(training: TrainingState) -> str:
+    """The outcome of a training that has ended, and why."""
+    return "" if training.outcome is None else f"{training.outcome.value} ({training.outcome_reason})"
 
 
 class Notebook:
@@ -73,6 +91,13 @@ def _note_from(data: Any) -> Note:
         spec=resolve_spec(data["spec"]),
         best_batch_size=None if best is None else int(best),
         best_cost=None if cost is None else float(cost),
+        ended=str(data["ended"]),
+        ended_as=str(data["ended_as"]),
+        recurrence_id=None if data["recurrence_id"] is None else str(data["recurrence_id"]),
+        failed=tuple(
+            Failure(batch_size=int(one["batch_size"]), is_out_of_memory=bool(one["is_out_of_memory"]))
+            for one in data["failed"]
+        ),
     )
 
 

@@ -86,7 +86,8 @@ class BatchSizeOptimizer:
                 yield trial
             finally:
                 self._is_looping = False
-                if not self._session.is_copy:
+                # A generator that outlives its loop is closed when the interpreter is: all has ended then (lifecycle).
+                if not (self._session.is_copy or sys.is_finalizing()):
                     self._wait(self._session.end_unstarted())
             interruptions += trial.outcome is Outcome.INTERRUPTED
             if not self._session.another_follows(interruptions=interruptions):
@@ -202,7 +203,7 @@ class BatchSizeOptimizer:
     ) -> None:
         """Close it; a training that an exception has left ends accordingly."""
         driver = self._session.driver
-        if error is not None and driver is not None and not self._session.is_copy:
+        if error is not None and driver is not None and not (self._session.is_copy or sys.is_finalizing()):
             self._wait(driver.leave(error))
         self.close()
 

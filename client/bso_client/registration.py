@@ -12,6 +12,7 @@ from bso.domain.job_spec import JobSpec as WholeSpec
 from bso.domain.replies import Registered
 from bso_client.job_spec import JobSpec
 from bso_client.notes import Note, Notebook
+from bso_client.training.recurrence import CurrentRecurrence
 from bso_client.training.state import TrainingState
 
 logger = logging.getLogger("bso")
@@ -52,9 +53,13 @@ class Registration:
         )
 
     @property
-    def late_command(self) -> RegisterJob | None:
-        """What registers the job later; None: it is registered already."""
-        return self.command if self.whole is None else None
+    def late_command(self) -> RegisterJob:
+        """What registers the job later, unless it was deleted meanwhile.
+
+        Where this process has registered it already, that makes no other version of what others have made of it since.
+        """
+        on_conflict = self._on_conflict if self.whole is None else OnConflict.RAISE
+        return replace(self.command, on_conflict=on_conflict, is_late=True)
 
     def registered(self, reply: Registered) -> WholeSpec:
         """The job is registered: note it for processes that find nobody to ask."""
@@ -74,18 +79,31 @@ class Registration:
 
     def remembered(self) -> Note | None:
         """What is known without asking, under the specification that the user now wants; None: nothing."""
-        note = self._note or (self._notebook.read(self.job_id) if self.job_id else None)
+        note = self._noted()
         if note is not None and self.whole is None:
             note = replace(note, spec=self._spec.resolve(note.spec))
         self._note = note
         return note
 
-    def learn(self, training: TrainingState) -> None:
-        """Note the result of a training."""
-        note = None if self._note is None else self._note.with_result(training)
+    def how_ended(self, training: TrainingState) -> str | None:
+        """How a training has ended, if it is the last one that has ended here; None: it is another one."""
+        note = self._noted()
+        return note.ended_as if note is not None and note.ended == training.key else None
+
+    def gone_on_with(self, recurrence: CurrentRecurrence) -> CurrentRecurrence:
+        """The recurrence with what earlier processes have noted of it."""
+        note = self._note
+        return recurrence if note is None else recurrence.gone_on_with(note.recurrence_id, note.failed)
+
+    def learn(self, training: TrainingState, after: CurrentRecurrence) -> None:
+        """Note the result of a training, and where its recurrence stands ``after`` it."""
+        note = None if self._note is None else self._note.with_result(training, after)
         if note is not None and note != self._note:
             self._note = note
             self._notebook.write(note)
+
+    def _noted(self) -> Note | None:
+        return self._note or (self._notebook.read(self.job_id) if self.job_id else None)
 
     def warn(self, sentences: Iterable[str]) -> None:
         """Show the optimizer's warnings, each once."""

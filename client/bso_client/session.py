@@ -18,6 +18,7 @@ from bso.domain.replies import JobDescription
 from bso.domain.trial import Outcome
 from bso_client.contact import Contact, Journals, Waiting
 from bso_client.delivery.journal import destination_of, unnamed_destination
+from bso_client.delivery.logged import logged
 from bso_client.distributed import Ranks
 from bso_client.distributed.devices import devices_of, is_counted_elsewhere, machine_name
 from bso_client.distributed.exchange import RankExchange
@@ -40,6 +41,7 @@ from bso_client.settings import read_settings
 from bso_client.training.checkpoint import read_checkpoint
 from bso_client.training.recurrence import check_ended, loop_after
 from bso_client.training.state import Consumption, Step, TrainingState
+from bso_client.training.transitions import end_of_unstarted
 from bso_client.transports import Transport, open_transport
 
 logger = logging.getLogger("bso")
@@ -122,7 +124,7 @@ class Session:
         """Call off a trial whose training never began. The ranks need not meet."""
         if not self.is_copy and self.driver is not None and not self.driver.state.has_started:
             self.driver.has_left = True
-            await self.driver.finish(Outcome.CANCELLED, "its training was never begun")
+            await self.driver.finish(*end_of_unstarted(self.driver.state))
 
     async def close(self, *, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
         """End what runs, deliver what is left within the time, and disconnect. A later use is for the same job."""
@@ -136,6 +138,8 @@ class Session:
         deadline = asyncio.get_running_loop().time() + timeout_s
         with contextlib.nullcontext() if contact is None else contact.closing(timeout_s=timeout_s):
             if driver is not None:
+                if not driver.state.has_started and outcome is Outcome.INTERRUPTED:
+                    outcome, reason = end_of_unstarted(driver.state, reason)
                 await driver.finish(outcome, reason, timeout_s=timeout_s)
             if contact is not None:
                 await contact.close(timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
@@ -292,7 +296,7 @@ class Session:
 
     def _open_transport(self) -> Transport:
         given = self._options.get("transport")
-        return given or open_transport(self.settings.resolved_url, trial_log=self.settings.trial_log)
+        return given or logged(open_transport(self.settings.resolved_url), self.settings.trial_log)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy for another process: it knows what it was, and stays silent."""

@@ -19,6 +19,19 @@ from bso_client.once import said
 logger = logging.getLogger("bso")
 
 SCHEMES = ("sqlite", "amqp", "amqps", "http", "https")
+VARIABLES = (
+    "BSO_URL",
+    "BSO_STATE_DIR",
+    "BSO_JOB_ID",
+    "BSO_RECURRENCE_ID",
+    "BSO_RECURRENCE_DIR",
+    "BSO_TOKEN",
+    "BSO_ENERGY",
+    "BSO_POWERCAP_DIR",
+    "BSO_PROBING",
+    "BSO_TRIAL_LOG",
+)
+"""What a training reads from its environment, or gets there from ``bso recur``; addresses also in BSO_..._FILE."""
 _NO_NAME = "token"  # in front of a token where the address has no name: the token itself says whose it is
 _DATABASES = ("mysql", "mariadb", "postgresql", "postgres")
 EXPECTED = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, SupportsFloat, TypeVar
@@ -252,11 +253,12 @@ class Trial(TrialView):
 
         Progress grows by one epoch for each call, or is given: ``epoch`` (a float), or ``samples`` seen since the
         beginning. NaN and infinity are valid metrics. Raises nothing because of the optimizer's absence; TrainFailed
-        if the training went on after its batch size had failed.
+        if the training went on after its batch size had failed. Threads that evaluate at once take turns.
         """
         driver = self._here
-        self._wait(driver.evaluated(driver.measured(metric, epoch=epoch, samples=samples)))
-        driver.go_on()
+        with driver.turn:
+            self._wait(driver.evaluated(driver.measured(metric, epoch=epoch, samples=samples)))
+            driver.go_on()
 
     def report_power_profile(self, measurements: Sequence[PowerMeasurement]) -> None:
         """Keep what was measured under several power limits: later trials with this batch size receive it.
@@ -313,7 +315,7 @@ class Trial(TrialView):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         """End the trial."""
-        if self._is_copy:
+        if self._is_copy or sys.is_finalizing():  # then the end of the process has ended it (lifecycle)
             return False
         return bool(self._wait(self._here.leave(error)))
 

@@ -8,6 +8,7 @@ reference is a rate that suits batch size 16. Needs scikit-learn; takes about ha
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import warnings
@@ -56,10 +57,14 @@ def median_epochs(batch_size: int, rate: float, seeds: int) -> str:
 def main() -> None:
     """Print the table, a line per batch size."""
     warnings.simplefilter("ignore")  # diverging networks make numpy complain, which is what is shown here
-    seeds, *chosen = [int(argument) for argument in sys.argv[1:]] or [5]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", nargs="?", type=int, default=5, metavar="SEEDS")
+    parser.add_argument("batch_sizes", nargs="*", type=int, default=BATCH_SIZES, metavar="BATCH_SIZE")
+    arguments = parser.parse_args()
+    seeds: int = arguments.seeds
     print(f"median epochs to {TARGET:.0%} of the digits, {seeds} seeds; in brackets the learning rate")
     print(f"{'batch size':>10}" + "".join(f"{rule:>22}" for rule in RULES))
-    for batch_size in chosen or BATCH_SIZES:
+    for batch_size in arguments.batch_sizes:
         rates = [rule.at(batch_size) for rule in RULES.values()]
         cells = [f"{median_epochs(batch_size, rate, seeds)} ({rate:.3g})" for rate in rates]
         print(f"{batch_size:>10}" + "".join(f"{cell:>22}" for cell in cells), flush=True)

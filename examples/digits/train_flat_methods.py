@@ -9,6 +9,7 @@ scikit-learn, for the data and the classifier.
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 import numpy as np
@@ -42,6 +43,7 @@ def main(bso: BatchSizeOptimizer) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     optimizer = BatchSizeOptimizer(
         JobSpec(
             job_id="digits-flat",

@@ -8,6 +8,7 @@ was learnt stands in the state directory that the first run names. Needs scikit-
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 
@@ -86,6 +87,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     logging.basicConfig(format="%(message)s")
     logging.getLogger("bso").setLevel(logging.INFO)
     main()

@@ -9,6 +9,7 @@ torch and scikit-learn, for the data; runs on a GPU if there is one.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,9 @@ def train(bso: BatchSizeOptimizer, trial: Trial, checkpoint: Path | None, saved:
 
 def main() -> None:
     """Train until there is a model that reads 97 % of the digits."""
-    checkpoint = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", nargs="?", type=Path, help="where the training is saved after each epoch")
+    checkpoint: Path | None = parser.parse_args().checkpoint
     bso = BatchSizeOptimizer(
         JobSpec(
             job_id="digits-torch",

@@ -13,6 +13,7 @@ downloaded), else trains a small model from scratch. Needs torch; runs on a GPU 
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -144,6 +145,7 @@ def parsed(number: str | None) -> argparse.Namespace:
 
 def main() -> None:
     """Train on the slice that is due, or on all."""
+    gc.freeze()  # an epoch here is shorter than Python's search for garbage among all that torch has loaded
     logging.basicConfig(format="%(message)s")
     arguments = parsed(os.environ.get("BSO_RECURRENCE_NUMBER"))
     if not arguments.all:

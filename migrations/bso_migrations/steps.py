@@ -12,6 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import context, op
 
+from bso.domain.errors import Misconfigured
+
 
 def create_table(
     name: str,
@@ -24,6 +26,8 @@ def create_table(
 
     ``first_row`` is SQL by column, for a table that is never empty.
     """
+    if not context.is_offline_mode():
+        _require_ours(name, {column.name for column in columns if isinstance(column, sa.Column)})
     op.create_table(name, *columns, if_not_exists=True, **options)
     for index, indexed in (indexes or {}).items():
         _create_index(index, name, indexed)
@@ -31,6 +35,18 @@ def create_table(
         op.execute(
             f"INSERT INTO {name} ({', '.join(first_row)}) SELECT {', '.join(first_row.values())} "  # noqa: S608  ours
             f"FROM (SELECT COUNT(*) AS rows_there FROM {name}) AS known WHERE known.rows_there = 0"
+        )
+
+
+def _require_ours(table: str, expected: set[str]) -> None:
+    """Raise Misconfigured where another program's table has the name of one of ours."""
+    inspector = sa.inspect(op.get_bind())
+    if not inspector.has_table(table):
+        return
+    if other := expected ^ {column["name"] for column in inspector.get_columns(table)}:
+        raise Misconfigured(
+            f"there is a table {table} in this database that is not bso's (columns that only one of them has: "
+            f"{', '.join(sorted(other))}): let bso have a database of its own"
         )
 
 

@@ -41,6 +41,8 @@ PATHS = {
     ("bso", "one worker"),
     ("bso", "each job stays with one of two workers"),
     ("bso", "jobs are spread over two workers"),
+    ("bso", "quorum queue"),
+    ("bso", "classic queue"),
     ("bso", "whole trials"),
     ("bso", "history"),
     ("engine_sqlite", "history"),

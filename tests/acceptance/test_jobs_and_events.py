@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -84,6 +85,33 @@ def test_a_job_in_trouble_is_shown_with_its_reason_and_the_remedy(trained: Comma
     assert (trouble["health"], "its row is [locked]" in trouble["found"]) == ("broken", True)
     trained.ok("replay", "rebuild", "toy", "--yes")
     assert trained.json("jobs", "list")[0]["kinds"], "it can be read again"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE job SET state = NULL, created_at = 'noon'",
+        "UPDATE trial SET started_at = '2026-13-45'",
+        "UPDATE trial SET state = 7",
+    ],
+)
+def test_a_job_that_cannot_be_read_is_listed_with_the_others_and_named_by_doctor(
+    trained: Command, state_dir: Path, damage: str
+) -> None:
+    with closing(sqlite3.connect(state_dir / "bso.sqlite")) as connection:
+        connection.execute(
+            "INSERT INTO job SELECT 'other', last_seq, revision, owner, granted_to, is_deleted, "
+            "version_number, version, policy, last_trial_number, spec, state, created_at, changed_at FROM job"
+        )
+        connection.execute(f"{damage} WHERE job_id = 'toy'")
+        connection.commit()
+    said = trained.ok("jobs", "list", COLUMNS="200")
+    assert "cannot be read" in said
+    assert "other" in said
+    findings = json.loads(trained("doctor", "--json").stdout)["findings"]
+    [found] = [one for one in findings if (one["topic"], one["health"]) == ("jobs", "broken")]
+    assert "job toy cannot be read" in found["found"]
+    assert "bso replay verify toy" in found["advice"]
 
 
 def test_the_list_says_what_the_best_batch_size_is_expected_to_save(trained_state: Path) -> None:
@@ -240,7 +268,7 @@ def test_pruned_events_are_in_the_export_and_the_job_goes_on(
     events = trained.lines("events", "history", "--json")
     export = tmp_path / "old.jsonl"
     pruned = trained.json("events", "prune", "--before", "0h", "--export", export, "--yes")
-    assert pruned == {"jobs": 1, "events": len(events)}
+    assert pruned == {"jobs": 1, "events": len(events), "unreadable": {}}
     assert [json.loads(line) for line in export.read_text().splitlines()] == events
     assert trained.json("jobs", "show", "toy")["job"] == before
     trained.ok("recur", 1, "--", *training, "goes")

@@ -112,12 +112,22 @@ def test_what_is_kept_for_another_address_is_not_sent(environ: dict[str, str], u
     assert len(answered(environ, "journal", "list")) == 1
 
 
+def test_what_another_login_has_kept_stays_and_is_named(environ: dict[str, str], url: str) -> None:
+    train(environ, "amqp://ann:secret@127.0.0.1:9/", answers=0)  # the job is known here from another place
+    done = bso(environ, "journal", "flush", "--url", "amqp://bob:secret@127.0.0.1:9/")
+    assert done.stdout == "0 commands delivered, 0 refused and set aside\n"
+    assert "commands of login ann stay: only that login delivers them" in done.stderr
+    assert done.returncode == 0
+
+
 @pytest.mark.slow
-def test_what_a_deleted_job_refuses_is_shown_with_the_reason(environ: dict[str, str], url: str) -> None:
-    train(environ, url, answers=3)  # registered, begun, one report
+@pytest.mark.parametrize("answers", [0, 3], ids=["begun alone", "registered, begun, one report"])
+def test_what_a_deleted_job_refuses_is_shown_with_the_reason(environ: dict[str, str], url: str, answers: int) -> None:
+    train(environ, url, answers=answers)
     deleted = bso(environ, "jobs", "delete", "nightly", "--url", url, "--yes")
     assert deleted.returncode == 0, deleted.stderr
-    assert answered(environ, "journal", "flush", "--url", url)["set_aside"] > 0
+    flushed = bso(environ, "journal", "flush", "--url", url, "--json")
+    assert (json.loads(flushed.stdout)["set_aside"] > 0, flushed.returncode) == (True, 1)
     shown = bso(environ, "journal", "list").stdout
     assert "set aside" in shown
     assert "nightly" in shown

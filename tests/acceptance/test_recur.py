@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -67,6 +68,38 @@ for trial in bso.trials():
     with trial:
         while not trial.finished:
             trial.on_evaluate(0.1)
+"""
+
+
+def test_what_trains_while_the_optimizer_is_away_counts_in_its_own_recurrence(bso: Command, tmp_path: Path) -> None:
+    script, file = tmp_path / "locked_out.py", tmp_path / "jobs.sqlite"
+    script.write_text(LOCKED_OUT)
+    done = bso("recur", 3, "--json", "--url", f"sqlite:///{file}", "--", sys.executable, script, file)
+    assert done.returncode == 1, done.stderr
+    found = [
+        [(trial["trial_number"], trial["outcome"]) for trial in one["trials"]]
+        for one in json.loads(done.stdout)["recurrences"]
+    ]
+    assert found == [[(1, "converged")], [(None, "converged")], [(3, "not_converged")]]
+    assert json.loads(done.stdout)["without_model"] == 1
+
+
+LOCKED_OUT = """
+import os, sqlite3, sys
+from bso_client import BatchSizeOptimizer, JobSpec
+
+night = int(os.environ["BSO_RECURRENCE_NUMBER"])
+if night == 2:
+    lock = sqlite3.connect(sys.argv[1])
+    lock.execute("BEGIN EXCLUSIVE")
+spec = JobSpec(job_id="toy", batch_sizes=[8, 16], default_batch_size=16, target_metric=0.9, max_epochs=2,
+               max_attempts=1, beta_knob=None)
+bso = BatchSizeOptimizer(spec, unreachable_timeout=0.2 if night == 2 else 60.0)
+for trial in bso.trials():
+    with trial:
+        while not trial.finished:
+            trial.on_evaluate(0.1 if night == 3 else 0.95)
+bso.close(timeout=0.1)
 """
 
 
@@ -156,6 +189,17 @@ def test_sigterm_is_passed_on_and_no_further_recurrence_begins(
     assert "0 of 3 recurrences done, 0 failed, 0 without a model, 1 interrupted" in shown
     [trial] = bso.json("jobs", "show", "toy")["trials"]
     assert (trial["outcome"], "SIGTERM" in trial["outcome_reason"]) == ("interrupted", True)
+
+
+def test_a_training_that_asks_for_another_launch_when_recur_is_stopped_gets_none(bso: Command, tmp_path: Path) -> None:
+    reached = tmp_path / "reached"
+    script = f"trap 'exit 75' TERM; touch {shlex.quote(str(reached))}; while true; do sleep 0.05; done"
+    process = bso.start("recur", 1, "--", "bash", "-c", script)
+    eventually(reached.exists)
+    process.send_signal(signal.SIGTERM)
+    shown, complaints = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + signal.SIGTERM, complaints
+    assert "still asks for another one: bso recur was stopped" in " ".join((shown + complaints).split())
 
 
 def test_ctrl_c_reaches_the_training_once(bso: Command, training: list[str], tmp_path: Path) -> None:

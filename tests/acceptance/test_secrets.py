@@ -63,6 +63,11 @@ def test_no_command_prints_a_password_of_its_arguments(bso: Command, words: Sequ
     assert said.count("a password stands in an option") == 1
 
 
+def test_a_drift_is_not_taken_for_a_password(bso: Command) -> None:
+    for drift in ("epochs:x1.5@50", "epoch-cost:+1%,optimum@50", "epochs:+1%@20"):
+        assert "stands in an option" not in bso("simulate", "single", "nowhere", "--drift", drift).stderr
+
+
 def test_a_password_in_a_file_is_not_warned_of_and_not_printed(bso: Command, tmp_path: Path) -> None:
     secret = tmp_path / "amqp_url"
     secret.write_text(ADDRESSES["encoded"].format(scheme="amqp") + "\n")

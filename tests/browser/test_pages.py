@@ -218,6 +218,22 @@ def test_a_reader_logs_in_with_a_token_and_out_again(browser: Browser, tmp_path:
         expect(page.get_by_label("Your token")).to_be_visible()
 
 
+def test_an_open_page_goes_to_the_form_for_a_token_when_its_own_is_revoked(browser: Browser, tmp_path: Path) -> None:
+    url, log = f"sqlite:///{tmp_path / 'bso.sqlite'}", tmp_path / "gateway.log"
+    with Gateway(gateway_process(log, url, tokens=True)) as gateway, new_page(browser) as page:
+        token = _token(url, "read")
+        page.goto(f"{gateway.url}/ui?sort=job&contains=vision")
+        page.get_by_label("Your token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("h1")).to_have_text("Jobs")
+        assert page.url.endswith("/ui?sort=job&contains=vision")
+        _bso(url, "tokens", "revoke", token.split("_")[1])
+        expect(page.get_by_label("Your token")).to_be_visible(timeout=3 * PATIENCE_MS)  # known for 30 s
+        page.get_by_label("Your token").fill(_token(url, "read"))
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("h1")).to_have_text("Jobs")
+
+
 def test_who_may_only_read_is_offered_no_action_and_refused_one(browser: Browser, tmp_path: Path) -> None:
     url, log = f"sqlite:///{tmp_path / 'bso.sqlite'}", tmp_path / "gateway.log"
     with Gateway(gateway_process(log, url, tokens=True)) as gateway, new_page(browser) as page:
@@ -240,14 +256,18 @@ def test_who_may_only_read_is_offered_no_action_and_refused_one(browser: Browser
 
 
 def _token(url: str, right: str) -> str:
-    made = subprocess.run(
-        [sys.executable, "-m", "bso_cli", "tokens", "create", "ann", "--may", right, "--json"],
+    token: str = json.loads(_bso(url, "tokens", "create", "ann", "--may", right, "--json"))["token"]
+    return token
+
+
+def _bso(url: str, *arguments: str) -> bytes:
+    done = subprocess.run(
+        [sys.executable, "-m", "bso_cli", *arguments],
         env=os.environ | {"BSO_DATABASE_URL": url},
         capture_output=True,
         check=True,
     )
-    token: str = json.loads(made.stdout)["token"]
-    return token
+    return done.stdout
 
 
 @both_themes

@@ -1,17 +1,21 @@
 """Broker and database are killed, frozen, cut off and broken under load: nothing is lost, nothing is doubled."""
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 
 import pytest
 
+from bso.domain.commands import DescribeJob, Request
+from bso.schema.codec import encode_command
 from bso.service.errors import StoreUnavailable
 from bso.storage import SqlStore, open_store
 from bso.storage.connections import ConnectionLimits
 from bso.storage.schema import VERSION_TABLE
 from bso.storage.tables import metadata
+from bso_broker.errors import CallTimeout
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, EVENT_LOG, EVENTS, PARKED
 from bso_migrations import upgrade
@@ -259,17 +263,40 @@ async def test_somebody_deletes_an_exchange_or_a_queue(stack: Stack) -> None:
 
 @pytest.mark.slow
 async def test_the_broker_has_no_memory_left(stack: Stack) -> None:
-    """It takes nothing from publishers then: workers cannot answer, and say so."""
+    """It takes nothing from publishers then: workers cannot answer, and say so; clients say so, too."""
+
+    question = Request(command_id=str(uuid.uuid4()), job_id="nobody", command=DescribeJob())
 
     async def break_and_mend() -> None:
         await asyncio.to_thread(stack.rabbitmq.control, "set_vm_memory_high_watermark", "0.0000001")
         try:
             await stack.none_ready()
             assert any("memory or its disk is full" in reason for reason in stack.reasons())
+            async with RabbitBroker(stack.amqp_url) as broker:
+                client = broker.rpc_client()
+                await client.start()
+                with pytest.raises(CallTimeout, match="memory or its disk is full"):
+                    await client.call(encode_command(question), message_id=question.command_id, timeout_s=5.0)
+                await client.close()
         finally:
             await asyncio.to_thread(stack.rabbitmq.control, "set_vm_memory_high_watermark", "absolute", "2GB")
 
     await under_load(stack, break_and_mend)
+
+
+@pytest.mark.slow
+async def test_workers_that_have_nothing_to_do_notice_that_the_broker_takes_no_messages(
+    stack: Stack, start_worker: StartWorker
+) -> None:
+    await asyncio.to_thread(stack.rabbitmq.control, "set_vm_memory_high_watermark", "0.0000001")
+    try:
+        await stack.none_ready()
+        late = start_worker(amqp_url=stack.amqp_url, database_url=stack.database_url)
+        late.until(lambda: "memory or its disk is full" in late.page("readyz")[1])
+    finally:
+        await asyncio.to_thread(stack.rabbitmq.control, "set_vm_memory_high_watermark", "absolute", "2GB")
+    for worker in (*stack.workers, late):
+        worker.ready()
 
 
 @pytest.mark.slow

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from bso.credentials import shown_address
 from bso.domain.errors import Misconfigured
 from bso.domain.quantities import seconds
 from bso_cli.refusals import CommandRefused, RefusedForNow
@@ -29,7 +30,6 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 15.0
 _WHERE_TO_LOOK = "`bso jobs list` shows the jobs"
 _SLOW_S = 2.0  # a wait that is longer than this is said
-_PAGE = 1000
 
 
 class NothingThere(Misconfigured):
@@ -51,8 +51,8 @@ async def reading(url: str) -> AsyncIterator[SqlStore]:
             schema = await store.schema_state()
             if schema.status in (SchemaStatus.MISSING, SchemaStatus.OLDER):
                 raise Misconfigured(
-                    f"the database has schema {schema.found or '(none)'} and this program needs {schema.expected}: "
-                    "run `bso migrate` with the same BSO_DATABASE_URL"
+                    f"the database {shown_address(url)} has schema {schema.found or '(none)'} and this program needs "
+                    f"{schema.expected}: run `bso migrate` with BSO_DATABASE_URL set to its address"
                 )
             yield store
     finally:
@@ -69,7 +69,8 @@ async def writing(url: str) -> AsyncIterator[SqlStore]:
             await require_schema(store)
             yield store
     except NothingThere as error:
-        raise Misconfigured("the database does not exist yet: run `bso migrate` with the same address") from error
+        what = f"the database {shown_address(url)} does not exist yet"
+        raise Misconfigured(f"{what}: run `bso migrate` with BSO_DATABASE_URL set to its address") from error
 
 
 @asynccontextmanager
@@ -87,9 +88,11 @@ async def seeing(places: Places) -> AsyncIterator[JobReads]:
 
 async def jobs_seen(places: Places) -> tuple[Sequence[JobOverview], Sequence[ParkedJob]]:
     """All jobs that can be seen from here, and those of them that are in trouble."""
+    from bso.service.query_answers import readable_overviews
+
     if places.has_database:
         async with reading(places.database("bso")) as store:
-            return await store.overviews(), await store.parked_jobs.all()
+            return await readable_overviews(store, after="", limit=None), await store.parked_jobs.all()
     from bso_cli.broker_reads import asking
 
     async with asking(places.optimizer_url) as reads:
@@ -159,12 +162,13 @@ def naming_file(url: str) -> Iterator[None]:
         yield
 
 
-async def whole_history(store: JobReads, job_id: str | None, *, after: int = 0) -> AsyncIterator[StoredEvent]:
-    """Every event, of one job or of all, read page by page."""
-    while page := await store.history(job_id, after=after, limit=_PAGE):
+async def whole_history(store: JobReads, job_id: str | None, *, after: int = 0) -> AsyncGenerator[StoredEvent, None]:
+    """Every event, of one job or of all, read page by page. Raises EventUnreadable behind those before it."""
+    from bso.replay.publication import pages
+
+    async for page in pages(store, job_id, after=after):
         for stored in page:
             yield stored
-        after = page[-1].event_id
 
 
 def require_existing_file(url: str) -> None:
@@ -235,9 +239,10 @@ async def _where_to_look(store: SqlStore, job_id: str) -> str:
 
 async def call(url: str, request: Request, *, trial_log: Path | None = None) -> Reply:
     """Send one command to the optimizer; a reply about a trial is also logged. Raises Unreachable, Misconfigured."""
+    from bso_client.delivery.logged import logged
     from bso_client.transports import open_transport
 
-    transport = open_transport(url, trial_log=trial_log)
+    transport = logged(open_transport(url), trial_log)
     try:
         with saying_it_is_slow():
             await transport.start()

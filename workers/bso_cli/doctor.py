@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,7 +57,28 @@ def _findings(url: str | None, database_url: str | None, state_dir: Path | None)
         places = here(url=url, database_url=database_url, state_dir=state_dir)
     except Misconfigured as error:
         return [broken("settings", sentence_of(error), "correct the option or the environment variable")]
-    return asyncio.run(examine(places))
+    return [*_misspelt(), *asyncio.run(examine(places))]
+
+
+def _misspelt() -> list[Finding]:
+    """Variables that look like settings of trainings, and, where they are installed, workers and gateways."""
+    from bso_cli.findings import note
+    from bso_client.settings import VARIABLES
+
+    try:
+        from bso_gateway.settings import PREFIX as OF_GATEWAYS
+        from bso_gateway.settings import GatewaySettings
+        from bso_workers.settings import PREFIX, WorkerSettings, misspelt, variables_of
+    except ImportError:
+        return []
+    names = {
+        *VARIABLES,
+        *variables_of(WorkerSettings, prefix=PREFIX),
+        *variables_of(GatewaySettings, prefix=OF_GATEWAYS),
+    }
+    return [
+        note("settings", f"{name} is no setting: {meant} is") for name, meant in misspelt(os.environ, names).items()
+    ]
 
 
 def _show(findings: Sequence[Finding]) -> None:

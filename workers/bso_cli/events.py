@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ from rich.markup import escape
 from bso.domain.quantities import counted, moment
 from bso_cli.moments import EXPECTED, moment_from
 from bso_cli.options import DatabaseOption, JsonOption, TypesOption, UrlOption, YesOption, here, known_types
-from bso_cli.refusals import CommandGroup, CommandRefused, RefusedForNow
+from bso_cli.refusals import FAILURE, CommandGroup, CommandRefused, RefusedForNow
 from bso_cli.settings import Places
 from bso_cli.terminal import HANG, confirm, print_answer, print_json, print_notice, print_result, styled
 
@@ -58,6 +58,7 @@ def history(
     as_json: JsonOption = False,
 ) -> None:
     """Print events in the order in which they were recorded; with --json one object a line."""
+    from bso.service.errors import EventUnreadable
     from bso_cli.access import seeing, whole_history
 
     places = here(url=url, database_url=database_url)
@@ -65,14 +66,17 @@ def history(
 
     async def read() -> None:
         shown = 0
-        async with seeing(places) as reads:
-            async for stored in whole_history(reads, job_id, after=after):
-                if _is_wanted(stored.recorded, wanted):
-                    _show(stored.recorded, event_id=stored.event_id, as_json=as_json)
-                    shown += 1
-                if shown >= limit:
-                    print_notice(styled(f"[dim]more follow: --after {stored.event_id}[/]"))
-                    return
+        async with seeing(places) as reads, aclosing(whole_history(reads, job_id, after=after)) as events:
+            try:
+                async for stored in events:
+                    if _is_wanted(stored.recorded, wanted):
+                        _show(stored.recorded, event_id=stored.event_id, as_json=as_json)
+                        shown += 1
+                    if shown >= limit:
+                        print_notice(styled(f"[dim]more follow: --after {stored.event_id}[/]"))
+                        return
+            except EventUnreadable as error:
+                raise CommandRefused(f"{error}. To go on behind it: --after {error.event_id}") from error
         if not shown:
             print_notice("no events" + (f" of job {job_id}" if job_id else ""))
 
@@ -125,24 +129,20 @@ def prune(
     """Export old events and delete them. What the jobs have learnt stays; replay starts from a snapshot."""
     from bso.service.retention import prune_events
     from bso_cli.access import in_store
-    from bso_cli.exports import event_fields, json_writer
+    from bso_cli.exports import archive
 
     database = here(database_url=database_url).database("bso events prune")
     limit = moment_from(before, now=datetime.now(UTC))
     if not yes:
         confirm(f"Export and delete the events before {moment(limit)} UTC?")
-    with export.open("a", encoding="utf-8") as stream:
-        write = json_writer(stream)
-
-        def keep(page: Sequence[StoredEvent]) -> None:
-            for stored in page:
-                write(event_fields(stored))
-            stream.flush()
-            os.fsync(stream.fileno())
-
+    with archive(export) as keep:
         pruned = in_store(database, lambda store: prune_events(store, before=limit, export=keep))
     of = f" of {counted(pruned.jobs, 'job')}" if pruned.events else ""
     print_answer(pruned, f"{counted(pruned.events, 'event')}{of} deleted, exported to {export}", as_json=as_json)
+    if pruned.unreadable:
+        for job_id, why in pruned.unreadable.items():
+            print_notice(styled(f"[red]✗[/] job {escape(job_id)} is left as it is: {escape(why)}"))
+        raise typer.Exit(FAILURE)
 
 
 def _live(places: Places, job_id: str | None) -> AsyncIterator[RecordedEvent]:

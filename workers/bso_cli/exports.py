@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +20,9 @@ from bso.service.ports import JobReads
 from bso.service.records import StoredEvent
 from bso_cli.access import whole_history
 from bso_cli.jobs_power import highest_first
+from bso_cli.terminal import print_notice
+
+_BLOCK = 65_536
 
 
 async def exported(store: JobReads, job_id: str, *, what: str, form: str, output: Path | None) -> int:
@@ -27,7 +32,7 @@ async def exported(store: JobReads, job_id: str, *, what: str, form: str, output
     if first is None:
         return 0
     opened = nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8", newline="")
-    with opened as stream:
+    with naming(output), opened as stream:
         write = csv_writer(stream, first) if form == "csv" else json_writer(stream)
         write(first)
         count = 1
@@ -35,6 +40,62 @@ async def exported(store: JobReads, job_id: str, *, what: str, form: str, output
             write(row)
             count += 1
     return count
+
+
+@contextmanager
+def archive(path: Path) -> Iterator[Callable[[Sequence[StoredEvent]], None]]:
+    """What appends events to a file, as lines that are on the disk when it returns. Raises OSError naming the file.
+
+    Two processes may do so at once. What one has left unfinished, killed or on a full disk, is cut off: it says so.
+    """
+    with path.open("ab", buffering=0) as stream:
+        if path.is_file():
+            _end_last_line(path, stream)
+
+        def keep(events: Sequence[StoredEvent]) -> None:
+            lines = io.StringIO()
+            write = json_writer(lines)
+            for stored in events:
+                write(event_fields(stored))
+            left = memoryview(lines.getvalue().encode())
+            with naming(path):
+                while left:  # one write, unless the disk is full
+                    left = left[stream.write(left) or 0 :]
+                os.fsync(stream.fileno())
+
+        yield keep
+
+
+@contextmanager
+def naming(path: Path | None) -> Iterator[None]:
+    """Let errors say which file they are about; None: the standard output."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and path is not None:
+            error.filename = str(path)
+        raise
+
+
+def _end_last_line(path: Path, stream: IO[bytes]) -> None:
+    """Cut off a line without an end; a whole one that lacks nothing else gets it."""
+    with path.open("rb") as written:
+        size = written.seek(0, os.SEEK_END)
+        last, start = b"", size
+        while start and b"\n" not in last:
+            start = max(0, start - _BLOCK)
+            written.seek(start)
+            last = written.read(size - start)
+    line = last.rpartition(b"\n")[2]
+    if not line:
+        return
+    try:
+        json.loads(line)
+    except ValueError:
+        os.truncate(path, size - len(line))
+        print_notice(f"{path} ended within a line, which is cut off: what it was to hold is exported again")
+    else:
+        stream.write(b"\n")
 
 
 async def trial_rows(store: JobReads, job_id: str) -> AsyncIterator[Row]:

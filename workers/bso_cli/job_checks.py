@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bso.domain.errors import Rejected
 from bso.domain.quantities import counted, percent
 from bso_cli.findings import Finding, broken, note, ok
 from bso_cli.jobs_listed import trouble_of
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
 MOST_JOBS = 200
 """Jobs that are looked at, for time."""
 _NOISY = 0.15
+_MOST_PAGES = 100  # of events that are not published
 _MOST_NAMED = 3
 
 
@@ -40,15 +39,43 @@ async def check_log(store: Store) -> list[Finding]:
     return [broken("database", found, "when the restore is complete, run `bso restored`")]
 
 
-async def check_jobs(store: Store) -> list[Finding]:
-    """Which jobs need attention, and by how much costs vary, as far as jobs have shown it."""
-    from bso.service.listed_jobs import listed_job
+async def check_events(store: Store) -> list[Finding]:
+    """Whether there are events that are not published, because this release cannot read them."""
+    from bso.service.query_answers import UNPUBLISHED_S
 
-    jobs = []
-    for overview in await store.overviews(limit=MOST_JOBS):
-        with contextlib.suppress(Rejected):  # a damaged snapshot: `bso replay verify` looks for these
-            jobs.append(listed_job(overview))
-    return [*_attention(jobs), *_noise(jobs)]
+    unreadable, after = 0, 0
+    for _ in range(_MOST_PAGES):
+        page = await store.unpublished(older_than_s=UNPUBLISHED_S, after=after)
+        unreadable += page.unreadable
+        if page.next_after is None:
+            break
+        after = page.next_after
+    if not unreadable:
+        return []
+    found = f"{counted(unreadable, 'event')} cannot be read by this release, and {'is' if unreadable == 1 else 'are'}"
+    advice = "a newer release may have recorded them: its workers publish them; else `bso replay verify` names the job"
+    return [broken("events", f"{found} not published", advice)]
+
+
+async def check_jobs(store: Store) -> list[Finding]:
+    """Which jobs cannot be read, or need attention, and by how much costs vary, as far as jobs have shown it."""
+    from bso.service.listed_jobs import listed_job
+    from bso.service.query_answers import readable_overviews
+
+    jobs = [listed_job(overview) for overview in await readable_overviews(store, after="", limit=MOST_JOBS)]
+    return [*_unreadable(jobs), *_attention(jobs), *_noise(jobs)]
+
+
+def _unreadable(jobs: Sequence[ListedJob]) -> list[Finding]:
+    """Which jobs cannot be read here: they are damaged, or a newer release has written them."""
+    from bso.service.listed_jobs import UNREADABLE
+
+    found = [job.overview.summary.job_id for job in jobs if job.attention == UNREADABLE]
+    if not found:
+        return []
+    others = f", and {counted(len(found) - 1, 'more job')} (`bso jobs list`)" if len(found) > 1 else ""
+    advice = f"`bso replay verify {found[0]}` says why, and what to do; all other jobs go on"
+    return [broken("jobs", f"job {found[0]} cannot be read{others}", advice)]
 
 
 def _attention(jobs: Sequence[ListedJob]) -> list[Finding]:

@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from bso.domain.errors import Misconfigured
+from bso.domain.identifiers import login_problem
 from bso.domain.quantities import counted, listed, moment
 from bso.domain.sentences import RIGHTS
 from bso_cli import jobs_decisions, live_events
@@ -246,6 +247,8 @@ def give(
     from bso.domain.replies import RightsRecorded
 
     places = here(url=url, database_url=database_url)
+    if (problem := login_problem(login)) is not None:
+        raise CommandRefused(f"the login {problem}")
     shown = asyncio.run(show_job(places, job_id)).job
     former = None if shown is None else shown.owner
     if not yes and former != login:

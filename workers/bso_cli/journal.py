@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,7 @@ app = typer.Typer(
     help="List the commands that trainings on this machine could not deliver, and deliver them by hand.",
 )
 
-_PATIENCE_S = 60.0
+_PATIENCE_S, _BRIEF_S = 60.0, 2.0
 
 StateDirOption = Annotated[
     Path | None,
@@ -55,8 +56,9 @@ def list_entries(state_dir: StateDirOption = None, as_json: JsonOption = False) 
         return
     for one in found:
         print_result(Text(_line(one)), hang=HANG)
-        for record in one.set_aside:
-            print_result(Text(f"  set aside {record['set_aside_at']}: {record['reason']}"), hang=HANG)
+        for reason, number in Counter(record["reason"] for record in one.set_aside).items():
+            latest = max(record["set_aside_at"] for record in one.set_aside if record["reason"] == reason)
+            print_result(Text(f"  set aside {latest}: {counted(number, 'command')}: {reason}"), hang=HANG)
     if not found:
         print_notice("nothing is kept: everything was delivered")
 
@@ -66,19 +68,20 @@ def flush(
     jobs: JobsArgument = None,
     url: UrlOption = None,
     state_dir: StateDirOption = None,
-    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for answers, for each job.")] = _PATIENCE_S,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for each answer.")] = _PATIENCE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Deliver what ended trainings have kept for this address and login. Harmless: nothing is recorded twice.
 
     The next training of a job does the same before it begins. What the optimizer refuses, that of a deleted job for
-    example, is set aside with the reason. Exits with 1 where something could not be delivered.
+    example, is set aside with the reason. Exits with 1 where something was set aside, or could not be delivered.
     """
     from bso_client.delivery.journal import destination_of
 
     logging.getLogger("bso").setLevel(logging.ERROR)
     places = here(url=url, state_dir=state_dir)
     destination = destination_of(places.optimizer_url)
+    others = _of_other_logins(_chosen(places.state_dir, jobs, None), destination)
     chosen = _chosen(places.state_dir, jobs, destination)
     done = asyncio.run(_flushed(places.optimizer_url, chosen, timeout_s=timeout))
     delivered, set_aside = sum(one.delivered for one in done), sum(one.set_aside for one in done)
@@ -89,7 +92,14 @@ def flush(
         print_result(f"{counted(delivered, 'command')} delivered, {set_aside} refused and set aside")
         for words in obstacles:
             print_notice(f"the rest stays where it is: {words}")
-    if obstacles:
+        if set_aside:
+            print_notice("`bso journal list` shows why")
+        for login, number in others.items():
+            print_notice(
+                f"{counted(number, 'command')} of login {login or '(none)'} stay: only that login delivers them, with "
+                "BSO_URL or --url"
+            )
+    if obstacles or set_aside:
         raise typer.Exit(FAILURE)
 
 
@@ -114,17 +124,30 @@ def drop(
     print_answer({"dropped": dropped}, f"{counted(dropped, 'command')} deleted", as_json=as_json)
 
 
+def _of_other_logins(found: Sequence[JournalContents], destination: Destination) -> Mapping[str, int]:
+    """How many commands are kept for this address under other logins, by login."""
+    counts = Counter[str]()
+    for one in found:
+        if one.destination.address == destination.address and one.destination.login != destination.login:
+            counts[one.destination.login] += len(one.letters)
+    return {login: number for login, number in sorted(counts.items()) if number}
+
+
 def _chosen(state_dir: Path, jobs: Sequence[str] | None, destination: Destination | None) -> Sequence[JournalContents]:
-    """What is kept of these jobs, none: all. Raises CommandRefused if there is no such job."""
+    """What is kept of these jobs, none: all, for a destination, None: any. Raises CommandRefused for an unknown job."""
     from bso_client.delivery.left_behind import contents
 
-    found = [one for one in contents(state_dir) if destination is None or one.destination == destination]
+    found = contents(state_dir)
     missing = sorted(set(jobs or ()) - {one.job_id for one in found})
     if missing:
         raise CommandRefused(
             f"nothing is kept of job {', '.join(missing)} here; `bso journal list` shows what there is"
         )
-    return [one for one in found if not jobs or one.job_id in jobs]
+    return [
+        one
+        for one in found
+        if (not jobs or one.job_id in jobs) and (destination is None or one.destination == destination)
+    ]
 
 
 async def _flushed(url: str, chosen: Sequence[JournalContents], *, timeout_s: float) -> Sequence[Flushed]:
@@ -138,9 +161,12 @@ async def _flushed(url: str, chosen: Sequence[JournalContents], *, timeout_s: fl
     await transport.start()
     try:
         with counting("delivering", "commands") as counter:
-            return [
-                await deliver(one.folder, transport, timeout_s=timeout_s, progress=lambda: counter(1)) for one in chosen
-            ]
+            done: list[Flushed] = []
+            for one in chosen:
+                done.append(await deliver(one.folder, transport, timeout_s=timeout_s, progress=lambda: counter(1)))
+                if done[-1].obstacle is not None:  # which the other jobs may meet, too
+                    timeout_s = min(timeout_s, _BRIEF_S)
+            return done
     finally:
         await transport.close()
 

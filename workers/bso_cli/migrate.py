@@ -47,6 +47,8 @@ def migrate(
     """
     from bso_cli.access import naming_file
 
+    if sql and (check or as_json):
+        raise typer.BadParameter("--sql prints statements and looks at no database: leave --check and --json out")
     if sql:
         from bso_migrations import sql as statements
 

@@ -14,6 +14,7 @@ import typer
 
 from bso.credentials import setting
 from bso.domain.errors import Misconfigured
+from bso_cli.refusals import CommandRefused
 from bso_cli.settings import Places, places
 
 if TYPE_CHECKING:
@@ -170,3 +171,10 @@ def known_broker(places: Places) -> str | None:
 def here(*, url: str | None = None, database_url: str | None = None, state_dir: Path | None = None) -> Places:
     """The places that options and this process' environment name."""
     return places(os.environ, url=url, database_url=database_url, state_dir=state_dir)
+
+
+def beta_knob(given: float) -> float | None:
+    """The early-stopping threshold that ``--beta`` gives; None: never stop early. Raises CommandRefused."""
+    if 0 < given < 1:
+        raise CommandRefused(f"--beta {given:g}: expected 1 or more, or 0 to never stop early")
+    return given or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ USAGE = 2
 INTERRUPTED = 130
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LEAST_ALIKE = 0.4  # 'list' is nearest to 'history' of all that `bso events` has
 
 
@@ -125,10 +127,10 @@ def complain(error: BaseException) -> None:
 def sentence_of(error: BaseException) -> str:
     """An error as words for a person."""
     if isinstance(error, OSError) and error.strerror:
-        where = f" {error.filename}" if error.filename else ""
-        return f"cannot use{where}: {error.strerror}"
+        where = error.filename or ("the standard output, or a file" if error.errno in _FULL else "it")
+        return f"cannot use {where}: {error.strerror}"
     said = str(error) or (type(error).__doc__ or type(error).__name__).strip()
-    if isinstance(error, Retryable) and "again" not in said:
+    if isinstance(error, Retryable) and not error.needs_operator and "again" not in said:
         return f"{said} (it may work later: try again)"
     return said
 

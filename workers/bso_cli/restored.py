@@ -85,6 +85,8 @@ def _remedy(verdict: JobCheck) -> str:
     if verdict.problem is None:
         return shlex.join(["bso", "replay", "rebuild", verdict.job_id, "--yes"])
     return (
-        "its log is damaged: restore another backup, or take the job from an export (`bso replay import`); "
-        "`bso restored --unchecked` lets workers go on as it is, and they set the job aside"
+        "its log is damaged, or a newer release has recorded events in it: use that release then, else restore another "
+        "backup, or take the job from an export (`bso replay import`). "
+        "`bso restored --unchecked` lets workers go on with the job by its rows: its history stays damaged, and "
+        "nothing can be rebuilt from it"
     )

@@ -12,7 +12,7 @@ from bso.credentials import shown_address
 from bso.domain.errors import BsoError
 from bso.domain.quantities import seconds
 from bso_cli.findings import Finding, Health, broken, note, ok, schema_finding
-from bso_cli.job_checks import check_jobs, check_log, check_parked
+from bso_cli.job_checks import check_events, check_jobs, check_log, check_parked
 from bso_cli.refusals import sentence_of
 from bso_cli.settings import Places
 
@@ -24,8 +24,14 @@ if TYPE_CHECKING:
     from bso_broker.connection import BrokerAddress, Connection
 
 ANSWER_TIMEOUT_S = 5.0
-DATABASE_ADVICE = "is it running, and are host, port, login and name of the database right (BSO_DATABASE_URL)?"
+DATABASE_ADVICE = (
+    "does it run, take connections and write, and are host, port, login and name of the database right "
+    "(BSO_DATABASE_URL)? the runbook in docs/platform-engineer.md lists what errors mean"
+)
 TLS_ADVICE = "docs/encryption.md shows what server and address need"
+_BROKER_ADVICE = (
+    "`rabbitmq-diagnostics alarms` shows whether memory or disk is short; workers go on once there is enough"
+)
 _WORKERS_ADVICE = "look at the logs and /readyz of the workers: can they reach their database?"
 
 
@@ -114,6 +120,7 @@ async def _check_answer(places: Places, advice: str) -> Finding:
     from bso.domain.commands import DescribeJob, Request
     from bso_client.errors import Unreachable
     from bso_client.transports import open_transport
+    from bso_client.transports.broker import BrokerTransport
 
     transport = open_transport(places.optimizer_url)
     await transport.start()
@@ -122,7 +129,8 @@ async def _check_answer(places: Places, advice: str) -> Finding:
         request = Request(command_id=str(uuid.uuid4()), job_id=f"doctor-{uuid.uuid4()}", command=DescribeJob())
         await transport.call(request, timeout_s=ANSWER_TIMEOUT_S)
     except Unreachable as error:
-        return broken("answers", sentence_of(error), advice)
+        is_full = isinstance(transport, BrokerTransport) and transport.is_connected and transport.obstacle is not None
+        return broken("answers", sentence_of(error), _BROKER_ADVICE if is_full else advice)
     finally:
         await transport.close()
     return ok("answers", f"an answer came within {seconds(time.perf_counter() - started)}")
@@ -167,9 +175,26 @@ async def check_database(places: Places) -> list[Finding]:
         schema = schema_finding("database", f"{name}, {took}", await store.schema_state())
         if schema.health is not Health.OK:
             return [schema, *encryption]
-        return [schema, *encryption, *await check_log(store), *await check_parked(store), *await check_jobs(store)]
+        rights = await _check_rights(store)
+        found = [*await check_log(store), *await check_events(store), *await check_parked(store)]
+        found += await check_jobs(store)
+        return [schema, *encryption, *rights, *found]
     finally:
         await store.close()
+
+
+async def _check_rights(store: SqlStore) -> list[Finding]:
+    """Whether a worker could work with this login."""
+    from bso.service.errors import StorePrivilegeMissing
+
+    try:
+        await store.require_rights()
+    except StorePrivilegeMissing as error:
+        advice = (
+            "docs/secrets.md has the statements that grant it; an operator's login that only reads lacks it rightly"
+        )
+        return [note("database rights", f"no worker could work with this login: {error}", advice)]
+    return []
 
 
 async def _check_encryption(store: SqlStore, address: URL) -> Finding:

@@ -120,7 +120,14 @@ def print_traceback(error: BaseException) -> None:
 
 def confirm(question: str) -> None:
     """Ask on standard error whether to go on. Raises typer.Abort if not."""
-    typer.confirm(shown(question), abort=True, err=True)
+    try:
+        agreed = typer.confirm(shown(question), err=True)
+    except typer.Abort:  # the end of the input, or Ctrl-C
+        if sys.stdin is None or not sys.stdin.isatty():
+            print_notice("a script answers with --yes")
+        raise
+    if not agreed:
+        raise typer.Abort
 
 
 def styled(markup: str) -> Text:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -27,8 +29,25 @@ app = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, help="Make and revoke the tokens of those who use `bso serve --tokens`."
 )
 
+
+def _token_id(given: str) -> str:
+    """The id of a token, from it or from the token itself, which no error shows. Raises typer.BadParameter."""
+    found = re.fullmatch(r"(?:bso_)?([0-9a-f]{12})(?:_.*)?", given.strip())
+    if found is None:
+        expected = (
+            "expected the 12 digits (0-9, a-f) of a token's id, as `bso tokens list` shows them, or the token itself"
+        )
+        raise typer.BadParameter(expected, param_hint="TOKEN_ID")
+    return found[1]
+
+
 TokenArgument = Annotated[
-    str, typer.Argument(metavar="TOKEN_ID", help="As `bso tokens list` shows it.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="TOKEN_ID",
+        help="As `bso tokens list` shows it, or the token itself.",
+        show_default=False,
+    ),
 ]
 
 
@@ -65,7 +84,7 @@ def create(
     if database.startswith("sqlite"):
         asyncio.run(_made(database))
     token, secret = in_store(database, lambda store: _created(store, user=name, right=right, jobs=jobs, lasts=lasts))
-    print_answer({**_fields(token), "token": secret}, secret, as_json=as_json)
+    _print_secret(database, token, secret, as_json=as_json)
     if not as_json:
         print_notice(f"token {token.token_id} of {name}: keep it now, it is not shown again")
 
@@ -95,6 +114,7 @@ def list_tokens(database_url: DatabaseOption = None, as_json: JsonOption = False
 @app.command()
 def revoke(token_id: TokenArgument, database_url: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """Revoke a token: gateways refuse it within 30 seconds."""
+    token_id = _token_id(token_id)
 
     async def change(store: SqlStore) -> Token:
         token = await _found(store, token_id)
@@ -118,22 +138,39 @@ def rotate(
     as_json: JsonOption = False,
 ) -> None:
     """Make a token like another one, which expires after the overlap."""
+    token_id = _token_id(token_id)
     last, lasts = span_from(overlap), None if expires is None else span_from(expires)
 
-    async def change(store: SqlStore) -> tuple[Token, str]:
+    async def change(store: SqlStore) -> tuple[Token, str, datetime]:
         old, now = await _found(store, token_id), await store.tokens.now()
         if (problem := old.why_invalid(now)) is not None:
             raise CommandRefused(f"{problem}: `bso tokens create {old.user}` makes another one")
-        as_before = None if old.expires_at is None else old.expires_at - old.created_at
-        made = await _created(store, user=old.user, right=old.right, jobs=old.jobs, lasts=lasts or as_before)
+        as_before = None if old.lifetime_s is None else timedelta(seconds=old.lifetime_s)
+        token, secret = await _created(store, user=old.user, right=old.right, jobs=old.jobs, lasts=lasts or as_before)
         ends = now + last if old.expires_at is None else min(old.expires_at, now + last)
         await store.tokens.change(replace(old, expires_at=ends))
-        return made
+        return token, secret, ends
 
-    token, secret = in_store(_database(database_url), change)
-    print_answer({**_fields(token), "token": secret}, secret, as_json=as_json)
+    database = _database(database_url)
+    token, secret, ends = in_store(database, change)
+    _print_secret(database, token, secret, as_json=as_json)
     if not as_json:
-        print_notice(f"token {token.token_id} takes the place of {token_id}, which is valid for another {overlap}")
+        print_notice(f"token {token.token_id} takes the place of {token_id}, which is valid until {moment(ends)}")
+
+
+def _print_secret(database: str, token: Token, secret: str, *, as_json: bool) -> None:
+    """Print a new token. Where that fails nobody has it: it is revoked."""
+    try:
+        print_answer({**_fields(token), "token": secret}, secret, as_json=as_json)
+        sys.stdout.flush()
+    except OSError:
+
+        async def revoke(store: SqlStore) -> None:
+            await store.tokens.change(replace(token, revoked_at=await store.tokens.now()))
+
+        in_store(database, revoke)
+        print_notice(f"token {token.token_id} could not be printed, and is revoked")
+        raise
 
 
 def _right_of(text: str) -> Right:
@@ -170,6 +207,7 @@ async def _created(
         right=right,
         jobs=jobs,
         created_at=now,
+        lifetime_s=None if lasts is None else round(lasts.total_seconds()),
         expires_at=None if lasts is None else now + lasts,
     )
     await store.tokens.create(token, digest_of(secret))
@@ -190,6 +228,7 @@ def _fields(token: Token) -> dict[str, object]:
         "may": token.right.value,
         "jobs": token.jobs,
         "created_at": token.created_at,
+        "lifetime_s": token.lifetime_s,
         "expires_at": token.expires_at,
         "revoked_at": token.revoked_at,
         "last_used_at": token.last_used_at,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -17,10 +17,11 @@ from bso_gateway.http import HttpError
 KNOWN_FOR_S = 30.0
 """A token that was revoked is used for so long at most."""
 MOST_FAILURES, WITHIN_S = 10, 60.0
-"""Wrong tokens that one address may show in so long a time; then it has to wait."""
+"""Different wrong tokens that one address may show in so long a time; then it has to wait."""
 _LONGEST_TURN_S = 2.0  # that an unknown token waits while others of its address are checked
 _RETRY_AFTER_S = 1.0
 _MOST_KNOWN = 10_000
+_WRONG = "the token is not known, has expired, or was revoked (`bso tokens list`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class _Known:
 
 @dataclass(slots=True)
 class _Guesses:
-    """The tokens of one address that are not known: when some were wrong, and which are being checked."""
+    """The tokens of one address that are not known, by digest: when some were wrong, and which are being checked."""
 
-    failures: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_FAILURES))
+    failures: OrderedDict[str, float] = field(default_factory=OrderedDict)
     under_way: set[str] = field(default_factory=set)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,20 +73,22 @@ class Access:
             raise _unauthorized("this gateway asks for a token: Authorization: Bearer TOKEN (`bso tokens create`)")
         digest = digest_of(secret)
         if digest not in self._known:  # one that was good before is no guess
+            if digest in self._failures_of(client):  # nor is one that is sent again
+                raise _unauthorized(_WRONG)
             await self._wait_for_turn(digest, client)
         known = self._known.get(digest)
         if known is not None and self._clock() < known.checked_s + KNOWN_FOR_S:
             return known.token
         token = await self._checked(secret, digest, known, client)
         if token is None:
-            raise _unauthorized("the token is not known, has expired, or was revoked (`bso tokens list`)")
+            raise _unauthorized(_WRONG)
         return token
 
     async def _checked(self, secret: str, digest: str, known: _Known | None, client: str) -> Token | None:
         """What the store says of a token, asked once for all requests that wait for it; None is a failure."""
         token_id = token_id_of(secret)
         if token_id is None:
-            self._count_failure(client)
+            self._count_failure(digest, client)
             return None
         task = self._under_way.get(digest)
         if task is None:
@@ -97,7 +100,7 @@ class Access:
         token = await asyncio.shield(task)
         if token is None and known is not None:
             self._known.pop(digest, None)
-            self._count_failure(client)
+            self._count_failure(digest, client)
         if token is not None:
             self._known[digest] = _Known(token, self._clock())
             self._known.move_to_end(digest)
@@ -131,22 +134,30 @@ class Access:
         def end(_: asyncio.Task[Token | None]) -> None:
             guesses.under_way.discard(digest)
             if not check.cancelled() and check.exception() is None and check.result() is None:
-                self._count_failure(client)
+                self._count_failure(digest, client)
             guesses.ended.set()
 
         check.add_done_callback(end)
 
     def _refuse_many_failures(self, client: str) -> None:
-        failures, now_s = self._guesses_of(client).failures, self._clock()
-        while failures and failures[0] < now_s - WITHIN_S:
-            failures.popleft()
+        failures = self._failures_of(client)
         if len(failures) >= MOST_FAILURES:
             words = f"{len(failures)} wrong tokens came from {client} within {WITHIN_S:g} s"
-            wait_s = failures[0] + WITHIN_S - now_s
+            wait_s = next(iter(failures.values())) + WITHIN_S - self._clock()
             raise HttpError(429, words, kind="too_many_failures", retry_after_s=wait_s)
 
-    def _count_failure(self, client: str) -> None:
-        self._guesses_of(client).failures.append(self._clock())
+    def _failures_of(self, client: str) -> OrderedDict[str, float]:
+        failures, since_s = self._guesses_of(client).failures, self._clock() - WITHIN_S
+        while failures and next(iter(failures.values())) < since_s:
+            failures.popitem(last=False)
+        return failures
+
+    def _count_failure(self, digest: str, client: str) -> None:
+        failures = self._guesses_of(client).failures
+        failures[digest] = self._clock()
+        failures.move_to_end(digest)
+        if len(failures) > MOST_FAILURES:
+            failures.popitem(last=False)
         self._guesses.move_to_end(client)
 
     def _guesses_of(self, client: str) -> _Guesses:

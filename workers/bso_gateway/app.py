@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
@@ -25,7 +26,7 @@ from bso.domain.savings import Tariff
 from bso_gateway.access import Access
 from bso_gateway.description import schemas
 from bso_gateway.front import Front, GatewayMetrics
-from bso_gateway.http import Gate, HttpError, Limits, answer
+from bso_gateway.http import Gate, HttpError, Limits, answer, words_of
 from bso_gateway.live import Streams
 from bso_gateway.optimizer import Optimizer
 from bso_gateway.pages.door import KeyDoor, TokenDoor
@@ -38,9 +39,11 @@ from bso_optimizer import DISTRIBUTION
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
+_METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _DESCRIPTION = (
     "The batch size optimizer over HTTP. Clients of Zeus' batch size server find the same routes, bodies and statuses; "
-    "all else for programs is under /v1."
+    "all else for programs is under /v1. Every answer has an X-Request-Id: that of the request where it is plain, of "
+    "at most 64 characters, else a new one."
 )
 
 
@@ -177,20 +180,33 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     )
     components = described.setdefault("components", {})
     components.setdefault("schemas", {}).update(schemas())
-    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    described["security"] = [{"token": []}, {}]
+    components["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "password": {"type": "http", "scheme": "basic", "description": "The token is the password, under any name."},
+    }
+    described["security"] = [{"token": []}, {"password": []}, {}]
     return described
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:
     """Where no route is: in the framework's own form outside of /v1, as Zeus' server has it."""
     assert isinstance(error, StarletteHTTPException)
+    if error.status_code == 405:  # the framework names the methods of the first route of this path alone
+        error.headers = {"Allow": ", ".join(_methods_at(request))}
     if not request.url.path.startswith(PREFIX):
         return await http_exception_handler(request, error)
     kind = {404: "no_such_page", 405: "no_such_method"}.get(error.status_code, "bad_request")
     shown = problem_response(HttpError(error.status_code, f"{request.method} {request.url.path[:200]}", kind=kind))
     shown.headers.update(error.headers or {})
     return shown
+
+
+def _methods_at(request: Request) -> list[str]:
+    """The methods with which the path of a request has an answer."""
+    asked = [(method, {**request.scope, "method": method}) for method in _METHODS]
+    return [
+        method for method, scope in asked if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    ]
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
@@ -208,7 +224,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     """What is wrong with a query, in FastAPI's own form on Zeus' routes, as Zeus' server has it."""
     assert isinstance(error, RequestValidationError)
     if not is_zeus_path(request.url.path):
-        faults = {".".join(map(str, fault["loc"])): fault["msg"] for fault in error.errors()}
+        faults = {".".join(map(str, fault["loc"])): words_of(fault) for fault in error.errors()}
         return problem_response(HttpError(422, "the query is not as expected", kind="invalid_query", fields=faults))
     details: list[Any] = [
         {"loc": list(fault["loc"]), "msg": fault["msg"], "type": fault["type"]} for fault in error.errors()

@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar
+from urllib.parse import unquote_to_bytes
 
+import httptools
+import structlog
+from structlog.typing import FilteringBoundLogger
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from bso_gateway.http import IS_TOO_MANY
 
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
+
 _MOST_HEAD_BYTES = 65_536
 _MOST_WAITING = 65_536  # bytes
 _MOST_PIPELINED = 16  # requests of one connection that wait for the answer to another one
+_MOST_OF_A_REASON = 200
+_TLS = b"\x16\x03"  # how a TLS connection begins (RFC 8446, section 5.1)
 _VERSIONS, _SCHEMES = ("1.0", "1.1"), (b"http", b"https")
 
 
@@ -55,7 +63,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     httptools bounds neither heads nor trailers; uvicorn has a deadline only for connections that rest between two
     requests, and any byte ends it. Nor do they bound how many requests wait on one connection. What can be read in two
-    ways is refused (RFC 9112, sections 3.2 and 6.1).
+    ways is refused (RFC 9112, sections 3.2 and 6.1), after the answers to the requests before it (section 9.3.2).
     """
 
     head_timeout_s: ClassVar[float]
@@ -67,6 +75,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._other_bytes = 0  # that have arrived since the last part of a body, or since a request began
         self._deadline: asyncio.TimerHandle | None = None
+        self._refusal: str | None = None  # of what has arrived last; nothing that comes after it is read
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -75,10 +84,20 @@ class HttpProtocol(HttpToolsProtocol):
 
     @override
     def data_received(self, data: bytes) -> None:
+        if self._refusal is not None or self.parser is None:
+            return
         self._other_bytes += len(data)
-        super().data_received(data)
+        self._end_rest()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # nothing else is spoken here: the request is answered as any other
+        except httptools.HttpParserError as error:
+            self._refuse(_reason_of(error, data))
+            return
         if self._other_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("The head, the trailers or a chunk's head of the request are too large.")
+            self._refuse("the head, the trailers or a chunk's head of the request are too large")
+            return
         cycle: RequestResponseCycle | None = self.cycle
         is_answered = cycle is None or cycle.response_complete
         if is_answered and self._deadline is None and self.timeout_keep_alive_task is None:
@@ -106,7 +125,10 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.timeout_keep_alive_task is not None:
+        if self._refusal is not None and self.timeout_keep_alive_task is not None:  # all before it are answered
+            self._end_rest()
+            self._send_refusal(self._refusal)
+        elif self.timeout_keep_alive_task is not None:
             self.at_rest[self] = None
 
     @override
@@ -123,6 +145,27 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
         super().connection_lost(exc)
+
+    def _refuse(self, reason: str) -> None:
+        """Read no further, and say why, once what has arrived before is answered."""
+        self._refusal = reason
+        self._forget_deadline()
+        client = self.client[0] if self.client else None
+        _log.info("a request was not readable", action="unreadable_request", client=client, reason=reason)
+        cycle: RequestResponseCycle | None = self.cycle
+        is_whole = cycle is not None and not cycle.response_complete and not cycle.more_body
+        if not (self.pipeline or is_whole):  # nothing before it waits for its answer
+            self._send_refusal(reason)
+        elif not is_whole:
+            self.pipeline.popleft()  # the last one, whose end cannot be read
+
+    def _send_refusal(self, reason: str) -> None:
+        self.send_400_response(f"The request cannot be read: {reason}.")
+
+    def _end_rest(self) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
 
     def _make_room(self) -> bool:
         """End the connection that has been at rest for longest; False: there is none."""
@@ -145,7 +188,16 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class _Unreadable(Exception):
-    """What has arrived is no request that can be answered: uvicorn answers with 400, and closes the connection."""
+    """What has arrived is no request that can be answered: the answer is 400, and the end of the connection."""
+
+
+def _reason_of(error: httptools.HttpParserError, data: bytes) -> str:
+    """Why what has arrived last is no request, in ASCII."""
+    if data.startswith(_TLS):
+        return "it is TLS, and this port speaks HTTP without it"
+    if isinstance(error.__context__, _Unreadable):
+        return str(error.__context__)
+    return str(error).encode("ascii", "replace").decode().strip()[:_MOST_OF_A_REASON] or "it is no HTTP"
 
 
 def _require_one_meaning(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str) -> None:
@@ -157,11 +209,16 @@ def _require_one_meaning(target: bytes, headers: Sequence[tuple[bytes, bytes]], 
         elif name == b"authorization":
             logins += 1
         elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            raise _Unreadable("an encoding other than chunked")
+            raise _Unreadable("its Transfer-Encoding is not chunked")
     if version not in _VERSIONS:
-        raise _Unreadable(f"HTTP {version}")
+        raise _Unreadable(f"it is of HTTP {version}, expected 1.1 or 1.0")
     if len(hosts) > 1 or logins > 1 or (version == "1.1" and not hosts):
-        raise _Unreadable("a header that must be there once")
+        raise _Unreadable("Host and Authorization may be there once, and Host has to be")
     is_path = target.startswith(b"/")
     if not is_path and not target.startswith(tuple(b"%b://%b/" % (scheme, hosts[0]) for scheme in _SCHEMES if hosts)):
-        raise _Unreadable("a target of another host")
+        raise _Unreadable("its target is of another host than Host names")
+    if b"%" in target:
+        try:
+            unquote_to_bytes(target).decode()
+        except UnicodeDecodeError:
+            raise _Unreadable("its target holds bytes that are no UTF-8") from None

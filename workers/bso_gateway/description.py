@@ -115,6 +115,7 @@ def schemas() -> dict[str, Any]:
         found[route.body] = _without(found[route.command.__name__], route.fields_in_path)
         if "spec" in found[route.body]["properties"]:
             found[route.body]["properties"]["spec"] = _reference(_SPECIFICATION)
+    found["Trial"]["properties"]["trial_id"]["description"] = "Empty here: it is for those alone who began the trial."
     specification = {**found[JobSpec.__name__], "required": [], "description": _ABOUT_SPECIFICATION}
     for schema in found.values():
         if "metric" in schema.get("properties", {}):  # what a training has diverged to is no number in JSON
@@ -196,6 +197,7 @@ _TEXT_OR_NULL = {"type": ["string", "null"]}
 _NUMBER_OR_NULL = {"type": ["integer", "null"]}
 _MOMENT = {"type": "string", "format": "date-time"}
 _ANYTHING = {"type": "object"}
+_NOTHING = {"type": "null"}
 
 
 def _envelope(types: Sequence[str], about: str, **more: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +212,7 @@ def _envelope(types: Sequence[str], about: str, **more: Mapping[str, Any]) -> di
         "body": _ANYTHING,
         **more,
     }
-    return _object(properties, optional=("schema", "job_id", "sent_at", "trace"), about=about)
+    return _object(properties, optional=("schema", "job_id", "sent_at", "trace", "on_behalf_of"), about=about)
 
 
 _KEPT = _problem("It is kept, and will be decided later: do not send it again")
@@ -223,10 +225,18 @@ _OTHERS: Mapping[str, Any] = {
         [wire_name(kind) for kind in get_args(Query) if kind is not queries.CheckToken],
         "A query; `body` has its fields, which docs/messages.md lists by type.",
     ),
-    "AnswerMessage": _envelope([], "A reply, a page or a problem; `command_id` is that of what was asked."),
+    "AnswerMessage": _envelope(
+        [],
+        "A reply, a page or a problem; `command_id` is that of what was asked.",
+        on_behalf_of=_TEXT_OR_NULL,
+        seq=_NOTHING,
+        part=_NOTHING,
+        log_epoch=_NOTHING,
+    ),
     "Event": _envelope(
         list(all_events()),
         "An event of the log.",
+        on_behalf_of=_TEXT_OR_NULL,
         event_id=_NUMBER,
         seq=_NUMBER,
         part=_NUMBER,
@@ -238,7 +248,7 @@ _OTHERS: Mapping[str, Any] = {
     ),
     "EventsOfJobs": _object(
         {"events": {"type": "array", "items": _reference("Event")}, "next_after": _TEXT_OR_NULL},
-        about="`next_after`: `after` of the next page; null: this is the last one.",
+        about="`next_after`: `after` of the next page; null: nothing came after `after`, with which you may ask again.",
     ),
     "ListedJob": _object(
         {
@@ -246,7 +256,7 @@ _OTHERS: Mapping[str, Any] = {
             "owner": _TEXT_OR_NULL,
             "version_number": _NUMBER,
             "policy": _TEXT,
-            "spec": {"type": ["object", "null"], "description": "Null: it was deleted."},
+            "spec": {"type": ["object", "null"], "description": "Null: it was deleted, or is damaged."},
             "trials": _NUMBER,
             "created_at": _MOMENT,
             "changed_at": _MOMENT,

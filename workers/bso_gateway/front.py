@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Container, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 from secrets import token_hex
 from urllib.parse import urlsplit
@@ -51,6 +51,14 @@ class GatewayMetrics:
             buckets=_LATENCIES_S,
             registry=self.registry,
         )
+        self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def of(self, route: str, status: int) -> tuple[Counter, Histogram]:
+        """What counts requests of a route that are answered with a status; looking it up costs more than counting."""
+        found = self._children.get((route, status))
+        if found is None:
+            found = self._children[route, status] = self.requests.labels(route, status), self.seconds.labels(route)
+        return found
 
 
 class Front:
@@ -106,7 +114,9 @@ class Front:
         try:
             refusal = self._refusal(scope, headers) or await self._identify(scope, headers)
             if refusal is None:
-                await self._app_for(scope)(scope, receive, sent)
+                asked = _as_get(scope)
+                await self._app_for(asked)(asked, receive, sent)
+                scope["route"] = asked.get("route")
             else:
                 answer = error_page(scope["path"], refusal)
                 answer.headers["Connection"] = "close"  # a body that comes with it is not read
@@ -132,11 +142,12 @@ class Front:
         is_foreign = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
         if is_foreign and is_page(scope) and scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate":
             is_foreign = False  # somebody follows a link to a page, which changes nothing
-        if is_foreign or (origin is not None and origin.partition("://")[2] != host):
+        if is_foreign or (origin is not None and not _is_own(origin, scope["scheme"], host)):
             words = f"a page of {origin[:80] if origin else 'another site'!r} may not use this gateway"
             return HttpError(403, words, kind="foreign_origin")
         if scope["method"] in _WITH_BODY and not is_page(scope):
-            return _wrong_content(headers.get("content-type"), may_lack=is_zeus_path(scope["path"]) and origin is None)
+            may_lack = is_zeus_path(scope["path"]) and origin is None
+            return _wrong_content(headers.get("content-type"), headers.get("content-encoding"), may_lack=may_lack)
         return None
 
     async def _identify(self, scope: Scope, headers: Mapping[str, str]) -> HttpError | None:
@@ -156,21 +167,17 @@ class Front:
         return None
 
     def _is_known(self, host: str) -> bool:
-        try:
-            parts = urlsplit(f"//{host}")
-            name, _ = parts.hostname or "", parts.port
-        except ValueError:
-            return False
-        is_known = name in LOOPBACK_NAMES or name in self._names  # both in small letters
-        return is_known and "@" not in host
+        name = _name_in(host)
+        return name in LOOPBACK_NAMES or name in self._names  # both in small letters
 
     def _note(self, scope: Scope, status: int, took_s: float, *, request_id: str, is_stream: bool) -> None:
         is_direct = (scope["method"], scope["path"]) in self._direct
         route = scope["path"] if is_direct else getattr(scope.get("route"), "path", "other")
         route = PAGES if is_page(scope) else route
-        self._metrics.requests.labels(route, status).inc()
+        requests, seconds = self._metrics.of(route, status)
+        requests.inc()
         if not is_stream:
-            self._metrics.seconds.labels(route).observe(took_s)
+            seconds.observe(took_s)
         if not self._has_access_log or (route in _QUIET and status < 400):
             return
         client = scope.get("client")
@@ -195,6 +202,28 @@ def is_page(scope: Scope) -> bool:
     return path in ("/", PAGES) or path.startswith(f"{PAGES}/")
 
 
+@lru_cache(maxsize=256)  # all requests of a client have the same one
+def _name_in(host: str) -> str:
+    """The name in a Host header, without a port, in small letters; empty where it holds something else."""
+    try:
+        parts = urlsplit(f"//{host}")
+        name, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return ""
+    return "" if "@" in host else name
+
+
+def _as_get(scope: Scope) -> Scope:
+    """A HEAD as the GET whose head is wanted (RFC 9110, section 9.3.2): the server sends no body.
+
+    But for Zeus' wire, on which a GET begins a trial; and pages have it from their framework.
+    """
+    if scope["method"] != "HEAD" or is_zeus_path(scope["path"]) or is_page(scope):
+        return scope
+    headers = [each for each in scope["headers"] if each[0] != b"accept"]  # that of a stream would never end
+    return {**scope, "method": "GET", "headers": headers}
+
+
 def _request_id(headers: Mapping[str, str]) -> str:
     """The client's own id of a request, if it is plain and short; else a new one."""
     given = headers.get("x-request-id", "")
@@ -202,7 +231,15 @@ def _request_id(headers: Mapping[str, str]) -> str:
     return given if is_plain else f"{_OWN_IDS}{next(_numbers):016x}"
 
 
-def _wrong_content(content_type: str | None, *, may_lack: bool) -> HttpError | None:
+def _is_own(origin: str, scheme: str, host: str) -> bool:
+    """Whether an origin is this gateway's. A proxy in front may have TLS, and not say so; without TLS none has."""
+    return origin == f"https://{host}" or (scheme == "http" and origin == f"http://{host}")
+
+
+def _wrong_content(content_type: str | None, encoding: str | None, *, may_lack: bool) -> HttpError | None:
+    if encoding not in (None, "", "identity"):
+        words = f"expected a body without Content-Encoding, got {encoding[:80]}"
+        return HttpError(415, words, kind="unsupported_media_type")
     if content_type is None and may_lack:
         return None
     kind = (content_type or "").partition(";")[0].strip().lower()

@@ -24,7 +24,18 @@ from bso.domain.frozen_values import replace
 from bso.domain.replies import Problem, Reply
 from bso.domain.rights import Right
 from bso.domain.tokens import ALL_JOBS, Token
-from bso.service.queries import Asked, CheckedToken, CheckToken, FollowJobs, Page, Query, SavingsPage, ShowOperation
+from bso.service.queries import (
+    Asked,
+    CheckedToken,
+    CheckToken,
+    FollowJobs,
+    ListJobs,
+    ListSavings,
+    Page,
+    Query,
+    ShowOperation,
+)
+from bso_gateway.covered_jobs import covered
 from bso_gateway.optimizer import Optimizer
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -50,17 +61,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5  # before a query is sent again tha
 _MOST_LATENCIES = 1000
 _LEAST_S = 0.5  # for an answer, whatever the check of a token and the body have taken
 _LEAST_OF_ANOTHER_S = 0.05  # a command that nobody waits for must not begin a trial
-
-
-def seen_by(token: Token | None, page: SavingsPage) -> SavingsPage:
-    """A page without the jobs that a token is not for."""
-    if token is None:
-        return page
-    return replace(
-        page,
-        jobs=tuple(each for each in page.jobs if token.covers(Right.READ, each.job_id)),
-        unreadable=tuple(each for each in page.unreadable if token.covers(Right.READ, each)),
-    )
 
 
 class HttpError(Exception):
@@ -222,7 +222,16 @@ class Gate:
             check_operates_all(token)
         user = None if token is None else token.user
         asked = Asked(query=query, query_id=str(uuid.uuid4()), job_id=job_id, on_behalf_of=user)
-        return await self._asked(asked, timeout_s=self._time_left_s(request))
+        if token is None or token.jobs == ALL_JOBS or not isinstance(query, ListJobs | ListSavings):
+            return await self._asked(asked, timeout_s=self._time_left_s(request))
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + self._time_left_s(request)
+        return await covered(
+            token,
+            query,
+            lambda page: self._asked(replace(asked, query=page), timeout_s=max(_LEAST_S, until_s - clock())),
+            is_time_up=lambda: clock() > until_s,
+        )
 
     async def check(self, query: CheckToken) -> Token | None:
         """The token that a secret belongs to. Raises HttpError 503 when no answer came in time."""
@@ -331,8 +340,16 @@ def answer(value: Any, *, status: int = 200) -> Response:
 
 def faults_of(error: ValidationError) -> dict[str, str]:
     """What is wrong with a value, by field."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    return {".".join(map(str, fault["loc"])): fault["msg"].removeprefix("Value error, ") for fault in faults}
+    faults = error.errors(include_url=False, include_input=False)
+    return {".".join(map(str, fault["loc"])): words_of(fault) for fault in faults}
+
+
+def words_of(fault: Mapping[str, Any]) -> str:
+    """What pydantic says of a value, without the names of Python's types."""
+    if fault["type"] == "too_long":
+        return f"may have at most {fault['ctx']['max_length']} items"
+    words: str = fault["msg"]
+    return words.removeprefix("Value error, ")
 
 
 def _too_large(most: int) -> HttpError:

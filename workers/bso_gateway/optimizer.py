@@ -125,8 +125,10 @@ class BrokerOptimizer:
 
     @property
     def trouble(self) -> str | None:
-        """Whether the broker is reachable, and workers know this gateway; if one is there, only a command shows."""
-        return self._refusal if self._transport.is_connected else f"the broker at {self._address} is not connected"
+        """What is known to stand in the way: no broker, one that took no message lately, workers that refuse it."""
+        if not self._transport.is_connected:
+            return f"the broker at {self._address} is not connected"
+        return self._transport.obstacle or self._refusal
 
     async def queues(self) -> Mapping[str, QueueDepth | None]:
         """What waits in the queues of commands, of queries and of dead letters, as it was 5 s ago at most."""
@@ -194,7 +196,7 @@ class SqliteOptimizer:
                 return await future
         except TimeoutError as error:
             why = "" if self.trouble is None else f": {self.trouble}"
-            raise Unreachable(f"the optimizer's file did not answer within {timeout_s:g} s{why}") from error
+            raise Unreachable(f"{self._file} did not answer within {timeout_s:g} s{why}") from error
 
     async def query(self, asked: Asked, *, timeout_s: float) -> Page | Problem:
         """What the file holds."""
@@ -206,7 +208,11 @@ class SqliteOptimizer:
                 return decode_page(await answered(self._embedded.store, asked, rules=_RULES))
         except (TimeoutError, Retryable) as error:
             words = str(error) or f"nothing came within {timeout_s:g} s"
-            raise Unreachable(f"the optimizer's file did not answer: {words}") from error
+            raise Unreachable(f"{self._file} did not answer: {words}") from error
+
+    @property
+    def _file(self) -> str:
+        return "the optimizer's file" if self._embedded is None else f"the optimizer's file {self._embedded.path}"
 
     @property
     def trouble(self) -> str | None:

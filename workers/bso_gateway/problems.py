@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from bso.domain.replies import KEPT, Problem
+from bso.schema.envelope import PROBLEM_URN
 from bso_gateway.http import HttpError, answer
 from bso_gateway.zeus_wire import error_response, is_zeus_path
 
@@ -36,7 +37,7 @@ PROBLEM_SCHEMA: Mapping[str, Any] = {
     "description": "Why a request has no effect (RFC 9457). `code` is one of docs/messages.md or docs/gateway.md.",
     "required": ["type", "title", "status", "detail", "code", "fields", "context", "retry_after_s"],
     "properties": {
-        "type": {"type": "string", "description": "urn:bso:problem:CODE"},
+        "type": {"type": "string", "description": f"{PROBLEM_URN}CODE"},
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string", "description": "What came, what was expected, what to do."},
@@ -77,7 +78,7 @@ def refused(problem: Problem) -> HttpError:
 def problem_response(error: HttpError) -> Response:
     """An error as application/problem+json (RFC 9457)."""
     body = {
-        "type": f"urn:bso:problem:{error.kind}",
+        "type": f"{PROBLEM_URN}{error.kind}",
         "title": error.title,
         "status": error.status,
         "detail": error.message,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from fastapi import Query as QueryParameter
+from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,7 +31,17 @@ from bso.service.queries import Page, Query
 from bso.service.records import JobOverview
 from bso_gateway import description
 from bso_gateway.description import JOB, ROUTES, STREAM, Route
-from bso_gateway.http import BEARER, RECHECK, UNTIL, Gate, HttpError, answer, command_id_of, seen_by, token_of
+from bso_gateway.http import (
+    BEARER,
+    RECHECK,
+    UNTIL,
+    Gate,
+    HttpError,
+    answer,
+    command_id_of,
+    faults_of,
+    token_of,
+)
 from bso_gateway.live import Place, PlaceInLog, PlacesInLogs, Streams, followed, passed
 from bso_gateway.problems import refused
 
@@ -105,7 +116,8 @@ class RestApi:
         try:
             command: Command = validated(route.command, given, wire_name(route.command))
         except MalformedMessage as error:
-            raise HttpError(422, str(error), kind="invalid_body") from error
+            fields = faults_of(error.__cause__) if isinstance(error.__cause__, ValidationError) else {}
+            raise HttpError(422, str(error), kind="invalid_body", fields=fields) from error
         _require_trial_id(command)
         job_id = request.path_params.get("job_id")
         if job_id is None:
@@ -147,28 +159,20 @@ class RestApi:
         except Rejected as error:
             raise HttpError(422, str(error), kind="malformed") from error
         page = await self._gate.ask(request, asked.query, asked.job_id)
-        token = token_of(request)
-        if isinstance(page, queries.JobsPage):
-            page = replace(page, jobs=tuple(each for each in page.jobs if _may_list(token, each)))
-        elif isinstance(page, queries.SavingsPage):
-            page = seen_by(token, page)
+        _require_own_place(token_of(request), page)
         return _as_message(queries.encode_page(page, query_id=asked.query_id, job_id=asked.job_id))
 
     async def jobs(self, request: Request, after: str = "") -> Response:
         """A page of jobs; ``next_after`` is where the next one begins, null on the last."""
-        page = await self._ask(request, queries.ListJobs(after=after))
+        page = await self._ask(request, queries.ListJobs(after=_known_id(after)))
         assert isinstance(page, queries.JobsPage)
         parked = {each.job_id: each.reason for each in page.parked}
-        token = token_of(request)
-        jobs = [each for each in page.jobs if _may_list(token, each)]
-        listed = [_listed(each) | {"trouble": parked.get(each.summary.job_id)} for each in jobs]
+        listed = [_listed(each) | {"trouble": parked.get(each.summary.job_id)} for each in page.jobs]
         return answer({"jobs": listed, "next_after": page.next_after})
 
     async def savings(self, request: Request, after: str = "") -> Response:
         """What jobs saved, by month; ``next_after`` is where the next page begins, null on the last."""
-        page = await self._ask(request, queries.ListSavings(after=after))
-        assert isinstance(page, queries.SavingsPage)
-        return answer(seen_by(token_of(request), page))
+        return answer(await self._ask(request, queries.ListSavings(after=_known_id(after))))
 
     async def operation(self, request: Request) -> Response:
         """How the store of all jobs stands."""
@@ -275,6 +279,7 @@ class RestApi:
         page = await self._gate.ask(request, query, job_id)
         if isinstance(page, Problem):
             raise refused(page)
+        _require_own_place(token_of(request), page)
         return page
 
 
@@ -293,13 +298,20 @@ async def _require_known_parameters(request: Request) -> None:
             words = f"is not known here; known are {', '.join(sorted(known)) or 'none'}"
         elif name not in _SEVERAL and len(request.query_params.getlist(name)) > 1:
             words = "may be given once"
+        elif len(given := request.query_params.getlist(name)) > len(set(given)):
+            words = "may name each once"
         else:
             continue
         raise HttpError(422, f"query: {name[:60]} {words}", kind="invalid_query", fields={f"query.{name[:60]}": words})
 
 
-def _may_list(token: Token | None, one: JobOverview) -> bool:
-    return token is None or token.covers(Right.READ, one.summary.job_id)
+def _require_own_place(token: Token | None, page: Page | Problem) -> None:
+    """Raise HttpError for a page of jobs whose place names one that the token is not for: none was found in time."""
+    if token is None or not isinstance(page, queries.JobsPage | queries.SavingsPage) or page.next_after is None:
+        return
+    if not token.covers(Right.READ, page.next_after):
+        words = f"no job like {token.jobs} was found in time: it takes a pattern that begins as their names do"
+        raise HttpError(400, words, kind="too_many_jobs", title="The jobs are too many for this token")
 
 
 def _wants_stream(request: Request) -> bool:
@@ -335,6 +347,13 @@ def _listed(one: JobOverview) -> dict[str, Any]:
         "changed_at": summary.changed_at,
         "last_trial": one.last_trial,
     }
+
+
+def _known_id(after: str) -> str:
+    """Where a page of jobs begins: after a job_id, or with the first one. Raises HttpError."""
+    if after and (problem := identifier_problem(after)) is not None:
+        raise HttpError(422, f"query: after {problem}", kind="invalid_query", fields={"query.after": problem})
+    return after
 
 
 def _check(name: str, value: object) -> None:

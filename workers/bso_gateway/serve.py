@@ -27,10 +27,11 @@ from bso_gateway.connections import HttpProtocol
 from bso_gateway.optimizer import Optimizer, optimizer_of
 from bso_gateway.pages.door import KEY
 from bso_gateway.pages.paths import PREFIX as PAGES
-from bso_gateway.settings import GatewaySettings
+from bso_gateway.settings import PREFIX, GatewaySettings
 from bso_workers.errors import CannotListen
 from bso_workers.lifecycle import ExitCode, StopSignal, collect_garbage_seldom, fastest_loop
-from bso_workers.logs import configure_logs
+from bso_workers.logs import configure_logs, warn_of_misspelt
+from bso_workers.settings import variables_of
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -70,6 +71,7 @@ def run_dashboard(settings: GatewaySettings, *, show: Callable[[str], None]) -> 
 def _run(settings: GatewaySettings, app: App, show: Callable[[str], None]) -> ExitCode:
     _allow_open_files(settings.max_connections + _MOST_OTHER_FILES)
     configure_logs(level=settings.log_level, style=settings.log_format, stream=sys.stderr)
+    warn_of_misspelt(os.environ, ("BSO_URL", *variables_of(GatewaySettings, prefix=PREFIX)))
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         return runner.run(_until_signalled(settings, app, show))

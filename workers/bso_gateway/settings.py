@@ -108,6 +108,18 @@ class GatewaySettings(BaseModel):
             raise ValueError(f"{odd!r} is no name of a host: expected one without a port, such as bso.example")
         return names
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, proxies: frozenset[str]) -> frozenset[str]:
+        for proxy in sorted(proxies):
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError as error:
+                raise ValueError(
+                    f"{proxy!r} is no address and no network, as 10.0.0.7 or 10.0.0.0/8: {error}"
+                ) from None
+        return proxies
+
     @field_validator("zeus_policy")
     @classmethod
     def _check_policy(cls, policy: str | None) -> str | None:
@@ -126,6 +138,9 @@ class GatewaySettings(BaseModel):
             raise ValueError("operator_url is a login of a broker, and the optimizer's url names none: leave it out")
         if (self.tls_certificate is None) is not (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key belong together: set both or none")
+        if self.zeus_policy is not None and self.url.startswith("sqlite") and self.zeus_policy not in policy_names():
+            known = ", ".join(policy_names())
+            raise ValueError(f"zeus_policy {self.zeus_policy} is not installed here; known are {known}")
         if self.zeus_strict and self.zeus_policy not in (None, ZEUS_POLICY):
             raise ValueError(f"zeus_strict needs the policy {ZEUS_POLICY}, got {self.zeus_policy}")
         return self

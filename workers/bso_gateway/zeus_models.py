@@ -109,6 +109,12 @@ class ErrorMessage(BaseModel):
     message: str
 
 
+class MethodUnknown(BaseModel):
+    """The error for a path that is known with other methods."""
+
+    detail: str
+
+
 class Fault(BaseModel):
     """What is wrong with one field of a body, or of a query."""
 

@@ -26,7 +26,15 @@ from bso.domain.replies import (
 )
 from bso.domain.trial import DIVERGED, FAILURES, Outcome, reason_code
 from bso_gateway.http import IDEMPOTENCY_KEY, RETRY_AFTER, Gate, HttpError, answer, command_id_of
-from bso_gateway.zeus_models import Detail, ErrorMessage, ReportResponse, TrainingResult, TrialId, ZeusJobSpec
+from bso_gateway.zeus_models import (
+    Detail,
+    ErrorMessage,
+    MethodUnknown,
+    ReportResponse,
+    TrainingResult,
+    TrialId,
+    ZeusJobSpec,
+)
 
 GO_ON = "Stop condition not met, keep training"
 SUCCEEDED = "Train succeeded"
@@ -230,7 +238,10 @@ def _described(
     responses: dict[int | str, Any] = {
         refusal: {"model": ErrorMessage},
         503: {"model": ErrorMessage, "headers": {"Retry-After": RETRY_AFTER}},
-        "default": {"model": ErrorMessage, "description": "Refused: 401, 403, 405, 408, 413, 415, 421, 429 or 500"},
+        405: {"model": MethodUnknown, "description": "The path has no such method"},
+        409: {"model": ErrorMessage, "description": "The job is another one, or the Idempotency-Key was used before"},
+        422: {"model": Detail, "description": "A body or a query that is not as expected"},
+        "default": {"model": ErrorMessage, "description": "Refused: 401, 403, 408, 413, 415, 421, 429 or 500"},
     }
     if made is not None:
         responses[status] = {"model": made}
@@ -240,5 +251,4 @@ def _described(
     if body is not None:
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-        responses[422] = {"model": Detail, "description": "A body that is not as expected"}
     return {"responses": responses, "openapi_extra": extra, "summary": summary, "response_class": Response}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -35,7 +36,7 @@ from bso_workers.lifecycle import (
     fastest_loop,
     run_together,
 )
-from bso_workers.logs import configure_logs
+from bso_workers.logs import configure_logs, warn_of_misspelt
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import MARK_AFTER_S, EventOutbox
 from bso_workers.queries import TOO_MANY, QueryAnswers
@@ -45,7 +46,7 @@ from bso_workers.reaper import Reaper
 from bso_workers.recovery import Recovery
 from bso_workers.relay import Relay
 from bso_workers.savings import SavingsWatch
-from bso_workers.settings import WorkerSettings
+from bso_workers.settings import PREFIX, WorkerSettings, variables_of
 from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import TroubledJobs
 from bso_workers.unforeseen import UnforeseenErrors
@@ -69,6 +70,7 @@ _SWITCH_S = 0.0005
 def run_worker(settings: WorkerSettings) -> ExitCode:
     """Work until SIGTERM or SIGINT, then drain; a second signal ends the process at once."""
     configure_logs(level=settings.log_level, style=settings.log_format, stream=sys.stderr)
+    warn_of_misspelt(os.environ, variables_of(WorkerSettings, prefix=PREFIX))
     sys.setswitchinterval(_SWITCH_S)
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         return runner.run(_until_signalled(settings))

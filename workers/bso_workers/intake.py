@@ -82,7 +82,7 @@ class Intake:
         self._readiness.report(_DATABASE, str(error))
         _log.warning("stopped taking commands", action="intake_shut", reason=str(error))
         self.on_shut()
-        await self._consumer.pause(f"paused: {error}")
+        await self._consumer.pause("paused, as the database cannot be used")
 
     async def _open(self) -> None:
         self._is_shut.clear()

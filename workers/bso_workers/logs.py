@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection, Mapping
 from typing import TextIO
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from bso.domain.foreign_text import is_plain, shown
 from bso.log_records import indented
-from bso_workers.settings import LogFormat, LogLevel
+from bso_workers.settings import LogFormat, LogLevel, misspelt
+
+_log: FilteringBoundLogger = structlog.get_logger(__name__)
 
 _NOISY = {"aio_pika": logging.ERROR, "aiormq": logging.ERROR, "aiohttp": logging.WARNING, "asyncio": logging.WARNING}
-_FAILED_ATTEMPT = "error when creating transport"  # aiormq says so at every attempt, bso_broker once and in words
 _CLOSED_BY_BROKER = "Unexpected connection close from remote"
 _NOBODYS_FAULT = (  # how the broker's reason begins
     "CONNECTION_FORCED",  # it is shut down, or an operator closes the connection
@@ -29,6 +31,12 @@ _FACTS: tuple[Processor, ...] = (
 )
 
 
+def warn_of_misspelt(environ: Mapping[str, str], names: Collection[str]) -> None:
+    """Log a warning for each variable that is no setting, and looks as if it was to be one of these names."""
+    for name, meant in misspelt(environ, names).items():
+        _log.warning(f"{name} is no setting: {meant} is", action="unknown_setting", variable=name, meant=meant)
+
+
 def configure_logs(*, level: LogLevel, style: LogFormat, stream: TextIO) -> None:
     """Send what this program and its libraries log to one stream, in one form: each line has the same first keys."""
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -40,7 +48,7 @@ def configure_logs(*, level: LogLevel, style: LogFormat, stream: TextIO) -> None
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(stream)
-    handler.addFilter(_is_news)
+    handler.addFilter(_show_as_it_is)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*_FACTS, structlog.stdlib.ExtraAdder()],
@@ -62,12 +70,12 @@ def _draws_colors(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether nobody else says it better. A connection that broke, and is made again, is no more than a warning."""
+def _show_as_it_is(record: logging.LogRecord) -> bool:
+    """A connection that broke, and is made again, is no more than a warning."""
     reasons = [each for each in record.args or () if isinstance(each, str) and each.startswith(_NOBODYS_FAULT)]
     if str(record.msg).startswith(_CLOSED_BY_BROKER) and reasons:
         record.levelno, record.levelname = logging.WARNING, "WARNING"
-    return _FAILED_ATTEMPT not in record.getMessage()
+    return True
 
 
 def _as_json() -> tuple[Processor, ...]:

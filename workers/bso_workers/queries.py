@@ -45,7 +45,8 @@ class QueryAnswers:
             _log.warning("a query was not answered", action="query_failed", reason=reason)
         except Exception as error:  # noqa: BLE001  the next query may be a sound one
             _log.exception("a query failed in an unforeseen way", action="query_broke", reason=repr(error))
-        return _not_now("ask again later")
+            return _not_now("something failed at the worker, whose log says what: ask again later")
+        return _not_now("the workers' database did not answer, and their log says why: ask again later")
 
 
 def _refusal(kind: str, title: str, detail: str) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from bso.domain.decide import Rules
 
 PREFIX = "BSO_"
+_ALIKE = 0.86  # BSO_QUOTA is to BSO_QUOTAS, and BSO_GATEWAY_NAMES is not to BSO_GATEWAYS
 
 Kind = TypeVar("Kind", bound=BaseModel)
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -196,6 +198,22 @@ def texts_of(kind: type[BaseModel], environ: Mapping[str, str], *, prefix: str) 
     """What the environment says of settings of this kind, by field. Raises InvalidSettings."""
     found = {name: _text(environ, prefix + name.upper()) for name in kind.model_fields}
     return {name: text for name, text in found.items() if text is not None}
+
+
+def misspelt(environ: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """Variables that look like one of these names, or its file's, and are none: what each was probably meant to be.
+
+    Others say nothing wrong: Kubernetes gives every pod BSO_PORT where a service is called bso.
+    """
+    known = {*names, *(f"{name}_FILE" for name in names)}
+    given = {name for name in environ if name.startswith(PREFIX)} - known
+    found = {name: get_close_matches(name, sorted(known), n=1, cutoff=_ALIKE) for name in sorted(given)}
+    return {name: meant[0] for name, meant in found.items() if meant}
+
+
+def variables_of(kind: type[BaseModel], *, prefix: str) -> list[str]:
+    """The variables of settings of this kind."""
+    return [prefix + name.upper() for name in kind.model_fields]
 
 
 def _text(environ: Mapping[str, str], variable: str) -> str | None:

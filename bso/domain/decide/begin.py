@@ -25,6 +25,7 @@ from bso.domain.job import Job, Recurrence
 from bso.domain.job_spec import MAX_BATCH_SIZE
 from bso.domain.knowledge import Knowledge
 from bso.domain.learning_rate import learning_rate_problems
+from bso.domain.policies import BadPolicy
 from bso.domain.policy import Choice
 from bso.domain.quotas import over_quota
 from bso.domain.replies import Problem, TrialBegun
@@ -186,7 +187,14 @@ def _choice(job: Job, recurrence: Recurrence, command: BeginTrial) -> Choice:
         return Choice(batch_size=command.batch_size, reason=reason)
     if job.version.knowledge_on(command.hardware).needs_attention:
         return choose_with_attention(job.version, recurrence, command.hardware)
-    return policy_of(job).choose(job, recurrence, command.hardware)
+    choice = policy_of(job).choose(job, recurrence, command.hardware)
+    if type(choice.batch_size) is not int or choice.batch_size not in job.spec.batch_sizes:
+        of_job = ", ".join(map(str, job.spec.batch_sizes))
+        raise BadPolicy(
+            f"policy {job.spec.policy} chose batch size {choice.batch_size!r}: choose has to return one of the job's, "
+            f"{of_job}"
+        )
+    return choice
 
 
 def _start(job: Job, recurrence: Recurrence, choice: Choice, command: BeginTrial, context: Context) -> TrialStarted:

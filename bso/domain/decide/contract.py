@@ -27,7 +27,7 @@ from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.identifiers import identifier_problem, login_problem
 from bso.domain.job import Job
-from bso.domain.policies import policy_named
+from bso.domain.policies import BadPolicy, policy_named
 from bso.domain.policy import Policy
 from bso.domain.quotas import Quota, over_quota, quota_of
 from bso.domain.replies import NearestPowerProfile, Problem, Reply
@@ -274,7 +274,13 @@ def with_lease(job: Job, trial_number: int, ends: datetime | None) -> Job:
 
 def bound_of(job: Job, trial: Trial) -> float | None:
     """The cost [J] above which a trial is stopped; None: there is none, as for one that is unbounded."""
-    return None if trial.is_unbounded else policy_of(job, trial).bound(job, trial)
+    if trial.is_unbounded:
+        return None
+    bound = policy_of(job, trial).bound(job, trial)
+    if bound is not None and not isinstance(bound, float | int):
+        name = job.spec_of(trial).policy  # type: ignore[unreachable]  # nobody checks the types of others' policies
+        raise BadPolicy(f"policy {name}: bound has to return a number of joules, or None, got {bound!r}")
+    return bound
 
 
 def policy_of(job: Job, trial: Trial | None = None) -> Policy:

@@ -6,13 +6,13 @@ from dataclasses import astuple
 
 from bso.domain.commands import AllowBatchSize, GiveJob, GrantJob, ReportPowerProfile
 from bso.domain.decide.contract import Context, Decision, Facts, one_job_too_many, refused, refused_for, unchanged
-from bso.domain.decide.trial_end import MOST
 from bso.domain.events import BatchSizeAllowed, Event, JobDeleted, JobGiven, JobGranted, PowerProfiled, TrialEnded
 from bso.domain.evolve import apply
 from bso.domain.hardware import hardware_problems
 from bso.domain.identifiers import login_problem
 from bso.domain.job import Job
 from bso.domain.job_spec import MAX_BATCH_SIZE
+from bso.domain.progress import MOST_REPORTED
 from bso.domain.replies import AllowedAgain, Deleted, PowerProfileRecorded, RightsRecorded
 from bso.domain.trial import Outcome, Trial
 
@@ -30,8 +30,10 @@ def report_power_profile(job: Job, command: ReportPowerProfile, facts: Facts) ->
     if not 1 <= len(command.measurements) <= MAX_MEASUREMENTS:
         problems["measurements"] = f"must be 1 to {MAX_MEASUREMENTS}, got {len(command.measurements)}"
     for index, measurement in enumerate(command.measurements):
-        if not all(0 < value <= MOST for value in astuple(measurement)):
-            problems[f"measurements.{index}"] = f"must hold positive finite numbers, got {measurement}"
+        if not all(0 < value <= MOST_REPORTED for value in astuple(measurement)):
+            problems[f"measurements.{index}"] = (
+                f"must hold positive numbers of at most {MOST_REPORTED:g}, got {measurement}"
+            )
     if problems:
         return refused_for(job, "invalid_power_profile", "The power profile is not valid", problems)
     profiled = {batch_size for batch_size, _ in facts.power_profiles}

@@ -6,12 +6,11 @@ import math
 
 from bso.domain.commands import EpochCostProbe, ReportEpochCosts
 from bso.domain.decide.contract import Context, Decision, refused_for, unchanged
-from bso.domain.decide.trial_end import MOST
 from bso.domain.events import EpochCostsProbed, ProbedEpochCost
 from bso.domain.evolve import apply
 from bso.domain.job import Job
 from bso.domain.job_spec import MAX_BATCH_SIZES, JobSpec
-from bso.domain.progress import cost_of
+from bso.domain.progress import MOST_REPORTED, cost_of
 from bso.domain.replies import EpochCostsRecorded
 from bso.domain.trial import Trial
 
@@ -71,9 +70,13 @@ def _problems(command: ReportEpochCosts) -> dict[str, str]:
         problems["probes"] = "must name each batch size once, those out of memory included"
     for index, probe in enumerate(command.probes[:MAX_BATCH_SIZES]):
         energy_j = 1.0 if probe.energy_j is None else probe.energy_j
-        if not (0 < probe.time_s <= MOST and 0 < energy_j <= MOST and 0 <= probe.variance <= MOST_UNCERTAIN):
+        if not (
+            0 < probe.time_s <= MOST_REPORTED
+            and 0 < energy_j <= MOST_REPORTED
+            and 0 <= probe.variance <= MOST_UNCERTAIN
+        ):
             limits = f"positive numbers of seconds and joules, and a variance from 0 to {MOST_UNCERTAIN:g}"
             problems[f"probes.{index}"] = f"must hold {limits}, got {probe}"
-    if not (0 <= command.time_s <= MOST and 0 <= (command.energy_j or 0.0) <= MOST):
+    if not (0 <= command.time_s <= MOST_REPORTED and 0 <= (command.energy_j or 0.0) <= MOST_REPORTED):
         problems["time_s"] = f"must be 0 or more, as energy_j, and finite; got {command.time_s}, {command.energy_j}"
     return problems

@@ -36,6 +36,8 @@ def register_job(job: Job, command: RegisterJob, facts: Facts, context: Context)
     """Register a job; register again what changed; do nothing if nothing did."""
     if problems := _problems(command):
         return refused_for(job, "invalid_registration", "The job cannot be registered like this", problems)
+    if command.is_late and job.is_deleted:
+        return refused(job, "unknown_job", "The job is unknown", f"job {job.job_id} was deleted: register it again")
     try:
         if not job.is_registered:
             spec = _limited(_resolved(command), (), context)

@@ -11,18 +11,17 @@ from bso.domain.decide.contract import (
     Facts,
     bound_of,
     policy_of,
-    refused,
     refused_after_end,
     refused_for,
     unchanged,
     with_lease,
 )
-from bso.domain.decide.trial_end import MOST, TrialEnd, attention_warnings, end_trial, should_retry, trial_cost
+from bso.domain.decide.trial_end import TrialEnd, attention_warnings, end_trial, should_retry, trial_cost
 from bso.domain.events import EpochReported, Event, TrialResumed
 from bso.domain.evolve import apply
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job
-from bso.domain.progress import Verdict, reported_cost, totals_of
+from bso.domain.progress import MOST_REPORTED, Verdict, reported_cost, totals_of
 from bso.domain.replies import EpochJudged
 from bso.domain.trial import EpochReport, Outcome, Trial, TrialState
 
@@ -105,15 +104,13 @@ def _earlier_epoch(job: Job, trial: Trial, command: ReportEpoch, facts: Facts, c
         before = apply(job, woken)
         reported = _reported(before, trial, command, is_fill_in=True)
         after = _renewed(apply(before, [reported]), trial, context)
-        return Decision(job=after, events=(*woken, reported), reply=answered)
+        late = replace(answered, reason="recorded late, and so not judged")
+        return Decision(job=after, events=(*woken, reported), reply=late)
     same = EpochReport(epoch=command.epoch, time_s=command.time_s, energy_j=command.energy_j, metric=command.metric)
-    if _alike(earlier, same) or not command.trial_id:
+    differing = _differing(earlier, same)
+    if not (differing and command.trial_id):
         return unchanged(job, answered)
-    detail = (
-        f"epoch {command.epoch:g} of trial {trial.trial_number} was reported before with other numbers: "
-        f"expected {earlier}, got {same}"
-    )
-    return refused(job, "conflicting_report", "The epoch was reported before with other numbers", detail)
+    return refused_for(job, "conflicting_report", "The epoch was reported before with other numbers", differing)
 
 
 def _at_least_as_reported(trial: Trial, command: ReportEpoch) -> ReportEpoch:
@@ -122,20 +119,25 @@ def _at_least_as_reported(trial: Trial, command: ReportEpoch) -> ReportEpoch:
     return replace(command, time_s=max(command.time_s, trial.time_s), energy_j=energy_j)
 
 
-def _alike(one: EpochReport, other: EpochReport) -> bool:
-    same_metric = one.metric == other.metric or (math.isnan(one.metric) and math.isnan(other.metric))
-    return same_metric and (one.time_s, one.energy_j) == (other.time_s, other.energy_j)
+def _differing(earlier: EpochReport, later: EpochReport) -> dict[str, str]:
+    """What two reports of one epoch do not agree on, by field."""
+    both = {name: (getattr(earlier, name), getattr(later, name)) for name in ("time_s", "energy_j", "metric")}
+    if math.isnan(earlier.metric) and math.isnan(later.metric):
+        del both["metric"]
+    words = f"at epoch {earlier.epoch:g} in the report before, got"
+    return {name: f"was {one} {words} {other}" for name, (one, other) in both.items() if one != other}
 
 
 def _problems(command: ReportEpoch) -> dict[str, str]:
     problems: dict[str, str] = {}
-    if not 0 < command.epoch <= MOST:
-        problems["epoch"] = f"must be a positive finite number of epochs, got {command.epoch:g}"
-    if not 0 <= command.time_s <= MOST:
-        problems["time_s"] = f"must be a finite number of seconds of 0 or more, got {command.time_s:g}"
-    if command.energy_j is not None and not 0 <= command.energy_j <= MOST:
+    if not 0 < command.epoch <= MOST_REPORTED:
+        problems["epoch"] = f"must be a positive number of epochs of at most {MOST_REPORTED:g}, got {command.epoch:g}"
+    if not 0 <= command.time_s <= MOST_REPORTED:
+        problems["time_s"] = f"must be a number of seconds from 0 to {MOST_REPORTED:g}, got {command.time_s:g}"
+    if command.energy_j is not None and not 0 <= command.energy_j <= MOST_REPORTED:
         problems["energy_j"] = (
-            f"must be a finite number of joules of 0 or more, or null if it was not measured; got {command.energy_j:g}"
+            f"must be a number of joules from 0 to {MOST_REPORTED:g}, or null if it was not measured; "
+            f"got {command.energy_j:g}"
         )
     return problems
 

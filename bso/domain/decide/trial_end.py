@@ -26,7 +26,8 @@ from bso.domain.foreign_text import shown
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job, Recurrence
 from bso.domain.knowledge import reference_of
-from bso.domain.progress import cost_of, undistorted
+from bso.domain.policies import BadPolicy
+from bso.domain.progress import MOST_REPORTED, cost_of, undistorted
 from bso.domain.replies import TrialFinished
 from bso.domain.trial import FAILURES, LEASE_LAPSED, Outcome, Trial, TrialState, reason_code
 
@@ -88,7 +89,13 @@ def end_trial(
         is_failure=ending.outcome in FAILURES,
         learnt_cost=_cost_to_learn(job, trial, ending),
     )
-    learnt = policy_of(job, trial).learn(job, trial, ended)
+    learnt = tuple(policy_of(job, trial).learn(job, trial, ended))
+    ends = [event for event in learnt if isinstance(event, TrialEnded | LateResult)]
+    if [(type(end), end.trial_number) for end in ends] != [(type(ended), trial.trial_number)]:
+        raise BadPolicy(
+            f"policy {job.spec_of(trial).policy} returned {len(ends)} ends of trials: learn has to return that of "
+            f"trial {trial.trial_number}, once, with what it entails"
+        )
     job = apply(job, learnt)
     last = _end_of_recurrence(job, trial, ending.outcome)
     return apply(job, last), (*withdrawal, *learnt, *last)
@@ -184,15 +191,12 @@ def _problems(trial: Trial, command: FinishTrial) -> dict[str, str]:
         ("time_s", command.time_s, trial.time_s),
         ("energy_j", command.energy_j, trial.energy_j),
     ):
-        if total is not None and not last <= total <= MOST:
-            problems[name] = f"must be a finite total of at least {last:g}, as last reported; got {total:g}"
+        if total is not None and not last <= total <= MOST_REPORTED:
+            limits = f"of at least {last:g}, as last reported, and at most {MOST_REPORTED:g}"
+            problems[name] = f"must be a total {limits}; got {total:g}"
     if command.bound is not None and not 0 < command.bound < math.inf:
         problems["bound"] = f"must be a positive finite cost, got {command.bound}"
     return problems
-
-
-MOST = 1e18
-"""The largest total time [s] or energy [J] that is believed."""
 
 
 def _ending(job: Job, trial: Trial, command: FinishTrial) -> TrialEnd:

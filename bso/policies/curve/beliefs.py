@@ -116,7 +116,7 @@ class Beliefs:
         self._epochs_variances: list[float] = self._posterior.variances[0].tolist()
         self._cost_beliefs = CostBeliefs(self._octaves, self._index, costs, elsewhere)
         latest = elsewhere if elsewhere is not None and not costs.is_seen else costs
-        self.within_noise, self.interval = latest.within_noise(), latest.interval
+        self.within_noise, self.interval = latest.within_noise, latest.interval
         self._believed = {size: self._believe(size) for size in self.sizes}
 
     def of(self, batch_size: int) -> Belief:

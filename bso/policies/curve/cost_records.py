@@ -142,10 +142,16 @@ class EpochCostKnowledge:
         """How many runs stand behind how batch sizes compare."""
         return sum(sums.weight for sums in self.compared.values())
 
-    def within_noise(self, squares: float = 0.0, freedom: float = 0.0) -> float:
-        """The variance of ln epoch cost between reports of a run, with what one under way has shown."""
-        squares, freedom = squares + self.within_squares, freedom + self.within_freedom
-        return (_WITHIN_WEIGHT * _USUAL_WITHIN + squares) / (_WITHIN_WEIGHT + freedom)
+    @property
+    def within(self) -> tuple[float, float]:
+        """``within_squares`` and ``within_freedom``, with those of the guess before any run."""
+        return _WITHIN_WEIGHT * _USUAL_WITHIN + self.within_squares, _WITHIN_WEIGHT + self.within_freedom
+
+    @property
+    def within_noise(self) -> float:
+        """The variance of ln epoch cost between reports of a run."""
+        squares, freedom = self.within
+        return squares / freedom
 
     @property
     def compared(self) -> dict[int, RunSums]:

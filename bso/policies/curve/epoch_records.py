@@ -208,14 +208,6 @@ class EpochKnowledge:
         """What is known of a batch size; an empty record if nothing is."""
         return self.records.get(batch_size, _NOTHING)
 
-    def approach(self, trial_number: int) -> Approach:
-        """How near a running trial has come to the target; an empty approach if that is not known."""
-        return self.approaches.get(trial_number, _NOWHERE)
-
-    def with_approach(self, trial_number: int, approach: Approach) -> EpochKnowledge:
-        """The knowledge with the approach of a running trial added or replaced."""
-        return replace(self, approaches={**self.approaches, trial_number: approach})
-
     def at_rest(self) -> EpochKnowledge:
         """The knowledge without what is known of running trials."""
         return replace(self, second_looks=frozenset(), approaches={})
@@ -264,7 +256,7 @@ class LearntEpochs:
     ratios: tuple[Ratio, ...] = ()
 
 
-_NOTHING, _NOWHERE = EpochRecord(), Approach()
+_NOTHING = EpochRecord()
 
 
 def with_learnt_epochs(

@@ -11,6 +11,7 @@ from bso.policies.curve.beliefs import Beliefs
 from bso.policies.curve.cost_records import LearntEpochCost
 from bso.policies.curve.epoch_records import LearntEpochs
 from bso.policies.curve.memory import LearntCurve, Uncounted
+from bso.policies.curve.validation import known_approach
 from bso.policies.curve.view import View, interval_of
 
 _FAILED = LearntEpochs(ln_epochs=None, variance=None, failed=1.0)
@@ -56,7 +57,7 @@ def _epochs(view: View, beliefs: Beliefs, trial: Trial, ended: TrialEnded | Late
     size = trial.batch_size
     record = view.epochs.record(size)
     if ended.outcome is Outcome.CONVERGED:
-        approach = view.epochs.approach(trial.trial_number)
+        approach = known_approach(trial.trial_number, view.epochs.approaches)
         return epoch_observations.converged(beliefs, record, size, trial.epoch, approach)
     if _cannot_converge(ended):
         return _FAILED

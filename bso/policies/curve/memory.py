@@ -12,6 +12,7 @@ from bso.domain.job import Job, JobVersion
 from bso.domain.knowledge import Knowledge
 from bso.policies.curve.cost_records import EpochCostKnowledge, LearntEpochCost, Probe, with_learnt_cost
 from bso.policies.curve.epoch_records import EpochKnowledge, LearntEpochs, with_learnt_epochs
+from bso.policies.curve.validation import known_approach
 
 NAME = "curve"
 SECOND_LOOK = "second_look"
@@ -87,7 +88,7 @@ def _with_approach(before: Job, after: Job, event: EpochReported) -> Job:
         return after
     version = after.versions[trial.version_number]
     spec, epochs = version.spec, epochs_of(version)
-    known = epochs.approach(trial.trial_number)
+    known = known_approach(trial.trial_number, epochs.approaches)
     approach = known.after(
         spec.distance_to_target(trial.metric),
         spec.distance_to_target(event.metric),
@@ -96,7 +97,8 @@ def _with_approach(before: Job, after: Job, event: EpochReported) -> Job:
     )
     if approach is known:
         return after
-    return after.with_version(version.with_memory(NAME, epochs.with_approach(trial.trial_number, approach)))
+    nearer = replace(epochs, approaches={**epochs.approaches, trial.trial_number: approach})
+    return after.with_version(version.with_memory(NAME, nearer))
 
 
 def _with_learnt(before: Job, after: Job, event: TrialEnded | LateResult) -> Job:

@@ -55,6 +55,11 @@ class Approach:
         return self if self.passed and not new else Approach(passed=(*passed, *new))
 
 
+def known_approach(trial_number: int, approaches: Mapping[int, Approach]) -> Approach:
+    """How near a running trial has come to the target; an empty approach if that is not known."""
+    return approaches.get(trial_number, _NOWHERE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landmark:
     """Of the converged runs that passed a landmark: ln of how many times the epochs until then they needed in all.
@@ -165,3 +170,4 @@ def _share(previous: float, distance: float, landmark: float) -> float:
 
 
 _UNKNOWN = Landmark()
+_NOWHERE = Approach()

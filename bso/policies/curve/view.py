@@ -17,7 +17,7 @@ from bso.policies.curve.cost_records import EpochCostKnowledge
 from bso.policies.curve.epoch_records import EpochKnowledge
 from bso.policies.curve.memory import epoch_costs_on, epochs_of
 from bso.policies.curve.standing import standing_of
-from bso.policies.curve.validation import Forecast, forecast
+from bso.policies.curve.validation import Forecast, forecast, known_approach
 
 _PROFILED_NOISE, _UNKNOWN_PROFILED_NOISE = 0.05**2, 0.15**2
 _FAR = 3.0  # standard deviations: a surprise beyond all noise
@@ -52,19 +52,34 @@ class RunningCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCosts:
+    """What was known before of epoch costs on the hardware kind of a trial.
+
+    ``is_seen``: whether any was paid for; ``is_size_known``: whether one of its size is known. ``within``: squares
+    and degrees of freedom of epoch costs between reports. ``spike_rate``: the share of runs that are spikes.
+    ``profiling_ratio``: of an epoch in which power limits were profiled, to an ordinary one; None: none was seen.
+    """
+
+    is_seen: bool
+    is_size_known: bool
+    within: tuple[float, float]
+    spike_rate: float
+    profiling_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
     """What the reports of a trial are judged by, and change none of. Beliefs are a thousand times as large.
 
     ``own``: what is believed of its batch size; None: the job never had it. ``best``: of the incumbent; None: there is
-    none, or no run of the version has converged, where all else is inherited. ``compared``: both. ``is_priced``:
-    whether an epoch was paid for on the hardware kind before.
+    none, or no run of the version has converged, where all else is inherited. ``compared``: both.
     """
 
     own: Belief | None
     incumbent: int | None
     best: Belief | None
     compared: Comparison | None
-    is_priced: bool
+    costs: KnownCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +104,7 @@ class View:
     @property
     def has_incumbent(self) -> bool:
         """Whether there is an incumbent to compare the trial with: some epoch was paid for, this trial's or another."""
-        return self.ground.best is not None and (self.ground.is_priced or self.seen is not None)
+        return self.ground.best is not None and (self.ground.costs.is_seen or self.seen is not None)
 
     @property
     def rise(self) -> float:
@@ -122,7 +137,7 @@ class View:
 
     def forecast(self, trial: Trial, own: Belief) -> Forecast | None:
         """What the validation curve of the trial says of its epochs; None: nothing."""
-        return forecast(self.epochs.landmarks, self.epochs.approach(trial.trial_number), own.noise)
+        return forecast(self.epochs.landmarks, known_approach(trial.trial_number, self.epochs.approaches), own.noise)
 
     def _bound(self, trial: Trial) -> float | None:
         if not self.spec.early_stopping:
@@ -159,20 +174,20 @@ def view_of(job: Job, trial: Trial) -> View:
 def _view(
     version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | None, trial: Trial, last_recurrence: int
 ) -> View:
-    costs, epochs = epoch_costs_on(knowledge), epochs_of(version)
+    epochs = epochs_of(version)
     ground = _ground(version, knowledge, recurrence, trial.batch_size)
     own = ground.own
-    seen = epoch_cost_seen(trial, costs) if own is not None and trial.reports and trial.cost > 0.0 else None
+    seen = epoch_cost_seen(trial, ground.costs) if own is not None and trial.reports and trial.cost > 0.0 else None
     view = View(
         spec=version.spec,
         epochs=epochs,
-        costs=costs,
+        costs=epoch_costs_on(knowledge),
         ground=ground,
         aborts=recurrence.aborts if recurrence is not None else 0,
         recurrences=last_recurrence if recurrence is None else recurrence.recurrence_number - 1,
         is_second_look=trial.trial_number in epochs.second_looks,
         seen=seen,
-        running_cost=None if own is None or seen is None else running_cost(own, costs, trial.batch_size, seen),
+        running_cost=None if own is None or seen is None else running_cost(own, ground.costs, seen),
     )
     return view.with_bound(trial)
 
@@ -194,23 +209,35 @@ def _ground(version: JobVersion, knowledge: Knowledge, recurrence: Recurrence | 
         incumbent=incumbent,
         best=None if incumbent is None else beliefs.of(incumbent),
         compared=None if incumbent is None or not is_known else beliefs.compared(batch_size, incumbent),
-        is_priced=epoch_costs_on(knowledge).is_seen,
+        costs=known_costs(epoch_costs_on(knowledge), batch_size),
     )
 
 
-def epoch_cost_seen(trial: Trial, costs: EpochCostKnowledge) -> EpochCostSeen:
+def known_costs(costs: EpochCostKnowledge, batch_size: int) -> KnownCosts:
+    """What is known of epoch costs when a trial of this batch size reports."""
+    return KnownCosts(
+        is_seen=costs.is_seen,
+        is_size_known=costs.record(batch_size).is_known,
+        within=costs.within,
+        spike_rate=costs.spike_rate,
+        profiling_ratio=costs.profiling_ratio if costs.profiled else None,
+    )
+
+
+def epoch_cost_seen(trial: Trial, known: KnownCosts) -> EpochCostSeen:
     """What a trial that has reported a cost says of its epoch cost."""
     value, interval = math.log(trial.cost) - math.log(trial.epoch), trial.epoch / trial.reports
     if not is_all_profiled(trial.epoch, trial.profiled):
         reports, squares = max(reports_of(trial), 1.0), trial.cost_squares
-        noise = costs.within_noise(squares, reports - 1.0) / reports
+        within_squares, within_freedom = known.within
+        noise = (within_squares + squares) / (within_freedom + reports - 1.0) / reports
         return EpochCostSeen(value=value, noise=noise, squares=squares, freedom=reports - 1.0, interval=interval)
-    if not costs.profiled:
+    if known.profiling_ratio is None:
         return EpochCostSeen(value=value, noise=_UNKNOWN_PROFILED_NOISE, interval=interval)
-    return EpochCostSeen(value=value - math.log(costs.profiling_ratio), noise=_PROFILED_NOISE, interval=interval)
+    return EpochCostSeen(value=value - math.log(known.profiling_ratio), noise=_PROFILED_NOISE, interval=interval)
 
 
-def running_cost(belief: Belief, costs: EpochCostKnowledge, batch_size: int, seen: EpochCostSeen) -> RunningCost:
+def running_cost(belief: Belief, known: KnownCosts, seen: EpochCostSeen) -> RunningCost:
     """What a running trial shows of costs.
 
     Where costs of its batch size are known, a surprise beyond all noise is taken for one of all batch sizes, as far as
@@ -219,11 +246,11 @@ def running_cost(belief: Belief, costs: EpochCostKnowledge, batch_size: int, see
     mean, variance, between_runs = belief.epoch_cost, belief.epoch_cost_variance, belief.cost_noise
     total = variance + between_runs + seen.noise
     surprise, rise = seen.value - mean, 0.0
-    if not costs.is_seen:
+    if not known.is_seen:
         rise = surprise
-    elif costs.record(batch_size).is_known and surprise**2 > _FAR**2 * total:
+    elif known.is_size_known and surprise**2 > _FAR**2 * total:
         rise = (
-            surprise**3 / (surprise**2 + total) * _CHANGES / (_CHANGES + (costs.spike_rate if surprise > 0.0 else 0.0))
+            surprise**3 / (surprise**2 + total) * _CHANGES / (_CHANGES + (known.spike_rate if surprise > 0.0 else 0.0))
         )
     left = surprise - rise
     return RunningCost(

@@ -22,7 +22,6 @@ from bso_client.transports.transport import Transport
 
 logger = logging.getLogger("bso")
 
-_ATTEMPT_S = 30.0
 _PAUSE_S = 0.1
 _LOCK_PATIENCE_S = 2.0  # for another process that delivers, which may be frozen
 _UNREGISTERED = "its trial was not registered: "
@@ -30,11 +29,18 @@ _UNREGISTERED = "its trial was not registered: "
 
 @dataclass(slots=True, kw_only=True)
 class Flushed:
-    """What came of it. ``obstacle`` says why it has stopped before its end; None: everything is delivered."""
+    """How many commands were delivered, or set aside.
+
+    ``obstacle`` says why it has stopped before its end; None: it has not.
+    """
 
     delivered: int = 0
     set_aside: int = 0
     obstacle: BsoError | None = None
+
+    def has_set_aside(self) -> None:
+        """Count a command that was set aside."""
+        self.set_aside += 1
 
 
 async def flush(
@@ -45,17 +51,16 @@ async def flush(
     Two processes do it one after the other. Where one takes long, or is frozen, the other delivers the files that it
     does not hold.
 
-    It stops where nobody answers, or the login is refused: what is left stays, in its order. A command that the
-    optimizer or the transport refuses is set aside, with the reason; with a beginning, all that its training sent.
-    Raises OSError.
+    It stops where a command has no answer within ``timeout_s``, or the login is refused: what is left stays, in its
+    order. A command that the optimizer or the transport refuses is set aside, with the reason; with a beginning, all
+    that its training sent; so is what cannot be read. Raises OSError.
     """
     flushed = Flushed()
-    deadline = asyncio.get_running_loop().time() + timeout_s
     lock = FileLock(folder / "flush.lock", mode=FILE_MODE)
     await _acquire(lock, patience_s=min(_LOCK_PATIENCE_S, timeout_s / 2))
     try:
-        for left in take_over(folder):
-            await _deliver(left, transport, flushed, deadline, progress)
+        for left in take_over(folder, on_unreadable=flushed.has_set_aside):
+            await _deliver(left, transport, flushed, timeout_s, progress)
             if flushed.obstacle is not None:
                 break
     finally:
@@ -85,7 +90,7 @@ async def _acquire(lock: FileLock, *, patience_s: float) -> None:
 
 
 async def _deliver(
-    left: LeftBehind, transport: Transport, flushed: Flushed, deadline: float, progress: Callable[[], None]
+    left: LeftBehind, transport: Transport, flushed: Flushed, timeout_s: float, progress: Callable[[], None]
 ) -> None:
     refused: dict[str, str] = {}
     for kept in left.letters:
@@ -93,10 +98,10 @@ async def _deliver(
         request = None if reason else _addressed(kept, left)
         if request is None:
             left.set_aside(kept, reason or f"{_UNREGISTERED}its number is unknown")
-            flushed.set_aside += 1
+            flushed.has_set_aside()
             continue
         try:
-            reason = await _sent(kept, request, left, transport, deadline)
+            reason = await _sent(kept, request, left, transport, timeout_s)
         except (Retryable, Misconfigured) as error:
             flushed.obstacle = error
             return
@@ -112,16 +117,15 @@ async def _deliver(
             flushed.delivered += 1
         else:
             left.set_aside(kept, reason)
-            flushed.set_aside += 1
+            flushed.has_set_aside()
             if isinstance(request.command, BeginTrial):
                 refused[kept.training] = f"{_UNREGISTERED}{reason}"
         progress()
 
 
-async def _sent(kept: Kept, request: Request, left: LeftBehind, transport: Transport, deadline: float) -> str | None:
+async def _sent(kept: Kept, request: Request, left: LeftBehind, transport: Transport, timeout_s: float) -> str | None:
     """Why the optimizer refuses the command; None: it has taken it. Raises BsoError."""
-    remaining_s = max(0.0, deadline - asyncio.get_running_loop().time())
-    reply = await transport.call(request, timeout_s=min(_ATTEMPT_S, remaining_s))
+    reply = await transport.call(request, timeout_s=timeout_s)
     if isinstance(reply, TrialBegun):
         left.identified(kept.training, reply.trial_number, reply.trial_id)
     if not isinstance(reply, Problem) or reply.type == KEPT:

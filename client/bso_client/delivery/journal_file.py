@@ -5,7 +5,6 @@ A living process holds the lock of its file, which the kernel lifts however the 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import zlib
@@ -75,8 +74,9 @@ class JournalFile:
         descriptor = os.open(self.path, os.O_WRONLY)
         try:
             os.ftruncate(descriptor, self._end)  # what a write without space has left
-            if os.pwrite(descriptor, line, self._end) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            written = 0
+            while written < len(line):  # after a short write the next one says why
+                written += os.pwrite(descriptor, line[written:], self._end + written)
             os.fsync(descriptor)
             self._end += len(line)
         finally:

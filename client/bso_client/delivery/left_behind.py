@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +58,11 @@ class LeftBehind:
         self.delivered(kept)
 
 
-def take_over(folder: Path) -> Iterator[LeftBehind]:
-    """The files of ended processes, oldest first, each held as long as it is looked at."""
+def take_over(folder: Path, *, on_unreadable: Callable[[], None] = lambda: None) -> Iterator[LeftBehind]:
+    """The files of ended processes, oldest first, each held as long as it is looked at.
+
+    ``on_unreadable`` is called for each line that is set aside as it cannot be read, once all others are delivered.
+    """
     for path in files_in(folder):
         lock = FileLock(lock_of(path), mode=FILE_MODE)
         try:
@@ -73,7 +76,7 @@ def take_over(folder: Path) -> Iterator[LeftBehind]:
                 file.open_ids = {kept.request.command_id for kept in letters}
                 yield LeftBehind(file=file, letters=letters, identities=identities)
                 if not file.open_ids:
-                    _set_aside_unreadable(path)
+                    _set_aside_unreadable(path, on_unreadable)
                     file.delete()
         finally:
             file.close()
@@ -101,7 +104,7 @@ def contents(state_dir: Path) -> Sequence[JournalContents]:
         for folder in sorted(path for path in description.parent.iterdir() if path.is_dir()):
             files, aside = files_in(folder), list(records(folder / SET_ASIDE))
             letters = [kept for path in files for kept in _read(path)[0]]
-            if files or aside:
+            if any(map(lines, files)) or aside:  # a full disk may leave an empty one
                 held = any(_is_held(path) for path in files)
                 found.append(
                     JournalContents(
@@ -181,7 +184,7 @@ def _is_of_this_format(path: Path) -> bool:
     return False
 
 
-def _set_aside_unreadable(path: Path) -> None:
+def _set_aside_unreadable(path: Path, on_unreadable: Callable[[], None]) -> None:
     for number, line in enumerate(lines(path), start=1):
         fault = _fault(line)
         if fault is not None:
@@ -189,6 +192,7 @@ def _set_aside_unreadable(path: Path) -> None:
             logger.warning("%s: it is set aside", reason, extra={"action": "journal_damaged"})
             text = line.decode("utf-8", "backslashreplace")
             set_aside(path.parent, {"kind": "damaged", "text": text, "reason": reason})
+            on_unreadable()
 
 
 def _fault(line: bytes) -> str | None:

@@ -124,6 +124,7 @@ class Outbox:
         self._drained = asyncio.Event()
         self._drained.set()
         self.obstacle: Obstacle | None = None  # to deliveries; None: no failure since the last answer
+        self.last_error: str = ""  # of those since the last answer
         self._failures = 0
         self._is_silent = False
         self._was_at_quota = False  # who is, is so again after the next letter: it is said once
@@ -247,11 +248,15 @@ class Outbox:
 
     async def _pause(self, error: BsoError) -> None:
         self._failures += 1
+        self.last_error = str(error)
         self._keep_in_order()
         obstacle = obstacle_of(error)
         if obstacle != self.obstacle and not (obstacle is AT_QUOTA and self._was_at_quota):
-            words = "the optimizer %s (%s): the training goes on, its reports are kept, and delivered %s"
-            logger.warning(words, obstacle.words, error, obstacle.until, extra={"action": obstacle.action})
+            goes_on = "" if self._letters[-1].sender.state.has_ended else "the training goes on, "
+            where = "" if self._letters[-1].is_kept else " in memory"
+            words = "the optimizer %s (%s): %sits reports are kept%s, and delivered %s"
+            facts = (obstacle.words, error, goes_on, where, obstacle.until)
+            logger.warning(words, *facts, extra={"action": obstacle.action})
         self.obstacle = obstacle
         self._was_at_quota |= obstacle is AT_QUOTA
         await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)))
@@ -318,5 +323,5 @@ class Outbox:
 
     def _came_through(self) -> None:
         if self._failures and self.obstacle is not AT_QUOTA:
-            logger.info("the optimizer is back", extra={"action": "optimizer_back"})
-        self._failures, self.obstacle, self._is_silent = 0, None, False
+            logger.warning("the optimizer is back", extra={"action": "optimizer_back"})
+        self._failures, self.obstacle, self._is_silent, self.last_error = 0, None, False, ""

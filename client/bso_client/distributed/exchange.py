@@ -113,6 +113,16 @@ class RankExchange:
         several = self._several
         return False if several is None else await self._in_thread(lambda: several.has_note(key))
 
+    def leave_first(self, key: str, words: str) -> None:
+        """Leave words for the other ranks, unless another one has been first."""
+        if self._several is not None:
+            self._several.leave_first(key, words)
+
+    async def first_left(self, key: str) -> str | None:
+        """The words that the first rank has left; None: none has, or they cannot be read any more."""
+        several = self._several
+        return None if several is None else await self._in_thread(lambda: several.first_left(key))
+
     def close(self) -> None:
         """Let go of the group."""
         if self._several is not None:

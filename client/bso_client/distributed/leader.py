@@ -19,7 +19,9 @@ from bso.domain.replies import KEPT, Problem
 from bso.domain.trial import Outcome
 from bso_client.delivery.journal import Journal, Kept
 from bso_client.delivery.obstacle import declined
+from bso_client.delivery.outbox import beginning_id
 from bso_client.distributed.devices import machine_name
+from bso_client.training.start import late_beginning
 from bso_client.training.state import Consumption, TrainingState
 from bso_client.transports.transport import Transport
 
@@ -115,11 +117,15 @@ async def say_for(
     leader: Leader, words: LastWords, open_transport: Callable[[], Transport], journal_of: Callable[[str], Journal]
 ) -> None:
     """Report how a trial ended whose rank 0 cannot. It is in the journal until it is delivered: SIGTERM may be next."""
-    if words.state.trial_id is None or words.state.is_refused:
+    if words.state.is_refused:
         return
     request = words.request(leader)
     journal = journal_of(request.job_id)
     obstacle = _keep(request, words.state, journal)
+    if words.state.trial_id is None:  # it began alone: rank 0's journal registers it first, and this once more
+        journal.close()
+        _warn(journal, "it is not registered yet", obstacle)
+        return
     transport = open_transport()
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -138,11 +144,15 @@ async def say_for(
 
 
 def _keep(request: Request, state: TrainingState, journal: Journal) -> Exception | None:
-    """Keep it in the journal; what prevents that, if anything does."""
+    """Keep it in the journal, after what registers its trial; what prevents that, if anything does."""
     assert isinstance(request.command, FinishTrial)
-    late = replace(request, command=replace(request.command, is_journalled=True))
+    late = [replace(request, command=replace(request.command, is_journalled=True))]
+    if state.trial_id is None:
+        beginning = late_beginning(state, state.recurrence_id)
+        late.insert(0, Request(command_id=beginning_id(state.key), job_id=state.job_id, command=beginning))
     try:
-        journal.keep(Kept(training=state.key, request=late))
+        for each in late:
+            journal.keep(Kept(training=state.key, request=each))
     except Exception as error:  # noqa: BLE001  # whatever a disk has
         return error
     return None

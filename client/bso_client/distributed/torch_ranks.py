@@ -111,6 +111,18 @@ class TorchRanks:
         except Exception:  # noqa: BLE001  # whatever a connection ends with
             return None
 
+    def leave_first(self, key: str, words: str) -> None:
+        """Leave words for the other ranks, unless another one has been first. Nothing is raised."""
+        with contextlib.suppress(Exception):  # the process that keeps notes may be gone, too
+            in_time(lambda: _store().compare_set(f"bso/{key}", "", words), timeout_s=_NOTE_S)
+
+    def first_left(self, key: str) -> str | None:
+        """The words that the first rank has left; None: none, or the process that keeps them is gone."""
+        try:
+            return in_time(lambda: _words_in(_store(), f"bso/{key}"), timeout_s=_NOTE_S)
+        except Exception:  # noqa: BLE001  # a lost connection has many kinds
+            return None
+
     @property
     def is_lost(self) -> bool:
         """Whether an exchange has failed, so that there will be no other."""
@@ -228,3 +240,7 @@ def _kind(about: str) -> str:
 def _named(about: str) -> str:
     """What stands in the parentheses, if there are any: the method that the user called."""
     return about.partition("(")[2].partition(")")[0] or about
+
+
+def _words_in(store: Any, key: str) -> str | None:
+    return bytes(store.get(key)).decode() if store.check([key]) else None

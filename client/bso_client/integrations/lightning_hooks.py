@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ class TrialHooks:
         self._is_probe_due = False
         self._batches_in_epoch = 0
         self._reports_after_epochs = False
+        self._has_begun = False
 
     @property
     def state_key(self) -> str:
@@ -74,13 +76,16 @@ class TrialHooks:
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Check what the Trainer is about to do, and count progress from here."""
+        self._has_begun = True
         self._batches_in_epoch = 0
         self._reports_after_epochs = not trainer.enable_validation
         self._reporter.begin(is_resumed=trainer.global_step > 0)
         problem = _wrong_batch_size(trainer, self.trial)
-        if problem:
+        if trainer.fast_dev_run:
+            self._reporter.refuse("fast_dev_run tries the script out with a few batches, and is no training")
+        elif problem:
             self._reporter.refuse(problem)
-        if trainer.is_global_zero:
+        elif trainer.is_global_zero:
             warn_of_doubts(_doubts(trainer, self.trial, self._reporter))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -130,6 +135,16 @@ class TrialHooks:
         """The Trainer has come to its end, by itself or because somebody stopped it."""
         self._power.row_ends()
         self._reporter.end()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """A Trainer that found no batch did not begin to train; nor did one whose checkpoint is of its last epoch."""
+        if not self._has_begun and trainer.num_training_batches == 0:
+            batch_size = self.trial.batch_size
+            self._reporter.refuse(
+                f"the training data have no batch: with batch size {batch_size} a loader with drop_last needs as many "
+                "samples; take batch sizes that are larger than the data out of the job"
+            )
+            self._reporter.end()
 
     def state_dict(self) -> dict[str, Any]:
         """The trial, for the checkpoint that is being saved; nothing once it has ended."""
@@ -249,8 +264,16 @@ def _trial_in(checkpoint: Path) -> Mapping[str, Any]:
         data = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise CannotResume(
-            f"{checkpoint} cannot be read ({' '.join(str(error).split())[:300]}): a checkpoint has to hold plain data "
-            "(objects of your own classes among the hyperparameters are not); to train anew, leave it out"
+            f"{checkpoint} cannot be read: {_why_unreadable(checkpoint, error)}; to train anew, leave it out"
         ) from error
     state: Mapping[str, Any] = data.get("callbacks", {}).get(STATE_KEY, {})
     return state
+
+
+def _why_unreadable(checkpoint: Path, error: Exception) -> str:
+    if not checkpoint.stat().st_size:
+        return "the file is empty"
+    if not zipfile.is_zipfile(checkpoint):
+        return "the file is damaged or cut off"
+    words = " ".join(str(error).split())[:300]
+    return f"it has to hold plain data, and objects of your own classes among the hyperparameters are not ({words})"

@@ -29,7 +29,8 @@ class LightningProbes(TrainerProbes):
         """The model was validated, and its training goes on."""
         if _is_fit(trainer, module):
             loss_of = partial(_loss, trainer, module)
-            self.probe(lambda: ProbeStep(module, loss_of, trainer.train_dataloader, beside=(trainer,)))
+            loader = trainer.train_dataloader
+            self.probe(lambda: ProbeStep(module, loss_of, loader, beside=(trainer,)), trainer=trainer)
 
 
 def _is_fit(trainer: Any, module: Any) -> bool:

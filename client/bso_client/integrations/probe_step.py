@@ -156,10 +156,13 @@ class TrainerProbes:
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._step: ProbeStep | None = None
+        self._trained_by: object = None
 
-    def probe(self, make_step: Callable[[], ProbeStep]) -> None:
-        """Probe between two steps of the training. The step is made once."""
+    def probe(self, make_step: Callable[[], ProbeStep], *, trainer: object) -> None:
+        """Probe between two steps of the training. The step is made once for each trainer that goes on with it."""
         try:
+            if trainer is not self._trained_by:
+                self._step, self._trained_by = None, trainer
             self._step = self._step or make_step()
             self._trial.probe_epoch_costs(self._step)
         except Exception as error:  # noqa: BLE001  # a trainer still has to load its best model and to save

@@ -11,6 +11,7 @@ from typing import Any
 
 from bso_client.errors import CannotResume
 from bso_client.integrations.reporter import is_of
+from bso_client.once import warn_once
 from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.trial import Trial
 
@@ -47,7 +48,7 @@ def folder_of(trial: Trial, output_dir: Path) -> Path:
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint of the most steps in a trial's folder that the trial was kept with."""
-    kept = [path.parent for path in folder.glob(f"checkpoint-*/{FILE}")]
+    kept = [path.parent for path in folder.glob(f"checkpoint-*/{FILE}") if _read(path)]
     return max(kept, key=_step, default=None)
 
 
@@ -78,16 +79,22 @@ def forget_trial(folder: Path) -> None:
 
 
 def _kept_in(output_dir: Path) -> list[Path]:
-    return sorted(output_dir.glob(f"trial-*/checkpoint-*/{FILE}"))
+    return [kept for kept in sorted(output_dir.glob(f"trial-*/checkpoint-*/{FILE}")) if _read(kept)]
 
 
 def _read(kept: Path) -> Mapping[str, Any]:
-    """What was kept; nothing of it if the file was damaged, which nobody can resume."""
+    """What was kept; nothing if the file is damaged: nobody can resume it, and an older one counts."""
     try:
         state = json.loads(kept.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}
-    return state if isinstance(state, dict) else {}
+        state = None
+    if isinstance(state, dict) and state:
+        return state
+    warn_once(
+        f"{kept} is damaged, so its checkpoint is not resumed; an older one is, if there is one",
+        action="checkpoint_damaged",
+    )
+    return {}
 
 
 def _is_of(trial: Trial, state: Mapping[str, Any]) -> bool:

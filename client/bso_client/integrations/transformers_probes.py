@@ -23,7 +23,7 @@ class TransformersProbes(TrainerProbes):
         is_divided = args.gradient_accumulation_steps > 1 or args.n_gpu > 1 or bool(args.deepspeed or args.fsdp)
         is_stream = isinstance(getattr(loader, "dataset", None), IterableDataset | None)
         if not (is_divided or args.torch_compile or is_stream or model is None):
-            self.probe(lambda: ProbeStep(model, lambda batch: _loss(model, batch, args), loader))
+            self.probe(lambda: ProbeStep(model, lambda batch: _loss(model, batch, args), loader), trainer=loader)
 
 
 def _loss(model: Any, batch: Mapping[str, Any], args: TrainingArguments) -> torch.Tensor:

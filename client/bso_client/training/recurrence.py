@@ -1,4 +1,4 @@
-"""The attempts of one recurrence as this process knows them: the next one, what to try alone, when the loop ends."""
+"""The attempts of one recurrence as this machine knows them: the next one, what to try alone, when the loop ends."""
 
 from __future__ import annotations
 
@@ -13,21 +13,34 @@ from bso_client.training.state import Notice, TrainingState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A training that has failed: its batch size, and whether that did not fit in memory."""
+
+    batch_size: int
+    is_out_of_memory: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentRecurrence:
     """The recurrence that trials now belong to, of those that one process works for, one after the other.
 
-    ``given_id`` None: the optimizer names them. ``failed`` are its trainings that have failed in this process.
+    ``given_id`` None: the optimizer names them. ``failed`` are its trainings that have failed.
     """
 
     given_id: str | None
     recurrence_id: str | None
     count: int = 1
-    failed: tuple[TrainingState, ...] = ()
+    failed: tuple[Failure, ...] = ()
 
     @property
     def attempt(self) -> int:
-        """The number of the next attempt, as far as this process knows."""
+        """The number of the next attempt, as far as this machine knows."""
         return len(self.failed) + 1
+
+    def gone_on_with(self, given_id: str | None, failed: tuple[Failure, ...]) -> CurrentRecurrence:
+        """The recurrence with what has failed in earlier processes, if those worked for the same one."""
+        is_same = self.count == 1 and not self.failed and given_id == self.given_id
+        return replace(self, failed=failed) if is_same else self
 
     def after(self, last: TrainingState | None) -> CurrentRecurrence:
         """Another trial is due. After the end of a recurrence it opens the next one, under a name of its own."""
@@ -35,7 +48,9 @@ class CurrentRecurrence:
             return self
         known = replace(self, recurrence_id=last.recurrence_id or self.recurrence_id)
         if last.has_failed:
-            known = replace(known, failed=(*self.failed, last))
+            is_out_of_memory = reason_code(last.outcome_reason) == OUT_OF_MEMORY
+            failure = Failure(batch_size=last.batch_size, is_out_of_memory=is_out_of_memory)
+            known = replace(known, failed=(*self.failed, failure))
         if last.should_retry or last.outcome in (Outcome.INTERRUPTED, Outcome.CANCELLED):
             return known
         count = self.count + 1
@@ -48,7 +63,7 @@ def first_recurrence(given_id: str | None) -> CurrentRecurrence:
     return CurrentRecurrence(given_id=given_id, recurrence_id=given_id)
 
 
-def choose_alone(spec: JobSpec, best: int | None, failed: Sequence[TrainingState], *, why: str) -> tuple[int, str]:
+def choose_alone(spec: JobSpec, best: int | None, failed: Sequence[Failure], *, why: str) -> tuple[int, str]:
     """The best batch size as last known, else the default one; after failures the nearest that has not failed.
 
     After an out-of-memory only smaller ones remain. Returns the batch size and the reason; it begins with ``why``, the
@@ -100,9 +115,9 @@ def loop_after(state: TrainingState, *, interruptions: int) -> LoopEnd:
     return LoopEnd(goes_on=False, notice=_why_no_other_follows(state, interruptions if is_worn_out else 0))
 
 
-def _left(sizes: Sequence[int], failed: Sequence[TrainingState]) -> list[int]:
-    tried = {training.batch_size for training in failed}
-    ceilings = [training.batch_size for training in failed if reason_code(training.outcome_reason) == OUT_OF_MEMORY]
+def _left(sizes: Sequence[int], failed: Sequence[Failure]) -> list[int]:
+    tried = {one.batch_size for one in failed}
+    ceilings = [one.batch_size for one in failed if one.is_out_of_memory]
     return [size for size in sizes if size not in tried and all(size < ceiling for ceiling in ceilings)]
 
 

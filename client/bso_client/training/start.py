@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from bso.domain.commands import BeginTrial, Command, RegisterJob
+from bso.domain.commands import BeginTrial, RegisterJob
 from bso.domain.foreign_text import shown
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
@@ -41,12 +41,12 @@ def begun_alone(
     recurrence_id: str | None,
     learning_rate: LearningRate | None,
     replaces: str,
-    registers: RegisterJob | None,
+    registers: RegisterJob,
 ) -> Step:
-    """Nobody answered: it begins with a batch size of its own choice, and is registered later.
+    """Nobody answered: it begins with a batch size of its own choice, and is registered later, after its job.
 
-    ``choice`` is ``(batch_size, reason)``; ``replaces`` is the command_id of the question that got no answer. With
-    ``registers`` its job is registered, too.
+    ``choice`` is ``(batch_size, reason)``; ``replaces`` is the command_id of the question that got no answer;
+    ``registers`` registers the job.
     """
     batch_size, reason = choice
     state = TrainingState(
@@ -70,9 +70,13 @@ def resumed(
     reply: LeaseRenewed | None,
     recurrence_id: str | None,
     learning_rate: LearningRate | None,
-    registers: RegisterJob | None = None,
+    registers: RegisterJob,
 ) -> Step:
-    """It goes on from a checkpoint; ``reply`` None: the optimizer has not answered, or does not know the trial yet."""
+    """It goes on from a checkpoint; ``reply`` None: the optimizer has not answered.
+
+    A trial that the optimizer has not registered yet, as far as the checkpoint knows, is registered later, after its
+    job, which ``registers`` registers.
+    """
     state = replace(
         saved,
         reason="resumed from a saved state",
@@ -138,15 +142,19 @@ def _announced(state: TrainingState) -> Step:
     return Step(state=state, notices=(notice,))
 
 
-def _registrations(
-    state: TrainingState, recurrence_id: str | None, replaces: str | None, registers: RegisterJob | None
-) -> tuple[Message, ...]:
-    command = BeginTrial(
+def late_beginning(state: TrainingState, recurrence_id: str | None, replaces: str | None = None) -> BeginTrial:
+    """What registers a trial that has begun while nobody answered."""
+    return BeginTrial(
         hardware=state.hardware,
         recurrence_id=recurrence_id,
         batch_size=state.batch_size,
         replaces=replaces,
         learning_rate=state.learning_rate,
     )
-    commands: tuple[Command, ...] = (command,) if registers is None else (registers, command)
-    return tuple(Message(command=each, late=each) for each in commands)
+
+
+def _registrations(
+    state: TrainingState, recurrence_id: str | None, replaces: str | None, registers: RegisterJob
+) -> tuple[Message, ...]:
+    command = late_beginning(state, recurrence_id, replaces)
+    return tuple(Message(command=each, late=each) for each in (registers, command))

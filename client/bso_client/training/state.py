@@ -192,6 +192,11 @@ class TrainingState:
         return self.outcome is not None
 
     @property
+    def may_be_resumed(self) -> bool:
+        """Whether it may go on from a checkpoint: it has not ended, or was interrupted."""
+        return self.outcome in (None, Outcome.INTERRUPTED)
+
+    @property
     def has_failed(self) -> bool:
         """Whether the batch size failed."""
         return self.outcome in FAILURES

@@ -7,7 +7,6 @@ or writes: the driver does.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import SupportsFloat
@@ -23,7 +22,7 @@ from bso.domain.commands import (
     ReportPowerProfile,
 )
 from bso.domain.foreign_text import shown
-from bso.domain.progress import epochs, judge_progress, progressed, reported_cost
+from bso.domain.progress import MOST_REPORTED, epochs, judge_progress, progressed, reported_cost
 from bso.domain.quantities import NOTHING, percent, seconds
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, EpochReport, Outcome, reason_code
@@ -31,7 +30,7 @@ from bso_client.errors import InvalidReport, WrongOrder
 from bso_client.training.start import registered
 from bso_client.training.state import Consumption, Message, Notice, Phase, Probed, Step, TrainingState
 
-_REFUSES_ONE_REPORT = ("invalid_report", "conflicting_report", "report_goes_backwards")
+_REFUSES_ONE_REPORT = ("invalid_report", "conflicting_report", "report_goes_backwards", "not_taken")
 """Refusals of one report; any other one refuses the trial."""
 _REFUSED: Mapping[type[Command], tuple[str, str]] = {
     ReportEpoch: ("{}: a report was refused", "report_refused"),
@@ -129,6 +128,12 @@ def ended(state: TrainingState, outcome: Outcome, reason: str, *, consumed: Cons
     return Step(state=state, sends=(_finish(state, _totals(state, consumed)),), is_awaited=True)
 
 
+def end_of_unstarted(state: TrainingState, reason: str = "") -> tuple[Outcome, str]:
+    """How a trial ends that trained nothing here: it says nothing of its batch size. One from a checkpoint waits on."""
+    why = f"its training was never begun{f': {reason}' if reason else ''}"
+    return Outcome.INTERRUPTED if state.is_resumable else Outcome.CANCELLED, why
+
+
 def profiled(state: TrainingState, measurements: Sequence[PowerMeasurement]) -> Step:
     """What was measured under several power limits, for the next trial with this batch size."""
     state = replace(state, power_profile=tuple(measurements), nearest_power_profile=None)
@@ -190,7 +195,12 @@ def _epoch_of(before: float, epoch: float | None, samples: float | None, samples
             raise InvalidReport("on_evaluate(samples=...) needs BatchSizeOptimizer(..., samples_per_epoch=...)")
         epoch = _number_of("samples", samples) / samples_per_epoch
     reached = before + 1.0 if epoch is None else _number_of("epoch", epoch)
-    if not (math.isfinite(reached) and reached > before):
+    if not 0.0 < reached <= MOST_REPORTED:
+        raise InvalidReport(
+            f"progress must be a positive number of epochs of at most {MOST_REPORTED:g}, got {reached:g}; epoch and "
+            "samples count what has been trained: epoch is 1 after the first one"
+        )
+    if reached <= before:
         raise InvalidReport(
             f"progress must grow from one evaluation to the next: {before:g} epochs were reported, now come "
             f"{reached:g}; epoch and samples count from the beginning of the training"
@@ -204,7 +214,7 @@ def _metric_of(metric: SupportsFloat) -> float:
         raise InvalidReport(f"a metric is one number, got the text {metric[:80]!r}: convert it with float()")
     try:
         return float(metric)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InvalidReport(f"a metric is one number, got {type(metric).__name__}: {str(metric)[:80]}") from error
 
 
@@ -262,10 +272,12 @@ def _refused(state: TrainingState, command: Command, problem: Problem) -> Step:
     if type(command) not in _REFUSED:
         return Step(state=state)
     what, action = _REFUSED[type(command)]
-    words = f"{what.format(state.name)}: {problem.title}: {problem.detail}"
     is_fatal = isinstance(command, BeginTrial) or (
         isinstance(command, ReportEpoch) and problem.type not in _REFUSES_ONE_REPORT
     )
+    words = f"{what.format(state.name)}: {problem.title}: {problem.detail}"
+    if is_fatal and not state.has_ended:
+        words += "; the training goes on, and nothing more of it is reported"
     facts: dict[str, object] = {"problem": problem.type, "job_id": state.job_id}
     notice = Notice(level=logging.WARNING, action=action, words=words, facts=facts)
     return Step(state=replace(state, is_refused=is_fatal or state.is_refused), notices=(notice,))

@@ -37,6 +37,11 @@ class BrokerTransport:
         """Whether the broker is reachable now."""
         return self._caller.connected.is_set()
 
+    @property
+    def obstacle(self) -> str | None:
+        """What keeps commands from being sent, as far as it is known; None: nothing."""
+        return self._caller.obstacle
+
     async def start(self) -> None:
         """Begin to connect; calls wait for the connection."""
         if self._address.is_exposed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from bso.domain.trial import Outcome
 from bso.private_files import make_folders
 from bso.service.answers import Answer
 from bso.service.engine import Engine
-from bso.service.errors import StoreNotReady, StoreUnavailable, StoreUnusable
+from bso.service.errors import Conflict, SchemaMissing, StoreNotReady, StoreUnavailable, StoreUnusable
 from bso.service.leases import expiry_of
 from bso.service.records import SchemaStatus
 from bso.storage.connections import ConnectionLimits
@@ -31,6 +32,8 @@ from bso.storage.store import SqlStore, open_store
 from bso.storage.urls import database_url, shown, sqlite_path, sqlite_url
 from bso_client.errors import Unreachable
 from bso_client.transports.presence import Presence, Trained
+
+logger = logging.getLogger("bso")
 
 _DEFAULT_RULES = Rules()
 _PAUSE_S = 0.2  # before a command is offered again to a file that was locked
@@ -75,7 +78,8 @@ class EmbeddedTransport:
                 return Problem(type="policy_missing", title="The policy of the job is not installed", detail=str(error))
             except TimeoutError as error:
                 self._quiet_at_s = loop.time() + 3.0 * LOCK_WAIT_S
-                raise Unreachable(f"the optimizer's file did not answer within {timeout_s:g} s") from error
+                file = self._path_or_url if self._embedded is None else self._embedded.path
+                raise Unreachable(f"the optimizer's file {file} did not answer within {timeout_s:g} s") from error
             except Retryable as error:
                 if loop.time() + _PAUSE_S >= deadline:
                     raise Unreachable(str(error)) from error
@@ -121,7 +125,7 @@ class Embedded:
             for job_id in {request.job_id for request in requests if isinstance(request.command, BeginTrial)}:
                 await self._suspend_gone(job_id)
                 await self._reap(job_id)
-            return await self.engine.execute(requests)
+            return [_explained(answer) for answer in await self.engine.execute(requests)]
 
     def note(self, request: Request, reply: Reply) -> None:
         """Keep up which trials this process trains. A folder that cannot be written leaves that to the leases."""
@@ -155,6 +159,15 @@ class Embedded:
             answers = await self.engine.execute([expiry_of(lease) for lease in lapsed])
             if not any(answer.events for answer in answers):
                 return
+
+
+def _explained(answer: Answer) -> Answer:
+    """An answer that says why a command cannot be decided: without a broker no operator finds that elsewhere."""
+    if answer.poison is None or not isinstance(answer.reply, Problem):
+        return answer
+    words = "a command of job %s cannot be decided: %s"
+    logger.error(words, answer.request.job_id, answer.poison, extra={"action": "undecidable"})
+    return replace(answer, reply=replace(answer.reply, detail=f"Nothing was recorded: {answer.poison}"))
 
 
 def _suspension(trained: Trained) -> Request:
@@ -195,10 +208,14 @@ def named(path: Path) -> Iterator[None]:
     """Let errors of the file say which file it is, and what to do about one that cannot be used."""
     try:
         yield
+    except SchemaMissing as error:
+        if path.exists():
+            raise
+        raise SchemaMissing(f"{path} was there, and is gone: the next process makes a new one") from error
     except StoreUnusable as error:
         advice = "repair or remove the file, or let BSO_URL or BSO_STATE_DIR name another place"
         raise StoreUnusable(f"{path}: {error}; {advice}") from error
-    except StoreUnavailable as error:
+    except (StoreUnavailable, Conflict) as error:
         raise type(error)(f"{path}: {error}") from error
 
 

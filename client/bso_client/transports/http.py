@@ -15,7 +15,7 @@ from bso.domain.errors import Misconfigured, Rejected, Retryable
 from bso.domain.foreign_text import shown
 from bso.domain.replies import Problem, Reply
 from bso.schema.codec import decode_reply, encode_command
-from bso.schema.envelope import MAX_ANSWER_BYTES
+from bso.schema.envelope import MAX_ANSWER_BYTES, PROBLEM_URN
 from bso.schema.errors import MalformedMessage, UnsupportedSchema
 from bso_client.errors import Unreachable
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     import aiohttp
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0  # before a command is sent again
+_RESEND_AFTER_S = 10.0
 _AWAY = (408, 425, 429)
-_REFUSED = (401, 403, 407)
+_REFUSED = (401, 403)
+_BY_THE_PROXY = 407
 _IS_NONE = (301, 302, 303, 307, 308, 404, 405, 421)
 _UNDER_WAY = "command_id_taken"  # the command was sent before, as one to be judged at once, and has no reply yet
 
@@ -48,15 +50,17 @@ class NotTaken(Rejected):
 class HttpCaller:
     """Sends messages to a gateway, over connections that are kept; by HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE.
 
-    The token is the password of the address; without one, a login in ~/.netrc is sent.
+    The token is the password of the address; without one, a login in ~/.netrc is sent. A command without an answer is
+    sent again after ``resend_after_s``, in case a connection hangs.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, resend_after_s: float = _RESEND_AFTER_S) -> None:
+        self._resend_after_s = resend_after_s
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         self._base = f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}/v1"
-        self._address = shown_address(url)
+        self.address: str = shown_address(url)
         self._token = unquote(parts.password or "")
         self._session: aiohttp.ClientSession | None = None
 
@@ -66,7 +70,7 @@ class HttpCaller:
             import aiohttp
         except ImportError as error:
             raise Misconfigured(
-                f"{self._address} needs aiohttp, which is not installed: pip install 'bso-optimizer[http]'"
+                f"{self.address} needs aiohttp, which is not installed: pip install 'bso-optimizer[http]'"
             ) from error
         self._session = aiohttp.ClientSession(
             headers={"Content-Type": "application/json"},
@@ -88,9 +92,11 @@ class HttpCaller:
         """
         loop = asyncio.get_running_loop()
         deadline, pause_s = loop.time() + timeout_s, _PAUSE_S
+        most_s = self._resend_after_s if kind == "commands" else timeout_s
         while True:
             try:
-                return await self._once(message, kind, timeout_s=max(0.01, deadline - loop.time()))
+                left_s = max(0.01, deadline - loop.time())
+                return await self._once(message, kind, timeout_s=min(left_s, most_s))
             except _Away as error:
                 wait_s = max(pause_s, error.after_s)
                 if loop.time() + wait_s >= deadline:
@@ -120,7 +126,7 @@ class HttpCaller:
                     if answer.status != 200:
                         self._check(answer.status, answer.headers.get("Retry-After", ""), await _read(answer))
                     if answer.content_type != "text/event-stream":
-                        words = f"{self._address} answers with {answer.content_type[:60]}, where live events come"
+                        words = f"{self.address} answers with {answer.content_type[:60]}, where live events come"
                         raise GatewayRefuses(f"{words}: BSO_URL has to be the address of `bso serve`")
                     yield b""
                     async for line in answer.content:
@@ -157,27 +163,39 @@ class HttpCaller:
         try:
             yield
         except aiohttp.ClientConnectorCertificateError as error:
-            words = f"the certificate of {self._address} is not trusted: {error}; SSL_CERT_FILE names other authorities"
+            words = f"the certificate of {self.address} is not trusted: {error}; SSL_CERT_FILE names other authorities"
             raise GatewayRefuses(words) from error
+        except aiohttp.ClientHttpProxyError as error:  # of a tunnel
+            if error.status == _BY_THE_PROXY:
+                raise self._refused_by_proxy() from error
+            raise _Away(f"the proxy on the way to {self.address} answers {error.status}") from error
         except aiohttp.InvalidURL as error:
-            raise GatewayRefuses(f"{self._address} is no address: {error}") from error
+            raise GatewayRefuses(f"{self.address} is no address: {error}") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = str(error) or "no answer"
-            raise _Away(f"the gateway at {self._address} cannot be reached: {reason}") from error
+            raise _Away(f"the gateway at {self.address} cannot be reached: {reason}") from error
 
     def _check(self, status: int, retry_after: str, body: bytes) -> None:
         """Raise what a status stands for, unless it is that of an answer."""
         if status == 200:
             return
+        if status == _BY_THE_PROXY:
+            raise self._refused_by_proxy()
         code, words = _problem_in(body)
-        said = f"the gateway at {self._address} answers {status}{f' ({words})' if words else ''}"
+        said = f"the gateway at {self.address} answers {status}{f' ({words})' if words else ''}"
         if status in _REFUSED:
             raise GatewayRefuses(f"{said}: BSO_TOKEN, or the password in BSO_URL, has to be a token for this")
         if status in _IS_NONE and code != "unknown_job":
             raise GatewayRefuses(f"{said}: BSO_URL has to be the address of `bso serve`")
         if status >= 500 or status in _AWAY or code == _UNDER_WAY:
             raise _Away(said, after_s=float(retry_after) if retry_after.isdigit() and len(retry_after) < 6 else 0.0)
+        if not code:
+            raise _Away(f"{said}, and that is no answer of `bso serve`: a proxy on the way may give it")
         raise NotTaken(said)
+
+    def _refused_by_proxy(self) -> GatewayRefuses:
+        words = f"the proxy on the way to {self.address} answers {_BY_THE_PROXY}, it asks for a login"
+        return GatewayRefuses(f"{words}: HTTP_PROXY or HTTPS_PROXY has to be http://user:password@proxy:port")
 
 
 class HttpTransport:
@@ -198,8 +216,9 @@ class HttpTransport:
         except NotTaken as error:
             return Problem(type="not_taken", title="The gateway does not take the command", detail=str(error))
         except (MalformedMessage, UnsupportedSchema) as error:
-            words = f"what answers is no gateway of this release, or something between changes answers: {error}"
-            raise Unreachable(words) from error
+            words = f"{self._caller.address} does not answer as a gateway of this release does ({error})"
+            advice = "BSO_URL has to be the address of `bso serve`, and nothing in between may change answers"
+            raise Unreachable(f"{words}: {advice}") from error
 
     async def close(self) -> None:
         """Disconnect."""
@@ -219,12 +238,15 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _problem_in(body: bytes) -> tuple[str, str]:
-    """The code of a problem and what it says; nothing where it is none."""
+    """The code of a problem and what it says; no code where it is none of a gateway's, as that of a proxy is."""
     from pydantic_core import from_json
 
     try:
         found = from_json(body)
     except ValueError:
         return "", ""
-    code, detail = (found.get("code"), found.get("detail")) if isinstance(found, dict) else (None, None)
-    return str(code), shown(detail)[:500] if isinstance(detail, str) else ""
+    if not isinstance(found, dict):
+        return "", ""
+    code, detail = str(found.get("code")), found.get("detail")
+    is_ours = found.get("type") == f"{PROBLEM_URN}{code}"
+    return code if is_ours else "", shown(detail)[:500] if isinstance(detail, str) else ""

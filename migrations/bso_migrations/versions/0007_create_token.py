@@ -23,6 +23,7 @@ def upgrade() -> None:
         sa.Column("jobs", words(120), nullable=False),
         sa.Column("digest", ascii_text(64), nullable=False),
         sa.Column("created_at", moment(), nullable=False),
+        sa.Column("lifetime_s", sa.BigInteger()),
         sa.Column("expires_at", moment()),
         sa.Column("revoked_at", moment()),
         sa.Column("last_used_at", moment()),

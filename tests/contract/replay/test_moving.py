@@ -21,6 +21,7 @@ from bso.replay.event_lines import event_line, logged_event
 from bso.replay.export_file import BadExport, export, stage
 from bso.replay.fold import LogBroken
 from bso.replay.rebuild import bring, rebuild
+from bso.schema.errors import StateTooNew
 from bso.service.engine import Engine
 from bso.storage import SqlStore, open_store
 from bso.storage.job_logs import LogConflict
@@ -235,6 +236,17 @@ async def test_tables_are_rebuilt_where_they_differ_and_nowhere_else(store: SqlS
         await rebuild(store, job_id, rules=RULES)
     await assert_sound(store)
     assert await without_leases(store) == history
+
+
+async def test_what_a_newer_release_has_written_is_not_rebuilt_as_an_older_one(
+    store: SqlStore, database_url: str
+) -> None:
+    await lived(store)
+    assert await execute(database_url, "UPDATE job SET state = '{\"state_major\": 2}' WHERE job_id = 'odd'")
+    whole = await rows_of(database_url, *TABLES)
+    with pytest.raises(StateTooNew, match="version 2, this program reads up to 1: upgrade it"):
+        await rebuild(store, ODD, rules=RULES)
+    assert await rows_of(database_url, *TABLES) == whole
 
 
 async def test_rebuilding_a_pruned_job_leaves_what_is_not_in_the_log(store: SqlStore, database_url: str) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from bso.domain.decide import Rules
 from bso.domain.replies import EpochJudged
 from bso.domain.trial import Outcome
 from bso.replay.differences import Difference
+from bso.replay.rebuild import rebuild
 from bso.replay.verification import verify, verify_against, verify_log
 from bso.service.engine import Engine
 from bso.service.retention import prune_events
@@ -179,18 +181,35 @@ async def test_a_difference_in_the_snapshot_is_named_by_its_path(store: SqlStore
 
 
 @in_sqlite
-@pytest.mark.parametrize(("table", "column"), [("event", "recorded_at"), ("trial", "started_at")])
-async def test_what_no_column_could_hold_is_a_problem_of_its_job_alone(
+async def test_an_event_without_a_moment_is_a_problem_of_its_job_alone(store: SqlStore, database_url: str) -> None:
+    await lived(store)
+    await execute(database_url, "UPDATE event SET recorded_at = 'noon' WHERE job_id = :job", job=ODD)
+    problems = {verdict.job_id: verdict.problem for verdict in await verdicts(store)}
+    assert problems.pop(ODD) == f"event 1 of job {ODD} cannot be read: recorded_at is 'noon'"
+    assert set(problems.values()) == {None}
+
+
+@in_sqlite
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("job", "created_at"),
+        ("job", "changed_at"),
+        ("trial", "started_at"),
+        ("trial", "lease_expires_at"),
+        ("trial", "ended_at"),
+        ("power_profile", "recorded_at"),
+    ],
+)
+async def test_a_row_without_a_moment_is_named_and_rebuilt(
     store: SqlStore, database_url: str, table: str, column: str
 ) -> None:
-    await lived(store)
+    await unusual(store)
     await execute(database_url, f"UPDATE {table} SET {column} = 'noon' WHERE job_id = :job", job=ODD)
-    problems = {verdict.job_id: verdict.problem for verdict in await verdicts(store)}
-    assert problems.pop(ODD) == f"a row of table {table} cannot be read: Invalid isoformat string: 'noon'"
-    assert set(problems.values()) == {None}
-    against = await verify_against(store, store, ODD)
-    assert against.problem is not None
-    assert "cannot be read" in against.problem
+    for verdict in await verify(store, ODD), await verify_against(store, store, ODD):
+        assert {(one.table, one.column, one.found) for one in verdict.differences} == {(table, column, "noon")}
+    await rebuild(store, ODD, rules=Rules())
+    assert (await verify(store, ODD)).is_sound
 
 
 @in_sqlite

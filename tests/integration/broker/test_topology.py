@@ -12,7 +12,7 @@ from aiormq.abc import DeliveredMessage
 from bso_broker.errors import TopologyMismatch
 from bso_broker.messages import Event
 from bso_broker.rabbit import RabbitBroker
-from bso_broker.topology import COMMAND_QUEUE, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EVENT_LOG, definitions
+from bso_broker.topology import COMMAND_QUEUE, DEAD_LETTER_EXCHANGE, DEAD_LETTERS, EVENT_LOG, EVENTS, definitions
 from tests.servers import PATIENCE_S, eventually_async
 from tools.private_servers import Management
 
@@ -88,6 +88,15 @@ async def test_a_queue_with_other_properties_is_named_with_what_to_do(amqp_url: 
         await channel.queue_declare(COMMAND_QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
     with pytest.raises(TopologyMismatch, match=r"queue 'bso\.inbox' exists with other properties.*[Dd]elete"):
         await RabbitBroker(amqp_url).declare()
+
+
+async def test_of_an_exchange_with_other_properties_it_says_how_exchanges_are_deleted(amqp_url: str) -> None:
+    async with aiormq.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        await channel.exchange_declare(EVENTS, exchange_type="direct", durable=True)
+    with pytest.raises(TopologyMismatch, match=r"exchange 'bso\.events' exists .* Delete it .rabbitmqadmin") as refused:
+        await RabbitBroker(amqp_url).declare()
+    assert "delete_queue" not in str(refused.value)
 
 
 async def test_a_consumer_that_cannot_declare_says_why_it_is_not_ready(amqp_url: str) -> None:

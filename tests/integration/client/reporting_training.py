@@ -11,7 +11,6 @@ from bso_client import BatchSizeOptimizer, JobSpec
 ROOT = Path(bso.__file__).parents[1]
 OURS = tuple(f"{ROOT / folder}/" for folder in ("bso", "broker", "client", "migrations"))
 METRICS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.95)
-TRAININGS = 8  # the first ones explore; later ones have a bound
 
 
 class Watch:
@@ -33,14 +32,15 @@ class Watch:
             self._files.add(str(Path(file).relative_to(ROOT)))
 
 
-def train(policy: str) -> set[str]:
-    """Train a few times. Of what the reports in the middle of each enter, the most: of each, what its least one does.
+def train(policy: str, trainings: int) -> set[str]:
+    """Train so many times. Of what the reports in the middle of each enter, the most: of each, what its least one does.
 
-    Others may be stopped for what they cost in time, or something else may happen in the meantime, as a renewal does.
+    The first ones explore; later ones have a bound. Others may be stopped for what they cost in time, or something else
+    may happen in the meantime, as a renewal does.
     """
     watch, files = Watch(), list[set[str]]()
     spec = JobSpec(job_id="job", batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9, policy=policy)
-    for _ in range(TRAININGS):
+    for _ in range(trainings):
         of_training = list[set[str]]()
         for trial in BatchSizeOptimizer(spec).trials():
             with trial:
@@ -53,4 +53,4 @@ def train(policy: str) -> set[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("".join(f"{file}\n" for file in sorted(train(sys.argv[1]))))
+    sys.stdout.write("".join(f"{file}\n" for file in sorted(train(sys.argv[1], int(sys.argv[2])))))

@@ -10,15 +10,20 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from typing_extensions import override
 
 from bso.domain.decide import Rules
 from bso.domain.errors import Misconfigured
 from bso.domain.events import TrialSuspended
+from bso.domain.hardware import HardwareKind
+from bso.domain.job import Job, Recurrence
+from bso.domain.policy import Choice
 from bso.domain.replies import TrialBegun
 from bso.service.engine import Engine
 from bso.service.errors import JobDamaged, SchemaMissing, StoreNotReady, StoreUnusable
 from bso.service.records import SchemaStatus
 from bso.storage import open_store
+from bso_client import BatchSizeOptimizer, JobSpec, Refused
 from bso_client.transports.embedded import open_embedded
 from tests.contract.storage.job_requests import (
     JOB,
@@ -30,7 +35,9 @@ from tests.contract.storage.job_requests import (
     registration,
     whole_history,
 )
+from tests.fakes.policies import installed
 from tests.integration.storage.older_schema import go_back
+from tests.unit.policies.broken_policies import Sound
 
 
 async def test_the_file_makes_itself_and_is_found_again(tmp_path: Path) -> None:
@@ -213,3 +220,62 @@ async def _register_in(path: Path) -> None:
         await handle.execute([registration()])
     finally:
         await handle.close()
+
+
+def test_a_training_beside_which_the_file_is_deleted_goes_on_and_is_recorded_in_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BSO_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("BSO_ENERGY", "assumed")
+    path = tmp_path / "jobs.sqlite"
+    spec = JobSpec(job_id=JOB, batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9)
+    with BatchSizeOptimizer(spec, url=f"sqlite:///{path}") as bso:
+        for _night in range(2):
+            for trial in bso.trials():
+                with trial:
+                    trial.on_evaluate(0.95)
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+    assert f"{path} was there, and is gone: the next process makes a new one" in caplog.text
+    with BatchSizeOptimizer(spec, url=f"sqlite:///{path}") as bso:
+        bso.get_batch_size()
+        assert bso.trial is not None
+        assert bso.trial.trial_number == 2, "that of the second night is the first one of the new file"
+
+
+def test_what_a_policy_does_wrong_is_said_where_it_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BSO_ENERGY", "assumed")
+    with installed(tmp_path / "site", wild=f"{__name__}:WILD"):
+        spec = JobSpec(job_id=JOB, batch_sizes=[16, 32], default_batch_size=32, policy="wild")
+        bso = BatchSizeOptimizer(spec, state_dir=tmp_path)
+        for mistake, words in (
+            (39, "policy wild chose batch size 39: choose has to return one of the job's, 16, 32"),
+            ("16", "policy wild chose batch size '16'"),
+            (ValueError("boom in choose"), "ValueError: boom in choose"),
+            (SystemExit(3), "SystemExit: 3"),
+        ):
+            WILD.mistake = mistake
+            with pytest.raises(Refused, match=f"Nothing was recorded: .*{words}"):
+                bso.get_batch_size()
+            assert words in caplog.text
+        WILD.mistake = 16
+        assert bso.get_batch_size() == 16
+        bso.close()
+
+
+class Wild(Sound):
+    """Chooses what it is given, or raises it."""
+
+    name = "wild"
+    mistake: object = None
+
+    @override
+    def choose(self, job: Job, recurrence: Recurrence, hardware: HardwareKind) -> Choice:
+        if isinstance(self.mistake, BaseException):
+            raise self.mistake
+        return Choice(batch_size=self.mistake, reason="so it was set")  # type: ignore[arg-type]  # that is the mistake
+
+
+WILD = Wild()

@@ -1,3 +1,4 @@
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -217,9 +218,13 @@ def test_a_wrong_virtual_host_says_so(amqp_url: str, make_bso: MakeOptimizer) ->
         make_bso(amqp_url.rpartition("/")[0] + "/no-such-host", unreachable_timeout=PATIENCE_S).get_batch_size()
 
 
-def test_no_broker_says_so_after_the_time_given(make_bso: MakeOptimizer) -> None:
+def test_no_broker_says_so_after_the_time_given_and_in_no_librarys_words(
+    make_bso: MakeOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     said = complaint(make_bso, "amqp://guest:guest@127.0.0.1:9", timeout_s=1.0, too_early="has not answered yet")
     assert "is it running" in said
+    assert {record.name.partition(".")[0] for record in caplog.records} <= {"bso", "bso_broker", "asyncio"}
 
 
 def test_sigterm_is_reported_through_the_queue(amqp_url: str, worker: QueueWorker, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Requests that no client of ours sends."""
 
+import re
 import resource
 import socket
 from collections.abc import Iterator
@@ -229,6 +230,73 @@ def test_requests_that_wait_on_one_connection(impatient: Gateway) -> None:
     assert answers.count(b" 200 OK") == 11
     assert sent(impatient, 10_000 * (head + b"\r\n")).count(b" 200 OK") < 1000
     assert impatient.register().status == 201
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_unreadable_is_refused_after_the_answers_to_what_came_before(impatient: Gateway, after: bytes) -> None:
+    body = b'{"spec":{"batch_sizes":[16,32],"default_batch_size":32,"target_metric":0.9}}'
+    head = (
+        b"PUT /v1/jobs/job HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    )
+    put = head % len(body) + body
+    for before in (1, 3):
+        answers = sent(impatient, before * put + after)
+        statuses = re.findall(rb"HTTP/1.1 (\d+) ", answers)
+        assert [status in (b"200", b"201") for status in statuses] == [*[True] * before, False]
+        assert statuses[-1] == b"400"
+    many = sent(impatient, put + 40 * b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert many.count(b"HTTP/1.1 200 OK") == 17
+    assert many.endswith(b"too many requests wait on this connection.")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00", b"it is TLS, and this port speaks HTTP without it."),
+        (b"GET /v1/jobs/%ff HTTP/1.1\r\nHost: localhost\r\n\r\n", b"its target holds bytes that are no UTF-8."),
+        (b"GET /livez HTTP/1.1\r\n\r\n", b"Host has to be."),
+        (b"get /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"Invalid method encountered."),
+    ],
+)
+def test_what_is_unreadable_is_refused_with_the_reason(impatient: Gateway, data: bytes, words: bytes) -> None:
+    assert sent(impatient, data).endswith(words)
+
+
+def test_another_protocol_is_not_offered_and_not_warned_of(impatient: Gateway) -> None:
+    upgrade = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\n\r\n"
+    assert b" 200 OK" in sent(impatient, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + upgrade)
+    assert "WebSocket" not in impatient.process.text()
+
+
+def test_an_encoded_body_is_refused_as_such(impatient: Gateway) -> None:
+    refused = impatient.ask("PUT", "/v1/jobs/mnist-1", {"spec": SPEC}, Content_Encoding="gzip")
+    assert (refused.status, refused.value["code"]) == (415, "unsupported_media_type")
+
+
+def test_the_head_of_an_answer_alone(impatient: Gateway) -> None:
+    for path, accept in (("/v1/jobs", "*/*"), ("/livez", "*/*"), ("/v1/events?job_id=mnist-1", "text/event-stream")):
+        impatient.register()
+        got = impatient.ask("GET", path)
+        request = f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+        head, _, body = sent(impatient, request.encode()).partition(b"\r\n\r\n")
+        assert f"HTTP/1.1 {got.status} ".encode() in head
+        assert f"content-length: {got.headers['content-length']}".encode() in head.lower()
+        assert not body
+
+
+def test_of_a_wrong_method_all_right_ones_are_named(impatient: Gateway) -> None:
+    assert (
+        impatient.ask("POST", "/v1/jobs/job", {}, Content_Type="application/json").headers["allow"]
+        == "DELETE, GET, PUT"
+    )
+    assert impatient.ask("PUT", "/jobs", {}).headers["allow"] == "DELETE, POST"
 
 
 @pytest.mark.parametrize(

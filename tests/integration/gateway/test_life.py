@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from bso.domain.rights import Right
-from bso_broker.connection import login_of
+from bso_broker.connection import BrokerAddress, connect, login_of
+from bso_broker.declaration import depth_of
+from bso_broker.topology import COMMAND_QUEUE
 from tests.integration.gateway.conftest import SPEC, Answered, Gateway, StartGateway
 from tests.integration.gateway.test_tokens import tokens_of
 from tests.integration.workers.fixtures import StartWorker
@@ -137,6 +139,15 @@ def test_zeus_client_gives_up_on_no_request_before_its_answer(
             assert_to_come_back(each.result())
 
 
+async def commands_waiting(amqp_url: str) -> int:
+    """How many commands wait in the broker."""
+    connection = await connect(BrokerAddress(url=amqp_url), name="tests")
+    try:
+        return (await depth_of(connection, COMMAND_QUEUE)).messages
+    finally:
+        await connection.close()
+
+
 def test_a_request_that_comes_again_before_its_answer_gets_the_same_one(
     amqp_url: str, migrated_url: str, start_gateway: StartGateway, start_worker: StartWorker
 ) -> None:
@@ -153,7 +164,8 @@ def test_a_request_that_comes_again_before_its_answer_gets_the_same_one(
 
     with ThreadPoolExecutor(3) as pool:
         same = [pool.submit(begin) for _ in range(2)]
-        eventually(lambda: begin(recurrence_id="another").status == 409)
+        eventually(lambda: asyncio.run(commands_waiting(amqp_url)))
+        assert begin(recurrence_id="another").status == 409
         start_worker(gateways=login_of(amqp_url)).ready()
         first, second = (each.result() for each in same)
     assert first.status == 201

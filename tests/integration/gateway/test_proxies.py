@@ -5,6 +5,7 @@ import select
 import socket
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -112,6 +113,9 @@ def test_a_page_that_a_proxy_shows_by_https_may_use_its_gateway(behind: Gateway,
         path = f"/v1/jobs/{gateway.job_id}"
         assert gateway.ask("PUT", path, spec, Origin="https://bso.example", **headers).status == 201
         assert gateway.ask("PUT", path, spec, Origin="https://evil.example", **headers).status == 403
+        # Only a named proxy is believed that the page came by HTTPS, and then one without it is a page of another.
+        plain = gateway.ask("PUT", path, spec, Origin="http://bso.example", **headers)
+        assert plain.status == (403 if gateway is behind else 200)
 
 
 @pytest.mark.parametrize(("trusted", "status"), [(HERE, 401), ("10.0.0.0/8", 429)])
@@ -131,20 +135,21 @@ def test_who_guesses_tokens_makes_others_wait_unless_a_named_proxy_tells_them_ap
 class ForwardProxy(ThreadingHTTPServer):
     """A forward proxy on a free port: it passes requests on, and makes tunnels for those by HTTPS.
 
-    ``asked`` has the method and the target of each, ``heads`` all headers.
+    ``asked`` has the method and the target of each, ``heads`` all headers. With a ``login`` it asks for that.
     """
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, login: str | None = None) -> None:
         super().__init__((HERE, 0), _Handler)
+        self.login = login
         self.asked: list[str] = []
         self.heads: list[str] = []
         self._thread = Thread(target=self.serve_forever, daemon=True)
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Its address, without the login."""
         return f"http://{HERE}:{self.server_port}"
 
     def __enter__(self) -> Self:
@@ -166,6 +171,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Pass a request on."""
         self._note()
+        if not self._is_known():
+            return
         target = urlsplit(self.path)
         there = HTTPConnection(str(target.hostname), target.port or 80, timeout=PATIENCE_S)
         try:
@@ -184,6 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Pass on whatever comes, in both directions."""
         self._note()
         self.close_connection = True
+        if not self._is_known():
+            return
         self.send_response(200)
         self.end_headers()
         host, _, port = self.path.rpartition(":")
@@ -194,6 +203,19 @@ class _Handler(BaseHTTPRequestHandler):
                     if not (part := end.recv(65_536)):
                         return
                     other[end].sendall(part)
+
+    def _is_known(self) -> bool:
+        """Whether the request has the login; it is answered otherwise."""
+        login = self._proxy.login
+        expected = None if login is None else f"Basic {b64encode(login.encode()).decode()}"
+        if expected in (None, self.headers["Proxy-Authorization"]):
+            return True
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.send_response(407)
+        self.send_header("Proxy-Authenticate", 'Basic realm="proxy"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return False
 
     def _note(self) -> None:
         self._proxy.asked.append(f"{self.command} {self.path}")
@@ -252,6 +274,21 @@ def test_a_training_reaches_its_gateway_by_https_proxy_which_reads_nothing(
     assert trained.stdout == "converged 1\n", trained.stderr
     assert set(proxy.asked) == {f"CONNECT {encrypted.removeprefix('https://')}"}
     assert "authorization" not in "".join(proxy.heads).lower()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_asks_for_a_login_gets_the_one_in_its_address_or_is_named(
+    start_gateway: StartGateway, encrypted: str, authority: Authority, tmp_path: Path, scheme: str
+) -> None:
+    url = encrypted if scheme == "https" else start_gateway().url
+    environ = {"SSL_CERT_FILE": str(authority.ca)}
+    with ForwardProxy(login="ann:secret") as proxy:
+        known, unknown = ({f"{scheme.upper()}_PROXY": proxy.url.replace("://", at)} for at in ("://ann:secret@", "://"))
+        trained = train(url, tmp_path / "known", environ | known)
+        refused = train(url, tmp_path / "unknown", environ | unknown, patience_s=5.0)
+    assert trained.stdout == "converged 1\n", trained.stderr
+    assert "answers 407, it asks for a login: HTTP_PROXY or HTTPS_PROXY has to be" in refused.stderr
+    assert "BSO_TOKEN" not in refused.stderr
 
 
 def test_no_proxy_goes_around_it(encrypted: str, authority: Authority, proxy: ForwardProxy, tmp_path: Path) -> None:

@@ -210,6 +210,9 @@ def test_the_rest_of_the_commands(gateway: Gateway) -> None:
         (("GET", "/jobs/nobody", None), 404, "unknown_job"),
         (("GET", "/jobs/nobody/trials", None), 404, "unknown_job"),
         (("GET", "/jobs/job/trials?after=x", None), 422, "invalid_query"),
+        (("GET", "/jobs?after=%C3%A4", None), 422, "invalid_query"),
+        (("GET", "/savings?after=%C3%A4", None), 422, "invalid_query"),
+        (("GET", "/jobs/job/events?type=trial_ended&type=trial_ended", None), 422, "invalid_query"),
         (("POST", "/jobs/nobody/trials", {"hardware": HARDWARE}), 404, "unknown_job"),
         (("POST", "/jobs/job/trials", {}), 422, "invalid_body"),
         (("POST", "/jobs/job/trials", []), 422, "invalid_body"),
@@ -231,6 +234,13 @@ def test_a_problem_says_what_is_wrong(gateway: Gateway, asked: tuple[str, str, o
     assert problem.headers["content-type"] == "application/problem+json"
     assert problem.value["type"] == f"urn:bso:problem:{code}"
     assert problem.value["detail"]
+
+
+def test_the_fields_that_are_wrong_are_named(gateway: Gateway) -> None:
+    assert ask(gateway, "PUT", "/jobs/job", {}).value["fields"] == {"spec": "Field required"}
+    several = "&".join(f"job_id=job-{number}" for number in range(51))
+    found = gateway.ask("GET", f"/v1/events?{several}").value["fields"]
+    assert found == {"query.job_id": "may have at most 50 items"}
 
 
 def test_a_body_has_to_say_that_it_is_json(gateway: Gateway) -> None:
@@ -309,6 +319,20 @@ def test_answers_are_as_described(gateway: Gateway) -> None:
             "components": described["components"],
         }
         jsonschema.Draft202012Validator(schema).validate(answer.value)
+    [event, *_] = gateway.ask("GET", f"/v1/jobs/{job_id}/events").value["events"]
+    assert event.keys() <= described["components"]["schemas"]["Event"]["properties"].keys()
+    for method, path, status in (
+        ("GET", "/jobs/batch_size", "422"),
+        ("DELETE", "/jobs", "422"),
+        ("PATCH", "/jobs", "405"),
+        ("GET", "/jobs/batch_size?job_id=nobody", "400"),
+    ):
+        refused = gateway.ask(method, path)
+        route = described["paths"][path.partition("?")[0]]
+        of_route = route.get(method.lower(), next(iter(route.values())))["responses"][status]
+        assert refused.status == int(status)
+        schema = {**of_route["content"]["application/json"]["schema"], "components": described["components"]}
+        jsonschema.Draft202012Validator(schema).validate(refused.value)
 
 
 def test_a_key_is_for_one_request(gateway: Gateway) -> None:

@@ -158,6 +158,36 @@ class LiveEvents:
         self.has_ended = not message.get("more_body", False)
 
 
+@pytest.mark.parametrize(
+    ("jobs", "seen"),
+    [
+        ("vision-*", ["vision-1", "vision-2", "vision-3"]),
+        ("v?s*-[23]", ["vision-2", "vision-3"]),
+        ("vision-2", ["vision-2"]),
+        ("*-z", ["night-z", "zoo-z"]),
+        ("nothing-*", []),
+    ],
+)
+def test_a_token_for_some_jobs_lists_these_and_names_no_other(guarded: Guarded, jobs: str, seen: list[str]) -> None:
+    alice = guarded.token("alice")
+    for name in ("night-z", *(f"vision-{number}" for number in (1, 2, 3)), "zoo-z"):
+        assert guarded.ask(alice, "POST", "/jobs", SPEC | {"job_id": name, "job_id_prefix": name[:2]}).status == 201
+    for number in range(25):
+        name = f"secret-{number:02}" if number % 2 else f"visionary-{number:02}"
+        assert guarded.ask(alice, "POST", "/jobs", SPEC | {"job_id": name, "job_id_prefix": name[:2]}).status == 201
+    token = guarded.token("alice", "--jobs", jobs, "--may", "read")
+    for path in ("/v1/jobs", "/v1/savings"):
+        after: str | None = ""
+        found = list[str]()
+        while after is not None:
+            page = guarded.ask(token, "GET", f"{path}?after={after}")
+            assert page.status == 200
+            assert "secret" not in str(page.value)
+            found += [one["job_id"] for one in page.value["jobs"]]
+            after = page.value["next_after"]
+        assert found == seen
+
+
 def test_each_token_is_for_what_it_was_made(guarded: Guarded) -> None:
     gateway = guarded.gateway
     assert gateway.ask("GET", "/livez").status == 200
@@ -358,3 +388,61 @@ def test_a_login_that_is_no_gateway_cannot_check_tokens(
     refused = guarded.ask(guarded.token("alice"), "GET", "/v1/jobs")
     assert refused.status == 503
     assert "BSO_GATEWAYS" in refused.value["detail"]
+
+
+def test_a_token_that_is_rotated_again_has_as_long_as_the_first_one(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bso.sqlite'}"
+    first = answered(tokens(url, "create", "ann"))
+    answered(tokens(url, "rotate", first["token_id"], "--overlap", "1h"))
+    again = answered(tokens(url, "rotate", first["token_id"], "--overlap", "7d"))
+    assert again["expires_at"] is None
+    of_bob = answered(tokens(url, "create", "bob", "--expires", "90d"))
+    answered(tokens(url, "rotate", of_bob["token_id"], "--overlap", "1h"))
+    again = answered(tokens(url, "rotate", of_bob["token_id"]))
+    assert again["lifetime_s"] == 90 * 86400
+    assert again["expires_at"] >= of_bob["expires_at"]
+    ends = {each["token_id"]: each["expires_at"] for each in answered(tokens(url, "list"))}
+    said = tokens(url, "rotate", of_bob["token_id"], "--overlap", "7d", as_json=False).stderr
+    assert f"valid until {ends[of_bob['token_id']][:19].replace('T', ' ')}" in " ".join(said.split())
+
+
+def test_the_token_itself_names_it_and_is_not_shown(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bso.sqlite'}"
+    token = answered(tokens(url, "create", "ann"))["token"]
+    refused = tokens(url, "revoke", token.replace("bso_", "bso-"))
+    assert refused.exit_code == 2
+    assert "as `bso tokens list` shows" in " ".join(refused.stderr.replace("│", " ").split())
+    revoked = tokens(url, "revoke", token[:-20])
+    assert answered(revoked)["revoked_at"] is not None
+    for done in (refused, revoked):
+        assert token.rpartition("_")[2][:20] not in done.output
+
+
+def test_a_token_that_nobody_has_read_is_revoked(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bso.sqlite'}"
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("BSO_")}
+    with Path("/dev/full").open("w") as full:
+        create = [sys.executable, "-m", "bso_cli", "tokens", "create", "ann"]
+        done = subprocess.run(
+            create,
+            env=environ | {"BSO_URL": url},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "could not be printed, and is revoked" in " ".join(done.stderr.split())
+    [made] = answered(tokens(url, "list"))
+    assert made["revoked_at"] is not None
+
+
+def tokens(url: str, *words: str, as_json: bool = True) -> Result:
+    options = ["--json"] if as_json else []
+    return CliRunner().invoke(app, ["tokens", *words, *options], env={"BSO_URL": url, "BSO_DATABASE_URL": None})
+
+
+def answered(done: Result) -> Any:
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)

@@ -1,5 +1,6 @@
 """Trainings and commands over HTTP: the same decisions as over a broker and over a file, and the same patience."""
 
+import asyncio
 import json
 import os
 import re
@@ -40,6 +41,7 @@ from bso_client.delivery.obstacle import REFUSED, obstacle_of
 from bso_client.errors import Unreachable
 from bso_client.settings import read_settings
 from bso_client.transports import Transport, open_transport
+from bso_client.transports.http import HttpCaller, NotTaken
 from tests.integration.gateway.conftest import StartGateway
 from tests.integration.gateway.test_hostile_http import without_its_body
 from tests.integration.gateway.test_tokens import tokens_of
@@ -49,6 +51,7 @@ from tests.servers.proxy import TcpProxy
 
 JSON = {"Content_Type": "application/json"}
 A40 = HardwareKind(gpu_model="A40", max_power_w=300.0, energy_method=EnergyMethod.NVML_COUNTER)
+TOO_LARGE = b'{"type": "urn:bso:problem:too_large", "code": "too_large", "detail": "a body may have at most 10 bytes"}'
 SPEC = {"batch_sizes": [32, 64, 128], "default_batch_size": 64, "target_metric": 0.9, "max_epochs": 4}
 
 
@@ -348,8 +351,12 @@ async def test_an_address_without_a_gateway_is_no_outage(start_gateway: StartGat
     [
         (502, b"<html>Bad Gateway</html>", "answers 502"),
         (503, b'{"detail": "the database is away"}', "the database is away"),
-        (200, b"<html>Please log in</html>", "something between changes answers"),
+        (200, b"<html>Please log in</html>", "`bso serve`, and nothing in between may change answers"),
         (429, b"", "answers 429"),
+        (413, b"<html>Request Entity Too Large</html>", "no answer of `bso serve`: a proxy on the way may give it"),
+        (400, b'{"code": "bad_request", "detail": "of another program"}', "of another program"),
+        (204, b"", "answers 204, and that is no answer"),
+        (202, b"{}", "answers 202, and that is no answer"),
     ],
 )
 async def test_what_stands_between_may_fail(status: int, body: bytes, words: str) -> None:
@@ -359,8 +366,28 @@ async def test_what_stands_between_may_fail(status: int, body: bytes, words: str
     assert words in str(error)
 
 
+async def test_a_command_on_a_connection_that_hangs_is_sent_again() -> None:
+    asked = list[str]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(head.decode())
+        if len(asked) > 1:
+            writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: %d\r\n\r\n%b" % (len(TOO_LARGE), TOO_LARGE))
+        await reader.read()  # until the client gives up
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        caller = HttpCaller(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", resend_after_s=0.2)
+        await caller.start()
+        with pytest.raises(NotTaken):
+            await caller.call(b"{}", kind="commands", timeout_s=PATIENCE_S)
+        await caller.close()
+    assert len(asked) == 2
+
+
 async def test_what_a_gateway_will_never_take_is_a_problem() -> None:
-    with answering(413, b'{"detail": "a body may have at most 10 bytes"}') as url:
+    with answering(413, TOO_LARGE) as url:
         transport = open_transport(url)
         await transport.start()
         reply = await transport.call(_describe(), timeout_s=PATIENCE_S)
@@ -389,7 +416,7 @@ async def test_a_token_wins_over_a_login_for_its_address_in_netrc(
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
     sent: list[tuple[str, str | None]] = []
-    with answering(413, b"{}", sent=sent) as address:
+    with answering(413, TOO_LARGE, sent=sent) as address:
         monkeypatch.setenv("http_proxy", address if is_by_proxy else "http://127.0.0.1:1")
         monkeypatch.setenv("no_proxy", "" if is_by_proxy else "127.0.0.1")
         host = "bso.invalid" if is_by_proxy else address.removeprefix("http://")

@@ -3,7 +3,11 @@
 import asyncio
 import json
 import os
+import shlex
 import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from bso.storage import open_store
 from bso_cli.main import app
 from bso_migrations import upgrade
 from tests.contract.storage.job_requests import Campaign
+from tests.servers import PATIENCE_S
 
 JOB = "toy"
 
@@ -170,3 +175,94 @@ def test_bad_files_and_unknown_jobs_are_refused_in_a_sentence(trained: Bso, tmp_
     refused = trained("replay", "import", cut)
     assert refused.returncode == 1
     assert "event 3 of job toy is already recorded with another recorded_at" in " ".join(refused.stderr.split())
+
+
+def test_an_archive_that_a_full_disk_has_torn_is_mended_by_the_next_pruning(trained: Bso, tmp_path: Path) -> None:
+    events = trained.lines("events", "history", "--json")
+    prune = ("events", "prune", "--before", "0h", "--yes", "--export")
+    full = trained.refused(*prune, "/dev/full")
+    assert "/dev/full: No space left on device" in full
+    torn = tmp_path / "archive.jsonl"
+    line = json.dumps(events[0])
+    torn.write_text(f"{line}\n{line[:-40]}")
+    pruned = trained(*prune, torn)
+    assert pruned.returncode == 0, pruned
+    assert "ended within a line, which is cut off" in " ".join(pruned.stderr.split())
+    assert [json.loads(line) for line in torn.read_text().splitlines()] == [events[0], *events]
+    whole = tmp_path / "whole.jsonl"
+    whole.write_text(line)  # its end alone is missing
+    assert "cut off" not in trained(*prune, whole).stderr
+    assert json.loads(whole.read_text().splitlines()[0]) == events[0]
+    other = f"sqlite:///{tmp_path / 'other.sqlite'}"
+    trained.ok("migrate", "--database-url", other)
+    trained.ok("replay", "import", torn, "--database-url", other)
+    assert trained.lines("events", "history", "--json", "--database-url", other)[-1]["seq"] == events[-1]["seq"]
+
+
+def test_an_event_that_cannot_be_read_harms_no_other_job(trained: Bso, tmp_path: Path) -> None:
+    async def train() -> None:
+        store = open_store(trained.url, has_outbox=False)
+        await Campaign(engine=Engine(store), seed=4, job_id="zoo").run(1)
+        await store.close()
+
+    asyncio.run(train())
+    events = trained.lines("events", "history", "--json")
+    bad = next(event for event in events if (event["job_id"], event["seq"]) == (JOB, 4))
+    with sqlite3.connect(tmp_path / "bso.sqlite") as database:
+        database.execute("UPDATE event SET type = 'no_such_type' WHERE event_id = ?", [bad["event_id"]])
+    database.close()
+    shown = trained("events", "history", "--json")
+    assert [json.loads(line) for line in shown.stdout.splitlines()] == events[: events.index(bad)]
+    said = " ".join(shown.stderr.split())
+    assert f"To go on behind it: --after {bad['event_id']}" in said
+    assert "try again" not in said
+    later = trained.lines("events", "history", "--json", "--after", bad["event_id"])
+    assert later == events[events.index(bad) + 1 :]
+    archive = tmp_path / "archive.jsonl"
+    pruned = trained("events", "prune", "--before", "0h", "--export", archive, "--yes", "--json")
+    assert pruned.returncode == 1
+    counts = json.loads(pruned.stdout)
+    assert counts["jobs"] == 1
+    assert [*counts["unreadable"]] == [JOB]
+    archived = [json.loads(line) for line in archive.read_text().splitlines()]
+    assert {event["seq"] for event in archived if event["job_id"] == "zoo"} == {
+        event["seq"] for event in events if event["job_id"] == "zoo"
+    }
+    left = trained.lines("events", "history", "zoo", "--json")
+    assert [event["type"] for event in left] == ["job_snapshotted"]
+
+
+def test_an_export_goes_into_what_is_there(trained: Bso, tmp_path: Path) -> None:
+    expected = trained.ok("replay", "export", JOB).encode()
+    real, link, dangling, pipe = (tmp_path / name for name in ("real", "link", "dangling", "pipe"))
+    real.touch(mode=0o600)
+    link.symlink_to(real)
+    dangling.symlink_to(tmp_path / "new")
+    os.mkfifo(pipe)
+    for output in (link, dangling):
+        trained.ok("replay", "export", JOB, "--output", output)
+        assert output.is_symlink()
+        assert output.read_bytes() == expected
+    assert real.stat().st_mode & 0o777 == 0o600
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(pipe.read_bytes)
+        trained.ok("replay", "export", JOB, "--output", pipe)
+        assert reading.result(PATIENCE_S) == expected
+    assert pipe.is_fifo()
+    assert "/dev/full: No space left on device" in trained.refused("replay", "export", JOB, "--output", "/dev/full")
+    assert Path("/dev/full").is_char_device()
+
+
+def test_who_reads_no_further_gets_no_traceback(trained: Bso) -> None:
+    verify = f"{shlex.quote(sys.executable)} -m bso_cli replay verify --json | true"
+    known = {name: text for name, text in os.environ.items() if not name.startswith("BSO_")}
+    done = subprocess.run(
+        ["bash", "-c", verify],
+        env=known | {"BSO_DATABASE_URL": trained.url},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "asynchronous generator" not in done.stderr

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bso.domain.errors import Misconfigured
 from bso.service.engine import Engine
 from bso.service.errors import StorePrivilegeMissing
 from bso_migrations import check, current, upgrade
@@ -155,3 +156,25 @@ async def test_an_upgrade_of_postgresql_names_the_privilege_that_it_lacks_and_th
             execute(words.partition("grants it by: ")[2])
             lacks = ""  # another one may be next
     assert await check(url) == ()
+
+
+async def test_what_a_login_may_not_write_is_named(database: Database, open_at: OpenAt) -> None:
+    await upgrade(database.url("bso_migrate"))
+    await open_at(database.url("bso_worker")).require_rights()
+    mysql, postgresql = "ON bso.* FROM 'bso_worker'@'%'", "ON ALL TABLES IN SCHEMA public FROM bso_workers"
+    database.execute(f"REVOKE DELETE {mysql if database.is_mysql else postgresql};")
+    store = open_at(database.url("bso_worker"))
+    with pytest.raises(StorePrivilegeMissing, match="lacks a privilege"):
+        await store.require_rights()
+    assert await store.jobs() == []
+
+
+@pytest.mark.parametrize("revision", ["job", "token"])
+async def test_a_table_of_another_program_is_not_taken_for_one_of_ours(database: Database, revision: str) -> None:
+    database.execute(f"CREATE TABLE {revision} (token_id varchar(12) PRIMARY KEY, secret text);")
+    with pytest.raises(Misconfigured, match=f"there is a table {revision} in this database that is not bso's .*secret"):
+        await upgrade(database.admin_url)
+    assert (await current(database.admin_url)).status.value != "current"
+    database.execute(f"DROP TABLE {revision};")
+    await upgrade(database.admin_url)
+    assert await check(database.admin_url) == ()

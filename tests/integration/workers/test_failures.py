@@ -133,7 +133,10 @@ async def test_a_database_that_fails_pauses_the_worker_and_is_nobodys_poison(
         failing_store.failure = failure
         pending = asyncio.create_task(begin(ask, job))
         await eventually_async(lambda: not parts.readiness.is_ready)
-        assert parts.readiness.reasons() == {"database": str(failure), "broker": f"paused: {failure}"}
+        assert parts.readiness.reasons() == {
+            "database": str(failure),
+            "broker": "paused, as the database cannot be used",
+        }
         tried = failing_store.tries
         await eventually_async(lambda: failing_store.tries > tried + 1, what="more tries")
         failing_store.failure = None

@@ -157,7 +157,13 @@ async def test_one_can_ask_whether_logins_are_required(amqp_url: str, store: Sql
 
 
 @pytest.mark.parametrize(
-    "damage", ["UPDATE job SET state = '['", "UPDATE trial SET energy_method = 'of a newer release'"]
+    "damage",
+    [
+        "UPDATE job SET state = '['",
+        "UPDATE job SET state = NULL",
+        "UPDATE job SET spec = 'none', policy = NULL, version_number = NULL, changed_at = NULL",
+        "UPDATE trial SET energy_method = 'of a newer release'",
+    ],
 )
 async def test_a_job_that_cannot_be_read_is_listed_and_hides_no_other(
     logins: Logins, store: SqlStore, damage: str

@@ -8,7 +8,8 @@ from structlog.testing import capture_logs
 from bso.domain.quotas import Quota
 from bso_workers.bootstrap import warn_of_unchecked_logins
 from bso_workers.errors import InvalidSettings
-from bso_workers.settings import WorkerSettings, read_settings
+from bso_workers.logs import warn_of_misspelt
+from bso_workers.settings import PREFIX, WorkerSettings, read_settings, variables_of
 
 URLS = {"BSO_DATABASE_URL": "mysql://bso:secret@db/bso", "BSO_AMQP_URL": "amqp://bso:secret@broker/"}
 
@@ -146,3 +147,30 @@ def test_what_is_no_quota_is_named(text: str, words: str) -> None:
         read_settings({**URLS, "BSO_QUOTAS": text})
     assert "BSO_QUOTAS: " in str(raised.value)
     assert words in str(raised.value)
+
+
+def test_a_variable_that_looks_like_a_setting_and_is_none_is_warned_of() -> None:
+    right = {"BSO_QUOTAS": "{}", "BSO_DATABASE_URL_FILE": "/run/secret", "BSO_LEASE_S": "5"}
+    wrong = {
+        "BSO_QUOTA": "{}",
+        "BSO_OPERATOR": "me",
+        "BSO_LEASES": "5",
+        "BSO_DATABASEURL": "x",
+        "BSO_AMQP_URL_FLE": "x",
+    }
+    of_others = {
+        "BSO_PORT": "tcp://10.0.0.1",
+        "BSO_SERVICE_HOST": "10.0.0.1",
+        "BSO_GATEWAY_NAMES": "x",
+        "BSO_IMAGE": "x",
+    }
+    with capture_logs() as logs:
+        warn_of_misspelt({**right, **wrong, **of_others}, variables_of(WorkerSettings, prefix=PREFIX))
+    assert {each["variable"]: each["meant"] for each in logs} == {
+        "BSO_QUOTA": "BSO_QUOTAS",
+        "BSO_OPERATOR": "BSO_OPERATORS",
+        "BSO_LEASES": "BSO_LEASE_S",
+        "BSO_DATABASEURL": "BSO_DATABASE_URL",
+        "BSO_AMQP_URL_FLE": "BSO_AMQP_URL_FILE",
+    }
+    assert {each["log_level"] for each in logs} == {"warning"}

@@ -17,6 +17,18 @@ def test_a_killed_rank_interrupts_the_trial_and_hangs_nobody(tmp_path: Path, vic
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["rank 0", "rank 1"])
+def test_an_error_of_one_rank_while_another_waits_for_it_is_the_reason_that_is_recorded(
+    tmp_path: Path, victim: int
+) -> None:
+    done = launch("dying", tmp_path, victim, "raises", processes=2)
+    assert done.codes == (1,), done.printed
+
+    [trial] = done.trials()
+    assert (trial.state, trial.outcome, trial.reports) == (TrialState.ENDED, Outcome.INTERRUPTED, 2)
+    assert trial.outcome_reason == f"ValueError: a bug on one rank (on rank {victim})"
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["rank 0", "rank 1"])
 def test_an_elastic_restart_resumes_the_trial_of_a_checkpoint(tmp_path: Path, victim: int) -> None:
     done = launch("dying", tmp_path, victim, "checkpoint", processes=2, max_restarts=1)
     assert done.codes == (0,), done.printed

@@ -62,6 +62,55 @@ def test_the_whole_story_under_either_name(
     assert (trial.outcome, callback.outcome) == (Outcome.CONVERGED, Outcome.CONVERGED)
 
 
+def test_a_run_that_tries_a_script_out_is_no_training(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for trial in bso.trials():
+        with trial:
+            fit(trial, tmp_path, 0.95, fast_dev_run=True)
+
+    assert reported(optimizer) == []
+    assert [(row.outcome, "fast_dev_run" in row.outcome_reason) for row in optimizer.trials()] == [
+        (Outcome.CANCELLED, True)
+    ]
+    assert "hard to compare" not in caplog.text
+
+
+def test_a_training_without_a_batch_is_called_off_with_the_reason(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path
+) -> None:
+    class Dropped(data_class(lightning.pytorch)):  # type: ignore[misc]  # lightning has no types here
+        def train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader(FirstTokens(8), batch_size=self.batch_size, drop_last=True)
+
+    for trial in bso.trials():
+        with trial:
+            callback = BsoCallback(trial, monitor="val_acc")
+            trainer = lightning.pytorch.Trainer(callbacks=[callback], **trainer_options(tmp_path))
+            trainer.fit(Model(0.95), Dropped().use(trial))
+
+    [row] = optimizer.trials()
+    assert row.outcome is Outcome.CANCELLED
+    assert f"the training data have no batch: with batch size {row.batch_size}" in row.outcome_reason
+
+
+def test_a_checkpoint_at_the_last_epoch_is_no_loader_without_a_batch(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path
+) -> None:
+    trial = next(trials := bso.trials())
+    with trial:
+        trainer = fit(trial, tmp_path, 0.1, max_epochs=1)
+        last = tmp_path / "last.ckpt"
+        trainer.save_checkpoint(last)
+        again = BsoCallback(trial, monitor="val_acc")
+        options = trainer_options(tmp_path, max_epochs=1)
+        lightning.pytorch.Trainer(callbacks=[again], **options).fit(Model(0.1), Data().use(trial), ckpt_path=last)
+    trials.close()
+
+    [row] = optimizer.trials()
+    assert (row.outcome, row.reports) == (Outcome.NOT_CONVERGED, 1)
+
+
 def test_a_batch_size_that_is_too_costly_is_followed_by_another_one_in_the_same_loop(
     bso: BatchSizeOptimizer, monitor: ScriptedMonitor, tmp_path: Path
 ) -> None:

@@ -114,6 +114,22 @@ def test_it_probes_and_trains_as_it_would_without(
     assert {one.batch_size for sent in optimizer.commands(ReportEpochCosts) for one in sent.probes} == {8, 16, 32}
 
 
+@pytest.mark.usefixtures("even_steps")
+def test_another_trainer_that_goes_on_with_the_same_trial_probes_as_well(
+    make_bso: MakeOptimizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BSO_PROBING", "on")
+    spec = job_spec(job_id="twice", batch_sizes=[8, 16, 32], default_batch_size=16, max_epochs=100, probing_budget=0.5)
+    trial = next(trials := make_bso(spec).trials())
+    with trial:
+        model, data, callback = Model(), Data().use(trial), BsoCallback(trial, monitor="val_acc")
+        for _ in range(2):
+            pl.Trainer(callbacks=[callback], **trainer_options(tmp_path, max_epochs=3)).fit(model, data)
+    trials.close()
+    assert trial.epoch == 6.0
+    assert "not probed" not in caplog.text
+
+
 class NoisyData(Data):  # type: ignore[misc, valid-type]  # made by a function
     """It changes batches by itself."""
 

@@ -177,8 +177,26 @@ def test_a_damaged_file_leads_to_a_training_from_the_beginning(
     kept.write_text("{", encoding="utf-8")
     trainer = finished(make_bso(), tmp_path, 0.95)
 
-    assert "training begins anew" in caplog.text
+    assert f"{kept} is damaged" in caplog.text
     assert trainer.state.epoch == 1.0
+
+
+@pytest.mark.parametrize("damage", ["", '{"tr', "[]"])
+def test_where_the_newest_file_is_damaged_the_trial_is_resumed_from_the_one_before(
+    make_bso: MakeOptimizer,
+    optimizer: ReachableOptimizer,
+    tmp_path: Path,
+    damage: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    interrupted(make_bso(), tmp_path, at_step=10)
+    *_, before, newest = sorted(tmp_path.rglob("bso_trial.json"), key=lambda kept: int(kept.parent.name.split("-")[-1]))
+    newest.write_text(damage, encoding="utf-8")
+    trainer = finished(make_bso(), tmp_path, 0.95)
+
+    assert f"{newest} is damaged" in caplog.text
+    assert trainer.args.resume_from_checkpoint == str(before.parent)
+    assert [(trial.trial_number, trial.outcome) for trial in optimizer.trials()] == [(1, Outcome.CONVERGED)]
 
 
 def test_a_checkpoint_that_sigterm_asks_for_suspends_the_trial(

@@ -77,6 +77,7 @@ def test_a_difference_is_printed_with_its_sign() -> None:
         (("--dataset", "faces"), "holds no run of dataset faces; it holds shapes"),
         ((*JOB, "--policy", "magic"), "policy 'magic' is not installed here, only curve, pruning_thompson"),
         ((*JOB, "--gpu", "h1"), "no power trace of GPU h1; there is g1"),
+        ((*JOB, "--beta", "0.5"), "--beta 0.5: expected 1 or more, or 0 to never stop early"),
         ((*JOB, "--failure-rate", "1"), "the failure rate must be from 0 to below 1"),
         ((*JOB, "--move-from", "g1@5"), "shapes/g1 cannot move from g1, its own GPU: expected another one"),
         ((*JOB, "--move-from", "g9@5"), "there is no power trace of GPU g9 to move from; there is g1"),

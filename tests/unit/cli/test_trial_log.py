@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bso.domain.commands import FinishTrial, ReportEpoch, Request
+from bso.domain.commands import BeginTrial, FinishTrial, ReportEpoch, Request
 from bso.domain.errors import Retryable
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome
 from bso_cli.recurring.trials import TrialLog, seen_trials
-from bso_client.transports.logged import LoggedTransport
-from tests.unit.cli.samples import SPEC
+from bso_client.delivery.logged import LoggedTransport
+from bso_client.training.state import TrainingState
+from tests.unit.cli.samples import HARDWARE, SPEC
 
 BEGUN = TrialBegun(
     trial_number=7,
@@ -187,3 +188,36 @@ def test_warnings_are_those_of_the_end_or_of_the_begin(log: Path) -> None:
     received(log, ended)
     trials.read_new()
     assert [trial.warnings for trial in trials.trials] == [()]
+
+
+def test_a_trial_that_goes_on_alone_is_followed_and_is_the_same_when_it_is_registered(log: Path) -> None:
+    trials = TrialLog(log)
+    training = TrainingState(
+        job_id="job",
+        key="training",
+        batch_size=16,
+        reason="alone",
+        spec=SPEC,
+        hardware=HARDWARE,
+        attempt=2,
+        epoch=3.0,
+        time_s=6.0,
+        energy_j=60.0,
+        cost=5.0,
+    )
+    alone = LoggedTransport(Scripted(), log)
+    alone.begun_alone(training, "beginning")
+    [begun] = trials.read_new()
+    assert (begun.name, begun.begun.batch_size) == ("trial (not registered yet) of job job", 16)
+
+    async def register() -> None:
+        begin = BeginTrial(hardware=training.hardware, batch_size=16)
+        transport = LoggedTransport(Scripted(BEGUN), log)
+        await transport.call(Request(command_id="beginning", job_id="job", command=begin), timeout_s=1)
+
+    asyncio.run(register())
+    assert trials.read_new() == []
+    assert [trial.name for trial in trials.trials] == ["trial 7 of job job"]
+    alone.ended(replace(training, trial_number=7, outcome=Outcome.CONVERGED, outcome_reason="done"), "beginning")
+    [ended] = trials.read_new()
+    assert (ended.outcome, ended.outcome_reason, ended.cost, ended.time_s) == (Outcome.CONVERGED, "done", 5.0, 6.0)

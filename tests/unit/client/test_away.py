@@ -2,15 +2,18 @@ import asyncio
 import logging
 import math
 import traceback
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
 
-from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch, Request
+from bso.domain.commands import BeginTrial, DeleteJob, FinishTrial, RegisterJob, ReportEpoch, Request
 from bso.domain.replies import KEPT, Problem, Reply
 from bso_client import BatchSizeOptimizer, Misconfigured, Outcome, Refused, SpecConflict, Unreachable
+from bso_client.delivery.flush import flush
 from bso_client.delivery.left_behind import contents
 from tests.servers.waiting import eventually
 from tests.unit.client.doubles import ReachableOptimizer, ScriptedMonitor, job_spec
@@ -120,6 +123,45 @@ def test_a_whole_recurrence_alone_is_delivered_when_the_way_is_back(
     ]
     assert len({trial.recurrence_id for trial in optimizer.trials()[1:]}) == 1
     assert all(report.is_journalled for report in optimizer.commands(ReportEpoch)[1:])
+
+
+@pytest.mark.parametrize("recurrence_id", [None, "monday"])
+def test_processes_of_one_recurrence_alone_try_other_batch_sizes_and_no_more_than_are_allowed(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, recurrence_id: str | None
+) -> None:
+    one_converged_recurrence(make_bso())
+    optimizer.is_away = True
+    tried = []
+    for launch in range(4):
+        bso = make_bso(unreachable_timeout=0.2, recurrence_id=recurrence_id)
+        bso.get_batch_size()
+        trial = bso.trial
+        assert trial is not None
+        tried.append((trial.batch_size, trial.attempt, trial.is_last_attempt))
+        with trial:
+            if launch == 0:
+                raise OutOfMemoryError("CUDA out of memory")
+            while not trial.finished:
+                trial.on_evaluate(math.nan if launch < 3 else 0.95)
+        bso.close(timeout=0.0)
+    assert tried == [(64, 1, False), (32, 2, False), (64, 3, True), (64, 1, False)]
+
+
+def test_what_failed_before_an_outage_is_not_tried_again_in_it(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer
+) -> None:
+    sizes = []
+    for is_away in (False, True):
+        optimizer.is_away = is_away
+        bso = make_bso(unreachable_timeout=0.2)
+        sizes.append(bso.get_batch_size())
+        trial = bso.trial
+        assert trial is not None
+        with trial:
+            while not trial.finished:
+                trial.on_evaluate(math.nan)
+        bso.close(timeout=0.0)
+    assert sizes == [64, 32]
 
 
 def test_reports_in_mid_training_are_kept_and_delivered_in_order(
@@ -245,7 +287,8 @@ def test_nothing_is_raised_at_a_training_whose_reports_are_refused(
             optimizer.problem = None
 
     assert len(optimizer.commands(ReportEpoch)) == 1  # the refused trial keeps quiet
-    assert "report_refused" in [getattr(record, "action", "") for record in caplog.records]
+    [refused] = [record for record in caplog.records if getattr(record, "action", "") == "report_refused"]
+    assert refused.getMessage().endswith("; the training goes on, and nothing more of it is reported")
 
 
 def test_a_report_that_the_optimizer_keeps_is_delivered_and_not_judged(
@@ -446,6 +489,40 @@ def test_a_known_job_registers_again_when_the_way_is_back(
     assert bso.trial.trial_number == 2
 
 
+def test_a_job_that_was_lost_while_it_was_away_is_there_again_and_a_deleted_one_is_not(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path
+) -> None:
+    left = _left_by_an_outage(make_bso, optimizer, tmp_path)
+    delete = Request(command_id=str(uuid.uuid4()), job_id="job", command=DeleteJob())
+    asyncio.run(optimizer.call(delete, timeout_s=1.0))
+    flushed = asyncio.run(flush(left.parent, optimizer, timeout_s=1.0))
+    assert (flushed.delivered, flushed.set_aside) == (0, 4)
+    [found] = contents(tmp_path / "state")
+    assert found.set_aside[0]["reason"] == "unknown_job: The job is unknown: job job was deleted: register it again"
+
+    empty = ReachableOptimizer()
+    with make_bso() as bso:
+        one_converged_recurrence(bso)
+        optimizer.is_away = True
+        one_converged_recurrence(bso)
+        bso.close(timeout=0.0)
+    flushed = asyncio.run(flush(left.parent, empty, timeout_s=1.0))
+    assert (flushed.delivered, flushed.set_aside) == (4, 0)
+    assert [trial.outcome for trial in empty.trials()] == [Outcome.CONVERGED]
+
+
+def test_that_what_was_left_is_refused_is_a_warning(
+    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _left_by_an_outage(make_bso, optimizer, tmp_path)
+    delete = Request(command_id=str(uuid.uuid4()), job_id="job", command=DeleteJob())
+    asyncio.run(optimizer.call(delete, timeout_s=1.0))
+    one_converged_recurrence(make_bso())
+    [said] = [record for record in caplog.records if getattr(record, "action", "") == "journal_flushed"]
+    assert said.levelno == logging.WARNING
+    assert said.getMessage().startswith("0 reports of earlier trainings were delivered, 4 refused and set aside in ")
+
+
 def test_closing_says_at_once_what_it_waits_for(
     bso: BatchSizeOptimizer, optimizer: ReachableOptimizer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -487,25 +564,48 @@ class _Warnings(logging.Handler):
 
 
 class _AfterWarning(ReachableOptimizer):
-    """Answers only after a training has given notice that it waits."""
+    """Answers so many commands at once, and the others only after a training has given notice that it waits."""
 
-    def __init__(self, warnings: _Warnings) -> None:
+    def __init__(self, warnings: _Warnings, *, at_once: int = 0) -> None:
         super().__init__()
+        self.at_once = at_once
+        self.timeouts_s: list[float] = []
         self._warnings = warnings
 
     async def call(self, request: Request, *, timeout_s: float) -> Reply:
-        await self._warnings.came.wait()
+        self.timeouts_s.append(timeout_s)
+        if len(self.requests) >= self.at_once:
+            await self._warnings.came.wait()
         return await super().call(request, timeout_s=timeout_s)
 
 
-def test_a_wait_for_an_answer_is_logged_with_its_limit(make_bso: MakeOptimizer) -> None:
+@pytest.fixture
+def warnings() -> Iterator[_Warnings]:
     warnings = _Warnings()
     logging.getLogger("bso").addHandler(warnings)
-    try:
-        assert make_bso(transport=_AfterWarning(warnings), unreachable_timeout=60).get_batch_size()
-    finally:
-        logging.getLogger("bso").removeHandler(warnings)
+    yield warnings
+    logging.getLogger("bso").removeHandler(warnings)
+
+
+def test_a_wait_for_an_answer_is_logged_with_its_limit(make_bso: MakeOptimizer, warnings: _Warnings) -> None:
+    assert make_bso(transport=_AfterWarning(warnings), unreachable_timeout=60).get_batch_size()
     assert warnings.said == ["the optimizer has not answered yet: waiting up to 60 s for it"]
+
+
+def test_what_was_left_is_delivered_first_for_as_long_as_answers_come(
+    make_bso: MakeOptimizer, warnings: _Warnings, tmp_path: Path
+) -> None:
+    optimizer = _AfterWarning(warnings, at_once=100)
+    options = {"transport": optimizer, "unreachable_timeout": 60.0}
+    _left_by_an_outage(make_bso, optimizer, tmp_path, **options)
+    optimizer.at_once = len(optimizer.requests) + 2
+    optimizer.timeouts_s.clear()
+    bso = make_bso(**options)
+    bso.get_batch_size()
+    assert bso.trial is not None
+    assert bso.trial.trial_number == 3
+    assert warnings.said == ["the reports of earlier trainings are delivered first"]
+    assert optimizer.timeouts_s[:4] == [60.0] * 4, "each answer has all the time, whatever those before it took"
 
 
 def test_what_is_refused_after_an_outage_is_set_aside_with_the_reason(
@@ -553,9 +653,7 @@ def test_a_transport_without_an_address_delivers_at_its_next_use(
     assert optimizer.trials()[0].outcome is Outcome.CONVERGED
 
 
-def _left_by_an_outage(
-    make_bso: MakeOptimizer, optimizer: ReachableOptimizer, state_dir: Path, **options: str | None
-) -> Path:
+def _left_by_an_outage(make_bso: MakeOptimizer, optimizer: ReachableOptimizer, state_dir: Path, **options: Any) -> Path:
     """The journal of a training that converged in an outage; the optimizer, which knows one before, is back."""
     optimizer.is_away = False
     first = make_bso(**options)

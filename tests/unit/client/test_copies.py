@@ -92,15 +92,18 @@ def test_pickled_copies_are_silent(bso: BatchSizeOptimizer) -> None:
             trial.on_evaluate(0.95)
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
 def test_an_optimizer_that_nobody_holds_any_more_gives_its_trial_up(
-    make_bso: Callable[[], BatchSizeOptimizer], optimizer: ReachableOptimizer
+    optimizer: ReachableOptimizer, *, has_begun: bool
 ) -> None:
     from tests.servers.waiting import eventually
     from tests.unit.client.doubles import HARDWARE, ScriptedMonitor, job_spec
 
     bso = BatchSizeOptimizer(job_spec(), transport=optimizer, monitor=ScriptedMonitor(), hardware=HARDWARE)
     bso.get_batch_size()
+    if has_begun:
+        bso.on_train_begin()
     del bso
 
     eventually(lambda: optimizer.is_closed)
-    assert optimizer.trials()[0].outcome is Outcome.INTERRUPTED
+    assert optimizer.trials()[0].outcome is (Outcome.INTERRUPTED if has_begun else Outcome.CANCELLED)

@@ -15,6 +15,7 @@ from bso_client.delivery.outbox import new_command_id
 from bso_client.failures import ending_of
 from bso_client.job_spec import JobSpec
 from bso_client.notes import Note, Notebook
+from bso_client.training.recurrence import Failure, first_recurrence
 from bso_client.training.state import Consumption, TrainingState
 from tests.unit.client.doubles import HARDWARE, job_spec
 
@@ -162,13 +163,22 @@ def test_the_note_keeps_the_cheapest_converged_batch_size() -> None:
         ended(32, 40.0),
         ended(32, 45.0),
     ):
-        note = note.with_result(progress)
+        note = note.with_result(progress, first_recurrence(None))
 
     assert (note.best_batch_size, note.best_cost) == (32, 45.0)
 
 
 def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
-    note = Note(job_id="job", spec=job_spec().resolve(), best_batch_size=32, best_cost=1.5)
+    note = Note(
+        job_id="job",
+        spec=job_spec().resolve(),
+        best_batch_size=32,
+        best_cost=1.5,
+        ended="key",
+        ended_as="converged (it is good)",
+        recurrence_id="monday",
+        failed=(Failure(batch_size=64, is_out_of_memory=True),),
+    )
     Notebook(tmp_path).write(note)
 
     assert Notebook(tmp_path).read("job") == note

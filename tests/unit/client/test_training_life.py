@@ -25,7 +25,7 @@ from bso.domain.trial import EpochReport, Outcome, Profiled
 from bso_client import CannotResume, TrainFailed, WrongOrder
 from bso_client.training import state as state_module
 from bso_client.training.checkpoint import checkpoint_of, read_checkpoint
-from bso_client.training.recurrence import choose_alone, first_recurrence, loop_after
+from bso_client.training.recurrence import Failure, choose_alone, first_recurrence, loop_after
 from bso_client.training.start import begun, begun_alone, registered, resumed
 from bso_client.training.state import TRANSITIONS, Consumption, Phase, Probed, Step, TrainingState
 from bso_client.training.transitions import (
@@ -60,6 +60,7 @@ STOP = EpochJudged(
     should_stop=True, reason="too costly", cost=10.0, bound=5.0, outcome=Outcome.COST_EXCEEDED, should_retry=True
 )
 REPLIES: tuple[Reply, ...] = (GO_ON, STOP, BEGUN, GONE)
+REGISTERS = RegisterJob(spec={})
 USED = Consumption(time_s=9.0, energy_j=90.0)
 
 
@@ -287,7 +288,9 @@ def test_epochs_that_are_trained_again_are_neither_sent_nor_counted() -> None:
         time_s=2.0,
         energy_j=20.0,
     )
-    training = started(resumed(saved, spec=SPEC, reply=known, recurrence_id=None, learning_rate=None).state)
+    training = started(
+        resumed(saved, spec=SPEC, reply=known, recurrence_id=None, learning_rate=None, registers=REGISTERS).state
+    )
     again = reported(training, EpochReport(epoch=2.0, time_s=2.5, energy_j=25.0, metric=0.5))
     assert again.sends == ()
     report = reported(again.state, EpochReport(epoch=3.0, time_s=3.5, energy_j=35.0, metric=0.5)).sends[0].command
@@ -316,8 +319,8 @@ def test_what_was_probed_is_not_probed_again_and_nothing_after_a_step_that_faile
 
 def test_a_resumed_one_that_was_never_registered_registers_itself() -> None:
     saved = checkpointed(started(alone().state), USED)
-    step = resumed(saved, spec=SPEC, reply=None, recurrence_id="monday", learning_rate=None)
-    assert [type(message.command) for message in step.sends] == [BeginTrial]
+    step = resumed(saved, spec=SPEC, reply=None, recurrence_id="monday", learning_rate=None, registers=REGISTERS)
+    assert [type(message.command) for message in step.sends] == [RegisterJob, BeginTrial]
 
 
 def test_a_trial_trains_once() -> None:
@@ -331,16 +334,28 @@ def test_a_recurrence_counts_its_failures_and_ends_with_a_model() -> None:
     second = monday.after(failed)
     assert (second.attempt, second.recurrence_id) == (2, "monday")
     model = unanswered(reported(a_training(), evaluation(metric=0.95)).state).state
+    assert second.failed == (Failure(batch_size=64, is_out_of_memory=False),)
+    reason = "out_of_memory: it does not fit"
+    too_large = replace(a_training(), outcome=Outcome.INFEASIBLE, outcome_reason=reason, should_retry=True)
+    assert second.after(too_large).failed[1:] == (Failure(batch_size=64, is_out_of_memory=True),)
     assert second.after(model) == replace(first_recurrence("monday"), recurrence_id="monday-2", count=2)
+
+
+def test_a_recurrence_goes_on_with_what_has_failed_in_earlier_processes_of_the_same_name() -> None:
+    failed = (Failure(batch_size=64, is_out_of_memory=True),)
+    monday = first_recurrence("monday")
+    assert monday.gone_on_with("monday", failed) == replace(monday, failed=failed)
+    for other in (first_recurrence("tuesday"), first_recurrence(None)):
+        assert other.gone_on_with("monday", failed) == other
 
 
 def test_alone_it_takes_the_best_one_then_the_nearest_and_after_out_of_memory_only_smaller_ones() -> None:
     why = "nobody answers"
     assert choose_alone(SPEC, 128, [], why=why)[0] == 128
     assert choose_alone(SPEC, None, [], why=why)[0] == 64
-    failed = replace(a_training(), outcome=Outcome.NOT_CONVERGED)
+    failed = Failure(batch_size=64, is_out_of_memory=False)
     assert choose_alone(SPEC, None, [failed], why=why)[0] == 32
-    too_large = replace(failed, outcome=Outcome.INFEASIBLE, outcome_reason="out_of_memory: it does not fit")
+    too_large = Failure(batch_size=64, is_out_of_memory=True)
     size, reason = choose_alone(SPEC, 128, [too_large], why=why)
     assert (size, reason) == (32, "nobody answers: the nearest to 128 that has not failed")
 

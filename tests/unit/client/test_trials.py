@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -52,6 +53,15 @@ def test_a_recurrence_ends_with_the_first_trial_that_converges(
         ReportEpoch,
         ReportEpoch,
     ]
+
+
+def test_threads_that_evaluate_at_once_take_turns(make_bso: MakeOptimizer, optimizer: ReachableOptimizer) -> None:
+    for trial in make_bso(job_spec(max_epochs=100)).trials():
+        with trial, ThreadPoolExecutor(8) as threads:
+            list(threads.map(trial.on_evaluate, [0.1] * 40))
+            trial.on_evaluate(0.95)
+    assert [report.epoch for report in optimizer.commands(ReportEpoch)] == list(range(1, 42))
+    assert [(trial.reports, trial.cost) for trial in optimizer.trials()] == [(41, 410.0)]
 
 
 def test_a_batch_size_that_does_not_converge_moves_on_to_the_next_trial(
@@ -342,8 +352,13 @@ def test_progress_may_be_given_in_epochs_or_samples(make_bso: MakeOptimizer, opt
         ({"samples": 5}, "samples_per_epoch"),
         ({"epoch": 1.0}, "must grow"),
         ({"epoch": 0.5}, "must grow"),
-        ({"epoch": math.nan}, "must grow"),
-        ({"epoch": math.inf}, "must grow"),
+        (
+            {"epoch": 0},
+            "must be a positive number of epochs of at most 1e[+]18, got 0; .*epoch is 1 after the first one",
+        ),
+        ({"epoch": math.nan}, "must be a positive number of epochs .*, got nan"),
+        ({"epoch": math.inf}, "must be a positive number of epochs .*, got inf"),
+        ({"epoch": 1e19}, "must be a positive number of epochs .*, got 1e[+]19"),
         ({"epoch": "third"}, "epoch must be one number, got str: 'third'"),
     ],
 )
@@ -355,7 +370,7 @@ def test_wrong_progress_is_an_error_of_use(bso: BatchSizeOptimizer, arguments: d
                 trial.on_evaluate(0.2, **arguments)
 
 
-@pytest.mark.parametrize("metric", ["0.5", "0.5%", b"0.25", None, [1, 2], object()])
+@pytest.mark.parametrize("metric", ["0.5", "0.5%", b"0.25", None, [1, 2], object(), 10**400])
 def test_a_metric_must_be_one_number(bso: BatchSizeOptimizer, metric: object) -> None:
     with pytest.raises(InvalidReport, match="a metric is one number"):
         for trial in bso.trials():

@@ -73,6 +73,7 @@ def test_a_power_has_three_digits_and_a_prefix(value: float, words: str) -> None
         (3.84, 0.0012, "3.840 ± 0.001 J"),
         (6.0, 0.25, "6.00 ± 0.25 J"),
         (5.0, 0.0, "5.0 ± 0.0 J"),
+        (-0.2, 23.0, "0 ± 23 J"),
         (119.6, 0.4, "119.6 ± 0.4 J"),
         (9.43, 1.1, "9.4 ± 1.1 J"),
         (None, 1.0, NOTHING),

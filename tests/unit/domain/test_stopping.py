@@ -250,6 +250,18 @@ def test_three_interruptions_at_about_the_same_time_are_the_wall_time() -> None:
     assert feasible(life.known(), life.spec) == set(COSTS) - {64}
 
 
+@pytest.mark.parametrize(
+    "raised", ["ValueError: bug in saving my model", "KeyError: 'x'", "RuntimeError", "MyError: no"]
+)
+def test_an_exception_at_the_same_time_each_night_is_no_wall_time(raised: str) -> None:
+    life = sampling()
+    for elapsed in (100.0, 103.0, 98.0):
+        life.finish(life.begin("a", batch_size=64), Outcome.INTERRUPTED, raised, time_s=elapsed)
+    assert not life.known().arm(64).exceeds_wall_time
+    assert life.known().arm(64).is_resting
+    assert feasible(life.known(), life.spec) == set(COSTS)
+
+
 def test_wall_time_never_makes_a_job_infeasible() -> None:
     life = job(batch_sizes=[64], default_batch_size=64)
     for _ in range(3):

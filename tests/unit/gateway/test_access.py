@@ -151,6 +151,21 @@ async def test_who_guesses_has_to_wait_and_others_have_not(access: Access, store
     assert await access.bearer(f"Bearer {SECRET}", client="mallory") == TOKEN
 
 
+async def test_a_wrong_token_that_is_sent_again_and_again_is_one_guess(access: Access, store: Store) -> None:
+    [stale] = wrong(1)
+    for secret in (stale, "not even shaped like one"):
+        for _ in range(2 * MOST_FAILURES):
+            assert await statuses(access, [secret, secret]) == {401: 2}
+    assert store.asked == 1
+    store.is_revoked = True
+    assert await statuses(access, [SECRET]) == {401: 1}
+    store.is_revoked = False
+    assert await statuses(access, [SECRET]) == {401: 1}
+    assert await statuses(access, [store.another()]) == {200: 1}
+    store.now_s += WITHIN_S + 1
+    assert await statuses(access, [SECRET]) == {200: 1}
+
+
 async def test_a_request_without_a_token_is_no_guess(access: Access) -> None:
     for _ in range(2 * MOST_FAILURES):
         with pytest.raises(HttpError) as refused:

@@ -124,6 +124,26 @@ class Silent(Sound):
         return replace(super().choose(job, recurrence, hardware), reason=" ")
 
 
+class Forgetful(Sound):
+    """Learns nothing from the end of a trial, and leaves the end out."""
+
+    name = "forgetful"
+
+    @override
+    def learn(self, job: Job, trial: Trial, ended: TrialEnded | LateResult) -> tuple[Event, ...]:
+        return ()
+
+
+class Literal(Sound):
+    """Writes a bound in words."""
+
+    name = "literal"
+
+    @override
+    def bound(self, job: Job, trial: Trial) -> float | None:
+        return "5"  # type: ignore[return-value]  # that is the mistake
+
+
 class AlwaysBounding(Sound):
     """Stops the last attempt of a recurrence, too."""
 
@@ -279,6 +299,14 @@ BROKEN: dict[type[Sound], tuple[str, str]] = {
         "each_recurrence_ends_with_a_model_by_choices_that_say_why",
         "no reason was given for batch size 128",
     ),
+    Forgetful: (
+        "each_recurrence_ends_with_a_model_by_choices_that_say_why",
+        "policy forgetful returned 0 ends of trials: learn has to return that of trial 1, once",
+    ),
+    Literal: (
+        "each_recurrence_ends_with_a_model_by_choices_that_say_why",
+        "policy literal: bound has to return a number of joules, or None, got '5'",
+    ),
     AlwaysBounding: (
         "the_last_attempt_of_a_recurrence_is_not_stopped_for_its_cost",
         "the last attempt ended as cost_exceeded",
@@ -289,7 +317,7 @@ BROKEN: dict[type[Sound], tuple[str, str]] = {
     ),
     Discouraged: ("a_job_in_which_nothing_converges_still_gets_batch_sizes_and_recovers", _NO_MODEL),
     Interrupted: ("overlapping_recurrences_interruptions_and_cancellations_are_borne", _NO_MODEL),
-    Faithful: ("batch_sizes_may_leave_and_join", r"batch size 128 was chosen, of \(32, 512\)"),
+    Faithful: ("batch_sizes_may_leave_and_join", "policy faithful chose batch size 128: .* one of the job's, 32, 512"),
     Provincial: ("other_hardware_another_version_and_a_batch_size_that_is_allowed_again", _NO_MODEL),
     AtRandom: ("the_same_commands_give_the_same_choices", "other choices were made"),
     Reminiscent: ("the_log_alone_gives_the_state", "gives another state"),

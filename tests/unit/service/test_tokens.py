@@ -54,7 +54,16 @@ def test_how_long_it_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "jobs", "fields"), [("", "*", ["name"]), ("a\x1b", "", ["name", "jobs"]), ("a", "b", [])]
+    ("user", "jobs", "fields"),
+    [
+        ("", "*", ["name"]),
+        ("a\x1b", "", ["name", "jobs"]),
+        ("a", "b", []),
+        ("a", "v?[1-3]_*[!z]", []),
+        ("a", "[", ["jobs"]),
+        ("a", "vision *", ["jobs"]),
+        ("a", "[]", ["jobs"]),
+    ],
 )
 def test_what_no_token_can_be(user: str, jobs: str, fields: list[str]) -> None:
     assert list(token_problems(user, jobs)) == fields

@@ -44,6 +44,13 @@ def test_traces_may_be_compressed(tmp_path: Path) -> None:
         read_power_trace(path)
 
 
+def test_a_trace_beside_its_compressed_self_is_not_counted_twice(tmp_path: Path) -> None:
+    folder = write_traces(tmp_path)
+    (folder / "summary_power_g1.csv.xz").write_bytes(lzma.compress(POWER.encode()))
+    with pytest.raises(InvalidTrace, match=r"summary_power_g1.csv.xz: lies beside summary_power_g1.csv: remove one"):
+        read_problems(folder, workloads=[WORKLOAD])
+
+
 def test_a_default_larger_than_what_a_gpu_can_run_is_lowered(tmp_path: Path) -> None:
     train, power = (write_traces(tmp_path) / name for name in ("summary_train.csv", "summary_power_g1.csv"))
     for default, expected in ((4096, 64), (48, 32), (8, 32)):

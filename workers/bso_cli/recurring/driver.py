@@ -59,7 +59,8 @@ class RunDriver:
         while (recurrence := self._next()) is not None:
             recurrence = self._recur(recurrence)
             self._print_end(recurrence)
-            code = code or recurrence.exit_code or 0
+            asks_again = recurrence.stopped_by is not None and recurrence.exit_code == RELAUNCH  # and gets no launch
+            code = code or (0 if asks_again else recurrence.exit_code or 0)
             if recurrence.stopped_by is not None:
                 return code or 128 + recurrence.stopped_by
             if recurrence.ended_at is None:
@@ -184,6 +185,9 @@ class RunDriver:
         The reply is in the trial log. Without one a notice says when the trial ends.
         """
         begun = trial.begun
+        if not begun.trial_id:
+            print_notice(f"{trial.name}: the next training registers it; it ends when its lease expires")
+            return
         command = FinishTrial(
             trial_number=begun.trial_number,
             trial_id=begun.trial_id,
@@ -205,7 +209,8 @@ class RunDriver:
     def _print_end(self, recurrence: ScheduledRun) -> None:
         if recurrence.exit_code == RELAUNCH:
             asked = counted(recurrence.launches, "launch", "launches")
-            words = f"after {asked} the training still asks for another one: --launches allows no more"
+            why = "--launches allows no more" if recurrence.stopped_by is None else "bso recur was stopped"
+            words = f"after {asked} the training still asks for another one: {why}"
             print_notice(styled(f"[yellow]{words}[/]"))
         if not recurrence.trials:
             print_notice(styled("[yellow]the command began no trial: does it train with bso_client?[/]"))
@@ -230,7 +235,7 @@ def _end_of(exit_code: int | None) -> str:
 def _print_news(log: TrialLog) -> None:
     """Print which trials have begun, and how others ended."""
     for trial in log.read_new():
-        who = f"trial {trial.begun.trial_number} of job {trial.job_id}"
+        who = trial.name
         words = f"[bold]{who}: batch size {trial.begun.batch_size}[/], {escape(trial.begun.reason)}"
         if trial.outcome is not None:
             colour = "green" if trial.outcome is Outcome.CONVERGED else "yellow"

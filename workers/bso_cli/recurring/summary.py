@@ -63,8 +63,15 @@ def summary_fields(run: RecurringRun) -> dict[str, Any]:
 
 
 def _fields(one: ScheduledRun) -> dict[str, Any]:
-    trials = [_named(trial.begun, _OF_BEGIN) | _named(trial, _OF_TRIAL) for trial in one.trials]
+    trials = [_of(trial) for trial in one.trials]
     return {**_named(one, (*_OF_RECURRENCE, *_SUMS)), "trials": trials}
+
+
+def _of(trial: SeenTrial) -> dict[str, Any]:
+    fields = _named(trial.begun, _OF_BEGIN) | _named(trial, _OF_TRIAL)
+    if not trial.begun.trial_id:
+        fields |= {"trial_number": None, "trial_id": None}  # it is not registered yet
+    return fields
 
 
 def _named(value: object, names: Sequence[str]) -> dict[str, Any]:

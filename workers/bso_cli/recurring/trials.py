@@ -32,6 +32,11 @@ class SeenTrial:
     metric: float | None = None
 
     @property
+    def name(self) -> str:
+        """The trial in words."""
+        return f"trial {self.begun.trial_number or '(not registered yet)'} of job {self.job_id}"
+
+    @property
     def cost(self) -> float:
         """Its cost so far [J]."""
         return self.last.cost if self.last else 0.0
@@ -68,7 +73,7 @@ class TrialLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
-        self._trials: dict[tuple[str, int], SeenTrial] = {}
+        self._trials: dict[tuple[str, int | str], SeenTrial] = {}  # by job, and number or the id of the beginning
 
     @property
     def trials(self) -> tuple[SeenTrial, ...]:
@@ -101,8 +106,13 @@ class TrialLog:
     def _applied(self, line: Mapping[str, Any]) -> SeenTrial | None:
         from bso.schema.codec import reply_from
 
-        key = (line["job_id"], line["trial_number"])
         reply = reply_from(line["type"], line["body"])
+        alone = (line["job_id"], line.get("beginning", ""))
+        key = (line["job_id"], line["trial_number"] or line["beginning"])
+        if isinstance(reply, TrialBegun) and key != alone and alone in self._trials:  # it is registered now
+            begun = replace(self._trials[alone], begun=reply)
+            self._trials = {key if name == alone else name: one for name, one in self._trials.items()} | {key: begun}
+            return None
         known = self._trials.get(key)
         if known is None and isinstance(reply, TrialBegun):
             new = SeenTrial(job_id=line["job_id"], begun=reply, energy_method=line.get("energy_method"))
@@ -125,7 +135,7 @@ def seen_trials(path: Path) -> tuple[SeenTrial, ...]:
 
 def _may_follow(trial: SeenTrial, reply: EpochJudged | TrialFinished) -> bool:
     """Whether the trial has not ended; one that was interrupted may go on from a checkpoint."""
-    goes_on = isinstance(reply, EpochJudged) and reply.outcome is not Outcome.INTERRUPTED
+    goes_on = reply.outcome is not Outcome.INTERRUPTED
     return trial.outcome is None or (trial.outcome is Outcome.INTERRUPTED and goes_on)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
@@ -16,6 +17,7 @@ from rich.markup import escape
 from bso.domain.errors import Rejected
 from bso.domain.quantities import counted
 from bso_cli.access import reading, writing
+from bso_cli.exports import naming
 from bso_cli.options import DatabaseOption, JsonOption, OutputOption, YesOption, here
 from bso_cli.progress import counting
 from bso_cli.refusals import FAILURE, CommandRefused
@@ -73,12 +75,19 @@ def _written(output: Path | None) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    if output.exists() and not output.is_file():  # a device, or a pipe
+        with naming(output), output.open("wb") as stream:
+            yield stream
+        return
+    output = output.resolve()  # a link stays one
     unfinished = output.with_name(f"{output.name}.unfinished")
     try:
-        with unfinished.open("wb") as stream:
+        with naming(output), unfinished.open("wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
+        if output.exists():
+            unfinished.chmod(stat.S_IMODE(output.stat().st_mode))
         unfinished.replace(output)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -120,7 +129,7 @@ def rebuild(
     Only what differs is written, in one transaction per job that holds its lock. Rows that the log
     should have and does not have are deleted; rows older than a pruned log stay. Running trials keep their leases.
 
-    With --to the log goes into another database, MySQL, MariaDB, PostgreSQL or SQLite, and the tables are made there.
+    With --to the log goes into another database, MySQL, MariaDB, PostgreSQL or SQLite, after `bso migrate` there.
 
     With --json one object per job on a line. Exit code 1 if the log of any job cannot be folded.
     """

@@ -96,6 +96,7 @@ def publish(jobs: JobsArgument = None, *, options: PublishOptions) -> None:
 async def _publish(wanted: Wanted, address: str, options: PublishOptions) -> int:
     from bso.replay.publication import patient
     from bso.replay.publication import publish as publish_wanted
+    from bso.service.errors import EventUnreadable
     from bso_broker.messages import event_message
     from bso_broker.rabbit import RabbitBroker
 
@@ -122,6 +123,8 @@ async def _publish(wanted: Wanted, address: str, options: PublishOptions) -> int
                 return await publish_wanted(log, wanted, send_and_count, rate_per_s=options.rate, progress=counter)
             except BsoError as error:
                 rest = "" if last is None else f". {how_to_go_on(last, wanted.jobs)}"
+                if isinstance(error, EventUnreadable):
+                    rest += f". Behind the one that cannot be read: --after {error.event_id}"
                 raise CommandRefused(f"stopped after {counted(sent, 'event')}: {error}{rest}") from error
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,22 +94,23 @@ class CheckedJobs:
 
 
 async def checked_by(
-    verdicts: AsyncIterator[JobCheck], show: Callable[[JobCheck], None] = lambda _: None
+    verdicts: AsyncGenerator[JobCheck, None], show: Callable[[JobCheck], None] = lambda _: None
 ) -> CheckedJobs:
     """Count verdicts as they come."""
     checked = CheckedJobs()
-    with counting("comparing", "events") as counter:
-        async for verdict in verdicts:
-            counter(verdict.events)
-            checked.jobs, checked.events = checked.jobs + 1, checked.events + verdict.events
-            checked.unsound += [] if verdict.is_sound else [verdict]
-            show(verdict)
+    async with aclosing(verdicts):  # before the loop ends, also where nobody reads any more what is shown
+        with counting("comparing", "events") as counter:
+            async for verdict in verdicts:
+                counter(verdict.events)
+                checked.jobs, checked.events = checked.jobs + 1, checked.events + verdict.events
+                checked.unsound += [] if verdict.is_sound else [verdict]
+                show(verdict)
     return checked
 
 
 async def _verdicts(
     jobs: Sequence[str] | None, source: Path | None, database_url: str | None, *, log_only: bool
-) -> AsyncIterator[JobCheck]:
+) -> AsyncGenerator[JobCheck, None]:
     from bso.replay.verification import verify as verify_job
     from bso.replay.verification import verify_against, verify_log
 

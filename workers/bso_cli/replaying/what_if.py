@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from bso_cli.access import seeing, whole_history
-from bso_cli.options import DatabaseOption, JobArgument, JsonOption, here, with_options
+from bso_cli.options import DatabaseOption, JobArgument, JsonOption, beta_knob, here, with_options
 from bso_cli.progress import counting, simulating
 from bso_cli.refusals import CommandRefused
 from bso_cli.replaying.sources import STANDARD_INPUT, FromOption, log_of
@@ -96,7 +96,7 @@ def what_if(job: JobArgument, *, options: WhatIfOptions) -> None:
         record,
         policies=options.policy or (),
         eta_knobs=options.eta or (),
-        beta_knobs=[value or None for value in options.beta or ()],
+        beta_knobs=[beta_knob(given) for given in options.beta or ()],
         changes=spec_fields(options.spec or ()),
     )
     times, seeds = options.recurrences or min(max(1, record.models), MOST), options.seeds

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from bso.policies import DEFAULT as DEFAULT_POLICY
-from bso_cli.options import JsonOption
+from bso_cli.options import JsonOption, beta_knob
 from bso_cli.terminal import print_notice
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class StudyOptions:
         from bso.simulator import Probing, parse_drift, parse_noise
         from bso.simulator.study import StudySettings
 
-        overrides: dict[str, Any] = {"policy": self.policy, "eta_knob": self.eta, "beta_knob": self.beta or None}
+        overrides: dict[str, Any] = {"policy": self.policy, "eta_knob": self.eta, "beta_knob": beta_knob(self.beta)}
         return StudySettings(
             spec_overrides=overrides | spec_fields(self.spec or ()),
             drift=parse_drift(self.drift),
@@ -175,7 +175,7 @@ def _problems_of_single(
     if traces is not None and str(traces) != os.environ.get("BSO_TRACES"):
         raise typer.BadParameter(f"generated problems need no traces, got {traces}", param_hint="--truths")
     if gpus:
-        raise typer.BadParameter("generated problems have no GPU", param_hint="--truths")
+        raise typer.BadParameter("generated problems have no GPU", param_hint="--gpu")
     made = {problem.workload.dataset: problem for problem in made_problems(truths, changes=changes)}
     unknown = [name for name in datasets if name not in made]
     if unknown:

@@ -289,10 +289,9 @@ class Pages:
         if error.status == 401 and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
             if request.headers.get("sec-fetch-site") == "cross-site":
                 # A link of another site: the browser keeps the session back, and sends it when this page goes on.
-                following = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
-                return await self._renderer.page("onwards.html", following=following)
+                return await self._renderer.page("onwards.html", following=_place_of(request))
             if self._door.asks_for_token:
-                return RedirectResponse(f"{PREFIX}/login?next={quote(request.url.path)}", 303)
+                return RedirectResponse(f"{PREFIX}/login?next={quote(_place_of(request))}", 303)
         page = await self._renderer.page("error.html", error=error, status=error.status)
         page.headers.update({name: value for name, value in error.headers.items() if name != "WWW-Authenticate"})
         return page
@@ -342,7 +341,12 @@ def _story(events: Sequence[StoredEvent]) -> list[tuple[str, str]]:
     return [(moment(each.recorded.recorded_at), sentence(each.recorded.event)) for each in reversed(events)]
 
 
+def _place_of(request: Request) -> str:
+    return f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+
+
 def _own_path(given: str) -> str:
-    """A path of ours to go on to; anything else leads to the first page."""
-    pages = rf"{PREFIX}(/savings|/operation(/dead-letters)?|/jobs/[A-Za-z0-9._+:%-]+(/trials/[0-9]+|/what-if)?)"
+    """A place of ours to go on to; anything else leads to the first page."""
+    pages = rf"{PREFIX}(/savings|/operation(/dead-letters)?|/jobs/[A-Za-z0-9._+:%-]+(/trials/[0-9]+|/what-if)?)?"
+    pages += r"(\?[A-Za-z0-9._+:%=&-]*)?"
     return given if re.fullmatch(pages, given) else PREFIX

@@ -1,4 +1,4 @@
-"""A rank is killed in the middle of a training, once; with a checkpoint the trial goes on in the next launch."""
+"""A rank is killed in the middle of a training, or raises, once; with a checkpoint the next launch goes on with it."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from tests.training.distributed.rank_notes import FOLDER, LAUNCH, RANK, ScriptedMonitor, join, make_bso, say
 
-victim, has_checkpoint = int(sys.argv[1]), sys.argv[2] == "checkpoint"
+victim, has_checkpoint, raises = int(sys.argv[1]), sys.argv[2] == "checkpoint", sys.argv[2] == "raises"
 checkpoint = FOLDER / "checkpoint.pt"
 join()
 bso = make_bso(monitor=ScriptedMonitor(10.0))
@@ -20,6 +20,8 @@ for trial in bso.trials():
     with trial:
         while not trial.finished:
             if LAUNCH == 0 and trial.epoch == 2 and victim == RANK:
+                if raises:
+                    raise ValueError("a bug on one rank")
                 os.kill(os.getpid(), signal.SIGKILL)
             dist.all_reduce(torch.ones(1))
             trial.on_evaluate(0.95 if trial.epoch >= 3 else 0.1)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bso.domain.commands import BeginTrial, Command, RegisterJob, Request
+from bso.domain.commands import BeginTrial, Command, FinishTrial, RegisterJob, Request
 from bso.domain.replies import Reply, TrialBegun
 from bso.domain.trial import Outcome
 from bso_client.delivery.flush import flush
 from bso_client.delivery.journal import Destination, Journal
 from bso_client.delivery.left_behind import contents
-from bso_client.delivery.outbox import new_command_id
+from bso_client.delivery.outbox import beginning_id, new_command_id
 from bso_client.distributed.leader import LastWords, Leader, say_for
 from bso_client.training.state import Consumption, TrainingState
 from tests.servers import PATIENCE_S
@@ -107,3 +107,18 @@ async def test_what_several_survivors_kept_during_an_outage_is_recorded_once(
     [trial] = await optimizer.store.trials("job")
     assert (trial.outcome, trial.late_outcome) == (Outcome.INTERRUPTED, None)
     assert "the process of rank 0 has died" in trial.outcome_reason
+
+
+async def test_the_end_of_a_trial_that_is_not_registered_yet_is_kept_with_what_registers_it(
+    optimizer: ReachableOptimizer, journal_of: Callable[[str], Journal], tmp_path: Path
+) -> None:
+    words = await words_of(optimizer)
+    alone = replace(words, state=replace(words.state, trial_number=None, trial_id=None))
+    await say_for(RANK_0, alone, lambda: optimizer, journal_of)
+    [kept] = contents(tmp_path)
+    assert [type(letter.request.command) for letter in kept.letters] == [BeginTrial, FinishTrial]
+    for _ in range(2):  # rank 0 has left the same beginning
+        begin = Request(command_id=beginning_id("key"), job_id="job", command=kept.letters[0].request.command)
+        assert isinstance(await optimizer.call(begin, timeout_s=PATIENCE_S), TrialBegun)
+    assert (await flush(kept.folder, optimizer, timeout_s=PATIENCE_S)).delivered == 2
+    assert [trial.outcome for trial in await optimizer.store.trials("job")] == [None, Outcome.INTERRUPTED]

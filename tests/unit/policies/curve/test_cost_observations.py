@@ -12,7 +12,7 @@ from bso.policies.curve.beliefs import Beliefs
 from bso.policies.curve.cost_observations import learnt_cost
 from bso.policies.curve.cost_records import EpochCostKnowledge, LearntEpochCost, with_learnt_cost
 from bso.policies.curve.epoch_records import EpochKnowledge
-from bso.policies.curve.view import EpochCostSeen, running_cost
+from bso.policies.curve.view import EpochCostSeen, known_costs, running_cost
 from tests.unit.policies.curve.made_up_knowledge import SIZES, SPEC
 
 LEVEL = math.log(100.0)
@@ -153,8 +153,8 @@ def test_runs_since_a_change_are_counted_whatever_batch_size_they_are_of() -> No
 def test_a_running_trial_far_above_all_noise_shows_a_rise_of_all_costs() -> None:
     knowledge, _ = after([(size, LEVEL + 0.02 * (-1) ** i) for i in range(3) for size in SIZES])
     beliefs = Beliefs(SPEC, EpochKnowledge(), knowledge)
-    usual = running_cost(beliefs.of(64), knowledge, 64, EpochCostSeen(value=LEVEL + 0.03, noise=0.0))
-    far = running_cost(beliefs.of(64), knowledge, 64, EpochCostSeen(value=LEVEL + 1.0, noise=0.0))
+    usual = running_cost(beliefs.of(64), known_costs(knowledge, 64), EpochCostSeen(value=LEVEL + 0.03, noise=0.0))
+    far = running_cost(beliefs.of(64), known_costs(knowledge, 64), EpochCostSeen(value=LEVEL + 1.0, noise=0.0))
     assert usual.rise == 0.0
     assert 0.6 < far.rise < 1.0
     assert LEVEL + 0.6 < far.usual < LEVEL + 1.0
@@ -163,7 +163,7 @@ def test_a_running_trial_far_above_all_noise_shows_a_rise_of_all_costs() -> None
 def test_in_noise_an_expensive_run_says_little_of_its_batch_size() -> None:
     knowledge, _ = after([(64, LEVEL + 0.5 * z) for z in (-1.4, -0.7, 0.0, 0.7, 1.4, -1.0, 1.0, 0.3)])
     beliefs = Beliefs(SPEC, EpochKnowledge(), knowledge)
-    shown = running_cost(beliefs.of(64), knowledge, 64, EpochCostSeen(value=LEVEL + 0.8, noise=0.0))
+    shown = running_cost(beliefs.of(64), known_costs(knowledge, 64), EpochCostSeen(value=LEVEL + 0.8, noise=0.0))
     assert shown.own == LEVEL + 0.8
     assert shown.usual < LEVEL + 0.25
     assert shown.rise == 0.0
@@ -180,7 +180,7 @@ def test_few_reports_say_less_of_a_run_the_more_epochs_differ() -> None:
     knowledge, _ = after([(64, LEVEL)] * 10)
     one, many = (EpochCostSeen(value=LEVEL + 0.6, noise=0.3**2 / reports) for reports in (1, 100))
     beliefs = Beliefs(SPEC, EpochKnowledge(), knowledge)
-    short, long = (running_cost(beliefs.of(128), knowledge, 128, seen) for seen in (one, many))
+    short, long = (running_cost(beliefs.of(128), known_costs(knowledge, 128), seen) for seen in (one, many))
     assert short.own < long.own <= LEVEL + 0.6
     assert short.usual < long.usual
     lessons = [learnt_cost(beliefs, knowledge, 128, seen, profiling_ratio=None) for seen in (one, many)]
@@ -194,7 +194,7 @@ def test_how_much_epochs_differ_within_a_run_is_learnt_from_all_runs() -> None:
         beliefs = Beliefs(SPEC, EpochKnowledge(), knowledge)
         learnt = learnt_cost(beliefs, knowledge, 64, seen, profiling_ratio=None)
         knowledge = with_learnt_cost(knowledge, 64, learnt)
-    assert math.sqrt(knowledge.within_noise()) == pytest.approx(0.3, rel=0.02)
+    assert math.sqrt(knowledge.within_noise) == pytest.approx(0.3, rel=0.02)
     assert knowledge.interval == 0.5
     handed_on = knowledge.handed_on()
-    assert (handed_on.within_noise(), handed_on.interval) == (knowledge.within_noise(), 0.5)
+    assert (handed_on.within_noise, handed_on.interval) == (knowledge.within_noise, 0.5)

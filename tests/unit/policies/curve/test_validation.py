@@ -26,6 +26,7 @@ from bso.policies.curve.validation import (
     Passed,
     Ratio,
     forecast,
+    known_approach,
     ratios,
     with_ratios,
 )
@@ -226,7 +227,7 @@ def test_what_is_known_of_a_running_trial_is_stored_and_goes_with_it(experienced
     experienced.train_for(trial, 12, up_to=9)
     job = experienced.life.job
     assert job is not None
-    approach = epochs_of(job.version).approach(trial.trial_number)
+    approach = known_approach(trial.trial_number, epochs_of(job.version).approaches)
     assert [one.power for one in approach.passed] == [-1, -2, -3]
     read = job_from_state(job.job_id, job.last_seq, json.loads(state_of(job)))
     assert read.version == job.version

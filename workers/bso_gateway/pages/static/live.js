@@ -20,8 +20,8 @@ async function renew() {
   isAsking = true;
   try {
     const answer = await fetch(location.href, { credentials: "same-origin", signal: AbortSignal.timeout(LONGEST_MS) });
-    if (answer.redirected) {
-      location.reload(); // to the form for a token
+    if (answer.redirected || answer.status === 401) {
+      location.reload(); // to the form for a token, or to what else lets this browser in
       return;
     }
     if (answer.ok) {
@@ -100,6 +100,7 @@ function follow() {
     stream.addEventListener("changed", renew);
     stream.addEventListener("error", () => {
       say(WAITING);
+      renew(); // it finds out whether this browser is still let in
       setTimeout(follow, AGAIN_MS);
     });
   }
