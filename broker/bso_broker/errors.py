@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bso.domain.errors import Misconfigured, Rejected, Retryable
+from bso.domain.errors import Misconfigured, Rejected, Retryable, WrongSetting
 
 
 class BrokerUnreachable(Retryable):
@@ -37,7 +37,7 @@ class NoCommandQueue(TopologyMissing):
     """No queue takes commands: no worker has ever been started on this virtual host."""
 
 
-class InvalidBrokerUrl(Misconfigured):
+class InvalidBrokerUrl(WrongSetting):
     """The address is not one of a broker: amqp://user:password@host:5672/virtual-host is."""
 
 

@@ -27,3 +27,7 @@ class Rejected(BsoError):
 
 class Misconfigured(BsoError):
     """The installation is wrong: an operator has to change something before anything can succeed."""
+
+
+class WrongSetting(Misconfigured):
+    """An option, a setting or an address is wrong as it stands: nothing has been tried with it."""

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from bso.schema.errors import MalformedMessage, UnsupportedSchema
+from bso.schema.wrong_values import explained
 
 SCHEMA_MAJOR = 1
 SCHEMA_MINOR = 0
@@ -102,8 +103,7 @@ def _schema_alone(body: bytes) -> str:
 def explain(error: ValidationError) -> str:
     """A validation error as one line: each field, what was expected, what came."""
     parts = []
-    for fault in error.errors(include_url=False, include_context=False)[:5]:
+    for fault in error.errors(include_url=False)[:5]:
         place = ".".join(map(str, fault["loc"])) or "message"
-        came = repr(fault["input"])
-        parts.append(f"{place}: {fault['msg']} (got {came if len(came) <= 60 else came[:57] + '...'})")
+        parts.append(f"{place}: {explained(fault)}")
     return "; ".join(parts)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bso.domain.errors import Misconfigured
+from bso.domain.errors import Misconfigured, WrongSetting
 
 
-class BadDatabaseUrl(Misconfigured):
+class BadDatabaseUrl(WrongSetting):
     """The address of the database cannot be used; the message says what it should look like."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bso.domain.errors import BsoError, Misconfigured, Rejected, Retryable
+from bso.domain.errors import BsoError, Misconfigured, Rejected, Retryable, WrongSetting
 from bso.domain.job_spec import InvalidSpec
 from bso.domain.replies import Problem
 from bso.domain.trial import Outcome
@@ -53,11 +53,11 @@ class SpecConflict(Refused):
     """The job is registered with another identity, and ``on_conflict="raise"`` was asked for."""
 
 
-class InvalidUrl(Misconfigured):
+class InvalidUrl(WrongSetting):
     """The address of the optimizer is not one: expected sqlite:///..., amqp(s)://... or https://..."""
 
 
-class InvalidSetting(Misconfigured):
+class InvalidSetting(WrongSetting):
     """An argument, or the environment variable behind it, is not acceptable."""
 
 

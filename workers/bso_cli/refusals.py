@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer.core import TyperArgument, TyperGroup
 
 from bso.credentials import without_passwords
-from bso.domain.errors import BsoError, Rejected, Retryable
+from bso.domain.errors import BsoError, Rejected, Retryable, WrongSetting
 from bso_cli.terminal import print_notice, styled
 
 _UsageError: Any = typer.BadParameter.__base__  # typer has no name for it
@@ -137,4 +137,4 @@ def sentence_of(error: BaseException) -> str:
 
 def exit_code_of(error: BaseException) -> int:
     """75 where a training asks to be launched again, 2 for settings that are wrong, else 1."""
-    return int(getattr(error, "exit_code", FAILURE))
+    return USAGE if isinstance(error, WrongSetting) else int(getattr(error, "exit_code", FAILURE))

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bso.credentials import setting
-from bso.domain.errors import Misconfigured
+from bso.domain.errors import WrongSetting
 
 
-class NoDatabase(Misconfigured):
+class NoDatabase(WrongSetting):
     """This command reads the database itself, and only a broker is known."""
 
 

@@ -23,10 +23,11 @@ from structlog.typing import FilteringBoundLogger
 
 from bso.credentials import without_passwords
 from bso.domain.savings import Tariff
+from bso.schema.wrong_values import explained
 from bso_gateway.access import Access
 from bso_gateway.description import schemas
 from bso_gateway.front import Front, GatewayMetrics
-from bso_gateway.http import Gate, HttpError, Limits, answer, words_of
+from bso_gateway.http import Gate, HttpError, Limits, answer
 from bso_gateway.live import Streams
 from bso_gateway.optimizer import Optimizer
 from bso_gateway.pages.door import KeyDoor, TokenDoor
@@ -224,7 +225,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     """What is wrong with a query, in FastAPI's own form on Zeus' routes, as Zeus' server has it."""
     assert isinstance(error, RequestValidationError)
     if not is_zeus_path(request.url.path):
-        faults = {".".join(map(str, fault["loc"])): words_of(fault) for fault in error.errors()}
+        faults = {".".join(map(str, fault["loc"])): explained(fault) for fault in error.errors()}
         return problem_response(HttpError(422, "the query is not as expected", kind="invalid_query", fields=faults))
     details: list[Any] = [
         {"loc": list(fault["loc"]), "msg": fault["msg"], "type": fault["type"]} for fault in error.errors()

@@ -24,6 +24,7 @@ from bso.domain.frozen_values import replace
 from bso.domain.replies import Problem, Reply
 from bso.domain.rights import Right
 from bso.domain.tokens import ALL_JOBS, Token
+from bso.schema.wrong_values import explained
 from bso.service.queries import (
     Asked,
     CheckedToken,
@@ -340,16 +341,7 @@ def answer(value: Any, *, status: int = 200) -> Response:
 
 def faults_of(error: ValidationError) -> dict[str, str]:
     """What is wrong with a value, by field."""
-    faults = error.errors(include_url=False, include_input=False)
-    return {".".join(map(str, fault["loc"])): words_of(fault) for fault in faults}
-
-
-def words_of(fault: Mapping[str, Any]) -> str:
-    """What pydantic says of a value, without the names of Python's types."""
-    if fault["type"] == "too_long":
-        return f"may have at most {fault['ctx']['max_length']} items"
-    words: str = fault["msg"]
-    return words.removeprefix("Value error, ")
+    return {".".join(map(str, fault["loc"])): explained(fault) for fault in error.errors(include_url=False)}
 
 
 def _too_large(most: int) -> HttpError:

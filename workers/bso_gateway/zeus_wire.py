@@ -70,6 +70,8 @@ class ZeusWire:
         self._gate = gate
         self._policy = policy
         self._is_strict = is_strict
+        going_on = ReportResponse(stop_train=False, converged=False, message=GO_ON)
+        self._going_on = answer(going_on.model_dump())  # to nearly all reports
 
     def router(self) -> APIRouter:
         """All routes, with what they take and return."""
@@ -122,6 +124,8 @@ class ZeusWire:
             batch_size=result.batch_size,
         )
         reply = await self._gate.call(request, _checked(result.job_id), command)
+        if isinstance(reply, EpochJudged) and not reply.should_stop:
+            return self._going_on
         if isinstance(reply, EpochJudged):
             return answer(self._judged(reply, result.batch_size).model_dump())
         if isinstance(reply, Problem) and reply.type == "trial_ended":
@@ -129,8 +133,6 @@ class ZeusWire:
         raise _refused(reply, unknown=400)
 
     def _judged(self, reply: EpochJudged, batch_size: int) -> ReportResponse:
-        if not reply.should_stop:
-            return ReportResponse(stop_train=False, converged=False, message=GO_ON)
         if reply.outcome is not Outcome.CONVERGED:
             has_diverged = reason_code(reply.reason) == DIVERGED
             words = "" if reply.outcome is None or has_diverged else _FAILED.get(reply.outcome, "").format(batch_size)

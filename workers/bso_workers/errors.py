@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from bso.domain.errors import Misconfigured
+from bso.domain.errors import Misconfigured, WrongSetting
 
 
-class InvalidSettings(Misconfigured):
+class InvalidSettings(WrongSetting):
     """A setting is missing or cannot be understood; the message names each with its variable."""
-
-    exit_code: ClassVar[int] = 2
 
 
 class CannotListen(Misconfigured):

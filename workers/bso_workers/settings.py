@@ -13,6 +13,7 @@ from bso.credentials import hide_passwords_of, setting
 from bso.domain.errors import Misconfigured
 from bso.domain.identifiers import login_problem
 from bso.domain.quotas import EVERY_LOGIN, Quota
+from bso.schema.wrong_values import explained
 from bso_workers.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -235,9 +236,10 @@ def settings_of(kind: type[Kind], texts: Mapping[str, str], options: Mapping[str
 
 def _explain(error: ValidationError, kind: type[BaseModel], prefix: str) -> str:
     faults = []
-    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+    for fault in error.errors(include_url=False):
         name, *path = map(str, fault["loc"]) if fault["loc"] else ("",)
-        words = fault["msg"].removeprefix("Value error, ")
+        is_shown = name not in kind.model_fields or kind.model_fields[name].repr  # others hold passwords
+        words = explained({key: value for key, value in fault.items() if is_shown or key != "input"})
         if path:
             words = f"{'.'.join(path)}: {words}"
         if fault["type"] == "missing":

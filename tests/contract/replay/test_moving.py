@@ -262,9 +262,9 @@ async def test_rebuilding_a_pruned_job_leaves_what_is_not_in_the_log(store: SqlS
 BAD_LINES = {
     "{": "Invalid JSON",
     "[]": "not an event",
-    '{"job_id": "a"}': "seq: Field required",
+    '{"job_id": "a"}': "seq: is missing",
     "job_id=a/b": "job_id must begin with a letter or digit",
-    "seq=0": "seq: Input should be greater than or equal to 1",
+    "seq=0": "seq: expected 1 or more, got 0",
     "type=nonsense": "unknown event 'nonsense'",
     "payload={}": "spec",
     'recorded_at="2026-01-01T00:00:00"': "timezone",

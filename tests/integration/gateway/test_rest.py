@@ -237,7 +237,7 @@ def test_a_problem_says_what_is_wrong(gateway: Gateway, asked: tuple[str, str, o
 
 
 def test_the_fields_that_are_wrong_are_named(gateway: Gateway) -> None:
-    assert ask(gateway, "PUT", "/jobs/job", {}).value["fields"] == {"spec": "Field required"}
+    assert ask(gateway, "PUT", "/jobs/job", {}).value["fields"] == {"spec": "is missing"}
     several = "&".join(f"job_id=job-{number}" for number in range(51))
     found = gateway.ask("GET", f"/v1/events?{several}").value["fields"]
     assert found == {"query.job_id": "may have at most 50 items"}

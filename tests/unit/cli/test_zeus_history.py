@@ -104,7 +104,7 @@ def test_values_are_read_as_every_driver_gives_them() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"status": "Paused"}, "trial 1 in table Trial has status: Input should be 'Dispatched'"),
+        ({"status": "Paused"}, "trial 1 in table Trial has status: expected 'Dispatched'"),
         ({"type": "Other"}, "has type: "),
         ({"batch_size": 16}, "has batch size 16, which is not one of its job"),
         ({"end_timestamp": None}, "is Succeeded, and has no end_timestamp"),
@@ -114,7 +114,7 @@ def test_values_are_read_as_every_driver_gives_them() -> None:
         ({"energy": None}, "is Succeeded, and has no time, energy or converged"),
         ({"time": -1.0}, "has time: "),
         ({"time": float("inf")}, "has time: "),
-        ({"energy": "much"}, "has energy: Input should be a valid number, unable to parse string as a number ('much')"),
+        ({"energy": "much"}, "has energy: expected a number, got 'much'"),
         ({"converged": 7}, "has converged: "),
         ({"trial_number": None}, "trial None in table Trial has trial_number: "),
     ],

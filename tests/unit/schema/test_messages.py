@@ -235,7 +235,7 @@ def test_what_is_no_message_of_ours_is_malformed(message: bytes) -> None:
         ({"job_id": ""}, "must not be empty"),
         ({"body": None}, "delete_job"),
         ({"type": "renew_lease", "body": {"trial_number": "x", "trial_id": "y"}}, "trial_number"),
-        ({"type": "renew_lease", "body": {"trial_number": 1}}, "trial_id: Field required"),
+        ({"type": "renew_lease", "body": {"trial_number": 1}}, "trial_id: is missing"),
         ({"type": "begin_trial", "body": {"hardware": {"gpu_model": "x", "max_power_w": 1, "energy_method": "guess"}}},
          "energy_method"),
         ({"type": "register_job", "job_id": None, "body": {"spec": {}, "job_id_prefix": "a b"}}, "job_id_prefix must"),

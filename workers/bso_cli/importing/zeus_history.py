@@ -17,6 +17,7 @@ from bso.domain.job_spec import InvalidSpec, resolve_spec
 from bso.domain.progress import cost_of
 from bso.domain.quantities import joules
 from bso.domain.trial import Outcome
+from bso.schema.wrong_values import explained
 from bso_cli.importing.zeus_database import ZeusRows
 from bso_gateway.zeus_models import ZeusJobSpec
 
@@ -154,9 +155,8 @@ def _contradiction(trial: _Trial, spec: ZeusJobSpec) -> str | None:
 def _in_words(error: ValidationError) -> str:
     """What is wrong with values of a row, by column."""
     return "; ".join(
-        f"{'.'.join(map(str, found['loc'])) or 'values that do not fit together'}: {found['msg']} "
-        f"({str(found['input'])[:60]!r})"
-        for found in error.errors(include_url=False, include_context=False)
+        f"{'.'.join(map(str, found['loc'])) or 'values that do not fit together'}: {explained(found)}"
+        for found in error.errors(include_url=False)
     )
 
 
