@@ -20,11 +20,14 @@ from bso_broker.rabbit import RabbitBroker
 from bso_broker.topology import COMMAND_QUEUE, EVENT_LOG, EVENTS, PARKED
 from bso_migrations import upgrade
 from tests.integration.broker.test_broker_failures import settled_down
+from tests.integration.gateway.conftest import StartGateway, start_gateway
 from tests.integration.workers.fixtures import StartWorker
 from tests.integration.workers.processes import WorkerProcess
 from tests.integration.workers.recurrences import Load, Queue, audit, begin, new_job, register, train
 from tests.servers import TcpProxy, eventually_async
 from tools.private_servers import MariaDB, RabbitMQ
+
+__all__ = ["start_gateway"]  # a fixture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,18 +288,22 @@ async def test_the_broker_has_no_memory_left(stack: Stack) -> None:
 
 
 @pytest.mark.slow
-async def test_workers_that_have_nothing_to_do_notice_that_the_broker_takes_no_messages(
-    stack: Stack, start_worker: StartWorker
+async def test_who_has_nothing_to_do_notices_that_the_broker_takes_no_messages(
+    stack: Stack, start_worker: StartWorker, start_gateway: StartGateway
 ) -> None:
+    gateway = start_gateway(url=stack.amqp_url)
+    gateway.process.logged("not_a_gateway")
     await asyncio.to_thread(stack.rabbitmq.control, "set_vm_memory_high_watermark", "0.0000001")
     try:
         await stack.none_ready()
         late = start_worker(amqp_url=stack.amqp_url, database_url=stack.database_url)
         late.until(lambda: "memory or its disk is full" in late.page("readyz")[1])
+        gateway.process.until(lambda: "memory or its disk is full" in gateway.ask("GET", "/readyz").text)
     finally:
         await asyncio.to_thread(stack.rabbitmq.control, "set_vm_memory_high_watermark", "absolute", "2GB")
     for worker in (*stack.workers, late):
         worker.ready()
+    gateway.process.until(lambda: "memory" not in gateway.ask("GET", "/readyz").text)
 
 
 @pytest.mark.slow

@@ -98,7 +98,11 @@ class BrokerOptimizer:
         self._introducing = asyncio.create_task(self._introduce(), name="gateway introduction")
 
     async def _introduce(self) -> None:
-        """Ask what workers answer to gateways alone, until they do."""
+        """Ask again and again what workers answer to gateways alone: what they take may be set otherwise meanwhile.
+
+        It is also how a gateway without requests learns that the broker takes no messages, which RabbitMQ says only to
+        connections that publish.
+        """
         while True:
             asked = Asked(query=_NO_TOKEN, query_id=str(uuid.uuid4()))
             try:
@@ -108,8 +112,7 @@ class BrokerOptimizer:
             else:
                 if isinstance(found, CheckedToken):
                     self._refusal = None
-                    return
-                if isinstance(found, Problem) and not found.is_retryable and found.detail != self._refusal:
+                elif isinstance(found, Problem) and not found.is_retryable and found.detail != self._refusal:
                     self._refusal = found.detail
                     _log.error("workers do not take this gateway", action="not_a_gateway", reason=found.detail)
             await asyncio.sleep(_LOOK_EVERY_S)
