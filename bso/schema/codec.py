@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any, cast, get_args
 
-from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+from pydantic_core import InitErrorDetails, PydanticSerializationError, ValidationError, to_json, to_jsonable_python
 
 from bso.domain.commands import Command, RegisterJob, Request
 from bso.domain.events import CommonEvent, Event, JobRegistered, JobRespecified, LateResult, TrialEnded, TrialStarted
@@ -29,7 +29,7 @@ from bso.domain.log import FIRST_EPOCH, RecordedEvent
 from bso.domain.policies import PolicyMissing, find_policy, own_policies, policy_names
 from bso.domain.replies import Reply
 from bso.domain.rights import Right
-from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, unseal, validated
+from bso.schema.envelope import MAX_ANSWER_BYTES, Envelope, adapter, explain, unseal, validated
 from bso.schema.errors import MalformedMessage, StateTooNew
 from bso.schema.policy_values import read_end, read_inherited, read_stop, read_version
 
@@ -37,6 +37,8 @@ STATE_MAJOR = 1
 """Raised when an older release could no longer read the state; release n must read what n+1 writes."""
 MAX_EVENT_NAME = 40
 """Characters that the name of an event may have as a message, which is also its type in the event table."""
+
+_NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")  # those that JSON lacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,7 @@ def encode_command(request: Request, *, sent_at: datetime | None = None) -> byte
 def decode_command(message: bytes, *, user: str | None = None) -> Request:
     """Read a command sent by ``user``. Raises MalformedMessage or UnsupportedSchema."""
     envelope = unseal(message)
-    command: Command = validated(_known(COMMANDS, envelope.type, "command"), envelope.body, envelope.type)
+    command = command_from(_known(COMMANDS, envelope.type, "command"), envelope.body)
     command_id = _uuid(envelope.command_id)
     job_id = envelope.job_id
     if job_id is None and isinstance(command, RegisterJob):
@@ -173,6 +175,32 @@ def decode_command(message: bytes, *, user: str | None = None) -> Request:
         on_behalf_of=envelope.on_behalf_of,
         trace=envelope.trace,
     )
+
+
+def command_from(command_type: type, body: Any, in_path: Mapping[str, str] | None = None) -> Command:
+    """A command from the body of a message, and from fields in the path of a request. Raises MalformedMessage.
+
+    It does so, too, for true or a text such as "1" where a number belongs: pydantic takes them for numbers.
+    """
+    command: Command = validated(command_type, {**body, **in_path} if in_path else body, wire_name(command_type))
+    faults = [*_no_numbers(command, body)]
+    if faults:
+        error = ValidationError.from_exception_data(wire_name(command_type), faults, "json")
+        raise MalformedMessage(f"{wire_name(command_type)}: {explain(error)}") from error
+    return command
+
+
+def _no_numbers(read: object, came: object, *place: str | int) -> Iterator[InitErrorDetails]:
+    """What came as something else where a number was read."""
+    if isinstance(came, bool | str):
+        if isinstance(read, int | float) and not isinstance(read, bool) and came not in _NAMES_OF_NUMBERS:
+            yield {"type": "float_type" if isinstance(read, float) else "int_type", "loc": place, "input": came}
+    elif isinstance(came, Mapping):
+        for name, value in came.items():
+            yield from _no_numbers(getattr(read, name, None), value, *place, name)
+    elif isinstance(came, list) and isinstance(read, tuple):
+        for number, (item, value) in enumerate(zip(read, came, strict=False)):
+            yield from _no_numbers(item, value, *place, number)
 
 
 def encode_reply(reply: Reply, *, command_id: str, job_id: str | None) -> bytes:

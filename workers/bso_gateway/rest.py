@@ -23,8 +23,7 @@ from bso.domain.replies import Problem
 from bso.domain.rights import Right
 from bso.domain.tokens import Token
 from bso.domain.trial import Outcome, TrialState
-from bso.schema.codec import all_events, decode_command, encode_reply, wire_name
-from bso.schema.envelope import validated
+from bso.schema.codec import all_events, command_from, decode_command, encode_reply, wire_name
 from bso.schema.errors import MalformedMessage
 from bso.service import queries
 from bso.service.queries import Page, Query
@@ -112,9 +111,10 @@ class RestApi:
         return decision
 
     async def _decide(self, request: Request, route: Route) -> Response:
-        given = await self._given(request, route)
+        given = await self._given(request)
         try:
-            command: Command = validated(route.command, given, wire_name(route.command))
+            in_path = {name: request.path_params[name] for name in route.fields_in_path}
+            command = command_from(route.command, given, in_path)
         except MalformedMessage as error:
             fields = faults_of(error.__cause__) if isinstance(error.__cause__, ValidationError) else {}
             raise HttpError(422, str(error), kind="invalid_body", fields=fields) from error
@@ -131,8 +131,8 @@ class RestApi:
         is_new = isinstance(reply, replies.Registered) and reply.is_new
         return answer(reply, status=201 if is_new else route.status)
 
-    async def _given(self, request: Request, route: Route) -> dict[str, Any]:
-        """The fields of a command: those of the body, and those in the path."""
+    async def _given(self, request: Request) -> dict[str, Any]:
+        """The fields of a command that stand in the body. Raises HttpError where the path says otherwise."""
         body = await self._gate.body(request)
         try:
             given = from_json(body) if body else {}
@@ -140,7 +140,14 @@ class RestApi:
             raise HttpError(422, f"the body is no JSON: {error}", kind="invalid_body") from error
         if not isinstance(given, dict):
             raise HttpError(422, "expected a JSON object", kind="invalid_body")
-        return given | {name: request.path_params[name] for name in route.fields_in_path}
+        differing = {
+            name: f"is {given[name]!r} in the body, and {text} in the path"
+            for name, text in request.path_params.items()
+            if str(given.get(name, text)) != text
+        }
+        if differing:
+            raise HttpError(422, "body and path differ", kind="invalid_body", fields=differing)
+        return given
 
     async def command(self, request: Request) -> Response:
         """The reply to a command, both as messages; a refusal is a reply, too."""

@@ -243,6 +243,24 @@ def test_the_fields_that_are_wrong_are_named(gateway: Gateway) -> None:
     assert found == {"query.job_id": "may have at most 50 items"}
 
 
+def test_a_body_may_not_contradict_its_path_or_give_a_truth_value_for_a_number(gateway: Gateway) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    trial = begun(gateway)
+    place = f"/jobs/job/trials/{trial['trial_number']}/reports"
+    report = {"trial_id": trial["trial_id"], "epoch": 1, "time_s": 1.0, "energy_j": 1.0, "metric": 0.1}
+    for changes, field in (
+        ({"metric": True}, "metric"),
+        ({"metric": "1"}, "metric"),
+        ({"trial_number": trial["trial_number"] + 1}, "trial_number"),
+        ({"job_id": "another"}, "job_id"),
+    ):
+        refused = ask(gateway, "POST", place, report | changes)
+        assert (refused.status, refused.value["code"]) == (422, "invalid_body")
+        assert list(refused.value["fields"]) == [field]
+    named = {"job_id": gateway.job_id, "trial_number": trial["trial_number"]}
+    assert ask(gateway, "POST", place, report | named).status == 200
+
+
 def test_a_body_has_to_say_that_it_is_json(gateway: Gateway) -> None:
     refused = gateway.ask("PUT", "/v1/jobs/job", {"spec": SPEC})
     assert (refused.status, refused.value["code"]) == (415, "unsupported_media_type")

@@ -247,6 +247,40 @@ def test_a_faulty_field_is_named(changes: dict[str, Any], words: str) -> None:
         read(**changes)
 
 
+REPORTED = {"trial_number": 1, "trial_id": "t", "epoch": 1, "time_s": 2.5, "energy_j": None, "metric": 0.5}
+ON = {"gpu_model": "A40", "energy_method": "nvml_counter"}
+OF = {"trial_number": 1, "trial_id": "t"}
+
+
+@pytest.mark.parametrize(
+    ("command", "body", "words"),
+    [
+        ("report_epoch", REPORTED | {"metric": True}, "report_epoch: metric: expected a number, got True"),
+        ("report_epoch", REPORTED | {"metric": "1"}, "metric: expected a number, got '1'"),
+        ("report_epoch", REPORTED | {"metric": "inf"}, "metric: expected a number, got 'inf'"),
+        ("report_epoch", REPORTED | {"epoch": "1", "time_s": True}, "epoch: expected a number, got '1'; time_s: expec"),
+        ("report_epoch", REPORTED | {"trial_number": True}, "trial_number: expected a whole number, got True"),
+        ("begin_trial", {"hardware": ON | {"max_power_w": "400"}}, "hardware.max_power_w: expected a number, got"),
+        (
+            "report_epoch_costs",
+            OF | {"probes": [{"batch_size": 8, "time_s": 1, "energy_j": True, "variance": 0.1}]},
+            "probes.0.energy_j: expected a number, got True",
+        ),
+    ],
+)
+def test_what_pydantic_would_take_for_a_number_is_none(command: str, body: dict[str, Any], words: str) -> None:
+    with pytest.raises(MalformedMessage) as caught:
+        read(type=command, body=body)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("metric", ["NaN", "Infinity", "-Infinity", 1, 0.5])
+def test_numbers_are_numbers_and_those_that_json_lacks_have_names(metric: Any) -> None:
+    command = read(type="report_epoch", body=REPORTED | {"metric": metric}).command
+    assert isinstance(command, do.ReportEpoch)
+    assert repr(command.metric) == repr(float(metric))
+
+
 def test_a_job_id_of_120_characters_is_good() -> None:
     assert read(job_id="x" * 120).job_id == "x" * 120
 
