@@ -132,9 +132,9 @@ def test_usage_shows_required_arguments_bare_and_others_in_brackets(command: lis
     assert f"Usage: {usage}" in lines
 
 
-def test_a_refusal_is_one_sentence_and_1() -> None:
+def test_a_refusal_is_one_sentence_and_2_where_an_address_is_wrong() -> None:
     result = run(app, ["jobs", "list"], env={"BSO_URL": "ftp://somewhere", "BSO_DATABASE_URL": ""})
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith("bso: ")
     assert "Traceback" not in result.output
     assert result.stdout == ""
