@@ -334,7 +334,7 @@ class Contact:
         return step
 
     def _resumed(self, saved: TrainingState, spec: WholeSpec, reply: LeaseRenewed | None) -> Step:
-        return resumed(
+        step = resumed(
             saved,
             spec=spec,
             reply=reply,
@@ -342,6 +342,9 @@ class Contact:
             learning_rate=self._learning_rate,
             registers=self._registration.late_command,
         )
+        if self._log is not None:
+            self._log.resumed(step.state, beginning_id(step.state.key))
+        return step
 
     def _remembered_or_raise(self, error: BsoError) -> Note:
         if self._waiting.on_unreachable == "raise":

@@ -80,7 +80,8 @@ class Place:
 class Driver:
     """One training in this process. Without an ``outbox`` another rank sends; without a ``prober`` nothing is probed.
 
-    ``on_orphaned`` lets the optimizer know how the trial has ended where the process of rank 0 has died.
+    ``on_checkpoint`` learns of the first checkpoint that this rank took. ``on_orphaned`` lets the optimizer know how
+    the trial has ended where the process of rank 0 has died.
     The state is changed on the event loop alone; ``measured``, ``paused`` and ``go_on``, which only measure, belong to
     the thread of the training.
     """
@@ -94,6 +95,7 @@ class Driver:
         place: Place,
         outbox: Outbox | None,
         on_end: Callable[[TrainingState], None],
+        on_checkpoint: Callable[[TrainingState], None] = lambda _state: None,
         on_orphaned: Callable[[TrainingState, Consumption], Awaitable[None]] | None = None,
         prober: Prober | None = None,
     ) -> None:
@@ -107,6 +109,7 @@ class Driver:
         self._exchange = exchange
         self._outbox = outbox
         self._on_end = on_end
+        self._on_checkpoint = on_checkpoint
         self._on_orphaned = on_orphaned
         self._prober = prober
         self._inbox: list[Received] = []  # what rank 0 has received, and not handed on to all ranks yet
@@ -230,6 +233,7 @@ class Driver:
         """The state for a checkpoint; from now on an interruption leaves the trial to be resumed."""
         if not self.state.is_resumable:
             self._exchange.leave_note(f"{_CHECKPOINT_NOTE}-{self.state.key}")
+            self._on_checkpoint(self.state)
         self._state = checkpointed(self.state, consumed)
         return replace(self.state, is_profiling=self.state.is_profiling or self._is_profiling)
 

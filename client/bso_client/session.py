@@ -18,7 +18,8 @@ from bso.domain.replies import JobDescription
 from bso.domain.trial import Outcome
 from bso_client.contact import Contact, Journals, Waiting
 from bso_client.delivery.journal import destination_of, unnamed_destination
-from bso_client.delivery.logged import logged
+from bso_client.delivery.logged import log_checkpoint, logged
+from bso_client.delivery.outbox import beginning_id
 from bso_client.distributed import Ranks
 from bso_client.distributed.devices import devices_of, is_counted_elsewhere, machine_name
 from bso_client.distributed.exchange import RankExchange
@@ -224,6 +225,7 @@ class Session:
             ),
             outbox=None if contact is None else contact.outbox,
             on_end=(lambda _state: None) if contact is None else contact.ended,
+            on_checkpoint=lambda state: log_checkpoint(self.settings.trial_log, state, beginning_id(state.key)),
             on_orphaned=group.speak_for_rank_0,
             prober=Prober(party.monitor, share_of=party.share.of) if self.settings.probes else None,
         )

@@ -231,10 +231,29 @@ def test_a_training_that_ignores_a_signal_is_killed_in_the_end(
     process = bso.start("recur", 3, "--grace", 0.2, "--", *training, "deaf", reached)
     eventually(reached.exists)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 128 + signal.SIGKILL
+    _, complaints = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + signal.SIGTERM
+    said = "did not end within 200 ms after SIGTERM: killed"
+    assert f"launch 1 {said}" in complaints
     [trial] = bso.json("jobs", "show", "toy")["trials"]
     assert trial["outcome"] == "interrupted"
+    assert said in trial["outcome_reason"]
+    assert "memory" not in complaints + trial["outcome_reason"]
+
+
+def test_a_second_ctrl_c_kills_a_training_that_does_not_end(bso: Command, tmp_path: Path) -> None:
+    reached = tmp_path / "reached"
+    script = f"trap '' INT; touch {shlex.quote(str(reached))}; while true; do sleep 0.05; done"
+    process, terminal = bso.start_in_terminal("recur", 1, "--grace", 600, "--", "bash", "-c", script)
+    eventually(reached.exists)
+    os.write(terminal, b"\x03")
+    shown = ""
+    while "waiting up to 10 min 00 s for the training to end; Ctrl-C again kills it" not in shown:
+        shown += os.read(terminal, 4096).decode()
+    os.write(terminal, b"\x03")
+    shown += read_to_the_end(terminal)
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
+    assert "launch 1 did not end after SIGINT, and SIGINT came again: killed" in shown
 
 
 def test_a_command_that_is_not_there_is_refused_before_anything_begins(bso: Command, tmp_path: Path) -> None:
@@ -256,9 +275,28 @@ def test_a_command_that_trains_nothing_is_noticed(bso: Command) -> None:
     assert "began no trial" in done.stderr
 
 
-def test_it_is_not_endless(bso: Command) -> None:
-    endless = bso("recur", "--", "true")
-    assert (endless.returncode, "how many recurrences?" in endless.stderr) == (2, True)
+@pytest.mark.parametrize(("script", "code"), [("exit 1", 1), ("kill -KILL $$", 128 + signal.SIGKILL)])
+def test_a_command_that_failed_is_not_asked_whether_it_trains(bso: Command, script: str, code: int) -> None:
+    done = bso("recur", 2, "--", "sh", "-c", script)
+    assert done.returncode == code
+    assert "does it train" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "how many recurrences? which command? got neither"),
+        (("x",), "how many recurrences? expected a whole number before the command, got 'x'"),
+        (("--", "true"), "how many recurrences? expected a whole number before the command, got 'true'"),
+        ((0,), "how many recurrences? expected at least 1, got 0"),
+        ((0, "--", "true"), "how many recurrences? expected at least 1, got 0"),
+        ((2,), "which command? got only the number of recurrences, 2"),
+    ],
+)
+def test_what_is_missing_is_named_with_what_came(bso: Command, words: tuple[object, ...], said: str) -> None:
+    done = bso("recur", *words)
+    assert done.returncode == 2
+    assert f"{said}. As in: bso recur 20 -- python train.py" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_what_the_command_prints_does_not_disturb_the_json(bso: Command) -> None:

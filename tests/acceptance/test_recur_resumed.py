@@ -1,5 +1,6 @@
 """``bso recur --log-dir``: what is kept of a run, and how another driver goes on with it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -247,6 +248,83 @@ def test_a_training_with_a_checkpoint_goes_on_with_its_own_trial(
     assert (trial["outcome"], trial["epoch"]) == ("converged", 4.0)
     [recurrence] = recurrences(bso, log_dir)
     assert [(one["trial_number"], one["outcome"]) for one in recurrence["trials"]] == [(1, "converged")]
+
+
+# It keeps its trial with a checkpoint of its own, and is killed once, after its second epoch.
+_KILLED_ONCE = """
+import json, os, pathlib, signal, sys
+from bso_client import BatchSizeOptimizer, JobSpec
+
+checkpoint, killed = map(pathlib.Path, sys.argv[1:])
+spec = JobSpec(job_id="toy", batch_sizes=[8, 16], default_batch_size=16, target_metric=0.9, beta_knob=None)
+bso = BatchSizeOptimizer(spec)
+for trial in bso.resumable_trials(json.loads(checkpoint.read_text()) if checkpoint.exists() else None):
+    with trial:
+        while not trial.finished:
+            trial.on_evaluate(0.2 + trial.epoch * 0.3)
+            checkpoint.write_text(json.dumps(bso.state_dict()))
+            if trial.epoch == 2 and not killed.exists():
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def killed_once(tmp_path: Path) -> list[str]:
+    script = tmp_path / "train.py"
+    script.write_text(_KILLED_ONCE)
+    return [sys.executable, *map(str, (script, tmp_path / "checkpoint.json", tmp_path / "killed"))]
+
+
+def test_a_training_that_was_killed_goes_on_from_a_checkpoint_wherever_that_is(
+    bso: Command, killed_once: list[str], log_dir: Path
+) -> None:
+    done = bso("recur", 1, "--log-dir", log_dir, "--", *killed_once)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert [trial["state"] for trial in bso.json("jobs", "show", "toy")["trials"]] == ["suspended"]
+    resumed = bso("recur", "--log-dir", log_dir)
+    assert resumed.returncode == 0, resumed.stderr
+    [trial] = bso.json("jobs", "show", "toy")["trials"]
+    assert (trial["outcome"], trial["epoch"]) == ("converged", 4.0)
+    assert "trial 1 of job toy: batch size 16, resumed" in resumed.stderr
+
+
+def test_a_trial_that_began_outside_is_listed_as_resumed_with_its_cost(bso: Command, killed_once: list[str]) -> None:
+    subprocess.run(killed_once, env=bso.environment, timeout=PATIENCE_S, check=False)
+    done = bso("recur", 1, "--json", "--", *killed_once)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    [recurrence] = shown["recurrences"]
+    found = [(one["trial_number"], one["outcome"], one["is_resumed"]) for one in recurrence["trials"]]
+    assert found == [(1, "converged", True)]
+    [trial] = bso.json("jobs", "show", "toy")["trials"]
+    assert shown["cost"] == pytest.approx(trial["cost"])
+    assert "began no trial" not in done.stderr
+
+
+def test_a_trial_that_the_next_recurrence_resumed_is_counted_once(bso: Command, killed_once: list[str]) -> None:
+    done = bso("recur", 2, "--keep-going", "--json", "--", *killed_once)
+    assert done.returncode == 128 + signal.SIGKILL
+    shown = json.loads(done.stdout)
+    assert [[one["outcome"] for one in each["trials"]] for each in shown["recurrences"]] == [
+        ["interrupted"],
+        ["converged"],
+    ]
+    [trial] = bso.json("jobs", "show", "toy")["trials"]
+    assert (shown["cost"], shown["time_s"]) == pytest.approx((trial["cost"], trial["time_s"]))
+
+
+def test_a_checkpoint_that_no_launch_went_on_with_ends_with_its_recurrence(
+    bso: Command, killed_once: list[str], tmp_path: Path, log_dir: Path
+) -> None:
+    assert bso("recur", 1, "--log-dir", log_dir, "--", *killed_once).returncode == 128 + signal.SIGKILL
+    (tmp_path / "checkpoint.json").unlink()
+    bso.ok("recur", "--log-dir", log_dir)
+    trials = bso.json("jobs", "show", "toy")["trials"]
+    assert [(trial["state"], trial["outcome"]) for trial in trials] == [
+        ("ended", "interrupted"),
+        ("ended", "converged"),
+    ]
 
 
 def test_the_command_gets_its_recurrence_launch_seed_and_folder(bso: Command, tmp_path: Path) -> None:

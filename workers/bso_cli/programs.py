@@ -29,7 +29,7 @@ class Program:
     The terminal's Ctrl-C, ``timeout`` and ``kill -INT -GROUP`` signal a whole group, ``kill -INT PID`` does not, and a
     process cannot tell from the signal alone. A witness can: a small process in this group that does not survive it.
     A signal that is ignored stays so: nohup ignores SIGHUP, a shell's background jobs SIGINT. ``received`` is the first
-    one that asked it to end.
+    one that asked it to end; ``interrupts`` counts how often SIGINT came.
     """
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
@@ -38,6 +38,7 @@ class Program:
         self._process: subprocess.Popen[Any] | None = None
         self._before: dict[int, Any] = {}
         self.received: signal.Signals | None = None
+        self.interrupts: int = 0
 
     def __enter__(self) -> Self:
         """Start it, as Popen does with these options. Raises Misconfigured where that cannot be."""
@@ -78,6 +79,7 @@ class Program:
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         if signal.Signals(number).name not in _NO_REQUEST_TO_END:
             self.received = self.received or signal.Signals(number)
+        self.interrupts += number == signal.SIGINT
         witness, self._witness = self._witness, _start_witness()
         came_to_group = _end_of(witness) == -number
         if self._process is not None and not (came_to_group and _is_in_this_group(self._process.pid)):

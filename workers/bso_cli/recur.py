@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bso_cli.recurring.recurrences import RecurringRun
 
 
+_AS_IN = "As in: bso recur 20 -- python train.py"
+
 WordsArgument = Annotated[
     list[str] | None,
     typer.Argument(
@@ -63,7 +65,8 @@ def recur(words: WordsArgument = None, *, options: RecurOptions) -> None:
     **A recurrence** is one scheduled run that must yield a model. A command that exits with 75 asks for another batch
     size and is launched again in the same recurrence; so is one whose batch size failed under a launcher that hides
     the 75, as torchrun does. Any other failure stops, with the command's exit code. The trial of a command that was
-    killed is finished as interrupted. SIGTERM and Ctrl-C are passed on.
+    killed is finished as interrupted; one with a checkpoint (`state_dict()`) is suspended, so that it can be resumed.
+    SIGTERM and Ctrl-C are passed on; a second Ctrl-C kills the command.
 
     **The command finds** BSO_URL, BSO_RECURRENCE_ID (one for all launches of a recurrence), BSO_RECURRENCE_NUMBER and
     BSO_LAUNCH_NUMBER (from 1) in its environment, and with --log-dir BSO_RECURRENCE_DIR, a folder for checkpoints.
@@ -108,13 +111,16 @@ def recur(words: WordsArgument = None, *, options: RecurOptions) -> None:
 def _wanted(known: RecurringRun | None, words: list[str], options: RecurOptions) -> RecurringRun:
     """The run that ``[N] COMMAND...`` asks for: a new one, or the folder's with N recurrences from now on.
 
-    Raises Misconfigured where the folder's has another command, typer.BadParameter where there is nothing to run.
+    Raises Misconfigured where the folder's has another command, typer.BadParameter where N or COMMAND is missing.
     """
     from bso_cli.programs import require_program
     from bso_cli.recurring.recurrences import RecurringRun
 
-    count = int(words[0]) if words and words[0].isdecimal() else 0
-    command = tuple(words[1:] if words and words[0].isdecimal() else words)
+    has_count = bool(words) and words[0].isdecimal()
+    count = int(words[0]) if has_count else 0
+    command = tuple(words[1:] if has_count else words)
+    if has_count and not count:
+        raise typer.BadParameter(f"how many recurrences? expected at least 1, got {words[0]}. {_AS_IN}")
     if known is not None:
         if command not in ((), known.command):
             before, now = " ".join(known.command), " ".join(command)
@@ -125,9 +131,18 @@ def _wanted(known: RecurringRun | None, words: list[str], options: RecurOptions)
         return replace(known, count=count or known.count, seed=known.seed if options.seed is None else options.seed)
     if not command or not count:
         where = f"{options.log_dir} holds no run to go on with: " if options.log_dir else ""
-        raise typer.BadParameter(f"{where}how many recurrences? which command? As in: bso recur 20 -- python train.py")
+        raise typer.BadParameter(f"{where}{_missing(words)}. {_AS_IN}")
     require_program(command[0])
     return RecurringRun(command=command, count=count, seed=options.seed)
+
+
+def _missing(words: list[str]) -> str:
+    """What is missing where N or COMMAND is, with what came instead."""
+    if not words:
+        return "how many recurrences? which command? got neither"
+    if words[0].isdecimal():
+        return f"which command? got only the number of recurrences, {words[0]}"
+    return f"how many recurrences? expected a whole number before the command, got {words[0]!r}"
 
 
 def _show(run: RecurringRun, *, as_json: bool) -> None:

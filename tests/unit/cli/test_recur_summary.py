@@ -114,9 +114,11 @@ def test_assumed_energy_is_said_once_and_has_no_column(method: str) -> None:
     ]
     is_assumed = method == "assumed"
     table = shown(*recurrences)
+    recurrences += recurrences[1:] * 3
     assert ("energy" not in table.splitlines()[1].split()) is is_assumed
-    total = total_in_words(run(*recurrences, count=2))
+    total = total_in_words(run(*recurrences[:2], count=2))
     assert total.endswith("total cost 183 kJ")
+    assert saving_in_words(recurrences)
     printed = f"{table} {total} {saving_in_words(recurrences)}".lower()
     assert printed.count("assumed") == is_assumed
 
@@ -142,6 +144,23 @@ def test_a_saving_counts_failures_and_what_was_explored() -> None:
     found = saving([ended(1, TRIAL), ended(2, trial(Outcome.NOT_CONVERGED, cost=3456.0), cheap)])
     assert found is not None
     assert (round(found.share * 123456), found.count, found.others) == (30000, 2, 1)
+
+
+def test_a_saving_is_said_from_five_recurrences_on() -> None:
+    recurrences = [ended(number, TRIAL) for number in range(1, 6)]
+    assert saving(recurrences[:4]) is not None
+    assert saving_in_words(recurrences[:4]) == ""
+    assert "means of 5 recurrences" in saving_in_words(recurrences)
+
+
+def test_a_resumed_trial_is_marked_and_counted_in_the_recurrence_that_resumed_it() -> None:
+    resumed = replace(trial(cost=200000.0), is_resumed=True)
+    recurrences = [ended(1, INTERRUPTED, exit_code=137), ended(2, resumed), ended(3, trial(job_id="other", cost=1.0))]
+    table = shown(*recurrences)
+    assert {"16384?", "16384↻✓", "16384✓", "123", "200"} <= set(table.split()), table
+    assert "↻ resumed" in table
+    assert "↻" not in shown(ended(1, TRIAL))
+    assert total_in_words(run(*recurrences, count=3)).endswith("total cost 200 kJ")
 
 
 def test_nothing_is_compared_over_several_jobs_or_before_the_default_has_converged() -> None:

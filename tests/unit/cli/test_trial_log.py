@@ -11,7 +11,7 @@ from bso.domain.errors import Retryable
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import Outcome
 from bso_cli.recurring.trials import TrialLog, seen_trials
-from bso_client.delivery.logged import LoggedTransport
+from bso_client.delivery.logged import LoggedTransport, log_checkpoint
 from bso_client.training.state import TrainingState
 from tests.unit.cli.samples import HARDWARE, SPEC
 
@@ -27,6 +27,20 @@ BEGUN = TrialBegun(
     lease_s=600.0,
     spec=SPEC,
 )
+TRAINING = TrainingState(
+    job_id="job",
+    key="training",
+    batch_size=16,
+    reason="alone",
+    spec=SPEC,
+    hardware=HARDWARE,
+    attempt=2,
+    epoch=3.0,
+    time_s=6.0,
+    energy_j=60.0,
+    cost=5.0,
+)
+REGISTERED = replace(TRAINING, trial_number=7, trial_id="t7")
 GOING_ON = EpochJudged(should_stop=False, reason="", cost=2.0, bound=None)
 REPORT = ReportEpoch(trial_number=7, trial_id="t7", epoch=1.0, time_s=1.0, energy_j=1.0, metric=0.5)
 FINISH = FinishTrial(trial_number=7, trial_id="t7", outcome=Outcome.INTERRUPTED)
@@ -64,6 +78,17 @@ def received(log: Path, *replies: Reply | Exception) -> None:
         for reply in replies:
             command = FINISH if isinstance(reply, TrialFinished) else REPORT
             await transport.call(Request(command_id="c", job_id="job", command=command), timeout_s=1)
+
+    asyncio.run(receive())
+
+
+def register(log: Path) -> None:
+    """Let a training that went on alone be registered."""
+
+    async def receive() -> None:
+        begin = BeginTrial(hardware=HARDWARE, batch_size=16)
+        transport = LoggedTransport(Scripted(BEGUN), log)
+        await transport.call(Request(command_id="beginning", job_id="job", command=begin), timeout_s=1)
 
     asyncio.run(receive())
 
@@ -192,32 +217,45 @@ def test_warnings_are_those_of_the_end_or_of_the_begin(log: Path) -> None:
 
 def test_a_trial_that_goes_on_alone_is_followed_and_is_the_same_when_it_is_registered(log: Path) -> None:
     trials = TrialLog(log)
-    training = TrainingState(
-        job_id="job",
-        key="training",
-        batch_size=16,
-        reason="alone",
-        spec=SPEC,
-        hardware=HARDWARE,
-        attempt=2,
-        epoch=3.0,
-        time_s=6.0,
-        energy_j=60.0,
-        cost=5.0,
-    )
+    training = TRAINING
     alone = LoggedTransport(Scripted(), log)
     alone.begun_alone(training, "beginning")
     [begun] = trials.read_new()
     assert (begun.name, begun.begun.batch_size) == ("trial (not registered yet) of job job", 16)
 
-    async def register() -> None:
-        begin = BeginTrial(hardware=training.hardware, batch_size=16)
-        transport = LoggedTransport(Scripted(BEGUN), log)
-        await transport.call(Request(command_id="beginning", job_id="job", command=begin), timeout_s=1)
-
-    asyncio.run(register())
+    register(log)
     assert trials.read_new() == []
     assert [trial.name for trial in trials.trials] == ["trial 7 of job job"]
     alone.ended(replace(training, trial_number=7, outcome=Outcome.CONVERGED, outcome_reason="done"), "beginning")
     [ended] = trials.read_new()
     assert (ended.outcome, ended.outcome_reason, ended.cost, ended.time_s) == (Outcome.CONVERGED, "done", 5.0, 6.0)
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+def test_a_checkpoint_is_known_also_where_its_rank_does_not_know_the_trial_number(
+    log: Path, is_registered: bool
+) -> None:
+    LoggedTransport(Scripted(), log).begun_alone(TRAINING, "beginning")
+    register(log)
+    assert [trial.is_resumable for trial in seen_trials(log)] == [False]
+    log_checkpoint(log, REGISTERED if is_registered else TRAINING, "beginning")
+    assert [(trial.begun.trial_number, trial.is_resumable) for trial in seen_trials(log)] == [(7, True)]
+
+
+def test_a_trial_that_was_begun_elsewhere_is_known_when_it_is_resumed(log: Path) -> None:
+    trials = TrialLog(log)
+    LoggedTransport(Scripted(), log).resumed(REGISTERED, "beginning")
+    [resumed] = trials.read_new()
+    assert (resumed.is_resumed, resumed.is_resumable, resumed.outcome) == (True, True, None)
+    assert (resumed.begun.trial_id, resumed.begun.batch_size) == ("t7", 16)
+    assert (resumed.cost, resumed.epoch, resumed.time_s, resumed.energy_j) == (5.0, 3.0, 6.0, 60.0)
+
+
+def test_a_trial_that_is_resumed_has_no_end_and_keeps_its_cost(log: Path) -> None:
+    trials = TrialLog(log)
+    received(log, BEGUN, TrialFinished(outcome=Outcome.INTERRUPTED, reason="", cost=9.0, should_retry=True))
+    trials.read_new()
+    LoggedTransport(Scripted(), log).resumed(REGISTERED, "beginning")
+    [resumed] = trials.read_new()
+    assert (resumed.is_resumed, resumed.outcome, resumed.cost) == (True, None, 9.0)
+    assert len(trials.trials) == 1

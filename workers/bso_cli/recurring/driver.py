@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,12 +22,12 @@ from rich.rule import Rule
 from bso.credentials import handed_on
 from bso.domain.commands import FinishTrial, Request
 from bso.domain.errors import BsoError
-from bso.domain.quantities import counted, joules
+from bso.domain.quantities import counted, joules, seconds
 from bso.domain.trial import Outcome
 from bso_cli.access import call
 from bso_cli.options import here
 from bso_cli.programs import Program
-from bso_cli.recurring.recurrences import RecurringRun, RunFolder, ScheduledRun, signal_of
+from bso_cli.recurring.recurrences import RecurringRun, RunFolder, ScheduledRun, counted_once, signal_of
 from bso_cli.recurring.trials import SeenTrial, TrialLog
 from bso_cli.terminal import HANG, onlookers, print_notice, styled
 from bso_client import RELAUNCH
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _RULE = 80  # columns at most; a file has no width
 _LOOK_S = 0.25
+_UNSEEN = "ended after bso recur was killed; its exit code is unknown"
 
 
 class RunDriver:
@@ -54,15 +56,14 @@ class RunDriver:
         self._url = here(url=options.url).optimizer_url
 
     def drive(self) -> int:
-        """Run what is left. Returns the first failed command's exit code, 128 + n after signal n, else 0."""
+        """Run what is left. Returns 128 + n after signal n, else the first failed command's exit code, else 0."""
         code = 0
         while (recurrence := self._next()) is not None:
             recurrence = self._recur(recurrence)
             self._print_end(recurrence)
-            asks_again = recurrence.stopped_by is not None and recurrence.exit_code == RELAUNCH  # and gets no launch
-            code = code or (0 if asks_again else recurrence.exit_code or 0)
             if recurrence.stopped_by is not None:
-                return code or 128 + recurrence.stopped_by
+                return 128 + recurrence.stopped_by
+            code = code or recurrence.exit_code or 0
             if recurrence.ended_at is None:
                 return code
         return code
@@ -87,11 +88,11 @@ class RunDriver:
         log = TrialLog(self._folder.trial_log(recurrence))
         log.read_new()
         if recurrence.is_running:  # it was left by a process that was killed, and the lock shows that it has ended
-            recurrence = self._settled(replace(recurrence, is_running=False), log)
+            recurrence = self._settled(replace(recurrence, is_running=False), log, end=_UNSEEN)
             if recurrence.has_model:
                 return self._ended(recurrence)
         for left in reversed(range(self._options.launches)):
-            recurrence = self._settled(self._launched(recurrence, log), log)
+            recurrence = self._launched(recurrence, log)
             if recurrence.stopped_by is not None or not (left and _asks_for_another(recurrence)):
                 break
         if recurrence.stopped_by is not None:
@@ -101,7 +102,7 @@ class RunDriver:
         return self._ended(recurrence) if is_over else recurrence
 
     def _launched(self, recurrence: ScheduledRun, log: TrialLog) -> ScheduledRun:
-        """With one launch more, which is noted before it begins. Raises Misconfigured if it cannot start.
+        """With one launch more, noted before it begins, and its trials. Raises Misconfigured if it cannot start.
 
         With --log-dir it prints into a file, and from there to this terminal: it goes on if this process is killed.
         """
@@ -119,12 +120,17 @@ class RunDriver:
                 options |= {"stdout": stack.enter_context(path.open("wb")), "stderr": subprocess.STDOUT}
                 printed = stack.enter_context(path.open("rb"))
             program = stack.enter_context(Program(self.run.command, **options))
-            code = self._followed(program, log, printed, shown.buffer)
-        return replace(recurrence, is_running=False, exit_code=code, stopped_by=program.received)
+            code, end = self._followed(program, log, printed, shown.buffer)
+        done = replace(recurrence, is_running=False, exit_code=code, stopped_by=program.received)
+        return self._settled(done, log, end=end)
 
-    def _followed(self, program: Program, log: TrialLog, printed: BinaryIO | None, shown: BinaryIO) -> int:
-        """The exit code of a program, whose trials and output are shown meanwhile. One that does not stop is killed."""
-        kill_at_s = None
+    def _followed(self, program: Program, log: TrialLog, printed: BinaryIO | None, shown: BinaryIO) -> tuple[int, str]:
+        """The exit code of a program and its end in words; its trials and output are shown meanwhile.
+
+        One that does not stop is killed.
+        """
+        grace = None
+        killed = ""
         while True:
             code = program.wait(_LOOK_S)
             if printed is not None:
@@ -133,10 +139,11 @@ class RunDriver:
                     shown.flush()
             _print_news(log)
             if code is not None:
-                return code
+                return code, killed if killed and code == 128 + signal.SIGKILL else _end_of(code)
             if program.received is not None:
-                kill_at_s = kill_at_s or time.monotonic() + self._options.grace
-                if time.monotonic() >= kill_at_s:
+                grace = grace or _Grace(program, program.received, self._options.grace)
+                killed = killed or grace.over
+                if killed:
                     program.kill()
 
     def _environment(self, recurrence: ScheduledRun) -> Mapping[str, str]:
@@ -158,29 +165,32 @@ class RunDriver:
             own[NOTICE_GIVEN] = ENERGY_ASSUMED
         return handed_on(os.environ, "BSO_URL", self._url) | {name: str(value) for name, value in own.items()}
 
-    def _settled(self, recurrence: ScheduledRun, log: TrialLog) -> ScheduledRun:
-        """With its trials. What its launch left open is finished as interrupted; the next one may resume it."""
-        end = _end_of(recurrence.exit_code)
+    def _settled(self, recurrence: ScheduledRun, log: TrialLog, *, end: str) -> ScheduledRun:
+        """With its trials. What its launch left open is finished, or suspended where a later one may resume it."""
         if recurrence.exit_code not in (0, RELAUNCH):
             print_notice(styled(f"[yellow]launch {recurrence.launches} {end}[/]"))
         log.end_line()
         for trial in log.trials:
             if trial.outcome is None:
-                self._finish(recurrence, trial, f"the training {end} without reporting its end")
+                reason = f"the training reported no end of the trial: it {end}"
+                self._finish(recurrence, trial, reason, may_resume=trial.is_resumable)
         _print_news(log)
         return self._save(replace(recurrence, trials=log.trials))
 
     def _ended(self, recurrence: ScheduledRun) -> ScheduledRun:
-        """As it is when it is over: no launch will go on with what was left to be resumed, which ends for good."""
+        """As it is when it is over. Once it has a model, what was left to be resumed ends for good.
+
+        Without one it is left: only the command knows where its checkpoint is, and whether it will look there again.
+        """
         ended = replace(recurrence, ended_at=datetime.now(UTC))
-        if self._folder.holds_more(recurrence):
-            for trial in recurrence.trials:
-                if trial.outcome is Outcome.INTERRUPTED:
-                    self._finish(ended, trial, "no launch went on with it")
+        if ended.has_model:
+            for trial in ended.trials:
+                if trial.waits_to_be_resumed:
+                    self._finish(ended, trial, "no launch went on with it", may_resume=False)
         return self._save(ended)
 
-    def _finish(self, recurrence: ScheduledRun, trial: SeenTrial, reason: str) -> None:
-        """Finish the trial of a dead training, or suspend it where a launch may go on from a checkpoint.
+    def _finish(self, recurrence: ScheduledRun, trial: SeenTrial, reason: str, *, may_resume: bool) -> None:
+        """Finish the trial of a dead training as interrupted, or suspend it where it may go on from a checkpoint.
 
         The reply is in the trial log. Without one a notice says when the trial ends.
         """
@@ -193,7 +203,7 @@ class RunDriver:
             trial_id=begun.trial_id,
             outcome=Outcome.INTERRUPTED,
             reason=reason,
-            may_resume=recurrence.ended_at is None and self._folder.holds_more(recurrence),
+            may_resume=may_resume,
         )
         request = Request(command_id=str(uuid.uuid4()), job_id=trial.job_id, command=command)
         try:
@@ -212,10 +222,10 @@ class RunDriver:
             why = "--launches allows no more" if recurrence.stopped_by is None else "bso recur was stopped"
             words = f"after {asked} the training still asks for another one: {why}"
             print_notice(styled(f"[yellow]{words}[/]"))
-        if not recurrence.trials:
+        if not recurrence.trials and recurrence.exit_code == 0:
             print_notice(styled("[yellow]the command began no trial: does it train with bso_client?[/]"))
-        else:
-            costs = [one.cost for one in self.run.recurrences]
+        if recurrence.trials:
+            costs = [one.cost for one in counted_once(self.run.recurrences)]
             mean, total = joules(sum(costs) / len(costs)), joules(sum(costs))
             words = f"cost of this recurrence {joules(recurrence.cost)}, mean {mean}, total {total}"
             print_notice(styled(f"[dim]{words}[/]"))
@@ -223,10 +233,31 @@ class RunDriver:
             print_notice(f"go on with this recurrence: bso recur --log-dir {self._folder.path}")
 
 
-def _end_of(exit_code: int | None) -> str:
+class _Grace:
+    """How long a training that was asked to end may take, which is said here."""
+
+    def __init__(self, program: Program, received: signal.Signals, grace_s: float) -> None:
+        self._program = program
+        self._received = received
+        self._grace_s = grace_s
+        self._over_at_s = time.monotonic() + grace_s
+        self._interrupts = program.interrupts
+        again = " again" if received is signal.SIGINT else ""
+        if grace_s:
+            print_notice(f"waiting up to {seconds(grace_s)} for the training to end; Ctrl-C{again} kills it")
+
+    @property
+    def over(self) -> str:
+        """Why the training is killed now; empty: it may still end by itself."""
+        if self._program.interrupts > self._interrupts:
+            return f"did not end after {self._received.name}, and SIGINT came again: killed"
+        if time.monotonic() >= self._over_at_s:
+            return f"did not end within {seconds(self._grace_s)} after {self._received.name}: killed"
+        return ""
+
+
+def _end_of(exit_code: int) -> str:
     """The end of a launch in words."""
-    if exit_code is None:
-        return "ended after bso recur was killed; its exit code is unknown"
     if (name := signal_of(exit_code)) is None:
         return f"ended with exit code {exit_code}"
     return f"was ended by {name}{' (killed, perhaps because memory ran out)' if name == 'SIGKILL' else ''}"
@@ -236,7 +267,8 @@ def _print_news(log: TrialLog) -> None:
     """Print which trials have begun, and how others ended."""
     for trial in log.read_new():
         who = trial.name
-        words = f"[bold]{who}: batch size {trial.begun.batch_size}[/], {escape(trial.begun.reason)}"
+        why = "resumed" if trial.is_resumed else trial.begun.reason
+        words = f"[bold]{who}: batch size {trial.begun.batch_size}[/], {escape(why)}"
         if trial.outcome is not None:
             colour = "green" if trial.outcome is Outcome.CONVERGED else "yellow"
             how = f"[{colour}]{trial.outcome.value.replace('_', ' ')}[/]"

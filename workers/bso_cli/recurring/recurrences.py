@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -160,10 +160,19 @@ class RunFolder:
         """What the trainings of a recurrence send to the optimizer and receive."""
         return self.of(recurrence) / "trials.jsonl"
 
-    def holds_more(self, recurrence: ScheduledRun) -> bool:
-        """Whether the training has left something in the recurrence's folder, such as a checkpoint."""
-        names = {path.name for path in self.of(recurrence).iterdir() if not path.match("launch-*.log")}
-        return bool(names - {"trials.jsonl"})
+
+def counted_once(recurrences: Sequence[ScheduledRun]) -> list[ScheduledRun]:
+    """The recurrences, where a trial that another recurrence resumed is left to the last one that did.
+
+    Its cost, time and energy are totals from its beginning, so a sum over recurrences counts them once.
+    """
+    kept: list[ScheduledRun] = []
+    resumed_later: set[tuple[str, str]] = set()
+    for one in reversed(recurrences):
+        own = [(trial, (trial.job_id, trial.begun.trial_id)) for trial in one.trials]
+        kept.append(replace(one, trials=tuple(trial for trial, name in own if name not in resumed_later)))
+        resumed_later |= {name for trial, name in own if trial.is_resumed and trial.begun.trial_id}
+    return kept[::-1]
 
 
 def signal_of(exit_code: int) -> str | None:

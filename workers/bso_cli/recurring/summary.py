@@ -9,23 +9,35 @@ from bso.domain.quantities import NOTHING, counted, joules, moment, seconds
 from bso.domain.recurrence_costs import Saving, saved_in_words, saving_of
 from bso.domain.trial import Outcome
 from bso_cli.jobs_printed import ENERGY_IS_ASSUMED
-from bso_cli.recurring.recurrences import RecurringRun, ScheduledRun, signal_of
+from bso_cli.recurring.recurrences import RecurringRun, ScheduledRun, counted_once, signal_of
 from bso_cli.recurring.trials import SeenTrial
 from bso_cli.tables import Table
 from bso_cli.terminal import styled
 
 MOST_JOBS_NAMED = 5
+_FEWEST_COMPARED = 5  # recurrences: a mean of fewer says little
 _MARKS = {
     Outcome.CONVERGED: "[green]{}✓[/]",
     Outcome.INTERRUPTED: "[dim]{}?[/]",
     Outcome.CANCELLED: "[dim]{}–[/]",
     None: "[cyan]{}…[/]",
 }
+_RESUMED = "↻"
 _MARKS_IN_WORDS = "✓ converged, ✗ failed, ? interrupted, – called off, … running"
 _OF_RECURRENCE = ("number", "recurrence_id", "began_at", "ended_at", "exit_code", "launches", "has_model")
 _SUMS = ("cost", "energy_j", "time_s")
 _OF_BEGIN = ("trial_number", "trial_id", "attempt", "batch_size", "reason")
-_OF_TRIAL = ("job_id", "energy_method", "outcome", "outcome_reason", "epoch", "metric", "warnings", *_SUMS)
+_OF_TRIAL = (
+    "job_id",
+    "energy_method",
+    "outcome",
+    "outcome_reason",
+    "is_resumed",
+    "epoch",
+    "metric",
+    "warnings",
+    *_SUMS,
+)
 
 
 def saving(recurrences: Sequence[ScheduledRun]) -> Saving | None:
@@ -35,15 +47,16 @@ def saving(recurrences: Sequence[ScheduledRun]) -> Saving | None:
         return None  # several jobs, or costs that cannot be compared
     default = trials[0].begun.spec.default_batch_size
     converged = [trial for trial in trials if trial.outcome is Outcome.CONVERGED]
-    costs = [one.cost for one in recurrences if one.trials and one.ended_at is not None]
+    costs = [one.cost for one in counted_once(recurrences) if one.trials and one.ended_at is not None]
     others = [trial.cost for trial in converged if trial.begun.batch_size == default]
     return saving_of(costs, others) if len(costs) > 1 else None
 
 
 def saving_in_words(recurrences: Sequence[ScheduledRun]) -> str:
-    """What recurrences saved, as a sentence; empty where nothing can be compared."""
+    """What recurrences saved, as a sentence; empty where nothing, or too little, can be compared."""
     specs = [trial.begun.spec for one in recurrences for trial in one.trials]
-    return "" if (found := saving(recurrences)) is None else saved_in_words(found, specs[0])
+    found = saving(recurrences)
+    return "" if found is None or found.count < _FEWEST_COMPARED else saved_in_words(found, specs[0])
 
 
 def summary_fields(run: RecurringRun) -> dict[str, Any]:
@@ -56,8 +69,8 @@ def summary_fields(run: RecurringRun) -> dict[str, Any]:
         "failed": sum(one.has_failed for one in recurrences),
         "interrupted": sum(one.is_interrupted for one in recurrences),
         "without_model": sum(one.is_without_model for one in recurrences),
-        "cost": sum(one.cost for one in recurrences),
-        "time_s": sum(one.time_s for one in recurrences),
+        "cost": sum(one.cost for one in counted_once(recurrences)),
+        "time_s": sum(one.time_s for one in counted_once(recurrences)),
         "saving": saving(recurrences),
     }
 
@@ -81,13 +94,15 @@ def _named(value: object, names: Sequence[str]) -> dict[str, Any]:
 def summary_table(recurrences: Sequence[ScheduledRun]) -> Table:
     """One line per recurrence."""
     is_assumed = _is_assumed(*recurrences)
+    has_resumed = any(trial.is_resumed for one in recurrences for trial in one.trials)
+    marks = f"{_MARKS_IN_WORDS}, {_RESUMED} resumed" if has_resumed else _MARKS_IN_WORDS
     numbers = ("time", *(() if is_assumed else ("energy",)), "cost")
     made = Table(
         "Recurrences",
         *("no.", "began (UTC)", "batch sizes", *numbers, "outcome"),
         right=("no.", *numbers),
         flexible=("batch sizes",),
-        notes=[_MARKS_IN_WORDS, *([ENERGY_IS_ASSUMED] if is_assumed else [])],
+        notes=[marks, *([ENERGY_IS_ASSUMED] if is_assumed else [])],
     )
     for one in recurrences:
         energy = "assumed" if _is_assumed(one) else joules(one.energy_j)
@@ -109,7 +124,8 @@ def _is_assumed(*recurrences: ScheduledRun) -> bool:
 
 
 def _mark(trial: SeenTrial) -> str:
-    return _MARKS.get(trial.outcome, "[yellow]{}✗[/]").format(trial.begun.batch_size)
+    size = f"{trial.begun.batch_size}{_RESUMED if trial.is_resumed else ''}"
+    return _MARKS.get(trial.outcome, "[yellow]{}✗[/]").format(size)
 
 
 def _outcome(one: ScheduledRun) -> str:
@@ -129,6 +145,7 @@ def _outcome(one: ScheduledRun) -> str:
 def total_in_words(run: RecurringRun) -> str:
     """The run in one line; without its cost where no trial began."""
     done = run.recurrences
+    cost = sum(one.cost for one in counted_once(done))
     closed = sum(one.ended_at is not None or one.has_failed for one in done)
     interrupted = sum(one.is_interrupted for one in done)
     without_model = sum(one.is_without_model and not one.is_interrupted for one in done)
@@ -136,7 +153,7 @@ def total_in_words(run: RecurringRun) -> str:
         f"{closed} of {counted(run.count, 'recurrence')} done, {sum(one.has_failed for one in done)} failed, "
         f"{without_model} without a model"
         + (f", {interrupted} interrupted" if interrupted else "")
-        + (f", total cost {joules(sum(one.cost for one in done))}" if any(one.trials for one in done) else "")
+        + (f", total cost {joules(cost)}" if any(one.trials for one in done) else "")
     )
 
 

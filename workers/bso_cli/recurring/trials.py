@@ -19,13 +19,16 @@ _FAILURES = (Outcome.NOT_CONVERGED, Outcome.COST_EXCEEDED, Outcome.INFEASIBLE)
 class SeenTrial:
     """A trial of a launched training, as far as is known from outside: the reply that began it, and the last one.
 
-    The other fields are those of its last report; ``energy_j`` None: none was measured.
+    ``is_resumable``: its training took a checkpoint; ``is_resumed``: a training here went on from one. The other fields
+    are those of its last report; ``energy_j`` None: none was measured.
     """
 
     job_id: str
     begun: TrialBegun
     last: EpochJudged | TrialFinished | None = None
     energy_method: str | None = None
+    is_resumable: bool = False
+    is_resumed: bool = False
     time_s: float = 0.0
     energy_j: float | None = None
     epoch: float = 0.0
@@ -62,6 +65,11 @@ class SeenTrial:
         return self.energy_method == EnergyMethod.ASSUMED.value
 
     @property
+    def waits_to_be_resumed(self) -> bool:
+        """Whether it was interrupted, and may go on from a checkpoint."""
+        return self.is_resumable and self.outcome is Outcome.INTERRUPTED
+
+    @property
     def asks_for_another(self) -> bool:
         """Whether its batch size has failed, and the recurrence still wants a model."""
         return self.last is not None and self.last.should_retry and self.outcome in _FAILURES
@@ -74,6 +82,7 @@ class TrialLog:
         self._path = path
         self._offset = 0
         self._trials: dict[tuple[str, int | str], SeenTrial] = {}  # by job, and number or the id of the beginning
+        self._registered: dict[tuple[str, int | str], tuple[str, int | str]] = {}  # from that id to the number
 
     @property
     def trials(self) -> tuple[SeenTrial, ...]:
@@ -106,14 +115,24 @@ class TrialLog:
     def _applied(self, line: Mapping[str, Any]) -> SeenTrial | None:
         from bso.schema.codec import reply_from
 
-        reply = reply_from(line["type"], line["body"])
         alone = (line["job_id"], line.get("beginning", ""))
         key = (line["job_id"], line["trial_number"] or line["beginning"])
+        key = self._registered.get(key, key)
+        if line.get("is_resumable"):
+            self._trials[key] = replace(self._trials[key], is_resumable=True)
+            return None
+        reply = reply_from(line["type"], line["body"])
+        is_resumption = bool(line.get("is_resumed"))
         if isinstance(reply, TrialBegun) and key != alone and alone in self._trials:  # it is registered now
             begun = replace(self._trials[alone], begun=reply)
             self._trials = {key if name == alone else name: one for name, one in self._trials.items()} | {key: begun}
-            return None
+            self._registered[alone] = key
+            if not is_resumption:
+                return None
         known = self._trials.get(key)
+        if isinstance(reply, TrialBegun) and is_resumption:
+            resumed = self._trials[key] = _resumed(known, line, reply)
+            return resumed
         if known is None and isinstance(reply, TrialBegun):
             new = SeenTrial(job_id=line["job_id"], begun=reply, energy_method=line.get("energy_method"))
         elif known is not None and isinstance(reply, EpochJudged | TrialFinished) and _may_follow(known, reply):
@@ -131,6 +150,16 @@ def seen_trials(path: Path) -> tuple[SeenTrial, ...]:
     log = TrialLog(path)
     log.read_new()
     return log.trials
+
+
+def _resumed(known: SeenTrial | None, line: Mapping[str, Any], reply: TrialBegun) -> SeenTrial:
+    """A trial that goes on from a checkpoint; one that was not seen before goes on from what the line says."""
+    seen = known or SeenTrial(
+        job_id=line["job_id"], begun=reply, energy_method=line.get("energy_method"), **_measured(line)
+    )
+    cost = float(line["cost"]) if known is None else known.cost
+    goes_on = EpochJudged(should_stop=False, reason="", cost=cost, bound=reply.bound)
+    return replace(seen, is_resumable=True, is_resumed=True, last=goes_on)
 
 
 def _may_follow(trial: SeenTrial, reply: EpochJudged | TrialFinished) -> bool:
