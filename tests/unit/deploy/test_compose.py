@@ -78,7 +78,7 @@ def test_the_gateway_starts_with_its_settings_behind_its_published_port() -> Non
     settings = read_gateway_settings(noted, url="amqps://bso-gateway:secret@rabbitmq/bso", tokens=True)
     assert settings.names == {"gateway"}
     assert [port.rpartition(":")[2] for port in SERVICES["gateway"]["ports"]] == [str(settings.port)]
-    assert f"https://127.0.0.1:{settings.port}/readyz" in SERVICES["gateway"]["healthcheck"]["test"][-1]
+    assert f"('127.0.0.1', {settings.port})" in SERVICES["gateway"]["healthcheck"]["test"][-1]
 
 
 def test_workers_believe_the_gateways_login_alone() -> None:
