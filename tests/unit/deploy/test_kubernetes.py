@@ -40,7 +40,7 @@ def test_the_commands_are_those_of_the_compose_file() -> None:
 def test_the_settings_are_those_of_the_compose_file() -> None:
     for name, workload in (("worker", WORKER), ("gateway", GATEWAY)):
         noted = {one["name"]: one["value"] for one in pod(workload["Deployment"])["containers"][0]["env"]}
-        assert noted.keys() - {"BSO_GATEWAY_TRUSTED_PROXIES"} <= set(COMPOSE[name]["environment"])
+        assert noted.keys() <= set(COMPOSE[name]["environment"])
     for name in ("BSO_DATABASE_URL_FILE", "BSO_AMQP_URL_FILE", "BSO_REQUIRE_USER_ID", "BSO_GATEWAYS"):
         assert name in {one["name"] for one in pod(WORKER["Deployment"])["containers"][0]["env"]}
 
@@ -52,6 +52,17 @@ def test_a_gateway_starts_with_its_settings_and_is_known_by_the_name_of_its_serv
     assert {service, f"{service}.bso.svc"} <= settings.names
     [port] = pod(GATEWAY["Deployment"])["containers"][0]["ports"]
     assert settings.port == port["containerPort"]
+
+
+def test_no_service_of_the_cluster_sets_a_setting() -> None:
+    for workload in WORKLOADS:
+        assert pod(workload)["enableServiceLinks"] is False  # else BSO_GATEWAY_PORT=tcp://... of the Service bso-gateway
+
+
+def test_a_gateway_believes_no_proxy_until_its_address_is_filled_in() -> None:
+    noted = {one["name"]: one["value"] for one in pod(GATEWAY["Deployment"])["containers"][0]["env"]}
+    settings = read_settings(noted, url="amqp://bso-gateway:secret@rabbitmq/bso", tokens=True)
+    assert not settings.trusted_proxies
 
 
 def test_a_pod_has_the_time_to_drain() -> None:
