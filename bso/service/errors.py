@@ -93,6 +93,10 @@ class StoreLoginRefused(Misconfigured):
     """The store refused the login."""
 
 
+class DatabaseMissing(Misconfigured):
+    """The database server has no database of the name in the address."""
+
+
 class StorePrivilegeMissing(StoreLoginRefused):
     """The login of the store may not do something that bso has to do."""
 

@@ -11,6 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from bso.domain.errors import BsoError
 from bso.service.errors import (
     Conflict,
+    DatabaseMissing,
     EventIdsReused,
     SchemaMissing,
     SequenceTaken,
@@ -53,7 +54,7 @@ _MYSQL: dict[int, _Kind] = {
     2005: StoreUnavailable,  # unknown host: may be a name service that is away
     1044: StorePrivilegeMissing,  # access denied to the database, which need not exist
     1045: StoreLoginRefused,  # access denied
-    1049: StoreLoginRefused,  # unknown database
+    1049: DatabaseMissing,  # unknown database
     1142: StorePrivilegeMissing,  # command denied on a table
     1143: StorePrivilegeMissing,  # command denied on a column
     1227: StorePrivilegeMissing,  # a privilege of administrators is needed
@@ -88,7 +89,7 @@ _POSTGRESQL: dict[str, _Kind] = {
     "25P03": StoreLost,  # idle_in_transaction_session_timeout
     "53": StoreUnavailable,
     "28": StoreLoginRefused,
-    "3D000": StoreLoginRefused,
+    "3D000": DatabaseMissing,
     "42501": StorePrivilegeMissing,
     "3F000": StorePrivilegeMissing,  # no schema to create in: none of the search path may be used
     "42P01": SchemaMissing,
@@ -115,6 +116,7 @@ _SQLITE: dict[str, _Kind] = {
 _HINTS: dict[_Kind, str] = {
     SchemaMissing: "the tables are missing or older than this program, run `bso migrate`: ",
     StoreUnusable: "the database file cannot be used: ",
+    DatabaseMissing: "the server has no such database, create it or correct its name in the address: ",
     StoreLoginRefused: "the database refused the login, check user, password and name of the database: ",
     StorePrivilegeMissing: "the login of the database lacks a privilege: ",
 }

@@ -109,6 +109,14 @@ def test_a_broker_that_is_not_there(bso: Command) -> None:
     assert "is it running" in found["broker"]
 
 
+def test_the_workers_broker_where_nothing_says_what_trainings_talk_to(bso: Command, amqp_url: str) -> None:
+    away = "amqp://guest:guest@127.0.0.1:1/"
+    assert "is it running" in broken(examined(bso, BSO_AMQP_URL=away))["broker"]
+    assert "bso worker" in broken(examined(bso, BSO_AMQP_URL=amqp_url))["workers"]
+    assert "BSO_AMQP_URL: a broker URL begins with" in broken(examined(bso, BSO_AMQP_URL="redis://h/"))["settings"]
+    assert "bso worker" in broken(examined(bso, BSO_URL=amqp_url, BSO_AMQP_URL=away))["workers"]
+
+
 def test_a_password_that_is_wrong(bso: Command, amqp_url: str) -> None:
     host = urlsplit(amqp_url).netloc.rpartition("@")[2]
     found = broken(examined(bso, BSO_URL=f"amqp://guest:secret@{host}/"))

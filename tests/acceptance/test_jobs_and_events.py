@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -357,3 +358,13 @@ def test_a_job_id_stays_on_one_line_in_80_columns(bso: Command, training: list[s
     name = "vision-resnet50-nightly-production"
     bso.ok("recur", 1, "--", *training, "goes", BSO_JOB_ID=name)
     assert name in bso.ok("jobs", "list", COLUMNS="80")
+
+
+@pytest.mark.parametrize("command", [("jobs", "list"), ("jobs", "allow", "toy", "32")], ids=" ".join)
+def test_a_broker_that_refuses_the_login_is_complained_of_once(
+    bso: Command, amqp_url: str, command: tuple[str, ...]
+) -> None:
+    host = urlsplit(amqp_url).netloc.rpartition("@")[2]
+    said = bso.refused(*command, BSO_URL=f"amqp://guest:secret@{host}/")
+    assert said.count("user name and password") == 1
+    assert said.startswith("bso: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -244,11 +245,26 @@ async def call(url: str, request: Request, *, trial_log: Path | None = None) -> 
 
     transport = logged(open_transport(url), trial_log)
     try:
-        with saying_it_is_slow():
+        with failing_once(), saying_it_is_slow():
             await transport.start()
             return await transport.call(request, timeout_s=CALL_TIMEOUT_S)
     finally:
         await transport.close()
+
+
+@contextmanager
+def failing_once() -> Iterator[None]:
+    """Log no failure to connect to the broker: the error of what waits for the connection says the same."""
+    logger = logging.getLogger("bso_broker.session")
+    logger.addFilter(_says_more)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_says_more)
+
+
+def _says_more(record: logging.LogRecord) -> bool:
+    return getattr(record, "action", None) != "broker_unreachable"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bso_cli.access import CALL_TIMEOUT_S, refused, saying_it_is_slow
+from bso_cli.access import CALL_TIMEOUT_S, failing_once, refused, saying_it_is_slow
 from bso_cli.refusals import CommandRefused
 
 if TYPE_CHECKING:
@@ -189,8 +189,9 @@ async def asking(url: str) -> AsyncIterator[BrokerReads]:
 
     async with RabbitBroker(url) as broker:
         caller = broker.rpc_client()
-        await caller.start()
-        try:
-            yield BrokerReads(caller)
-        finally:
-            await caller.close()
+        with failing_once():
+            await caller.start()
+            try:
+                yield BrokerReads(caller)
+            finally:
+                await caller.close()

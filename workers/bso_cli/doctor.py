@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
+from bso.credentials import setting
 from bso.domain.errors import Misconfigured
 from bso.domain.quantities import counted
 from bso_cli.options import DatabaseOption, JsonOption, UrlOption, here
@@ -19,6 +21,7 @@ from bso_cli.terminal import HANG, print_json, print_result, styled
 
 if TYPE_CHECKING:
     from bso_cli.findings import Finding
+    from bso_cli.settings import Places
 
 _MARKS = {"ok": "[green]✓[/]", "note": "[yellow]·[/]", "broken": "[bold red]✗[/]"}
 
@@ -35,8 +38,8 @@ def doctor(
 
     It also says by how much the cost of an epoch varies from run to run, where jobs have shown that.
 
-    Exits with 1 if anything is broken. It looks as a training would (BSO_URL), and at the database where
-    BSO_DATABASE_URL names one.
+    Exits with 1 if anything is broken. It looks as a training would (BSO_URL), without that at the broker of workers
+    (BSO_AMQP_URL), and at the database where BSO_DATABASE_URL names one.
     """
     findings = _findings(url, database_url, state_dir)
     broken = [finding for finding in findings if finding.health.value == "broken"]
@@ -54,10 +57,23 @@ def _findings(url: str | None, database_url: str | None, state_dir: Path | None)
     from bso_cli.findings import broken
 
     try:
-        places = here(url=url, database_url=database_url, state_dir=state_dir)
+        places = _at_the_broker(here(url=url, database_url=database_url, state_dir=state_dir))
     except Misconfigured as error:
         return [broken("settings", sentence_of(error), "correct the option or the environment variable")]
     return [*_misspelt(), *asyncio.run(examine(places))]
+
+
+def _at_the_broker(places: Places) -> Places:
+    """The same places with the workers' broker where nothing says what trainings talk to. Raises Misconfigured."""
+    address = setting(os.environ, "BSO_AMQP_URL")
+    if places.url is not None or address is None:
+        return places
+    from bso_broker.connection import BrokerAddress
+
+    try:
+        return replace(places, url=BrokerAddress(url=address).url)
+    except Misconfigured as error:
+        raise Misconfigured(f"BSO_AMQP_URL: {error}") from error
 
 
 def _misspelt() -> list[Finding]:

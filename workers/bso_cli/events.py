@@ -132,7 +132,7 @@ def prune(
     from bso_cli.exports import archive
 
     database = here(database_url=database_url).database("bso events prune")
-    limit = moment_from(before, now=datetime.now(UTC))
+    limit = moment_from(before, option="--before", now=datetime.now(UTC))
     if not yes:
         confirm(f"Export and delete the events before {moment(limit)} UTC?")
     with archive(export) as keep:

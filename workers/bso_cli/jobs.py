@@ -330,7 +330,7 @@ def purge(
     from bso.service.retention import purge_jobs
 
     database = here(database_url=database_url).database("bso jobs purge")
-    limit = moment_from(before, now=datetime.now(UTC))
+    limit = moment_from(before, option="--before", now=datetime.now(UTC))
     if not yes:
         confirm(f"Remove all jobs deleted before {moment(limit)} UTC for good?")
     purged = in_store(database, lambda store: purge_jobs(store, deleted_before=limit))

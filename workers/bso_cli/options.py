@@ -150,7 +150,8 @@ def known_types(types: Sequence[str] | None) -> Sequence[str]:
 
     for name in types or ():
         if name not in all_events():
-            raise typer.BadParameter(f"there is no event type {name!r}; known are {', '.join(all_events())}")
+            words = f"there is no event type {name!r}; known are {', '.join(all_events())}"
+            raise typer.BadParameter(words, param_hint=["--type"])
     return types or ()
 
 

@@ -103,7 +103,8 @@ def report(options: ReportOptions) -> None:
 
     names = ("price_per_kwh", "price_per_gpu_hour", "currency", "co2_g_per_kwh")
     tariff = read_tariff(os.environ, **{name: getattr(options, name) for name in names})
-    first, last = (None if text is None else month_from(text) for text in (options.since, options.until))
+    given = {"--since": options.since, "--until": options.until}
+    first, last = (None if text is None else month_from(text, option=name) for name, text in given.items())
     try:
         every, unreadable = asyncio.run(savings_seen(here(url=options.url, database_url=options.database_url)))
     except NothingThere as error:

@@ -44,8 +44,9 @@ class Places:
             return self.database_url
         if self.is_embedded:
             return self.optimizer_url
+        known = "gateway" if self.optimizer_url.startswith("http") else "broker"
         raise NoDatabase(
-            f"`{command}` reads the database, and BSO_URL names only a broker: set BSO_DATABASE_URL, or give "
+            f"`{command}` reads the database, and BSO_URL names only a {known}: set BSO_DATABASE_URL, or give "
             "--database-url, as the workers have it (mysql://user:password@host/bso)"
         )
 

@@ -14,6 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from functools import cache
 from typing import IO, Any, cast
 
@@ -121,8 +122,10 @@ def print_traceback(error: BaseException) -> None:
 def confirm(question: str) -> None:
     """Ask on standard error whether to go on. Raises typer.Abort if not."""
     try:
-        agreed = typer.confirm(shown(question), err=True)
+        with redirect_stdout(sys.stderr):  # typer writes the last character of the question there
+            agreed = typer.confirm(shown(question), err=True)
     except typer.Abort:  # the end of the input, or Ctrl-C
+        onlookers().print()  # what comes next is on a line of its own
         if sys.stdin is None or not sys.stdin.isatty():
             print_notice("a script answers with --yes")
         raise

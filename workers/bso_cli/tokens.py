@@ -79,7 +79,7 @@ def create(
     right = _right_of(may)
     if problems := token_problems(name, jobs):
         raise typer.BadParameter("; ".join(f"{field} {words}" for field, words in problems.items()))
-    lasts = None if expires is None else span_from(expires)
+    lasts = None if expires is None else span_from(expires, option="--expires")
     database = _database(database_url)
     if database.startswith("sqlite"):
         asyncio.run(_made(database))
@@ -139,7 +139,8 @@ def rotate(
 ) -> None:
     """Make a token like another one, which expires after the overlap."""
     token_id = _token_id(token_id)
-    last, lasts = span_from(overlap), None if expires is None else span_from(expires)
+    last = span_from(overlap, option="--overlap")
+    lasts = None if expires is None else span_from(expires, option="--expires")
 
     async def change(store: SqlStore) -> tuple[Token, str, datetime]:
         old, now = await _found(store, token_id), await store.tokens.now()
@@ -179,7 +180,7 @@ def _right_of(text: str) -> Right:
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in known]:
         expected = f"expected {', '.join(known)}, or several of them, separated by commas"
-        raise typer.BadParameter(f"{expected}; got {unknown[0]!r}", param_hint="--may")
+        raise typer.BadParameter(f"{expected}; got {unknown[0]!r}", param_hint=["--may"])
     return max((known[name] for name in names), key=lambda right: len(right.included))
 
 

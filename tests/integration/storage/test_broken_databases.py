@@ -14,7 +14,14 @@ from bso.domain.errors import Misconfigured, Retryable
 from bso.domain.replies import EpochJudged, TrialBegun
 from bso.service.answers import Answer
 from bso.service.engine import Engine, Patience
-from bso.service.errors import SchemaMissing, StoreLoginRefused, StoreLost, StoreRefused, StoreUnavailable
+from bso.service.errors import (
+    DatabaseMissing,
+    SchemaMissing,
+    StoreLoginRefused,
+    StoreLost,
+    StoreRefused,
+    StoreUnavailable,
+)
 from bso.service.ports import UnitOfWork
 from bso.storage import SqlStore
 from bso.storage.connections import ConnectionLimits, create_engine
@@ -354,7 +361,7 @@ async def test_a_table_that_is_dropped_underneath_is_no_reason_to_give_commands_
     ("change", "error", "words"),
     [
         ({"username": "nobody", "password": "wrong-secret"}, StoreLoginRefused, "refused the login"),
-        ({"database": "no_such_database"}, StoreLoginRefused, "no_such_database"),
+        ({"database": "no_such_database"}, DatabaseMissing, "has no such database.*no_such_database"),
         ({"port": 9}, StoreUnavailable, "onnect"),
         ({"host": "no-such-host.invalid"}, StoreUnavailable, "no-such-host.invalid|not known|resolution"),
     ],

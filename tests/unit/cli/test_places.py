@@ -33,6 +33,11 @@ def test_with_a_broker_alone_it_says_which_setting_is_missing() -> None:
         found.database("bso jobs list")
 
 
+def test_a_gateway_is_not_called_a_broker() -> None:
+    with pytest.raises(NoDatabase, match="BSO_URL names only a gateway"):
+        places({"BSO_URL": "http://bso.example"}).database("bso tokens")
+
+
 @pytest.mark.parametrize("url", ["ftp://h/", "mysql://u@h/d", "sqlite://", "amqp:///", "bso.sqlite"])
 def test_a_wrong_address_is_refused_with_what_was_expected(url: str) -> None:
     with pytest.raises(Misconfigured, match="expected sqlite:////path"):

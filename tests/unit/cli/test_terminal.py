@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -173,6 +174,20 @@ def test_a_question_is_one_line() -> None:
     asking = typer.Typer()
     asking.command()(lambda: confirm(f"Delete {BAD}?"))
     assert obeyed(CliRunner().invoke(asking, input="n\n").output) == []
+
+
+@pytest.mark.parametrize("typed", ["y\n", "n\n", ""])
+def test_a_question_leaves_the_output_to_results(typed: str) -> None:
+    asking = typer.Typer()
+    asking.command()(lambda: confirm("Delete it?"))
+    assert CliRunner().invoke(asking, input=typed).stdout == ""
+
+
+def test_who_does_not_answer_reads_on_the_next_line_what_a_script_does() -> None:
+    asked = [sys.executable, "-c", "from bso_cli.terminal import confirm; confirm('Delete it?')"]
+    done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    assert done.stderr.startswith("Delete it? [y/N]: \na script answers with --yes\n")
 
 
 def test_a_stream_without_a_file_below_it_stays_as_it_is() -> None:

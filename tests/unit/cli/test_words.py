@@ -99,13 +99,13 @@ def test_no_event_type_is_without_a_sentence() -> None:
     ],
 )
 def test_a_moment_may_be_a_date_a_time_or_an_age(text: str, meant: datetime) -> None:
-    assert moment_from(text, now=NOW) == meant
+    assert moment_from(text, option="--before", now=NOW) == meant
 
 
 @pytest.mark.parametrize("text", ["yesterday", "", "30", "30m", "2026-13-01", "999999w"])
 def test_anything_else_is_refused_with_what_was_expected(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="expected a date"):
-        moment_from(text, now=NOW)
+        moment_from(text, option="--before", now=NOW)
 
 
 @pytest.mark.parametrize(("cost", "words"), [(20.0, "costs have risen from 5 J to 20 J"), (2.0, "costs have fallen")])

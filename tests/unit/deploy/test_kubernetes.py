@@ -55,8 +55,8 @@ def test_a_gateway_starts_with_its_settings_and_is_known_by_the_name_of_its_serv
 
 
 def test_no_service_of_the_cluster_sets_a_setting() -> None:
-    for workload in WORKLOADS:
-        assert pod(workload)["enableServiceLinks"] is False  # else BSO_GATEWAY_PORT=tcp://... of the Service bso-gateway
+    # Else the Service bso-gateway would set BSO_GATEWAY_PORT=tcp://...
+    assert all(pod(workload)["enableServiceLinks"] is False for workload in WORKLOADS)
 
 
 def test_a_gateway_believes_no_proxy_until_its_address_is_filled_in() -> None:

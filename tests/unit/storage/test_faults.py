@@ -12,6 +12,7 @@ from sqlalchemy import exc
 from bso.domain.errors import BsoError
 from bso.service.errors import (
     Conflict,
+    DatabaseMissing,
     SchemaMissing,
     StoreLoginRefused,
     StoreLost,
@@ -61,7 +62,7 @@ def wrapped(original: Exception, *, lost: bool = False) -> exc.DBAPIError:
         (MySQLError(2003, "cannot connect"), StoreUnavailable),
         (MySQLError(1040, "too many connections"), StoreUnavailable),
         (MySQLError(1045, "access denied"), StoreLoginRefused),
-        (MySQLError(1049, "unknown database"), StoreLoginRefused),
+        (MySQLError(1049, "unknown database"), DatabaseMissing),
         (MySQLError(1044, "access denied to the database"), StorePrivilegeMissing),
         (MySQLError(1142, "command denied"), StorePrivilegeMissing),
         (MySQLError(1143, "command denied on a column"), StorePrivilegeMissing),
@@ -82,7 +83,7 @@ def wrapped(original: Exception, *, lost: bool = False) -> exc.DBAPIError:
         (PostgreSQLError("57P01"), StoreLost),
         (PostgreSQLError("53100"), StoreUnavailable),
         (PostgreSQLError("28P01"), StoreLoginRefused),
-        (PostgreSQLError("3D000"), StoreLoginRefused),
+        (PostgreSQLError("3D000"), DatabaseMissing),
         (PostgreSQLError("42501"), StorePrivilegeMissing),
         (PostgreSQLError("3F000"), StorePrivilegeMissing),
         (PostgreSQLError("42P01"), SchemaMissing),

@@ -73,8 +73,8 @@ class PublishOptions:
         return Wanted(
             jobs=jobs,
             types=known_types(self.types),
-            since=None if self.since is None else moment_from(self.since, now=now),
-            before=None if self.before is None else moment_from(self.before, now=now),
+            since=None if self.since is None else moment_from(self.since, option="--since", now=now),
+            before=None if self.before is None else moment_from(self.before, option="--before", now=now),
             after=self.after,
         )
 
