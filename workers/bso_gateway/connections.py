@@ -22,6 +22,7 @@ _MOST_WAITING = 65_536  # bytes
 _MOST_PIPELINED = 16  # requests of one connection that wait for the answer to another one
 _MOST_OF_A_REASON = 200
 _TLS = b"\x16\x03"  # how a TLS connection begins (RFC 8446, section 5.1)
+_HTTP_2 = b"PRI * HTTP/2.0"  # how an HTTP/2 connection begins (RFC 9113, section 3.4)
 _VERSIONS, _SCHEMES = ("1.0", "1.1"), (b"http", b"https")
 
 
@@ -96,7 +97,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(_reason_of(error, data))
             return
         if self._other_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse("the head, the trailers or a chunk's head of the request are too large")
+            words = "the head, the trailers or a chunk's head of the request are too large"
+            self._refuse(f"{words}, at most {_MOST_HEAD_BYTES} bytes are read")
             return
         cycle: RequestResponseCycle | None = self.cycle
         is_answered = cycle is None or cycle.response_complete
@@ -117,6 +119,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._other_bytes = 0
         self._forget_deadline()
         assert self.parser is not None  # until the connection is lost
+        if len(self.url) >= _MOST_HEAD_BYTES:
+            raise _Unreadable(f"its target is too long, at most {_MOST_HEAD_BYTES} bytes are read")
         _require_one_meaning(self.url, self.headers, self.parser.get_http_version())
         if len(self.connections) > self.most_connections and not self._make_room():
             self.scope.setdefault("state", {})[IS_TOO_MANY] = True
@@ -195,8 +199,12 @@ def _reason_of(error: httptools.HttpParserError, data: bytes) -> str:
     """Why what has arrived last is no request, in ASCII."""
     if data.startswith(_TLS):
         return "it is TLS, and this port speaks HTTP without it"
+    if data.startswith(_HTTP_2):
+        return "it is HTTP/2, and this port speaks HTTP/1.1"
     if isinstance(error.__context__, _Unreadable):
         return str(error.__context__)
+    if isinstance(error.__context__, httptools.HttpParserInvalidURLError):
+        return "its target is no URL"
     return str(error).encode("ascii", "replace").decode().strip()[:_MOST_OF_A_REASON] or "it is no HTTP"
 
 
@@ -212,13 +220,30 @@ def _require_one_meaning(target: bytes, headers: Sequence[tuple[bytes, bytes]], 
             raise _Unreadable("its Transfer-Encoding is not chunked")
     if version not in _VERSIONS:
         raise _Unreadable(f"it is of HTTP {version}, expected 1.1 or 1.0")
-    if len(hosts) > 1 or logins > 1 or (version == "1.1" and not hosts):
-        raise _Unreadable("Host and Authorization may be there once, and Host has to be")
-    is_path = target.startswith(b"/")
-    if not is_path and not target.startswith(tuple(b"%b://%b/" % (scheme, hosts[0]) for scheme in _SCHEMES if hosts)):
-        raise _Unreadable("its target is of another host than Host names")
+    if version == "1.1" and not hosts:
+        raise _Unreadable("it has no header Host, which HTTP 1.1 needs")
+    _require_once("Host", len(hosts))
+    _require_once("Authorization", logins)
+    if not target.startswith(b"/"):
+        _require_own_url(target, hosts)
     if b"%" in target:
-        try:
-            unquote_to_bytes(target).decode()
-        except UnicodeDecodeError:
-            raise _Unreadable("its target holds bytes that are no UTF-8") from None
+        _require_text(target)
+
+
+def _require_once(name: str, count: int) -> None:
+    if count > 1:
+        raise _Unreadable(f"it has {count} headers {name}, expected one")
+
+
+def _require_own_url(target: bytes, hosts: Sequence[bytes]) -> None:
+    if not target.startswith(tuple(b"%b://" % scheme for scheme in _SCHEMES)):
+        raise _Unreadable("its target is no path, which begins with /")
+    if not target.startswith(tuple(b"%b://%b/" % (scheme, hosts[0]) for scheme in _SCHEMES if hosts)):
+        raise _Unreadable("its target is of another host than Host names")
+
+
+def _require_text(target: bytes) -> None:
+    try:
+        unquote_to_bytes(target).decode()
+    except UnicodeDecodeError:
+        raise _Unreadable("its target holds bytes that are no UTF-8") from None

@@ -57,6 +57,7 @@ RETRY_AFTER: Mapping[str, Any] = {
     "schema": {"type": "integer"},
     "description": "With 429 and 503: after so many seconds the request may succeed.",
 }
+_TOO_LARGE, _TOO_SLOW = _WITHOUT_ITS_BODY = ("too_large", "body_timeout")
 _RETRY_AFTER_S = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5  # before a query is sent again that had to wait
 _MOST_LATENCIES = 1000
@@ -91,6 +92,8 @@ class HttpError(Exception):
     def headers(self) -> dict[str, str]:
         """The headers of the answer."""
         named = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self.kind in _WITHOUT_ITS_BODY:  # what still comes of it is not read
+            named["Connection"] = "close"
         return named | (
             {} if self.retry_after_s is None else {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
         )
@@ -157,7 +160,7 @@ class Gate:
                     parts.append(part)
         except TimeoutError as error:
             words = f"the body did not arrive within {self._limits.body_timeout_s:g} s"
-            raise HttpError(408, words, kind="body_timeout") from error
+            raise HttpError(408, words, kind=_TOO_SLOW) from error
         except ClientDisconnect as error:
             raise HttpError(400, "the client has gone before its body arrived", kind="disconnected") from error
         return b"".join(parts)
@@ -345,4 +348,4 @@ def faults_of(error: ValidationError) -> dict[str, str]:
 
 
 def _too_large(most: int) -> HttpError:
-    return HttpError(413, f"a body may have at most {most} bytes", kind="too_large")
+    return HttpError(413, f"a body may have at most {most} bytes", kind=_TOO_LARGE)

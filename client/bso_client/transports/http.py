@@ -173,6 +173,8 @@ class HttpCaller:
             raise GatewayRefuses(f"{self.address} is no address: {error}") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = str(error) or "no answer"
+            if isinstance(error, aiohttp.ServerDisconnectedError) and self.address.startswith("http://"):
+                reason += ", without an answer: where this port speaks TLS, the address begins with https://"
             raise _Away(f"the gateway at {self.address} cannot be reached: {reason}") from error
 
     def _check(self, status: int, retry_after: str, body: bytes) -> None:

@@ -56,8 +56,16 @@ def test_a_body_that_is_too_large(impatient: Gateway) -> None:
     assert impatient.register().status == 201
 
 
+@pytest.mark.parametrize("path", [b"/jobs", b"/v1/jobs"])
+def test_of_a_body_that_is_too_large_nothing_more_is_read(impatient: Gateway, path: bytes) -> None:
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n"
+    answer = sent(impatient, head % path).lower()  # it ends, though 20000 bytes may still come
+    assert b" 413 " in answer
+    assert b"\r\nconnection: close\r\n" in answer
+
+
 def test_a_body_that_does_not_arrive(impatient: Gateway) -> None:
-    head = b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{"
+    head = b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
     assert b" 408 " in sent(impatient, head)
     assert impatient.register().status == 201
 
@@ -261,7 +269,16 @@ def test_what_is_unreadable_is_refused_after_the_answers_to_what_came_before(imp
     [
         (b"\x16\x03\x01\x02\x00\x01\x00", b"it is TLS, and this port speaks HTTP without it."),
         (b"GET /v1/jobs/%ff HTTP/1.1\r\nHost: localhost\r\n\r\n", b"its target holds bytes that are no UTF-8."),
-        (b"GET /livez HTTP/1.1\r\n\r\n", b"Host has to be."),
+        (b"GET /livez HTTP/1.1\r\n\r\n", b"it has no header Host, which HTTP 1.1 needs."),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", b"it has 2 headers Host, expected one."),
+        (
+            b"GET /livez HTTP/1.1\r\nHost: localhost\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n",
+            b"it has 2 headers Authorization, expected one.",
+        ),
+        (b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", b"its target is no path, which begins with /."),
+        (b"GET http://b/ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"its target is of another host than Host names."),
+        (b"GET /" + 100_000 * b"x" + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b"at most 65536 bytes are read."),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"it is HTTP/2, and this port speaks HTTP/1.1."),
         (b"get /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"Invalid method encountered."),
     ],
 )

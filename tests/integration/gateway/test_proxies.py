@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from bso_client.errors import Unreachable
+from bso_client.transports.http import HttpCaller
 from tests.integration.gateway.conftest import Answered, Gateway, StartGateway, gateway_process
 from tests.integration.gateway.test_pages import keys
 from tests.integration.workers.processes import WorkerProcess
@@ -296,6 +298,16 @@ def test_no_proxy_goes_around_it(encrypted: str, authority: Authority, proxy: Fo
     trained = train(encrypted, tmp_path, around)
     assert trained.stdout == "converged 1\n", trained.stderr
     assert proxy.asked == []
+
+
+async def test_an_address_without_the_tls_that_its_port_speaks(encrypted: str) -> None:
+    caller = HttpCaller(encrypted.replace("https://", "http://"))
+    await caller.start()
+    try:
+        with pytest.raises(Unreachable, match="where this port speaks TLS, the address begins with https://"):
+            await caller.call(b"{}", kind="queries", timeout_s=5.0)
+    finally:
+        await caller.close()
 
 
 def test_a_certificate_of_an_authority_that_is_not_known_is_not_trusted(encrypted: str, tmp_path: Path) -> None:
