@@ -228,7 +228,7 @@ def _version(raw: object) -> str:
 
 
 def _window(raw: object) -> int:
-    size = _integer(0, 100_000)(raw)
+    size = _integer_of("window_size")(raw)
     if size == 1:
         raise _Invalid("must be 0 (learn from all trials) or at least 2, since one cost has no variance; got 1")
     return size
@@ -239,27 +239,55 @@ def _shown(raw: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-_BATCH_SIZE = _integer(1, MAX_BATCH_SIZE)
-_FINITE = _number(-1e300, 1e300, "a finite number")
+SPEC_BOUNDS: Mapping[str, tuple[Any, Any]] = {
+    "batch_sizes": (1, MAX_BATCH_SIZE),
+    "default_batch_size": (1, MAX_BATCH_SIZE),
+    "eta_knob": (0.0, 1.0),
+    "beta_knob": (1.0, 1e300),
+    "target_metric": (-1e300, 1e300),
+    "max_epochs": (1, 10**9),
+    "num_pruning_rounds": (0, 1000),
+    "window_size": (0, 100_000),
+    "mab_prior_mean": (-1e300, 1e300),
+    "mab_prior_precision": (0.0, 1e300),
+    "mab_num_explorations": (0, 1_000_000),
+    "mab_seed": (0, 2**63 - 1),
+    "cost_budget": (5e-324, 1e300),
+    "max_attempts": (1, 1000),
+    "min_saving": (0.0, 0.5),
+    "probing_budget": (0.0, 0.5),
+}
+"""The least and the largest value of each field that holds numbers."""
+
+
+def _integer_of(name: str) -> Callable[[object], int]:
+    return _integer(*SPEC_BOUNDS[name])
+
+
+def _number_of(name: str, words: str) -> Callable[[object], float]:
+    return _number(*SPEC_BOUNDS[name], words)
+
+
+_BATCH_SIZE = _integer_of("batch_sizes")
 _CHECKS: Mapping[str, Callable[[object], Any]] = {
     "batch_sizes": _sizes,
     "default_batch_size": _BATCH_SIZE,
-    "eta_knob": _number(0.0, 1.0, "a number from 0 (time alone) to 1 (energy alone)"),
-    "beta_knob": _optional(_number(1.0, 1e300, "a number of 1 or more, or None for no early stopping")),
-    "target_metric": _FINITE,
+    "eta_knob": _number_of("eta_knob", "a number from 0 (time alone) to 1 (energy alone)"),
+    "beta_knob": _optional(_number_of("beta_knob", "a number of 1 or more, or None for no early stopping")),
+    "target_metric": _number_of("target_metric", "a finite number"),
     "higher_is_better_metric": _boolean,
-    "max_epochs": _integer(1, 10**9),
-    "num_pruning_rounds": _integer(0, 1000),
+    "max_epochs": _integer_of("max_epochs"),
+    "num_pruning_rounds": _integer_of("num_pruning_rounds"),
     "window_size": _window,
-    "mab_prior_mean": _FINITE,
-    "mab_prior_precision": _number(0.0, 1e300, "a finite number of 0 or more"),
-    "mab_num_explorations": _integer(0, 1_000_000),
-    "mab_seed": _optional(_integer(0, 2**63 - 1)),
+    "mab_prior_mean": _number_of("mab_prior_mean", "a finite number"),
+    "mab_prior_precision": _number_of("mab_prior_precision", "a finite number of 0 or more"),
+    "mab_num_explorations": _integer_of("mab_num_explorations"),
+    "mab_seed": _optional(_integer_of("mab_seed")),
     "policy": _policy,
     "version": _version,
-    "cost_budget": _optional(_number(5e-324, 1e300, "a positive number of joules, or None for no budget")),
+    "cost_budget": _optional(_number_of("cost_budget", "a positive number of joules, or None for no budget")),
     "early_stopping": _boolean,
-    "max_attempts": _integer(1, 1000),
-    "min_saving": _number(0.0, 0.5, "a share of the cost from 0 to 0.5"),
-    "probing_budget": _number(0.0, 0.5, "a share of the time from 0 (no probing) to 0.5"),
+    "max_attempts": _integer_of("max_attempts"),
+    "min_saving": _number_of("min_saving", "a share of the cost from 0 to 0.5"),
+    "probing_budget": _number_of("probing_budget", "a share of the time from 0 (no probing) to 0.5"),
 }

@@ -62,7 +62,13 @@ def gateway_app(
     valued at.
     """
     metrics = GatewayMetrics()
-    app = FastAPI(title="bso", description=_DESCRIPTION, openapi_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="bso",
+        description=_DESCRIPTION,
+        openapi_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+    )
     gate, streams = _gate(settings, optimizer, is_draining), Streams()
     wire = ZeusWire(gate, policy=settings.policy_of_new_jobs, is_strict=settings.zeus_strict)
     app.include_router(wire.router())
@@ -160,7 +166,7 @@ def _add_health(app: FastAPI, optimizer: Optimizer, metrics: GatewayMetrics) -> 
 
     for path, page in (("/livez", livez), ("/readyz", readyz), ("/metrics", counted)):
         not_ready: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready"}} if page is readyz else {}
-        app.get(path, tags=["Health"], response_class=Response, responses=not_ready)(page)
+        app.get(path, name=path.removeprefix("/"), tags=["Health"], response_class=Response, responses=not_ready)(page)
 
 
 def _add_description(app: FastAPI) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from inspect import getdoc
 from typing import Any, get_args
 
 from pydantic import TypeAdapter
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter
 from bso.domain import commands as do
 from bso.domain import replies
 from bso.domain.commands import Command
+from bso.domain.decide.trial_end import DECLARED_BY_CLIENT
 from bso.domain.job_spec import JobSpec
 from bso.schema.codec import all_events, wire_name
 from bso.service import queries
@@ -18,14 +20,11 @@ from bso.service.queries import Query
 from bso_gateway.http import IDEMPOTENCY_KEY, RETRY_AFTER
 from bso_gateway.live import MOST_STREAMS, MOST_STREAMS_OF_ONE
 from bso_gateway.problems import PROBLEM_SCHEMA
+from bso_gateway.specification import specification
 
 STREAM = "text/event-stream"
 _SCHEMAS = "#/components/schemas/{model}"
 _PROBLEM, _SPECIFICATION = "HttpProblem", "Specification"
-_ABOUT_SPECIFICATION = (
-    "What the user sets. A new job needs batch_sizes and default_batch_size; all else has defaults, and what is left "
-    "out of a known job stays as it is."
-)
 _ABOUT_STREAMS = (
     "Server-sent events without an end: `id` is a place to go on after, `event` the type of the event, `data` an Event "
     "as JSON. A comment (`: alive`) comes where no event did for 10 s, with the `id` that filtered events moved to. "
@@ -33,6 +32,20 @@ _ABOUT_STREAMS = (
     "are open at one gateway: then 503."
 )
 _NO_NUMBER = {"type": "string", "enum": ["NaN", "Infinity", "-Infinity"]}
+_OF_LIVE_TRAININGS = ", ".join(sorted(outcome.value for outcome in DECLARED_BY_CLIENT))
+_ABOUT_STOPS = (
+    "With should_stop true, stop training and end the trial (`PUT .../end`) with the outcome of this answer: it shows "
+    "that the stop has arrived. Until then a journalled result of this trial overrules the stop."
+)
+_ABOUT_ENDS = (
+    f"A live training states one of {_OF_LIVE_TRAININGS}; or, once a report was answered with should_stop true, the "
+    "outcome of that answer, which acknowledges the stop."
+)
+_ABOUT_ENERGY = (
+    "How the energy of a trial was obtained: nvml_counter by the energy counter of an NVIDIA GPU, rapl by the RAPL "
+    "counters of the CPU, monitor by any other meter, assumed by none: a constant power times time. A client of your "
+    "own sends what it has read, monitor where that is another meter. Costs of different methods are never compared."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,18 @@ class Route:
     reply: type
     summary: str
     status: int = 200
+    operation: str = ""
+    about: str = ""
+
+    @property
+    def operation_id(self) -> str:
+        """Its name in generated clients: that of the command, unless another route has it."""
+        return self.operation or wire_name(self.command)
+
+    @property
+    def description(self) -> str:
+        """What the command is, and what a client should know of it beside."""
+        return "\n\n".join(filter(None, (getdoc(self.command), self.about)))
 
     @property
     def body(self) -> str:
@@ -59,7 +84,7 @@ class Route:
 JOB = "/jobs/{job_id}"
 TRIAL = "/jobs/{job_id}/trials/{trial_number}"
 ROUTES = (
-    Route("POST", "/jobs", do.RegisterJob, replies.Registered, "Register a new job"),
+    Route("POST", "/jobs", do.RegisterJob, replies.Registered, "Register a new job", operation="register_new_job"),
     Route("PUT", JOB, do.RegisterJob, replies.Registered, "Register or change a job"),
     Route("DELETE", JOB, do.DeleteJob, replies.Deleted, "Delete a job"),
     Route("POST", f"{JOB}/trials", do.BeginTrial, replies.TrialBegun, "Begin a trial, and get its batch size", 201),
@@ -69,6 +94,7 @@ ROUTES = (
         do.ReportEpoch,
         replies.EpochJudged,
         "Report an evaluation, and get the decision whether to stop",
+        about=_ABOUT_STOPS,
     ),
     Route(
         "POST",
@@ -77,7 +103,7 @@ ROUTES = (
         replies.EpochCostsRecorded,
         "Report what epochs with other batch sizes would cost",
     ),
-    Route("PUT", f"{TRIAL}/end", do.FinishTrial, replies.TrialFinished, "Say how a training ended"),
+    Route("PUT", f"{TRIAL}/end", do.FinishTrial, replies.TrialFinished, "Say how a training ended", about=_ABOUT_ENDS),
     Route("PUT", f"{TRIAL}/lease", do.RenewLease, replies.LeaseRenewed, "Say that a training is alive"),
     Route(
         "PUT",
@@ -116,11 +142,14 @@ def schemas() -> dict[str, Any]:
         if "spec" in found[route.body]["properties"]:
             found[route.body]["properties"]["spec"] = _reference(_SPECIFICATION)
     found["Trial"]["properties"]["trial_id"]["description"] = "Empty here: it is for those alone who began the trial."
-    specification = {**found[JobSpec.__name__], "required": [], "description": _ABOUT_SPECIFICATION}
+    found["EpochJudged"]["description"] += f"\n\n{_ABOUT_STOPS}"
+    found["EnergyMethod"]["description"] = _ABOUT_ENERGY
+    ended = found["FinishTrialBody"]["properties"]
+    ended["outcome"] = {"allOf": [ended["outcome"]], "description": _ABOUT_ENDS}
     for schema in found.values():
         if "metric" in schema.get("properties", {}):  # what a training has diverged to is no number in JSON
             schema["properties"]["metric"] = {"anyOf": [schema["properties"]["metric"], _NO_NUMBER]}
-    return {**found, **_OTHERS, _SPECIFICATION: specification, _PROBLEM: PROBLEM_SCHEMA}
+    return {**found, **_OTHERS, _SPECIFICATION: specification(found[JobSpec.__name__]), _PROBLEM: PROBLEM_SCHEMA}
 
 
 def decision(route: Route) -> dict[str, Any]:
@@ -131,6 +160,9 @@ def decision(route: Route) -> dict[str, Any]:
     needs_body = {} if route.method == "DELETE" else {"requestBody": _body(route.body)}
     return {
         "status_code": route.status,
+        "operation_id": route.operation_id,
+        "summary": route.summary,
+        "description": route.description,
         "responses": _answers(dict.fromkeys(statuses, route.reply.__name__)) | {202: _KEPT},
         "openapi_extra": {"parameters": [*in_path, IDEMPOTENCY_KEY], **needs_body},
     }
@@ -243,8 +275,13 @@ _OTHERS: Mapping[str, Any] = {
         log_epoch=_NUMBER,
     ),
     "Events": _object(
-        {"events": {"type": "array", "items": _reference("Event")}, "next_after": _NUMBER_OR_NULL},
-        about="`next_after`: `after` of the next page; null: this is the last one.",
+        {
+            "events": {"type": "array", "items": _reference("Event")},
+            "next_after": _NUMBER_OR_NULL,
+            "resume_after": _NUMBER,
+        },
+        about="`next_after`: `after` of the next page; null: this is the last one. `resume_after`: `after` of a later "
+        "request for what comes then, also on the last page; events that `type` leaves out are passed.",
     ),
     "EventsOfJobs": _object(
         {"events": {"type": "array", "items": _reference("Event")}, "next_after": _TEXT_OR_NULL},

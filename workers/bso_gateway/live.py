@@ -77,22 +77,23 @@ class _Counted(StreamingResponse):
 class PlaceInLog:
     """The place in the log of one job, after the event that a client has seen last.
 
-    ``last_id``: the id of the last event that was passed here; empty before the first one.
+    ``seen``: the event_id of that event; 0: there is none. ``last_id``: the id of the last event that was passed here;
+    empty before the first one.
     """
 
     def __init__(self, job_id: str, *, after: int, last_event_id: str | None) -> None:
         self.job_id: str | None = job_id
         self.last_id = ""
-        self._seen = _event_id_of(last_event_id) if last_event_id else after
+        self.seen = _event_id_of(last_event_id) if last_event_id else after
 
     @property
     def query(self) -> Query:
         """What asks for the events after it."""
-        return ListEvents(after=self._seen)
+        return ListEvents(after=self.seen)
 
     def move(self, event_id: int, message: Mapping[str, Any]) -> None:
         """Go on after an event."""
-        self._seen = event_id
+        self.seen = event_id
         self.last_id = f"{message['log_epoch']}.{message['seq']}.{event_id}"
 
 

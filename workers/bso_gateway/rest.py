@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from fastapi import Query as QueryParameter
-from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic import BeforeValidator, ValidationError
+from pydantic_core import PydanticKnownError, from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,7 +24,7 @@ from bso.domain.replies import Problem
 from bso.domain.rights import Right
 from bso.domain.tokens import Token
 from bso.domain.trial import Outcome, TrialState
-from bso.schema.codec import all_events, command_from, decode_command, encode_reply, wire_name
+from bso.schema.codec import all_events, command_from, decode_command, encode_reply
 from bso.schema.errors import MalformedMessage
 from bso.service import queries
 from bso.service.queries import Page, Query
@@ -48,7 +49,18 @@ PREFIX = "/v1"
 _MOST = 2**63 - 1
 _SEVERAL = ("type", "job_id")
 """Parts of a query that may be given more than once."""
-Cursor = Annotated[int, QueryParameter(ge=0, le=_MOST)]
+_PLAIN_NUMBER = re.compile(r"0|-?[1-9][0-9]*")  # one number has one form: int() also reads 1_0, +10, 010 and 10.0
+_IN_PATHS = ("trial_number", "batch_size")
+
+
+def _plain(given: str) -> str:
+    if _PLAIN_NUMBER.fullmatch(given) is None:
+        raise PydanticKnownError("int_parsing")
+    return given
+
+
+PlainNumber = Annotated[int, BeforeValidator(_plain)]
+Cursor = Annotated[PlainNumber, QueryParameter(ge=0, le=_MOST)]
 EventTypes = Annotated[
     frozenset[str], QueryParameter(alias="type", description="Only events of these types, such as trial_ended")
 ]
@@ -69,38 +81,44 @@ class RestApi:
                 route.path,
                 self._decision(route),
                 methods=[route.method],
-                name=f"{wire_name(route.command)} {route.path}",
-                summary=route.summary,
                 response_class=Response,
                 **description.decision(route),
             )
-        for path, passed_on, asked, summary in (
+        for path, passed_on, asked, operation_id, summary in (
             (
                 "/commands",
                 self.command,
                 "CommandMessage",
+                "send_command",
                 "Any command, as the message that goes through a broker; its reply as one",
             ),
-            ("/queries", self.query, "QueryMessage", "Any query, as a message; its page as one"),
+            ("/queries", self.query, "QueryMessage", "send_query", "Any query, as a message; its page as one"),
         ):
-            said = description.message(asked, "AnswerMessage")
+            said = description.message(asked, "AnswerMessage") | {"operation_id": operation_id}
             router.add_api_route(path, passed_on, methods=["POST"], summary=summary, response_class=Response, **said)
-        for path, page, answered, summary in (
-            ("/jobs", self.jobs, "ListedJobs", "The jobs that may be read, by id"),
-            ("/savings", self.savings, "SavingsPage", "What each job saved, by month"),
-            ("/operation", self.operation, "Operation", "How the store of all jobs stands, for operators"),
-            (JOB, self.job, "JobDescription", "One job: what is known, what runs, what is expected"),
-            (f"{JOB}/trials", self.trials, "TrialsPage", "The trials of a job, by number"),
-            (f"{JOB}/events", self.events, "Events", "The log of a job"),
-            ("/events", self.events_of_jobs, "EventsOfJobs", "The logs of several jobs"),
+        for path, page, answered, operation_id, summary in (
+            ("/jobs", self.jobs, "ListedJobs", "list_jobs", "The jobs that may be read, by id"),
+            ("/savings", self.savings, "SavingsPage", "list_savings", "What each job saved, by month"),
+            (
+                "/operation",
+                self.operation,
+                "Operation",
+                "show_operation",
+                "How the store of all jobs stands",
+            ),
+            (JOB, self.job, "JobDescription", "show_job", "One job: what is known, what runs, what is expected"),
+            (f"{JOB}/trials", self.trials, "TrialsPage", "list_trials", "The trials of a job, by number"),
+            (f"{JOB}/events", self.events, "Events", "list_events", "The log of a job"),
+            ("/events", self.events_of_jobs, "EventsOfJobs", "list_events_of_jobs", "The logs of several jobs"),
             (
                 f"{JOB}/power-profiles",
                 self.power_profiles,
                 "PowerProfilesPage",
+                "list_power_profiles",
                 "What was measured under several power limits",
             ),
         ):
-            said = description.page(answered, is_streamed=path.endswith("/events"))
+            said = description.page(answered, is_streamed=path.endswith("/events")) | {"operation_id": operation_id}
             router.add_api_route(path, page, methods=["GET"], summary=summary, response_class=Response, **said)
         return router
 
@@ -114,6 +132,7 @@ class RestApi:
         given = await self._given(request)
         try:
             in_path = {name: request.path_params[name] for name in route.fields_in_path}
+            _require_plain_numbers(in_path)
             command = command_from(route.command, given, in_path)
         except MalformedMessage as error:
             fields = faults_of(error.__cause__) if isinstance(error.__cause__, ValidationError) else {}
@@ -201,7 +220,7 @@ class RestApi:
         *,
         state: TrialState | None = None,
         outcome: Outcome | None = None,
-        batch_size: int | None = None,
+        batch_size: PlainNumber | None = None,
     ) -> Response:
         """A page of trials, each with why it was chosen and how it ended; filtered, it may be a short one."""
         page = await self._ask(request, queries.ListTrials(after=after), job_id)
@@ -218,6 +237,9 @@ class RestApi:
     ) -> Response:
         """A page of the log; ``after`` is the event_id of the last one that is known. Filtered, it may be a short one.
 
+        ``next_after`` is where the next page begins, null on the last; ``resume_after`` is the ``after`` with which a
+        client asks later for what has come since.
+
         With ``Accept: text/event-stream`` all of it, and then each event as it comes.
         """
         _require_known(types)
@@ -226,7 +248,8 @@ class RestApi:
             return await self._live(request, PlaceInLog(job_id, after=after, last_event_id=resumed), types)
         place = PlaceInLog(job_id, after=after, last_event_id=None)
         page = await self._news(request, place)
-        return answer({"events": _messages(page, place, types), "next_after": page.next_after})
+        events = _messages(page, place, types)
+        return answer({"events": events, "next_after": page.next_after, "resume_after": place.seen})
 
     async def events_of_jobs(
         self,
@@ -288,6 +311,14 @@ class RestApi:
             raise refused(page)
         _require_own_place(token_of(request), page)
         return page
+
+
+def _require_plain_numbers(in_path: Mapping[str, str]) -> None:
+    """Raise HttpError for a number in a path that is written in another way than all clients write it."""
+    for name in _IN_PATHS:
+        if name in in_path and _PLAIN_NUMBER.fullmatch(in_path[name]) is None:
+            words = f"expected a whole number in decimal digits, got {in_path[name][:60]!r}"
+            raise HttpError(422, f"{name}: {words}", kind="invalid_body", fields={name: words})
 
 
 def _require_trial_id(command: Command) -> None:

@@ -35,7 +35,8 @@ MAX_REASON_LENGTH = 1000
 _WITH_COST = frozenset({Outcome.CONVERGED, Outcome.COST_EXCEEDED})
 _NO_RESULT = frozenset({Outcome.INTERRUPTED, Outcome.CANCELLED})
 _NOTHING_REPORTED = "its training ended before its first report; the GPU may have been out of memory"
-_DECLARED_BY_CLIENT = frozenset({Outcome.NOT_CONVERGED, Outcome.INFEASIBLE, Outcome.INTERRUPTED, Outcome.CANCELLED})
+DECLARED_BY_CLIENT = frozenset({Outcome.NOT_CONVERGED, Outcome.INFEASIBLE, Outcome.INTERRUPTED, Outcome.CANCELLED})
+"""The outcomes that a live training may state; the others are those of judgements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +183,10 @@ def _suspend(job: Job, trial: Trial, context: Context) -> Decision:
 
 def _problems(trial: Trial, command: FinishTrial) -> dict[str, str]:
     problems: dict[str, str] = {}
-    if not command.is_journalled and command.outcome not in _DECLARED_BY_CLIENT:
+    if not command.is_journalled and command.outcome not in DECLARED_BY_CLIENT:
         problems["outcome"] = (
             f"is decided by the optimizer after a report; a live training may only state "
-            f"{', '.join(sorted(outcome.value for outcome in _DECLARED_BY_CLIENT))}, got {command.outcome.value}"
+            f"{', '.join(sorted(outcome.value for outcome in DECLARED_BY_CLIENT))}, got {command.outcome.value}"
         )
     for name, total, last in (
         ("time_s", command.time_s, trial.time_s),

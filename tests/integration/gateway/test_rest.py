@@ -397,3 +397,78 @@ def test_a_query_that_would_say_something_else_than_it_seems(gateway: Gateway, q
     ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
     refused = ask(gateway, "GET", f"/jobs/job/{query}")
     assert (refused.status, refused.value["code"]) == (422, "invalid_query")
+
+
+@pytest.mark.parametrize("alias", ["1_0", "010", "+10", "10.0", "%2010", "10%0a", "%D9%A1%D9%A0"])
+def test_a_number_has_one_form_in_a_path_and_in_a_query(gateway: Gateway, alias: str) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    refused = ask(gateway, "PUT", f"/jobs/job/trials/{alias}/lease", {"trial_id": "x"})
+    assert (refused.status, list(refused.value["fields"])) == (422, ["trial_number"])
+    assert ask(gateway, "PUT", f"/jobs/job/allowed/{alias}", {}).status == 422
+    quoted = alias.replace("+", "%2B")
+    for query in (f"events?after={quoted}", f"trials?after={quoted}", f"trials?batch_size={quoted}"):
+        refused = ask(gateway, "GET", f"/jobs/job/{query}")
+        assert (refused.status, refused.value["code"]) == (422, "invalid_query"), query
+    assert ask(gateway, "GET", "/jobs/job/trials?after=10").status == 200
+    assert ask(gateway, "PUT", "/jobs/job/trials/10/lease", {"trial_id": "x"}).value["code"] == "unknown_trial"
+
+
+def test_a_log_is_polled_without_reading_it_again(gateway: Gateway) -> None:
+    ask(gateway, "PUT", "/jobs/job", {"spec": SPEC})
+    trial = begun(gateway)
+    [*_, last] = ask(gateway, "GET", "/jobs/job/events").value["events"]
+    page = ask(gateway, "GET", "/jobs/job/events?type=trial_ended").value
+    assert page == {"events": [], "next_after": None, "resume_after": last["event_id"]}
+    resumed = f"/jobs/job/events?type=trial_ended&after={page['resume_after']}"
+    assert ask(gateway, "GET", resumed).value == page
+    ended = {"trial_id": trial["trial_id"], "outcome": "cancelled"}
+    assert ask(gateway, "PUT", "/jobs/job/trials/1/end", ended).status == 200
+    [event] = ask(gateway, "GET", resumed).value["events"]
+    assert event["type"] == "trial_ended"
+
+
+def test_a_specification_is_described_without_defaults_that_would_change_a_known_job(alone: Gateway) -> None:
+    schemas = alone.ask("GET", "/openapi.json").value["components"]["schemas"]
+    described = schemas["Specification"]
+    assert described["properties"].keys() == schemas["JobSpec"]["properties"].keys()
+    for name, field in described["properties"].items():
+        assert "default" not in field, name
+        assert field["description"], name
+    assert described["properties"]["eta_knob"]["description"].endswith("For a new job: 0.5.")
+    check = jsonschema.Draft202012Validator(described)
+    assert check.is_valid({})
+    assert check.is_valid(SPEC | {"eta_knob": 1, "beta_knob": None, "batch_sizes": [1, 2**31 - 1]})
+    for wrong in (
+        {"eta_knob": 1.1},
+        {"beta_knob": 0.9},
+        {"batch_sizes": [0]},
+        {"batch_sizes": []},
+        {"default_batch_size": 2**31},
+        {"mab_seed": -1},
+        {"cost_budget": 0},
+        {"version": 121 * "x"},
+        {"min_saving": 0.6},
+    ):
+        assert not check.is_valid(wrong), wrong
+        ask(alone, "PUT", "/jobs/job", {"spec": SPEC})
+        refused = ask(alone, "PUT", "/jobs/job", {"spec": wrong})
+        assert (refused.status, refused.value["code"]) == (422, "invalid_spec"), wrong
+
+
+def test_operations_have_short_names_of_their_own_and_say_what_they_do(alone: Gateway) -> None:
+    described = alone.ask("GET", "/openapi.json").value
+    operations = {
+        (method, path): each for path, methods in described["paths"].items() for method, each in methods.items()
+    }
+    names = [each["operationId"] for each in operations.values()]
+    assert len(names) == len(set(names))
+    assert all(name.isidentifier() and len(name) <= 20 for name in names)
+    assert {"begin_trial", "report_epoch", "finish_trial", "register_job", "list_events"} <= set(names)
+    assert not [where for where, each in operations.items() if where[1].startswith("/v1") and not each["description"]]
+    trial = "/v1/jobs/{job_id}/trials/{trial_number}"
+    assert "cancelled, infeasible, interrupted, not_converged" in operations["put", f"{trial}/end"]["description"]
+    assert "`PUT .../end`" in operations["post", f"{trial}/reports"]["description"]
+    schemas = described["components"]["schemas"]
+    assert "`PUT .../end`" in schemas["EpochJudged"]["description"]
+    assert "monitor" in schemas["EnergyMethod"]["description"]
+    assert "cancelled" in schemas["FinishTrialBody"]["properties"]["outcome"]["description"]
