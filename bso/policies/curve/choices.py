@@ -305,8 +305,11 @@ def _why_incumbent(now: Situation, incumbent: int, worth: dict[int, Value]) -> s
     if not worth:
         return f"{stays}), and there is no other to try"
     other = max(worth, key=lambda one: (worth[one].net, -one))
-    price, gain = _runs(worth[other].price), _runs(worth[other].gain)
-    return f"{stays}); trying {other} would cost {price} more and save {gain}"
+    value = worth[other]
+    tried = f"trying {other}" if value.runs == 1 else f"{value.runs} trials of {other}"
+    is_little = value.gain > value.price and value.gain >= _NOTHING
+    saved = f"{_runs(value.gain)}{', too little' if is_little else ''}"
+    return f"{stays}); {tried} would cost {_runs(value.price)} more and save {saved}"
 
 
 def _chosen(size: int, reason: str) -> Choice:

@@ -21,9 +21,13 @@ from bso.policies.curve.memory import NAME as CURVE
 from bso.policies.curve.memory import SECOND_LOOK, epochs_of
 from bso.policies.curve.policy import CurvePolicy
 from bso.policies.curve.standing import standing_of
+from bso.simulator import simulate
+from bso.simulator.noise import Noise
+from bso.simulator.traces import MeasuredEpoch
 from tests.unit.domain.builders import A100, V100, expect
 from tests.unit.policies.curve.invented_trainings import EPOCHS, PRICES, Trainings
 from tests.unit.policies.curve.made_up_knowledge import SIZES, SPEC, costing, lasting
+from tests.unit.simulator.problems import make
 
 
 def chosen_with(epochs: EpochKnowledge, costs: EpochCostKnowledge, spec: JobSpec, *, recurrence: int) -> Choice:
@@ -149,6 +153,23 @@ def test_reasons_say_what_may_be_saved() -> None:
     assert any("is the best one known (expected" in reason for reason in reasons)
     assert any("runs more and save nothing" in reason for reason in reasons)
     assert not any("e-" in reason for reason in reasons)
+
+
+def test_what_would_save_too_little_is_said_to_with_how_many_trials_it_takes_together() -> None:
+    """Epochs of larger batches cost less, trainings take more of them, and costs vary by 30 %: 64 to 256 cost alike."""
+    made = make({size: (round(4 + size / 16),) for size in (8, 16, 32, 64, 128, 256, 512)}, default=8, max_epochs=300)
+    epochs = {
+        size: (MeasuredEpoch(power_limit_w=200.0, time_s=100.0 * size**-0.6, average_power_w=200.0),)
+        for size in made.batch_sizes
+    }
+    problem = dataclasses.replace(made, epochs=epochs)
+    life = simulate(problem, {"policy": CURVE}, recurrences=60, seed=0, noise=Noise(run=0.3))
+    stays = [trial.reason for trial in life.trials if "is the best one known" in trial.reason]
+    several = [reason for reason in stays if re.search(r"; [248] trials of \d+ would cost ", reason)]
+    assert several
+    cheap = [reason for reason in stays if re.search(r"cost nothing more and save [\d.]+ runs", reason)]
+    assert cheap
+    assert all(reason.endswith(", too little") for reason in cheap)
 
 
 def test_the_default_runs_again_while_the_incumbent_may_be_a_loss() -> None:
