@@ -18,7 +18,7 @@ from typing import Any
 from bso.domain.job_spec import IDENTITY_FIELDS, SPEC_FIELDS, JobSpec, resolve_spec
 from bso.domain.policies import policy_named
 from bso.replay.what_if.record import End, NotRecorded, Record
-from bso.replay.what_if.world import world
+from bso.replay.what_if.world import cost_noise, world
 from bso.simulator.problem import EpochPrice
 from bso.simulator.process_pool import spread
 from bso.simulator.run import Run
@@ -103,7 +103,7 @@ def play(
     Raises InvalidSimulation where a policy finds no model.
     """
     calls = [
-        partial(run_case, Case(name=one.name, problem=problem), seed, _settings(one, recurrences))
+        partial(run_case, Case(name=one.name, problem=problem), seed, _settings(record, one, recurrences))
         for one in compared
         for seed in range(seeds)
         for problem in [world(record, one.batch_sizes, one.spec.default_batch_size, seed=seed)]
@@ -146,9 +146,9 @@ def _in_words(name: str, value: Any) -> str:
     return f"{words} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
-def _settings(one: Alternative, recurrences: int) -> StudySettings:
+def _settings(record: Record, one: Alternative, recurrences: int) -> StudySettings:
     knobs = {name: getattr(one.spec, name) for name in SPEC_FIELDS if name not in _SET_BY_WORLD}
-    return StudySettings(spec_overrides=knobs, recurrences=recurrences)
+    return StudySettings(spec_overrides=knobs, recurrences=recurrences, noise=cost_noise(record))
 
 
 def _answer(

@@ -13,13 +13,14 @@ from bso.domain.commands import PowerMeasurement
 from bso.domain.errors import Rejected
 from bso.domain.hardware import HardwareKind
 from bso.domain.job_spec import JobSpec
-from bso.domain.statistics import statistics_of
 from bso.domain.trial import Outcome, Trial
+from bso.replay.what_if.estimates import CensoredMean, Spread, deviations_of_95, mean_with_censored
 from bso.simulator.problem import EpochPrice
 
 _USUAL_VARIANCE, _USUAL_WEIGHT = 0.03, 4.0
 """Variance of ln epochs between trainings before any is known, and its weight in degrees of freedom: as ``curve``'s."""
-_WITHIN = 1.96  # standard deviations on either side hold 95 %
+_USUAL_COST_VARIANCE, _USUAL_COST_WEIGHT = 0.01, 1.0
+"""The same of ln of what an epoch costs."""
 MOST_MORE = 100
 """More trainings than this to tell two batch sizes apart are not worth a number."""
 
@@ -53,6 +54,11 @@ class RecordedRun:
     time_s: float = 0.0
     energy_j: float = 0.0
     is_energy_measured: bool = True
+
+    @property
+    def price(self) -> EpochPrice:
+        """What an epoch of it took; ``priced_epochs`` must not be 0."""
+        return EpochPrice(time_s=self.time_s / self.priced_epochs, energy_j=self.energy_j / self.priced_epochs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,15 +131,15 @@ class Record:
         return sum(run.end is end for run in self.runs_of(batch_size))
 
     def price(self, runs: Iterable[RecordedRun]) -> EpochPrice | None:
-        """What an epoch of these trainings took in the mean, 0 J where no energy was measured; None: nobody knows."""
+        """What an epoch of these trainings took in the mean, 0 J where no energy was measured; None: nobody knows.
+
+        Each training counts alike, however long it was: expensive ones are stopped early.
+        """
         priced = [run for run in runs if run.priced_epochs]
         if not priced:
             return None
-        metered = sum(run.priced_epochs for run in priced if run.is_energy_measured)
-        return EpochPrice(
-            time_s=sum(run.time_s for run in priced) / sum(run.priced_epochs for run in priced),
-            energy_j=sum(run.energy_j for run in priced) / metered if metered else 0.0,
-        )
+        metered = [run.price.energy_j for run in priced if run.is_energy_measured]
+        return EpochPrice(time_s=fmean(run.price.time_s for run in priced), energy_j=fmean(metered) if metered else 0.0)
 
     def has_energy(self, batch_sizes: Iterable[int]) -> bool:
         """Whether it is known of each of these batch sizes what energy its epochs take on this hardware."""
@@ -164,17 +170,31 @@ class Record:
         return tuple(size for size in self.tried_batch_sizes if self.why_unknown(size) is None)
 
     @cached_property
-    def spread(self) -> float:
-        """The standard deviation of ln epochs between trainings of one batch size, pooled over all batch sizes."""
-        squares, freedom = _USUAL_WEIGHT * _USUAL_VARIANCE, _USUAL_WEIGHT
-        for size in self.tried_batch_sizes:
-            found = statistics_of(math.log(run.epochs) for run in self._converged(size))
-            squares, freedom = squares + found.squares, freedom + max(0, found.count - 1)
-        return math.sqrt(squares / freedom)
+    def epochs_spread(self) -> Spread:
+        """Of ln epochs between converged trainings of one batch size, pooled over all batch sizes."""
+        converged = [run for run in self.runs if run.end is End.CONVERGED]
+        found = Spread.within(
+            [math.log(run.epochs) for run in converged if run.batch_size == size] for size in self.tried_batch_sizes
+        )
+        return found.with_guess(_USUAL_VARIANCE, _USUAL_WEIGHT)
+
+    @cached_property
+    def seen_cost_spread(self) -> Spread:
+        """Of ln of what an epoch costs between trainings of one batch size, stopped ones included, pooled likewise."""
+        priced = [run for run in self.runs if run.priced_epochs and self.cost(run.price) > 0.0]
+        return Spread.within(
+            [math.log(self.cost(run.price)) for run in priced if run.batch_size == size]
+            for size in self.tried_batch_sizes
+        )
+
+    @cached_property
+    def cost_spread(self) -> Spread:
+        """The same with what is usual, before any is known."""
+        return self.seen_cost_spread.with_guess(_USUAL_COST_VARIANCE, _USUAL_COST_WEIGHT)
 
     @cached_property
     def cheapest(self) -> int | None:
-        """The batch size whose converged trainings cost least in the mean; None where there is none with a price."""
+        """The batch size whose trainings seem to cost least; None where none that has converged has a price."""
         costs = {size: cost for size in self.tried_batch_sizes if (cost := self._mean_cost(size)) is not None}
         return min(costs, key=costs.__getitem__, default=None)
 
@@ -182,27 +202,64 @@ class Record:
         """What is known of a batch size; None of one of which no cost to the target is known."""
         if self.cheapest is None or self.why_unknown(batch_size) or batch_size in self.infeasible:
             return None
-        cost, count = self._mean_cost(batch_size), self.count(batch_size, End.CONVERGED)
+        cost, factor = self._mean_cost(batch_size), math.exp(self._half(self._variance(batch_size)))
         if cost is None:
-            least = self._cost(batch_size, max(run.epochs for run in self.runs_of(batch_size)))
-            return SizeRecord(cost=math.inf, low=least, high=math.inf, is_higher=True, more=None)
-        half = math.exp(_WITHIN * self.spread / math.sqrt(count))
-        least, others = self._mean_cost(self.cheapest) or 0.0, self.count(self.cheapest, End.CONVERGED)
-        # Two means differ visibly where |ln ratio| > 1.96 s sqrt(1/n + 1/m); solved for n.
-        visible = (math.log(cost / least) / (_WITHIN * self.spread)) ** 2 if least else 0.0
-        needed = 1.0 / (visible - 1.0 / others) if visible > 1.0 / others else math.inf
-        is_higher = batch_size != self.cheapest and count >= needed
-        more = None if is_higher or needed - count > MOST_MORE else math.ceil(needed - count)
-        return SizeRecord(cost=cost, low=cost / half, high=cost * half, is_higher=is_higher, more=more)
+            longest = self._cost(batch_size, max(run.epochs for run in self.runs_of(batch_size)))
+            is_higher = self._is_visible(batch_size, longest)
+            return SizeRecord(cost=math.inf, low=longest / factor, high=math.inf, is_higher=is_higher, more=None)
+        needed = None
+        if batch_size != self.cheapest:
+            enough = (more for more in range(MOST_MORE + 1) if self._is_visible(batch_size, cost, more=more))
+            needed = next(enough, None)
+        return SizeRecord(cost=cost, low=cost / factor, high=cost * factor, is_higher=needed == 0, more=needed or None)
 
-    def _converged(self, batch_size: int) -> list[RecordedRun]:
-        return [run for run in self.runs_of(batch_size) if run.end is End.CONVERGED]
+    def _is_visible(self, batch_size: int, cost: float, *, more: int = 0) -> bool:
+        """Whether a batch size is known to cost more than the cheapest one, if so many more trainings show ``cost``."""
+        assert self.cheapest is not None, "a batch size is compared with the cheapest one"
+        least = self._mean_cost(self.cheapest)
+        if not cost or not least:
+            return False
+        variance = self._variance(batch_size, more=more) + self._variance(self.cheapest)
+        return math.log(cost / least) > self._half(variance)
+
+    def _half(self, variance: float) -> float:
+        """Half the interval that holds ln of a mean cost with 95 %."""
+        return deviations_of_95(self.epochs_spread.freedom + self.cost_spread.freedom) * math.sqrt(variance)
+
+    def _variance(self, batch_size: int, *, more: int = 0) -> float:
+        """Of ln of the mean cost, if there were so many more trainings.
+
+        Where none has converged, the longest of those that were stopped shows it.
+        """
+        found = self._ln_epochs.get(batch_size)
+        converged = 1.0 if found is None else found.weight
+        priced = sum(run.priced_epochs > 0.0 for run in self.runs_of(batch_size))
+        return self.epochs_spread.variance / (converged + more) + self.cost_spread.variance / (priced + more)
+
+    @cached_property
+    def _ln_epochs(self) -> dict[int, CensoredMean]:
+        """The mean of ln epochs of each batch size that has converged: stopped trainings would have taken more."""
+        ends = {
+            size: [
+                [math.log(run.epochs) for run in self.runs_of(size) if run.end is end]
+                for end in (End.CONVERGED, End.CENSORED)
+            ]
+            for size in self.tried_batch_sizes
+        }
+        deviation = self.epochs_spread.deviation
+        return {
+            size: mean_with_censored(converged, stopped, deviation)
+            for size, (converged, stopped) in ends.items()
+            if converged
+        }
 
     def _mean_cost(self, batch_size: int) -> float | None:
-        runs = self._converged(batch_size)
-        if not runs or self.price(self.runs_of(batch_size)) is None:
+        """Of trainings that converge: the mean of those that did, raised by what stopped ones say of their epochs."""
+        found, runs = self._ln_epochs.get(batch_size), self.runs_of(batch_size)
+        if found is None or self.price(runs) is None:
             return None
-        return self._cost(batch_size, fmean(run.epochs for run in runs))
+        epochs = [run.epochs for run in runs if run.end is End.CONVERGED]
+        return self._cost(batch_size, fmean(epochs) * math.exp(found.mean - fmean(map(math.log, epochs))))
 
     def _cost(self, batch_size: int, epochs: float) -> float:
         price = self.price(self.runs_of(batch_size))

@@ -3,7 +3,8 @@
 The bootstrap of Efron (1981) for censored data: a batch size's trainings, stopped ones included, are drawn with
 replacement, one fewer than there are, so that the mean of the drawn ones varies as much as a mean is estimated to (Rao
 and Wu, "Resampling inference with complex survey data", JASA 1988). Where a single training has converged, its own luck
-and that of others are drawn from the spread that all batch sizes have in common.
+and that of others are drawn from the spread that all batch sizes have in common. What an epoch costs varies from
+training to training of a life by as much as was seen.
 
 A stopped training takes as long as one that lasted longer, drawn among all of those: Efron's reading ("The two sample
 problem with censored data", 1967) of the product-limit estimator of Kaplan and Meier (JASA 1958). That it was stopped
@@ -23,6 +24,7 @@ from statistics import median
 from bso.domain.randomness import seed_from, standard_normal, uniform
 from bso.replay.what_if.record import End, Record, RecordedRun
 from bso.simulator import BatchSizeProblem, Workload
+from bso.simulator.noise import Noise
 from bso.simulator.problem import EpochPrice
 from bso.simulator.traces import MeasuredEpoch
 from bso.simulator.workloads import USUAL_SAMPLES
@@ -79,6 +81,15 @@ def world(record: Record, batch_sizes: Iterable[int], default_batch_size: int, *
     )
 
 
+def cost_noise(record: Record) -> Noise:
+    """By how much what an epoch costs differs from training to training: as was seen, else as is usual.
+
+    ``world`` makes epochs cheaper by so much that they cost with this noise what they cost in the mean.
+    """
+    seen = record.seen_cost_spread
+    return Noise(run=(seen if seen.freedom else record.cost_spread).deviation)
+
+
 def _samples(record: Record, epochs: Mapping[int, Sequence[MeasuredEpoch]]) -> int:
     """What a step trains on: how many samples a second were measured under a power limit, times what it takes there."""
     found = [
@@ -95,7 +106,7 @@ def _drawn(record: Record, batch_size: int, seed: int) -> list[RecordedRun]:
     """A batch size's trainings, drawn again until one of them converges where that some do is known."""
     runs = () if batch_size in record.infeasible else record.runs_of(batch_size)
     if record.count(batch_size, End.CONVERGED) < 2:
-        return [run for one in runs for run in _copies(one, record, seed)]
+        return [run for place, one in enumerate(runs) for run in _copies(one, record, seed, place)]
     luck, numbers = seed_from(f"{seed}/recorded trainings"), count(1)
     while True:
         drawn = [runs[int(uniform(luck, next(numbers), batch_size) * len(runs))] for _ in runs[1:]]
@@ -103,15 +114,23 @@ def _drawn(record: Record, batch_size: int, seed: int) -> list[RecordedRun]:
             return drawn
 
 
-def _copies(run: RecordedRun, record: Record, seed: int) -> list[RecordedRun]:
-    """What a single training stands for: trainings of its batch size, in whose mean it may have been lucky or not."""
+def _copies(run: RecordedRun, record: Record, seed: int, place: int) -> list[RecordedRun]:
+    """What a single training stands for: trainings of its batch size, in whose mean it may have been lucky or not.
+
+    ``place`` is its number among those of its batch size, of which others may have been stopped.
+    """
+    deviation = cost_noise(record).run
+    price_luck = standard_normal(seed_from(f"{seed}/prices of single trainings"), place, run.batch_size)
+    price = math.exp(deviation * price_luck - 0.5 * deviation**2)
+    run = replace(run, time_s=run.time_s * price, energy_j=run.energy_j * price)
     if run.end is not End.CONVERGED:
         return [run] * _COPIES
     luck = seed_from(f"{seed}/single trainings")
     own = standard_normal(luck, 0, run.batch_size)
     copies = []
     for number in range(1, _COPIES + 1):
-        epochs = run.epochs * math.exp(record.spread * (standard_normal(luck, number, run.batch_size) - own))
+        spread = record.epochs_spread.deviation * (standard_normal(luck, number, run.batch_size) - own)
+        epochs = run.epochs * math.exp(spread)
         end = End.CONVERGED if epochs <= record.spec.max_epochs else End.FAILED
         copies.append(replace(run, end=end, epochs=min(epochs, record.spec.max_epochs)))
     return copies
@@ -157,8 +176,9 @@ def _measured(record: Record, batch_size: int, runs: Sequence[RecordedRun], step
     """
     usual, found = record.price(record.runs_of(batch_size)), record.price(runs)
     assert usual is not None, "known batch sizes have a price"
-    time_s = (found or usual).time_s * step
-    energy_j = ((found and found.energy_j) or usual.energy_j) * step
+    median_of_noise = math.exp(-0.5 * cost_noise(record).run ** 2)  # its mean is then 1
+    time_s = (found or usual).time_s * step * median_of_noise
+    energy_j = ((found and found.energy_j) or usual.energy_j) * step * median_of_noise
     profiled = {
         one.power_limit_w: EpochPrice(time_s=1 / one.samples_per_s, energy_j=one.average_power_w / one.samples_per_s)
         for one in record.measurements.get(batch_size, ())

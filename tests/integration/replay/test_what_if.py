@@ -76,7 +76,7 @@ def test_a_table_compares_what_happened_the_job_as_it_is_and_each_alternative(bs
 def test_a_job_whose_batch_sizes_were_tried_once_is_answered_with_what_is_missing(bso: Bso) -> None:
     printed = bso.ok("replay", "what-if", ONCE, "--policy", "pruning_thompson", *QUICK)
     assert "policy pruning_thompson" in printed
-    assert "a single training has reached its target: its costs are assumed to vary" in printed
+    assert "a single training has reached its target: trainings are assumed to vary" in printed
     found = bso.json("replay", "what-if", ONCE, *QUICK)
     assert sum(size["converged"] == 1 for size in found["batch_sizes"]) >= 1
     assert all(size["standing"]["low"] > 0 for size in found["batch_sizes"] if size["unknown"] is None)

@@ -13,6 +13,7 @@ from bso.domain.replies import EpochJudged, Reply, TrialBegun
 from bso.domain.trial import Outcome
 from bso.replay.fold import Folding
 from bso.simulator import BatchSizeProblem
+from bso.simulator.noise import NO_NOISE, Noise
 from bso.simulator.world import World
 
 JOB = "nightly"
@@ -33,10 +34,10 @@ def spec_of(problem: BatchSizeProblem, **changes: Any) -> dict[str, Any]:
 
 
 def recurring(
-    problem: BatchSizeProblem, spec: dict[str, Any], *, recurrences: int, seed: int
+    problem: BatchSizeProblem, spec: dict[str, Any], *, recurrences: int, seed: int, noise: Noise = NO_NOISE
 ) -> Generator[Command, Reply, None]:
     """The commands of a job that recurs, each recurrence until it has a model; send in what was replied."""
-    world = World(problem=problem, seed=seed, eta_knob=spec.get("eta_knob", 0.5))
+    world = World(problem=problem, seed=seed, eta_knob=spec.get("eta_knob", 0.5), noise=noise)
     runs: dict[int, int] = {}
     profiled: set[int] = set()
     yield RegisterJob(spec=spec)
@@ -48,22 +49,23 @@ def recurring(
             size = begun.batch_size
             runs[size] = runs.get(size, 0) + 1
             needed = world.epochs_to_target(size, runs[size], number)
-            has_model = yield from _training(world, begun, needed, is_profiling=size not in profiled)
+            factor = world.run_factor(size, runs[size], number)
+            has_model = yield from _training(world, begun, needed, factor, is_profiling=size not in profiled)
             if size not in profiled:
                 profiled.add(size)
                 yield _profile(problem, size)
 
 
 def _training(
-    world: World, begun: TrialBegun, needed: int | None, *, is_profiling: bool
+    world: World, begun: TrialBegun, needed: int | None, factor: float, *, is_profiling: bool
 ) -> Generator[Command, Reply, bool]:
     size = begun.batch_size
     time_s = energy_j = 0.0
     for epoch in count(1):
         is_profiled = is_profiling and epoch == 1
         price = world.price_under(_equal_shares(world.problem), size, 1) if is_profiled else world.price(size, 1)
-        time_s += price.time_s
-        energy_j += price.energy_j
+        time_s += factor * price.time_s
+        energy_j += factor * price.energy_j
         judged = yield ReportEpoch(
             trial_number=begun.trial_number,
             trial_id=begun.trial_id,
@@ -99,9 +101,11 @@ def _profile(problem: BatchSizeProblem, batch_size: int) -> ReportPowerProfile:
     )
 
 
-def folded(problem: BatchSizeProblem, *, recurrences: int, seed: int, **changes: Any) -> Folding:
+def folded(
+    problem: BatchSizeProblem, *, recurrences: int, seed: int, noise: Noise = NO_NOISE, **changes: Any
+) -> Folding:
     """The log of a job that recurred, folded."""
-    story = recurring(problem, spec_of(problem, **changes), recurrences=recurrences, seed=seed)
+    story = recurring(problem, spec_of(problem, **changes), recurrences=recurrences, seed=seed, noise=noise)
     folding, job = Folding(JOB), Job(job_id=JOB)
     command = next(story)
     for number in count(1):

@@ -11,7 +11,7 @@ from bso.domain.log import RecordedEvent
 from bso.domain.trial import LEASE_LAPSED, Outcome, Profiled, Trial
 from bso.replay.fold import Folding
 from bso.replay.what_if.history import record_of
-from bso.replay.what_if.record import End, NotRecorded, Record
+from bso.replay.what_if.record import End, NotRecorded, Record, RecordedRun, SizeRecord
 from bso.simulator.problem import EpochPrice
 from tests.unit.replay.records import HARDWARE, record, run, trial
 from tests.unit.replay.recurring_job import BEGINNING, JOB, folded
@@ -32,6 +32,17 @@ def folding_of(*trials: Trial, eta_knob: float = 0.5) -> Folding:
 
 def ends(found: Record) -> list[tuple[End, float]]:
     return [(one.end, one.epochs) for one in found.runs]
+
+
+def priced(one: RecordedRun, factor: float) -> RecordedRun:
+    """The same training on a slower machine."""
+    return replace(one, time_s=factor * one.time_s, energy_j=factor * one.energy_j)
+
+
+def standing(found: Record, batch_size: int) -> SizeRecord:
+    known = found.standing(batch_size)
+    assert known is not None
+    return known
 
 
 def price_of(found: Record, batch_size: int) -> EpochPrice:
@@ -182,10 +193,15 @@ def test_a_stopped_batch_size_is_known_only_where_it_cost_more_than_the_cheapest
     found = record([run(32, 5), run(64, 6, End.CENSORED), run(128, 2, End.CENSORED)])
     assert found.known_batch_sizes == (32, 64)
     assert found.why_unknown(128) == "stopped before it was known to cost more than others"
-    standing = found.standing(64)
-    assert standing is not None
-    assert (standing.low, standing.high, standing.is_higher) == (6 * 1500.0, math.inf, True)
+    assert standing(found, 64).high == math.inf
     assert found.standing(128) is None
+
+
+def test_a_stopped_training_shows_that_its_batch_size_costs_more_where_no_luck_explains_it() -> None:
+    near, far = (record([run(32, 5), run(64, epochs, End.CENSORED)]) for epochs in (6, 12))
+    assert not standing(near, 64).is_higher
+    assert standing(far, 64).is_higher
+    assert standing(far, 64).low < 12 * 1500.0, "the training itself may have been unlucky"
 
 
 def test_what_does_not_fit_in_memory_is_known_not_to() -> None:
@@ -197,34 +213,54 @@ def test_what_does_not_fit_in_memory_is_known_not_to() -> None:
 
 def test_trainings_of_one_batch_size_vary_as_those_of_all_do() -> None:
     """Two trainings a factor e^0.2 apart have a variance of 0.02; the guess of 0.03 counts for four degrees."""
-    assert record([run(32, 5)]).spread == pytest.approx(math.sqrt(0.03))
+    assert record([run(32, 5)]).epochs_spread.variance == pytest.approx(0.03)
     pair = [replace(run(64, 10), epochs=10 * math.exp(0.2 * sign)) for sign in (0, 1)]
-    assert record([run(32, 5), *pair]).spread == pytest.approx(math.sqrt((4 * 0.03 + 0.02) / 5))
+    assert record([run(32, 5), *pair]).epochs_spread.variance == pytest.approx((4 * 0.03 + 0.02) / 5)
+
+
+def test_what_an_epoch_costs_varies_as_that_of_all_trainings_does_stopped_ones_included() -> None:
+    assert record([run(32, 5)]).cost_spread.variance == pytest.approx(0.01)
+    pair = [run(64, 10), priced(run(64, 2, End.CENSORED), math.exp(0.4))]
+    assert record([run(32, 5), *pair]).cost_spread.variance == pytest.approx((0.01 + 0.08) / 2)
+
+
+def test_expensive_trainings_count_like_cheap_ones_though_they_were_stopped_early() -> None:
+    """One of 10 epochs at 1500 J, and one that was stopped after one epoch of 4500 J: an epoch costs 3000 J."""
+    found = record([run(32, 10), priced(run(32, 1, End.CENSORED), 3.0)])
+    assert standing(found, 32).cost == pytest.approx(10 * 3000.0)
+
+
+def test_a_training_that_was_stopped_late_raises_the_epochs_of_its_batch_size_and_an_early_one_does_not() -> None:
+    early, late = (record([run(32, 10), run(32, 10), run(32, epochs, End.CENSORED)]) for epochs in (2, 12))
+    assert standing(early, 32).cost == pytest.approx(15_000.0)
+    assert 15_500.0 < standing(late, 32).cost < 18_000.0
 
 
 def test_a_cost_is_as_certain_as_so_many_trainings_make_it() -> None:
-    alone, among = record([run(32, 6)]).standing(32), record([run(32, 6)] * 9).standing(32)
-    assert alone is not None
-    assert among is not None
+    """Variances of 0.03 and 0.01 with five degrees of freedom: 2.57 deviations of Student's t hold 95 %."""
+    alone, among = standing(record([run(32, 6)]), 32), standing(record([run(32, 6)] * 9), 32)
     assert alone.cost == among.cost == 6 * 1500.0
-    assert math.log(alone.high / alone.cost) == pytest.approx(1.96 * math.sqrt(0.03))
+    assert math.log(alone.high / alone.cost) == pytest.approx(2.57 * math.sqrt(0.04), rel=0.01)
     assert among.high / among.cost < alone.high / alone.cost
     assert alone.low * alone.high == pytest.approx(alone.cost**2)
 
 
+def test_where_costs_vary_from_training_to_training_a_mean_is_less_certain() -> None:
+    calm = record([run(32, 6)] * 4)
+    wild = record([priced(run(32, 6), factor) for factor in (0.7, 0.9, 1.1, 1.4)])
+    widths = [math.log(known.high / known.low) for known in (standing(calm, 32), standing(wild, 32))]
+    assert widths[1] > 1.5 * widths[0]
+
+
 def test_the_number_of_trainings_that_would_separate_two_batch_sizes_is_given() -> None:
-    """One that takes 15 % longer than nine stands out if it comes three times, one that takes twice as long at once."""
-    found = record([*[run(32, 10)] * 9, run(64, 11.5), run(128, 20), run(16, 10.1)])
-    spread = found.spread
-    of_64, of_128, of_16, of_32 = (found.standing(size) for size in (64, 128, 16, 32))
-    assert of_64 is not None
-    assert of_128 is not None
-    assert of_16 is not None
-    assert of_32 is not None
+    """One that takes a quarter longer than nine stands out if it comes often, one that takes thrice as long at once."""
+    nine = [run(32, 10)] * 9
+    found = record([*nine, run(64, 12.5), run(128, 30), run(16, 10.1)])
+    of_64, of_128, of_16, of_32 = (standing(found, size) for size in (64, 128, 16, 32))
     assert (of_128.is_higher, of_128.more) == (True, None)
     assert not of_64.is_higher
-    assert of_64.more == 2
-    assert math.log(1.15) > 1.96 * spread * math.sqrt(1 / 9 + 1 / 3)
-    assert math.log(1.15) < 1.96 * spread * math.sqrt(1 / 9 + 1 / 2)
+    assert of_64.more
+    with_more = record([*nine, *[run(64, 12.5)] * (1 + of_64.more)])
+    assert standing(with_more, 64).is_higher
     assert (of_16.is_higher, of_16.more) == (False, None)
     assert (of_32.is_higher, of_32.more) == (False, None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bso.domain.commands import PowerMeasurement
 from bso.replay.what_if.record import End, Record, RecordedRun
-from bso.replay.what_if.world import step_of, world
+from bso.replay.what_if.world import cost_noise, step_of, world
 from bso.simulator import BatchSizeProblem
 from tests.unit.replay.records import record, run
 
@@ -67,9 +67,9 @@ def test_a_single_training_stands_for_others_that_vary_as_those_of_all_batch_siz
     assert {length for one in found for length in one.runs[64]} == {30, 31}
     means = [fmean(length or 0 for length in one.runs[32]) for one in found]
     assert fmean(means) == pytest.approx(20, rel=0.1)
-    assert pstdev(map(math.log, means)) == pytest.approx(known.spread, rel=0.3)
+    assert pstdev(map(math.log, means)) == pytest.approx(known.epochs_spread.deviation, rel=0.3)
     within = [pstdev(math.log(length or 1) for length in one.runs[32]) for one in found]
-    assert fmean(within) == pytest.approx(known.spread, rel=0.2)
+    assert fmean(within) == pytest.approx(known.epochs_spread.deviation, rel=0.2)
 
 
 def test_a_batch_size_of_which_a_training_was_stopped_takes_at_least_as_long() -> None:
@@ -90,9 +90,27 @@ def test_some_training_converges_in_every_world() -> None:
 
 
 def test_an_epoch_takes_what_it_took_in_the_mean_of_those_drawn() -> None:
-    dear = replace(run(32, 10), time_s=200.0, energy_j=15_000.0)
-    seen = {(one.epochs[32][0].time_s, one.epochs[32][0].energy_j) for one in worlds(record([run(32, 10), dear]), 32)}
-    assert seen == {(10.0, 1000.0), (20.0, 1500.0)}
+    """The mean, not the median: by the noise of the simulated lives, which is that of what was seen."""
+    dear = replace(run(32, 10), time_s=200.0, energy_j=20_000.0)
+    known = record([run(32, 10), dear])
+    noise = cost_noise(known).run
+    assert noise == pytest.approx(math.log(2.0) / math.sqrt(2.0))
+    mean = math.exp(0.5 * noise**2)
+    seen = {
+        (round(one.epochs[32][0].time_s * mean, 6), round(one.epochs[32][0].energy_j * mean, 6))
+        for one in worlds(known, 32)
+    }
+    assert seen == {(10.0, 1000.0), (20.0, 2000.0)}
+
+
+def test_what_an_epoch_of_a_single_training_cost_may_have_been_luck() -> None:
+    often = [replace(run(64, 9), time_s=90.0 * factor, energy_j=9_000.0 * factor) for factor in (0.7, 0.8, 1.2, 1.4)]
+    known = record([run(32, 10), *often])
+    noise = cost_noise(known).run
+    prices = [math.log(one.epochs[32][0].time_s) for one in worlds(known, 32, 64)]
+    assert noise > 0.2
+    assert pstdev(prices) == pytest.approx(noise, rel=0.3)
+    assert fmean(map(math.exp, prices)) * math.exp(0.5 * noise**2) == pytest.approx(10.0, rel=0.15)
 
 
 def test_where_no_training_that_is_drawn_has_its_energy_it_is_the_usual_one() -> None:

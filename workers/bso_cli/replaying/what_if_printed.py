@@ -115,8 +115,9 @@ def notes(record: Record, found: Sequence[AlternativeTotals]) -> Iterator[str]:
     converged = {size: record.count(size, End.CONVERGED) for size in as_it_is.batch_sizes}
     if once := [size for size, count in converged.items() if count == 1]:
         yield (
-            f"Of {_listed(once)} a single training has reached its target: its costs are assumed to vary as those of "
-            f"all batch sizes do, by {percent(record.spread)}."
+            f"Of {_listed(once)} a single training has reached its target: trainings are assumed to vary as those of "
+            f"all batch sizes do, by {percent(record.epochs_spread.deviation)} in epochs and by "
+            f"{percent(record.cost_spread.deviation)} in what an epoch costs."
         )
     if stopped := [size for size, count in converged.items() if not count and record.count(size, End.CENSORED)]:
         yield (
